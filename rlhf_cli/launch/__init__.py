@@ -1,4 +1,4 @@
-"""Turns a judged experiment into running processes: the run folder, the frozen config, the ranks.
+"""Turn a validated experiment into running processes: the run folder, the frozen config, the ranks.
 
 Only a rank imports torch.
 """

@@ -1,7 +1,7 @@
-"""Refuses to train as something else than was asked for, once the trainer says what it is.
+"""Refuse to train if the built trainer differs from the requested launch settings.
 
-accelerate and transformers degrade without a word: FSDP 2 on a CPU is plain DDP, one process with several GPUs is
-DataParallel, a variable of the environment is another precision.
+accelerate and transformers fall back silently: FSDP 2 on a CPU becomes plain DDP, one process with several GPUs becomes
+DataParallel, and an environment variable can change the precision.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ _PRECISION = {"no": "float32"}
 
 @dataclass(frozen=True)
 class BuiltAs:
-    """What a trainer has become, in accelerate's words. `fsdp_version` and `zero_stage` are None without the plugin;
-    `num_data_parallel` is over how many GPUs transformers would spread this one process.
+    """The actual setup of a trainer, in accelerate's terms. `fsdp_version` and `zero_stage` are None without the
+    plugin.
+
+    `num_data_parallel` is the number of GPUs that transformers would spread this one process over.
     """
 
     distributed_type: str
@@ -36,7 +38,7 @@ class BuiltAs:
 
 
 def built_as(trainer: TrlTrainer) -> BuiltAs:
-    """Return what a trainer has become."""
+    """Return the actual setup of a trainer."""
     accelerator = trainer.accelerator
     fsdp = getattr(accelerator.state, "fsdp_plugin", None)
     zero = getattr(accelerator.state, "deepspeed_plugin", None)
@@ -52,9 +54,9 @@ def built_as(trainer: TrlTrainer) -> BuiltAs:
 
 
 def refuse_other_world_size(launch: Launch) -> None:
-    """Raise ConfigError where another number of processes came up than was asked for.
+    """Raise ConfigError if the number of processes differs from the requested one.
 
-    accelerate and torchrun fall back to one process without a word.
+    accelerate and torchrun silently fall back to one process.
     """
     of_a_machine = launch.processes
     asked = of_a_machine if of_a_machine == "auto" else of_a_machine * launch.nodes
@@ -70,7 +72,7 @@ def refuse_other_world_size(launch: Launch) -> None:
 
 
 def refuse_unless_as_asked(launch: Launch, built: BuiltAs) -> None:
-    """Raise ConfigError, naming the first thing about a built trainer that is not as `launch` asked for."""
+    """Raise ConfigError for the first setting of a built trainer that differs from `launch`."""
     for problem in (
         _processes(launch, built),
         _strategy(launch, built),

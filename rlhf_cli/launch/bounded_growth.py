@@ -1,4 +1,4 @@
-"""Keeps what a run leaves, on disk and in memory, from growing with its length: callbacks for the worker."""
+"""Callbacks that keep a run's disk and memory use from growing with its length."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _IS_EVALUATION = "eval_"
 
 
 class ShortHistory(TrainerCallback):
-    """A callback that keeps the newest 100 log events of training and the newest 100 of evaluations, on every rank.
+    """A callback that keeps the newest 100 training and 100 evaluation log events, on every rank.
 
-    The Trainer holds all of them in memory and writes them into every checkpoint: 2.6 kB a step of a small GRPO. The
-    record is metrics.jsonl. What reads the history reads its end, or asks whether an evaluation ever had a figure: the
-    choice of the best checkpoint, the tables of a model card.
+    The Trainer keeps all events in memory and writes them into every checkpoint: 2.6 kB per step of a small GRPO run.
+    The full record is metrics.jsonl. Readers of the history only need its end, or whether an evaluation ever had a
+    metric: choosing the best checkpoint, the tables of a model card.
     """
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Drop what is older from `state.log_history`, in place, once there is twice as much."""
+        """Drop older events from `state.log_history`, in place, once it holds twice as many."""
         if len(state.log_history) <= 2 * _KEPT_LOGS:
             return
         kept = {True: 0, False: 0}
@@ -37,9 +37,9 @@ class ShortHistory(TrainerCallback):
 
 
 class PruneCompletions(TrainerCallback):
-    """A callback that removes the tables of completions that `run.keep_completions` does not keep.
+    """A callback that deletes the completion tables that `run.keep_completions` does not keep.
 
-    It is for the main process only.
+    Use it in the main process only.
     """
 
     def __init__(self, folder: RunFolder, keep: KeepCompletions) -> None:
@@ -47,14 +47,14 @@ class PruneCompletions(TrainerCallback):
         self._keep = keep
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Remove them before the next step: a step's table is written after the callbacks have heard of its log."""
+        """Prune before the next step, because a step's table is written after the `on_log` callbacks."""
         self._prune(state.global_step)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Remove them once more at the end."""
+        """Prune once more at the end."""
         self._prune(0)
 
     def _prune(self, step: int) -> None:
-        # Listing a folder costs: every tenth step is often enough.
+        # Listing a folder is slow, so prune every tenth step only.
         if self._keep.last != "all" and step % 10 == 0:
             prune_completions(self._folder.path, last=self._keep.last, every=self._keep.every)

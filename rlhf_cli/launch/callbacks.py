@@ -1,4 +1,4 @@
-"""Reports on a run while it trains: to metrics.jsonl and status.json, and to the person at the terminal."""
+"""Report on a run during training: to metrics.jsonl, status.json and the terminal."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.screen.training_bar import TrainingBar
 
 _LOADED = frozenset(sys.modules)
-"""The modules that were imported before the trainer and the rewards of this process are."""
+"""The modules imported before this process imports the trainer and the rewards."""
 
 
 class Recorder(TrainerCallback):
-    """A callback that writes every logged metric and keeps status.json at the last step and checkpoint.
+    """A callback that writes every logged metric and updates step and checkpoint in status.json.
 
-    It passes each event to `mirror`, and adds code that was imported meanwhile to the provenance. It is for the main
-    process only.
+    It passes each event to `mirror`, and adds newly imported code to the provenance. Use it in the main process only.
     """
 
     def __init__(self, folder: RunFolder, mirror: Callable[[Event], None], experiment: Experiment) -> None:
@@ -34,7 +33,7 @@ class Recorder(TrainerCallback):
         self._metrics = MetricsWriter(folder.metrics)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Write the step that training starts at, and the last one it will reach."""
+        """Write the first and the last step of this training."""
         update_status(self._folder, step=state.global_step, max_steps=state.max_steps)
 
     def on_log(
@@ -51,14 +50,14 @@ class Recorder(TrainerCallback):
         self._mirror(event)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Write the name of the newest checkpoint to status.json, null while there is none."""
+        """Write the name of the newest checkpoint to status.json, or null if there is none."""
         self._metrics.flush()
         checkpoint = self._folder.last_checkpoint()
         update_status(self._folder, step=state.global_step, last_checkpoint=checkpoint and checkpoint.name)
         self._note_code()
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Note the code that was imported after the last checkpoint."""
+        """Record code imported after the last checkpoint."""
         self._note_code()
 
     def _note_code(self) -> None:
@@ -67,9 +66,9 @@ class Recorder(TrainerCallback):
 
 
 class RecordWays(TrainerCallback):
-    """A callback that writes to the provenance how the first step went: by then packed rows and generation were tried.
+    """A callback that writes to the provenance which row packing and generation modes the first step used.
 
-    It is for the main process only. `ways` returns what is to be written.
+    Use it in the main process only. `ways` returns the content to write.
     """
 
     def __init__(self, folder: RunFolder, ways: Callable[[], dict[str, object]]) -> None:
@@ -77,16 +76,16 @@ class RecordWays(TrainerCallback):
         self._is_written = False
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Write it after the first step."""
+        """Write the modes after the first step."""
         if not self._is_written:
             self._is_written = True
             add_to_provenance(self._folder, **self._ways())
 
 
 class ShowProgress(TrainerCallback):
-    """A callback that moves the bar, and shows the newest total reward (or loss) and every evaluation.
+    """A callback that advances the bar, and shows the newest total reward (or loss) and every evaluation.
 
-    It is for the main process only.
+    Use it in the main process only.
     """
 
     def __init__(self, bar: TrainingBar) -> None:
@@ -98,7 +97,7 @@ class ShowProgress(TrainerCallback):
         self._bar.start(state.global_step, state.max_steps)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Move the bar to the step that has just ended."""
+        """Advance the bar to the step that has just ended."""
         self._bar.move_to(state.global_step)
 
     def on_log(
@@ -109,7 +108,7 @@ class ShowProgress(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Show the newest reward, or loss where there is none, beside the bar and as a line of its own."""
+        """Show the newest reward, or the loss if there is no reward, beside the bar and on its own line."""
         for name in ("reward", "loss"):
             value = (logs or {}).get(name)
             if isinstance(value, float) and not math.isnan(value):
@@ -127,7 +126,7 @@ class ShowProgress(TrainerCallback):
         metrics: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Print a line about the evaluation; nothing where it holds no figure that is known."""
+        """Print one line about the evaluation if it has a known metric."""
         summary = describe_held_out(metrics or {})
         if summary:
             self._bar.print(Text(f"step {state.global_step}, held out: {summary}"))

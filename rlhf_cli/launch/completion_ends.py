@@ -1,4 +1,4 @@
-"""Says once when completions do not end as they should: nearly all are cut off, or nearly all are empty."""
+"""Warn once if nearly all completions are truncated, or all are empty."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _log = logging.getLogger("rlhf")
 
 
 class WatchCompletionEnds(TrainerCallback):
-    """A callback that warns, on the terminal and in log.txt, when in three logs in a row at least 95 % of the
-    completions were cut off, or none of them had more than one token, which is that of the end.
+    """A callback that warns, on the terminal and in log.txt, about truncated or empty completions.
 
-    Each is said once. `limit` is TRL's max_completion_length, in tokens. It is for the main process only.
+    It warns if in three consecutive logs at least 95 % of the completions were truncated, or no completion had more
+    than one token (EOS). Each warning is given once. `limit` is TRL's max_completion_length, in tokens. Use it in the
+    main process only.
     """
 
     def __init__(self, bar: TrainingBar, limit: int | None) -> None:
@@ -36,10 +37,10 @@ class WatchCompletionEnds(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Count, and warn where it is time."""
+        """Count, and warn after three consecutive logs."""
         share, longest = (logs or {}).get("completions/clipped_ratio"), (logs or {}).get("completions/max_length")
         if share is None or longest is None:
-            return  # an evaluation, or the end
+            return  # an evaluation, or the final log event
         self._cut_off = [*self._cut_off, share] if share >= _NEARLY_ALL else []
         if len(self._cut_off) == _LOGS:
             at = "" if self._limit is None else f" at trainer.args.max_completion_length={self._limit}"

@@ -1,4 +1,4 @@
-"""Finds ports that nobody listens at."""
+"""Find free ports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that nobody listens at, all different."""
+    """Return distinct free ports of this machine."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

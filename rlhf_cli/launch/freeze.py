@@ -1,4 +1,4 @@
-"""Makes the run folder and freezes into it everything the ranks will read."""
+"""Create the run folder and freeze everything the ranks read into it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from rlhf_cli.runs.run_status import (
 )
 
 _PATHS = ("path", "fn", "model", "tokenizer", "class", "accelerate_config")
-"""Names the keys that may hold a local path."""
+"""Keys that may hold a local path."""
 
 
 def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None:
-    """Return the run folder this experiment would go on with, None when it starts anew.
+    """Return the run folder that this experiment would resume, or None for a new run.
 
-    Raises RunError when a run of that name exists and is not to be resumed, its status cannot be read, or a process of
-    this machine trains it. What can be known of another machine is for who locks it to say (runs/writer_lock.py).
+    Raises RunError if a run of that name exists and must not be resumed, its status cannot be read, or a process on
+    this machine trains it. Processes on other machines are checked when the folder is locked (runs/writer_lock.py).
     """
     if experiment.run.name is None:
         return None
@@ -89,16 +89,16 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
 def create_run(
     experiment: Experiment, composed: Composed, *, files: dict[str, Path], sweep_dir: Path | None = None, job: str = ""
 ) -> RunFolder:
-    """Make the folder, write config.yaml, provenance.json and a status of `created`, and return the folder.
+    """Create the run folder with config.yaml, provenance.json and the status `created`, and return it.
 
-    `files` are the reward code and data whose hashes go into the provenance. A job of a sweep lives in
-    `sweep_dir`/`job`. Raises RunError when the folder cannot be made.
+    `files` are the reward code and data whose hashes go into the provenance. A job of a sweep is in `sweep_dir`/`job`.
+    Raises RunError if the folder cannot be created.
     """
     parent = sweep_dir or _parent(experiment, composed)
     name = job or experiment.run.name or _fresh_name(parent)
     folder = RunFolder(parent.resolve() / name)
     try:
-        # Hydra's launcher makes the folder of a job itself, and a kill may have come before the first file.
+        # Hydra's launcher creates a job's folder itself, and a kill may have left it without files.
         is_unbegun = bool(job) or _is_unbegun(folder.path)
         folder.path.mkdir(parents=True, exist_ok=is_unbegun and not folder.config.exists())
     except FileExistsError:
@@ -126,30 +126,30 @@ def create_run(
 
 
 def planned_folder(experiment: Experiment, composed: Composed) -> Path:
-    """Return the folder a run would have; the name of one without a name is made of the time it starts at."""
+    """Return the folder a run would have, with a placeholder for the start time if the run has no name."""
     return _parent(experiment, composed).resolve() / (experiment.run.name or "YYYYMMDD-HHMMSS")
 
 
 def freeze_again(
     folder: RunFolder, experiment: Experiment, composed: Composed, *, files: dict[str, Path], note: JsonTree
 ) -> None:
-    """Write the experiment that a run goes on with in the place of the one it was begun with; see `rewrite_config`."""
+    """Replace the experiment of a run that is resumed; see `rewrite_config`."""
     rewrite_config(folder, frozen_text(experiment, composed.references), files=files, note=note)
 
 
 def frozen_text(experiment: Experiment, references: References) -> str:
-    """Return config.yaml: the whole experiment, every local path absolute, what the environment gave as a reference."""
+    """Return config.yaml: the whole experiment, with absolute local paths and references to environment variables."""
     frozen = absolute_paths(with_references(experiment.model_dump(mode="json"), references))
     return yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True)
 
 
 def _is_unbegun(folder: Path) -> bool:
-    """Return whether a folder holds nothing but what a process leaves that was killed before its first file."""
+    """Return whether a folder holds only hidden files, as after a kill before the first file was written."""
     return folder.is_dir() and all(entry.name.startswith(".") for entry in folder.iterdir())
 
 
 def absolute_paths(tree: JsonTree) -> JsonTree:
-    """Return the same tree with every local path made absolute, so that the run can be resumed from any folder."""
+    """Return the same tree with absolute local paths, so that the run can be resumed from any folder."""
 
     def section(node: JsonTree) -> JsonTree:
         return {key: _absolute(value) if key in _PATHS else walk(value) for key, value in node.items()}
@@ -176,7 +176,7 @@ def _parent(experiment: Experiment, composed: Composed) -> Path:
 
 
 def experiment_name(composed: Composed) -> str:
-    """Return the chosen experiment, or the trainer where none was named."""
+    """Return the name of the chosen experiment, or of the trainer if none was chosen."""
     return composed.choices.get("exp") or composed.choices.get("trainer") or "run"
 
 

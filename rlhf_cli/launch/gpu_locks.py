@@ -1,7 +1,7 @@
-"""Keeps two runs from training on one GPU by accident: a lock for each GPU of this machine, and who holds it.
+"""Keep two runs from training on the same GPU by accident, with one lock per GPU of this machine.
 
-The locks are the operating system's (flock), on files in a folder of this user's on this machine, so they hold between
-separate commands too, and end with the process that has them, however that ends.
+The locks are the operating system's (flock), on files in a local folder of this user. They work across separate
+commands and end with the process that holds them, however it ends.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9-]+")
 
 @dataclass(frozen=True)
 class Holder:
-    """Who trains on a GPU: a process, its run, since when (seconds since the epoch)."""
+    """The process that trains on a GPU, its run, and since when (seconds since the epoch)."""
 
     pid: int
     run: str
     since: float
 
     def describe(self) -> str:
-        """Return who it is, in a line."""
+        """Return the holder in one line."""
         return f"process {self.pid}, {self.run}, since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
 
 
 class HeldGpus:
-    """GPUs that are this process's until they are let go of. `gpus` are called as CUDA_VISIBLE_DEVICES has them."""
+    """GPUs that this process holds until `release`. `gpus` are named as in CUDA_VISIBLE_DEVICES."""
 
     def __init__(self, gpus: tuple[str, ...], locks: Sequence[FileLock]) -> None:
         self.gpus = gpus
         self.locks = locks
 
     def release(self) -> None:
-        """Let go of them."""
+        """Release the locks and remove their records."""
         for lock in self.locks:
             with contextlib.suppress(OSError):
                 _record(Path(lock.lock_file)).unlink(missing_ok=True)
@@ -59,12 +59,12 @@ class HeldGpus:
 
 
 def gpus_of(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return all GPUs that a run has on this machine: those that train, and those of its vLLM server."""
+    """Return all GPUs of a run on this machine: for training and for its vLLM server."""
     return (*plan.gpus, *(plan.server.gpus if plan.server is not None else ()))
 
 
 def take(gpus: Sequence[str], run: str) -> HeldGpus | None:
-    """Return these GPUs, held for a run; None where another has one of them. Where GPUs are shared nothing is held."""
+    """Lock these GPUs for a run, or return None if another run has one. With shared GPUs, nothing is locked."""
     if os.environ.get(_SHARE) == "1":
         return HeldGpus(tuple(gpus), ())
     held: list[FileLock] = []
@@ -82,7 +82,7 @@ def take(gpus: Sequence[str], run: str) -> HeldGpus | None:
 
 @contextmanager
 def holding(gpus: Sequence[str], run: str) -> Iterator[None]:
-    """Hold these GPUs inside the `with` block. Raises RunError where another run has one of them."""
+    """Hold these GPUs inside the `with` block. Raises RunError if another run has one of them."""
     held = take(gpus, run)
     if held is None:
         busy = {gpu: holder for gpu in gpus if (holder := holder_of(gpu)) is not None}
@@ -100,7 +100,7 @@ def holding(gpus: Sequence[str], run: str) -> Iterator[None]:
 
 
 def holder_of(gpu: str) -> Holder | None:
-    """Return who says of himself that he holds a GPU, None for nobody."""
+    """Return the recorded holder of a GPU, or None."""
     try:
         said = read_json(_record(lock_file(gpu)))
         return Holder(int(str(said["pid"])), str(said["run"]), float(str(said["since"])))
@@ -109,7 +109,7 @@ def holder_of(gpu: str) -> Holder | None:
 
 
 def lock_file(gpu: str) -> Path:
-    """Return the file that is locked for a GPU; its folder is made."""
+    """Return the lock file of a GPU, creating its folder."""
     named = os.environ.get(_FOLDER)
     folder = Path(named) if named else Path(tempfile.gettempdir()) / f"rlhf-gpus-{_user()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -123,5 +123,5 @@ def _record(lock: Path) -> Path:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+    except (KeyError, OSError):  # a container's user may have no name
         return str(os.getuid())

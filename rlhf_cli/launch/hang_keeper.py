@@ -1,8 +1,8 @@
-"""Outlives a run of one process, to say why it ended where the process could not: `python hang_keeper.py RUN`.
+"""Outlive a single-process run and report why it ended if it could not do so itself: `python hang_keeper.py RUN`.
 
-It is started with a pipe as its standard input, whose other end the run holds and never writes into. When that is
-closed, faulthandler may have left the stacks of a run that hung; else there is nothing to say. It imports nothing but
-what Python starts with, so that it costs a few milliseconds and some megabytes.
+Its standard input is a pipe whose other end the run holds and never writes to. The pipe closes when the run ends. If
+faulthandler has then left the stacks of a hang, this starts the report, else it exits. It imports only modules that
+Python itself loads at startup, so it costs a few milliseconds and a few megabytes.
 """
 
 import os

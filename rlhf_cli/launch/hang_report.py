@@ -1,9 +1,9 @@
-"""Says of a rank that hangs what it was doing, where in its code, and what can be done; also when it cannot itself.
+"""Report what a hanging rank was doing, where in its code, and what to do, even if the rank itself cannot.
 
     python -m rlhf_cli.launch.hang_report RUN
 
-says it of a run of one process that ended because something held Python's interpreter: nothing of ours runs in such a
-process, and Python's faulthandler, which needs no interpreter, could but write down its stacks and end it.
+reports on a single-process run that ended because something held the GIL. No Python code runs in such a process;
+faulthandler, which does not need the GIL, only wrote its stacks and ended it.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ _DUMP = "hang-rank*.txt"
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+|\?+) in (?P<function>.+)$')
 _SHOWN_FRAMES = 3
 _BEGINS = " in run_rank"
-"""What a stack is shown from: what led there is the same in every run."""
+"""Stacks are shown from this frame on: the frames above are the same in every run."""
 _SHOW_CURSOR = "\x1b[?25h\n"
 _WAITING = ("/threading.py", "/queue.py", "/selectors.py", "/concurrent/futures/", "/multiprocessing/")
-"""Files of Python's in which a thread waits that has nothing to do."""
+"""Files of the Python standard library in which an idle thread waits."""
 _OF_REWARDS = ("/rlhf_cli/stack/calling.py", "/rlhf_cli/stack/reward_loop.py")
 _OF_OTHERS = ("/torch/distributed/", "/accelerate/utils/operations.py", "/deepspeed/comm/", "/torch/autograd/graph.py")
-"""Files in which a rank is that waits for the others: a collective, or a backward pass that gathers gradients."""
+"""Files in which a rank waits for others: in a collective, or in a backward pass that gathers gradients."""
 
 
 @dataclass(frozen=True)
 class Hang:
-    """A rank that does not get on. `seconds` is for how long. `stacks` are those of its threads, the main one first,
-    each as `file:line in function`, the innermost last; empty where nobody could ask. `holds_interpreter` says that
-    no other thread of it could do anything. `is_stopped`: by a signal, such as SIGSTOP.
+    """A rank that makes no progress, for `seconds`.
+
+    `stacks` are those of its threads, main thread first, each a list of `file:line in function`, innermost last; empty
+    if they could not be read. `holds_interpreter` means that one thread held the GIL, so no other could run.
+    `is_stopped` means stopped by a signal such as SIGSTOP.
     """
 
     rank: int
@@ -60,7 +62,7 @@ class Hang:
     is_stopped: bool = False
 
     def error(self, timeout_s: float) -> RlhfError:
-        """Return what a person is told: what it does, where in the code, what to type."""
+        """Return the error for the user: the activity, the place in the code, and what to do."""
         what = f"no sign of life for {self.seconds:.{0 if self.seconds >= 10 else 1}f} s"
         what += ": it is stopped, by a signal such as SIGSTOP" if self.is_stopped else f", in {self._does}"
         return RlhfError(
@@ -72,7 +74,7 @@ class Hang:
         )
 
     def innermost(self) -> list[str]:
-        """Return where it is, the innermost place last: in a reward where one runs, else in the main thread."""
+        """Return the innermost frames, innermost last: of a running reward if there is one, else of the main thread."""
         if not self.stacks:
             return []
         in_rewards = [stack for stack in self.stacks if _is_of_rewards(stack)]
@@ -82,13 +84,13 @@ class Hang:
         return list(stack[(ours[-1] + 1 if ours else 0) :][-_SHOWN_FRAMES:] or stack[-_SHOWN_FRAMES:])
 
     def waits(self) -> bool:
-        """Return whether all that its main thread does is wait for other ranks."""
+        """Return whether its main thread only waits for other ranks."""
         return bool(self.stacks) and any(
             one in line for line in self.stacks[0][-2 * _SHOWN_FRAMES :] for one in _OF_OTHERS
         )
 
     def failure(self, timeout_s: float) -> RankFailure:
-        """Return it as the failure of the rank, from the moment on at which it stopped getting on."""
+        """Return the hang as a failure of the rank, dated at its last sign of progress."""
         stacks = "\n".join("\n".join(("thread:", *(f"  {line}" for line in stack))) for stack in self.stacks)
         return RankFailure(
             self.rank,
@@ -112,7 +114,7 @@ class Hang:
 
 
 def hang_of(folder: Path, rank: int, *, stacks: tuple[tuple[str, ...], ...] = (), **known: bool) -> Hang:
-    """Return what is known of a rank from its files."""
+    """Return the hang of a rank, as far as its files show."""
     beat = pulses(folder).get(rank)
     rewards = tuple(one.name for one in running_rewards(folder) if one.rank == rank)
     age_s, phase = (beat.age_s, beat.phase) if beat is not None else (0.0, LOADING)
@@ -120,7 +122,7 @@ def hang_of(folder: Path, rank: int, *, stacks: tuple[tuple[str, ...], ...] = ()
 
 
 def own_stacks(main_thread: int) -> tuple[tuple[str, ...], ...]:
-    """Return the stacks of this process: of the main thread, and of those in which rewards run."""
+    """Return the stacks of this process: of the main thread, and of threads that run rewards."""
     frames = sys._current_frames()
     found = {ident: tuple(_lines(frame)) for ident, frame in frames.items()}
     rest = [stack for ident, stack in found.items() if ident != main_thread and _is_of_rewards(stack)]
@@ -130,12 +132,12 @@ def own_stacks(main_thread: int) -> tuple[tuple[str, ...], ...]:
 
 
 def dump_file(folder: Path, rank: int | str) -> Path:
-    """Return where faulthandler writes the stacks of a rank; `*` in the place of a rank is the pattern of all."""
+    """Return the file to which faulthandler writes the stacks of a rank; rank `*` gives the pattern for all."""
     return folder / _DUMP.replace("*", str(rank))
 
 
 def dumped(folder: Path, rank: int) -> Hang | None:
-    """Return the hang of a rank that faulthandler ended; None where it did not."""
+    """Return the hang of a rank that faulthandler ended, or None."""
     try:
         text = dump_file(folder, rank).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -143,7 +145,7 @@ def dumped(folder: Path, rank: int) -> Hang | None:
     stacks = [tuple(reversed(list(_places(block)))) for block in re.split(r"(?m)^(?:Current thread|Thread) ", text)[1:]]
     if not stacks:
         return None
-    # It names the main thread last, and of all threads those that have anything to do are of interest.
+    # faulthandler lists the main thread last. Of the others only those that run rewards are of interest.
     shown = [stacks[-1], *(stack for stack in stacks[:-1] if _is_of_rewards(stack))]
     since_s = time.time() - dump_file(folder, rank).stat().st_mtime
     hang = hang_of(folder, rank, stacks=tuple(shown), holds_interpreter=True)
@@ -151,9 +153,9 @@ def dumped(folder: Path, rank: int) -> Hang | None:
 
 
 def note(folder: RunFolder, hang: Hang, timeout_s: float) -> RankFailure:
-    """Write down that a rank hangs, as it would its own failure, and return that."""
+    """Write a hang of a rank to its failure file and to the log, and return it as a failure."""
     failure = hang.failure(timeout_s)
-    with contextlib.suppress(OSError):  # on a full disk the rest is still to be said
+    with contextlib.suppress(OSError):  # on a full disk, still report the rest
         write_json(failure_file(folder, hang.rank), asdict(failure))
         with folder.log.open("a", encoding="utf-8") as log:
             log.write(printable(redacted(f"{failure.traceback}\n{failure.message}")) + "\n")
@@ -161,18 +163,18 @@ def note(folder: RunFolder, hang: Hang, timeout_s: float) -> RankFailure:
 
 
 def tell(folder: RunFolder, hang: Hang, timeout_s: float) -> None:
-    """Say at the terminal, and in the run's status, that the only process of a run hangs."""
+    """Report on the terminal and in the status that the only process of a run hangs."""
     shown = _SHOW_CURSOR if os.isatty(2) else ""
     failure = note(folder, hang, timeout_s)
     where = f"{way_on(folder)}\nrun folder: {folder.shown}, whose log.txt has the whole stack"
     message = f"error: {failure.message}\n{where}\n"
-    os.write(2, (shown + printable(redacted(message))).encode())  # sys.stderr may belong to the thread that hangs
+    os.write(2, (shown + printable(redacted(message))).encode())  # sys.stderr may be locked by the hanging thread
     with contextlib.suppress(OSError):
         update_status(folder, state=FAILED, reason=failure.message, failing_rank=hang.rank)
 
 
 def note_dumps(folder: RunFolder, ended: Sequence[Ended], timeout_s: float | str) -> None:
-    """Write down, for ranks that faulthandler has ended, what they could not; nothing where `timeout_s` is off."""
+    """Write the failures of ranks that faulthandler ended; does nothing if `timeout_s` is off."""
     for one in ended:
         is_told = failure_file(folder, one.rank).is_file()
         hang = dumped(folder.path, one.rank) if one.code == EXIT_CRASH and not is_told else None
@@ -181,7 +183,7 @@ def note_dumps(folder: RunFolder, ended: Sequence[Ended], timeout_s: float | str
 
 
 def traces(folder: RunFolder) -> Iterator[Path]:
-    """Yield the files of ranks that ended without a last word, or with one: of earlier runs in the same folder."""
+    """Yield the failure and heartbeat files left by ranks of earlier runs in the same folder."""
     yield from folder.path.glob(failure_file(folder, "*").name)
     yield from folder.path.glob(_DUMP)
     yield from markers(folder.path)
@@ -189,11 +191,11 @@ def traces(folder: RunFolder) -> Iterator[Path]:
 
 
 def main(run: str) -> int:
-    """Say why the only process of a run has ended."""
+    """Report why the only process of a run has ended."""
     folder = open_run(Path(run))
     hang = dumped(folder.path, 0)
     beat, status = pulses(folder.path).get(0), read_status(folder)
-    # Somebody may have gone on with the run by now, and then its status is his.
+    # The run may have been resumed since; its status then belongs to another process.
     is_its_own = beat is not None and status.pid == beat.pid and status.state in (RUNNING, KILLED)
     if hang is not None and is_its_own:
         timeout_s = Experiment.model_validate(resolved_references(folder.read_config())).launch.hang_timeout_s

@@ -1,8 +1,8 @@
-"""Keeps a server for as long as the process that started it lives: `python -m rlhf_cli.launch.kept_process COMMAND...`.
+"""Run a server only while its starter lives: `python -m rlhf_cli.launch.kept_process COMMAND...`.
 
-It is started with a pipe as its standard input, of which the starter holds the other end and never writes. The pipe
-ends when the starter closes it, ends, or is killed in any way, kill -9 too: then everything that the command has
-started is asked to end (SIGTERM), and killed after a while. It imports nothing but the standard library.
+Its standard input is a pipe whose other end the starter holds and never writes to. The pipe closes when the starter
+closes it, ends, or is killed, even by kill -9. Then all processes started by the command get SIGTERM, and SIGKILL after
+a grace period. It imports only the standard library.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 
 def main(command: list[str]) -> int:
-    """Run the command until it ends or the starter is gone; returns its exit code, or 128 + the signal it died of."""
+    """Run the command until it or the starter ends; return its exit code, or 128 + the signal that killed it."""
     for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a Ctrl-C is for the starter, who ends this when it is time
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C is for the starter, which ends this process in time
     asked = []
     signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
-    # A session of its own: all that the server starts is ended with it.
+    # A new session, so that all processes of the server can be ended together.
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_as_usual)
     while child.poll() is None:
         if asked or _is_closed(sys.stdin.fileno()):
             end_session(child, GRACE_S)
             break
-    end_session(child, 0.0)  # what it left behind
+    end_session(child, 0.0)  # end processes that the command left behind
     code = child.wait()
     return code if code >= 0 else 128 - code
 
 
 def end_session(child: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Ask every process of the child's session to end, and kill those that are still there after `grace_s` seconds."""
+    """Send SIGTERM to all processes of the child's session, and SIGKILL after `grace_s` seconds."""
     deadline = time.monotonic() + grace_s
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGTERM)
@@ -51,7 +51,7 @@ def end_session(child: subprocess.Popen[bytes], grace_s: float) -> None:
 
 
 def _as_usual() -> None:
-    """Let the child take signals as any program does, and end where this one is killed itself (Linux)."""
+    """Reset the child's signal handlers, and end it if this process is killed (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
@@ -59,7 +59,7 @@ def _as_usual() -> None:
 
 
 def _is_closed(descriptor: int) -> bool:
-    """Return whether the other end is closed, after waiting for it a moment."""
+    """Return whether the other end is closed, waiting a moment for it."""
     readable, _, _ = select.select([descriptor], [], [], _LOOK_S)
     return bool(readable) and os.read(descriptor, 1) == b""
 

@@ -1,4 +1,4 @@
-"""Trains a frozen run on this machine: one process is this very one, several are a rank each."""
+"""Train a frozen run on this machine: in this process if there is one rank, else one process per rank."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, name_who_asked
 from rlhf_cli.runs.running_reward import while_running
 
 _STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
-"""How a rank ends that was asked to: by its own code, or by the signal where it came before anybody listened."""
+"""Exit codes of a rank that was asked to stop: its own, or the signal if no handler was installed yet."""
 
 
 def run(folder: RunFolder, console: Console, *, resume: bool) -> None:
-    """Train the run in `folder` to its end. Raises Preempted, RankFailed, or what the worker raised in this process."""
+    """Train the run in `folder` to its end. Raises Preempted, RankFailed, or the worker's error in this process."""
     plan, launch = planned(folder, resume=resume)
     forget_failures(folder)
     if plan.in_this_process:
@@ -45,7 +45,7 @@ def run(folder: RunFolder, console: Console, *, resume: bool) -> None:
 def planned(
     folder: RunFolder, *, resume: bool, node: int = 0, meets_at: str | None = None
 ) -> tuple[LaunchPlan, Launch]:
-    """Return what a run starts on a machine (`node`, `meets_at`: see plan_launch), and what it says of launching."""
+    """Return what a run starts on a machine (`node`, `meets_at`: see plan_launch), and its launch settings."""
     experiment = Experiment.model_validate(resolved_references(folder.read_config()))
     file = experiment.launch.accelerate_config
     accelerate_env = accelerate_environment(Path(file), where=str(folder.config)) if file is not None else None
@@ -56,12 +56,12 @@ def planned(
 
 
 def _in_this_process(folder: RunFolder, plan: LaunchPlan, *, resume: bool) -> None:
-    # A process that sees several GPUs would train on all of them, by DataParallel.
+    # With several visible GPUs, one process would train on all of them with DataParallel.
     gpus = {name: value for name, value in plan.ranks[0].env.items() if name == "CUDA_VISIBLE_DEVICES"}
     before = {name: os.environ.get(name) for name in gpus}
     os.environ.update(gpus)
     try:
-        from rlhf_cli.launch.worker import run_rank  # torch comes with it
+        from rlhf_cli.launch.worker import run_rank  # imports torch
 
         run_rank(folder, resume=resume)
     except KeyboardInterrupt as interrupt:
@@ -73,7 +73,7 @@ def _in_this_process(folder: RunFolder, plan: LaunchPlan, *, resume: bool) -> No
 
 
 def run_ranks(folder: RunFolder, plan: LaunchPlan, *, grace_s: float, hang_timeout_s: float | str = "off") -> None:
-    """Run the ranks of a plan whose ports are chosen. Raises Preempted, or what made the first of them fail."""
+    """Run the ranks of a plan with chosen ports. Raises Preempted, or the error of the first rank that failed."""
     with folder.log.open("a", encoding="utf-8") as log, started(plan.ranks, stderr=log, grace_s=grace_s) as ranks:
         ended = ranks.wait()
     note_dumps(folder, ended, hang_timeout_s)
@@ -83,7 +83,7 @@ def run_ranks(folder: RunFolder, plan: LaunchPlan, *, grace_s: float, hang_timeo
 
 
 def forget_failures(folder: RunFolder) -> None:
-    """Remove what the ranks of an earlier start said of their ends."""
+    """Remove the failure and heartbeat files of an earlier start."""
     for stale in traces(folder):
         stale.unlink()
 
@@ -97,14 +97,15 @@ def conclude(
     asked_by: str | None,
     grace_s: float,
 ) -> None:
-    """Say what became of a run whose ranks have ended, the first first; `asked_by` is who asked them to stop.
+    """Conclude a run whose ranks have ended, in order of their end; `asked_by` is who asked them to stop.
 
-    Raises Preempted, or what made the first of them fail.
+    Raises Preempted, or the error of the first rank that failed.
     """
     is_whole = len(ended) == num_ranks and all(one.code == 0 for one in ended)
     if is_whole and read_status(folder).state == FINISHED:
         return
-    # What ended first says why: a rank that fails while it saves is a failure, what fails because others left is none.
+    # The first end is the cause: a rank that fails while saving is a failure, one that fails because others left is
+    # not.
     first = ended[0].code if ended else None
     if first in _STOPPED or (asked_by and first in (0, None)):
         if read_status(folder).state != PREEMPTED:
@@ -117,7 +118,7 @@ def conclude(
 
 
 def _failure(folder: RunFolder, first: RankFailure | None) -> RlhfError:
-    """Return the error of the rank that failed first; the others die of its absence a moment later."""
+    """Return the error of the rank that failed first; the others fail a moment later because it is gone."""
     if first is None:
         reason = f"the ranks ended before the run had{while_running(folder.path)}; see {folder.log}"
         update_status(folder, state=FAILED, reason=reason)

@@ -1,4 +1,4 @@
-"""Mirrors the tables of completions of a run while it trains: a callback for the worker."""
+"""A callback that mirrors a run's completion tables to the tracker during training."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rlhf_cli.tracking.mirror import Mirror
 
 
 class MirrorCompletions(TrainerCallback):
-    """A callback that hands the newest tables to the run's mirror, before those that are not kept are removed.
+    """A callback that passes the newest tables to the run's mirror, before old ones are pruned.
 
-    A step's table is written after the callbacks have heard of its log. It is for the main process only.
+    A step's table is written after the `on_log` callbacks. Use it in the main process only.
     """
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Log the table of the step before."""
+        """Log the table of the previous step."""
         self._mirror.completions(state.global_step)

@@ -1,4 +1,4 @@
-"""Says of a run that has run out of memory in which phase, what was asked for and what there was, and what to lower."""
+"""Explain an out-of-memory error: the phase, the requested and available memory, and what to reduce."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GPU_PARTS = (
     (re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"), "{} reserved by PyTorch and in no tensor"),
     (re.compile(rf"Process (\d+) has {_SIZE} memory in use"), "{1} held by another process, {0}"),
 )
-"""What torch says of the GPU, in the order in which it is told here."""
+"""Patterns for torch's GPU message, in display order."""
 _CPU_PARTS = (
     (re.compile(rf"tried to allocate {_SIZE}"), "{} asked for"),
     (re.compile(rf"Unable to allocate {_SIZE}"), "{} asked for"),
@@ -35,8 +35,9 @@ _UNITS = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2
 
 @contextlib.contextmanager
 def naming_full_memory(experiment: Experiment, pulse: Pulse) -> Iterator[None]:
-    """Open a context in which running out of memory, of a GPU or of the machine, is raised as an RlhfError that says
-    what can be done; whatever else is raised stays as it is.
+    """Open a context in which running out of GPU or machine memory raises an RlhfError with advice.
+
+    Other errors pass through unchanged.
     """
     try:
         yield
@@ -49,7 +50,7 @@ def naming_full_memory(experiment: Experiment, pulse: Pulse) -> Iterator[None]:
 
 
 def out_of_memory(cause: BaseException, experiment: Experiment, pulse: Pulse, *, reward: str | None) -> RlhfError:
-    """Return the error that tells of it. `reward` is the name of the one that ran, None where none did."""
+    """Return the error with advice. `reward` is the name of the reward that ran, or None."""
     on_gpu = _kind(cause) == "gpu"
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     phases = pulse.phases
@@ -72,7 +73,7 @@ def out_of_memory(cause: BaseException, experiment: Experiment, pulse: Pulse, *,
 
 
 def _kind(error: BaseException) -> str | None:
-    """Return whether an error says that the GPU's or the machine's memory is full; None for any other."""
+    """Return which memory an error says is full, "gpu" or "cpu"; None for other errors."""
     if isinstance(error, MemoryError):
         return "cpu"
     text = str(error)
@@ -83,7 +84,7 @@ def _kind(error: BaseException) -> str | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, what caused it, and what caused that."""
+    """Yield an error and its chain of causes."""
     seen: BaseException | None = error
     while seen is not None:
         yield seen
@@ -91,7 +92,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _told(text: str, parts: tuple[tuple[re.Pattern[str], str], ...]) -> list[str]:
-    """Return what the message tells of sizes, in our words."""
+    """Return the sizes in the message, in our words."""
     return [words.format(*found) for pattern, words in parts if (found := _groups(pattern, text))]
 
 
@@ -101,13 +102,13 @@ def _groups(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
 
 
 def _readable(said: str) -> str:
-    """Return a size of torch's, `2.50 GiB`, as the plan says sizes, and what is no size as it is."""
+    """Convert a size in torch's format, `2.50 GiB`, to ours; return other text unchanged."""
     number, _, unit = said.partition(" ")
     return size(float(number) * _UNITS[unit]) if unit in _UNITS else said
 
 
 def _before_all(text: str) -> Iterator[str]:
-    """Yield what to do before anything of the experiment is changed."""
+    """Yield advice that needs no change to the experiment."""
     if (other := re.search(rf"Process (\d+) has {_SIZE} memory in use", text)) is not None:
         holds = f"which holds {_readable(other[2])}: `nvidia-smi` says whose it is"
         yield f"end the other process on this GPU, {other[1]}, {holds}"
@@ -125,8 +126,8 @@ def _bytes(pattern: re.Pattern[str], text: str) -> float | None:
 
 
 def _peak() -> str:
-    """Return the most that tensors have taken, as torch counted it; '' where there is no GPU."""
-    import torch  # it has raised what is told here
+    """Return the peak memory of tensors as counted by torch, or '' without a GPU."""
+    import torch  # already imported: it raised the error
 
     if not torch.cuda.is_available():
         return ""
@@ -134,7 +135,7 @@ def _peak() -> str:
 
 
 def _left() -> str:
-    """Return what the machine has left; '' where nothing tells."""
+    """Return the machine's free memory, or '' if unknown."""
     with contextlib.suppress(OSError, KeyError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         kib = {name: float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}

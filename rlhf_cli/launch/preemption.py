@@ -1,4 +1,4 @@
-"""Says how a run that was stopped from outside can go on, and by when it has to be saved."""
+"""Describe how to resume a stopped run, and compute by when it must be saved."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SLURM_END = "SLURM_JOB_END_TIME"
 
 
 def preempted(folder: RunFolder, reason: str | None = None) -> Preempted:
-    """Return the error that tells of a stopped run what is saved of it and how to go on, in one line.
+    """Return the error for a stopped run, with its last saved step and the resume command, in one line.
 
-    `reason` is what stopped it, for its status.
+    `reason` is why it stopped, for its status.
     """
     error = Preempted(_saved(folder))
     error.reason = reason
@@ -35,10 +35,10 @@ def _saved(folder: RunFolder) -> str:
 
 
 def must_save_by(launch: Launch, environment: Mapping[str, str] = os.environ) -> float | None:
-    """Return when the run has to be saved, in seconds since the epoch: as `launch` says, or when Slurm ends the job,
-    whichever comes first; None for never.
+    """Return when the run must be saved, in seconds since the epoch, or None for no deadline.
 
-    Raises ValueError where `launch.must_save_by` is no time.
+    This is the time in `launch` or the end of the Slurm job, whichever is earlier. Raises ValueError if
+    `launch.must_save_by` is not a time.
     """
     times = [datetime.fromisoformat(launch.must_save_by).timestamp()] if launch.must_save_by is not None else []
     if environment.get(_SLURM_END, "").isdigit():

@@ -1,4 +1,4 @@
-"""Keeps the pulse of a rank through the steps of its training: from the first one it is watched, to the last."""
+"""A callback that updates a rank's pulse during training, from the first watched step to the last."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from rlhf_cli.runs.pulse import ENDING, OPTIMIZER, TRAINING, Pulse
 
 
 class KeepPulse(TrainerCallback):
-    """A callback that tells `pulse` what the Trainer does between the seams that trainers/in_phases.py has.
+    """A callback that reports the Trainer's phases to `pulse`, beyond those of trainers/in_phases.py.
 
-    It is for every rank.
+    Use it on every rank.
     """
 
     def __init__(self, pulse: Pulse) -> None:
         self._pulse = pulse
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Say that from now on there is something to get on with."""
+        """Enter training: progress is watched from here on."""
         self._pulse.enter(TRAINING)
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """Say that a step begins."""
+        """Enter training at the start of a step."""
         self._pulse.enter(TRAINING)
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        """Say that all gradients are there."""
+        """Enter the optimizer phase: all gradients are complete."""
         self._pulse.enter(OPTIMIZER)
 
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
-        """Say that the weights have moved."""
+        """Return to training after the optimizer step."""
         self._pulse.enter(TRAINING)
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        """Say that a batch of an evaluation is done."""
+        """Record progress after a batch of an evaluation."""
         self._pulse.beat()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Say that what is left to do takes the time that it takes."""
+        """Enter the ending phase, which is not watched because it may take any time."""
         self._pulse.enter(ENDING, is_watched=False)

@@ -1,4 +1,4 @@
-"""Says why a run of several ranks came to nothing: which of them failed first, of what, and what can be done."""
+"""Find out why a multi-rank run failed: which rank failed first, why, and what to do."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ _OF_SIGNALS = {
 
 @dataclass(frozen=True)
 class RankFailure:
-    """Why one rank failed, as it writes it down. `time` is in seconds since the epoch; `traceback` is empty where
-    it left none, `host` is None where all ranks are on one machine.
+    """Why one rank failed, as written to its failure file.
+
+    `time` is in seconds since the epoch. `traceback` is empty if there is none. `host` is None if all ranks are on one
+    machine.
     """
 
     rank: int
@@ -44,16 +46,16 @@ class RankFailure:
 
 
 def first_failure(folder: RunFolder, ended: Sequence[Ended]) -> RankFailure | None:
-    """Return the failure that brought the others about, None where no rank failed."""
+    """Return the failure that caused the others, or None if no rank failed."""
     return min(failures(folder, ended), key=attrgetter("time"), default=None)
 
 
 def failures(folder: RunFolder, ended: Sequence[Ended], *, log: Path | None = None) -> list[RankFailure]:
-    """Return what all ranks wrote of their failures, and of those in `ended` that wrote nothing how they ended.
+    """Return the recorded failures of all ranks, and how the ranks in `ended` without a record ended.
 
-    `log` is what the latter wrote to, None for the run's own. What a rank wrote itself counts from when it was raised,
-    the end of one that said nothing from when it was last seen alive: the others notice its absence, and say so, before
-    this process looks again.
+    `log` is the log of the latter, None for the run's own. A recorded failure counts from when it was raised, an
+    unrecorded one from when the rank was last seen alive: other ranks notice its absence, and record that, before this
+    process looks again.
     """
     told = {failure.rank: failure for failure in _told(folder)}
     silent = [
@@ -65,7 +67,7 @@ def failures(folder: RunFolder, ended: Sequence[Ended], *, log: Path | None = No
 
 
 def way_on(folder: RunFolder) -> str:
-    """Return what is left of a run that failed: its last checkpoint, how old that is, and how to go on from it."""
+    """Return what remains of a failed run: its last checkpoint, how old it is, and the resume command."""
     checkpoint = folder.last_checkpoint()
     if checkpoint is None:
         return "no checkpoint was saved"
@@ -74,12 +76,12 @@ def way_on(folder: RunFolder) -> str:
 
 
 def failure_file(folder: RunFolder, rank: int | str) -> Path:
-    """Return where a rank writes why it failed; `*` in the place of a rank is the pattern of all."""
+    """Return the file in which a rank records why it failed; rank `*` gives the pattern for all."""
     return folder.path / f"failure-rank{rank}.json"
 
 
 def _told(folder: RunFolder) -> list[RankFailure]:
-    """Return what the ranks wrote. One that could not end its sentence, on a full disk, has said nothing."""
+    """Return the recorded failures, skipping records that a full disk cut off."""
     found = []
     for file in folder.path.glob(failure_file(folder, "*").name):
         with contextlib.suppress(RunError, ValidationError):

@@ -1,8 +1,8 @@
-"""Runs the ranks of this machine: starts a process each, hands signals on, and sees which ended first, and how.
+"""Run the ranks of this machine: start one process each, forward signals, and record how each ended, in order.
 
-`accelerate launch` and torchrun are not used for it. They give ranks 30 s from a signal to its kill, which is too short
-to save in, leave orphans when they are killed themselves, do not say which signal ended a rank, and import torch. What
-they set up is a handful of variables, which accelerate reads in every rank as it does theirs.
+This does not use `accelerate launch` or torchrun. They kill ranks 30 s after a signal, which is too short for saving,
+leave orphans when they are killed themselves, do not report which signal ended a rank, and import torch. All they set
+up is a handful of environment variables, which accelerate reads in every rank in the same way.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from rlhf_cli.launch.stopping import handled, say_heard
 from rlhf_cli.plan.launch_plan import RankPlan
 
 PARENT = "RLHF_PARENT_PID"
-"""The variable that tells a rank which process has started it."""
+"""The environment variable with the pid of the process that started a rank."""
 
 _LOOK_EVERY_S = 0.1
 _LAST_WORDS_S = 3.0
-"""So long after a rank failed the others may say what they saw of it; what hangs in a collective never will."""
+"""Seconds that other ranks have for reporting after one failed; a rank in a collective never reports."""
 _ONE_WISH_S = 2.0
-"""A signal that comes so soon after the same was handed on from another machine is the same wish."""
+"""Seconds within which a repeat of a signal forwarded from another machine is ignored."""
 _SAVING_S = 10.0
-"""So much longer than the grace the ranks may take to leave, before they are killed."""
+"""Seconds beyond the grace period before ranks are killed."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a rank ended: its exit code, or the negative number of the signal that killed it; `at` is when it was last
-    seen alive, in seconds since the epoch.
+    """How a rank ended: its exit code, or the negative number of the signal that killed it.
+
+    `at` is when it was last seen alive, in seconds since the epoch.
     """
 
     rank: int
@@ -46,8 +47,10 @@ class Ended:
 
 @dataclass
 class Ranks:
-    """The ranks while they run. `ended` are those that have, in their order; ranks that were killed here are not among
-    them. `asked` is how often somebody wanted them to stop, `asked_by` the signal.
+    """The running ranks.
+
+    `ended` are the ranks that have ended, in order, except those killed by this process. `asked` counts the requests to
+    stop, and `asked_by` is the signal of the last one.
     """
 
     processes: dict[int, subprocess.Popen[bytes]]
@@ -60,9 +63,9 @@ class Ranks:
     _looked_at: float = field(default_factory=time.time)
 
     def wait(self, look: Callable[[], object] = lambda: None) -> list[Ended]:
-        """Return how the ranks ended, the first first. `look` is called again and again meanwhile.
+        """Return how the ranks ended, in order. `look` is called repeatedly meanwhile.
 
-        Where one fails, the others have a moment for what they have to say; where they were asked to stop, their grace.
+        If one fails, the others have a moment to report; if they were asked to stop, they have their grace period.
         """
         while self.processes:
             self._look()
@@ -74,7 +77,7 @@ class Ranks:
         return self.ended
 
     def ask(self, number: int = signal.SIGTERM, *, by: str | None = None) -> None:
-        """Ask every rank to stop; asked twice, they have but a moment. `by` is who asked, on another machine."""
+        """Ask every rank to stop; a second request leaves them only a moment. `by` is who asked on another machine."""
         if by is not None:
             self._handed_on_at = time.monotonic()
         elif number != signal.SIGINT and time.monotonic() < self._handed_on_at + _ONE_WISH_S:
@@ -82,21 +85,21 @@ class Ranks:
         self.asked += 1
         self.asked_by = by or (CTRL_C if number == signal.SIGINT else signal.Signals(number).name)
         if self.asked == 1:
-            say_heard(self.asked_by)  # what the ranks print to stderr goes to the log
+            say_heard(self.asked_by)  # the ranks' stderr goes to the log
         self._kill_within(self.grace_s + _SAVING_S if self.asked == 1 else _LAST_WORDS_S)
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):
-                # SIGINT becomes SIGTERM: with a handler of its own it would be taken for a key pressed there.
+                # Send SIGTERM for SIGINT: a rank would treat SIGINT as Ctrl-C at its own terminal.
                 process.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
 
     def leave(self, *, is_failure: bool) -> None:
-        """Let the ranks end because one elsewhere has: it failed, or it was stopped and these are about to."""
-        # All that were stopped have saved, they agree on a step. The first of them may have to upload what it logged.
+        """Let the ranks end because one elsewhere has ended: it failed, or it was stopped as these will be."""
+        # Stopped ranks have all saved, because they agree on a step. Rank 0 may still have to upload its logs.
         saving_s = _SAVING_S + (self.grace_s if 0 in self.processes else 0.0)
         self._kill_within(_LAST_WORDS_S if is_failure else saving_s)
 
     def kill(self) -> None:
-        """End those that are left, and what they have started, now."""
+        """Kill the remaining ranks and their child processes now."""
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -122,9 +125,9 @@ class Ranks:
 
 @contextlib.contextmanager
 def started(plans: Sequence[RankPlan], *, stderr: IO[str], grace_s: float) -> Iterator[Ranks]:
-    """Open a context in which the ranks run; on leaving it none of them does any more.
+    """Open a context in which the ranks run; on exit all of them have ended.
 
-    Each is in a session of its own, so that Ctrl-C at the terminal reaches this process alone, which hands it on.
+    Each rank has its own session, so Ctrl-C reaches only this process, which forwards it.
     """
     ranks = Ranks({}, grace_s)
 

@@ -1,4 +1,4 @@
-"""Runs the vLLM server of a run: starts it, waits until it answers, and ends it with the run, whatever ends the run."""
+"""Run a run's vLLM server: start it, wait until it answers, and end it however the run ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlhf_cli.plan.launch_plan import python_path
 from rlhf_cli.plan.rollout_server_plan import ServerPlan
 
 START_TIMEOUT_S = 1800.0
-"""Bounds the start: a large model is downloaded, loaded and compiled."""
+"""Startup time limit: a large model is downloaded, loaded and compiled."""
 
 _LOOK_S = 0.5
 _ANSWER_TIMEOUT_S = 5.0
@@ -29,11 +29,11 @@ _LAST_LINES = 15
 
 @contextlib.contextmanager
 def rollout_server(plan: ServerPlan | None, console: Console, *, timeout_s: float = START_TIMEOUT_S) -> Iterator[None]:
-    """Run the server of `plan`, which knows its ports by now, around a run; nothing for None.
+    """Run the server of `plan`, whose ports are chosen, around a run; does nothing for None.
 
-    Waits until the server is healthy, with the seconds on the console. Raises RankFailed with its last lines when it
-    ends before that, or is not healthy after `timeout_s` seconds; a run that fails after the server has ended on its
-    own gets a note with them.
+    Waits until the server is healthy and shows the seconds on the console. Raises RankFailed with the server's last
+    lines if it ends before that, or is not healthy after `timeout_s` seconds. If the server ends during a run that then
+    fails, the run's error gets a note with those lines.
     """
     if plan is None:
         yield
@@ -64,14 +64,14 @@ def rollout_server(plan: ServerPlan | None, console: Console, *, timeout_s: floa
 
 
 def last_lines(plan: ServerPlan) -> str:
-    """Return the last lines that the server has written."""
+    """Return the last lines of the server's log."""
     lines = plan.log.read_text(encoding="utf-8", errors="replace").splitlines() if plan.log.is_file() else []
     return "\n".join(lines[-_LAST_LINES:]) or "(it wrote nothing)"
 
 
 def is_healthy(url: str) -> bool:
     """Return whether GET /health answers 200, which is what TRL's client waits for."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is on this machine
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is local, so bypass proxies
     try:
         with opener.open(f"{url}/health", timeout=_ANSWER_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
@@ -101,7 +101,7 @@ def _failed(plan: ServerPlan, what: str) -> RankFailed:
 
 
 def _end(keeper: subprocess.Popen[bytes]) -> None:
-    """Close the pipe, on which the keeper ends the server and itself."""
+    """Close the pipe, upon which the keeper ends the server and itself."""
     assert keeper.stdin is not None
     keeper.stdin.close()
     try:

@@ -1,4 +1,4 @@
-"""Says while a run trains what `rlhf why` would say of it: each finding once, above the bar and in log.txt."""
+"""Show the findings of `rlhf why` during training, each once, above the bar and in log.txt."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _log = logging.getLogger("rlhf")
 
 
 class SayFindings(TrainerCallback):
-    """A callback that warns of what is found in the log so far; `kinds` are those that are switched on.
+    """A callback that warns about findings in the log so far; `kinds` are the enabled ones.
 
-    What an earlier attempt at the run has said is not said again. It is for the main process only.
+    Findings from an earlier attempt at the run are not repeated. Use it in the main process only.
     """
 
     def __init__(self, folder: RunFolder, bar: TrainingBar, kinds: Collection[str]) -> None:
@@ -33,7 +33,7 @@ class SayFindings(TrainerCallback):
         self._has_said = False
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Begin with what is in metrics.jsonl already, where the run goes on."""
+        """Load metrics.jsonl if the run is resumed."""
         if self._kinds:
             setup = RunSetup.of(self._folder.read_config())
             self._watch = Watch(setup, self._kinds, state.max_steps, read_metrics(self._folder.metrics))
@@ -46,13 +46,13 @@ class SayFindings(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Add what was logged, and say what is new."""
+        """Add the log event, and show new findings."""
         if self._watch is not None:
             plain = {name: value.item() if hasattr(value, "item") else value for name, value in (logs or {}).items()}
             self._say(state.global_step, self._watch.take(state.global_step, plain))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Look once more, now that nothing comes after it."""
+        """Check once more after the last log event."""
         if self._watch is not None:
             self._say(state.global_step, self._watch.look())
 

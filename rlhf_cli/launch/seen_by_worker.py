@@ -1,4 +1,4 @@
-"""Says what only the worker sees of a run: processes, devices, the numbers of weights and rows."""
+"""Collect facts about a run that only the worker knows: processes, devices, numbers of weights and rows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from rlhf_cli.runs.provenance import code_hash, weights_hash
 
-if TYPE_CHECKING:  # torch comes with it
+if TYPE_CHECKING:  # imports torch
     from rlhf_cli.trainers.additions import BuiltWhole
 
 
 def seen_of(trainer: BuiltWhole) -> dict[str, object]:
-    """Return what the provenance says of a trainer that is ready: where it runs, from what it begins and learns."""
+    """Return the facts about a built trainer for the provenance: where it runs, its initial model and its data."""
     from rlhf_cli.trainers.sharded_parameters import num_elements
 
     accelerator = trainer.accelerator
@@ -34,7 +34,7 @@ def seen_of(trainer: BuiltWhole) -> dict[str, object]:
 
 
 def said_of(trainer: BuiltWhole) -> list[str]:
-    """Return the lines that are printed of it: rows that lose something, and a model that cannot go the fast way."""
+    """Return notes and warnings to print: rows that are dropped or cut, and models that cannot use the fast path."""
     said = []
     rewards, passes = trainer.additions.rewards, getattr(trainer, "passes", None)
     if passes is not None and passes.mode != "packed" and rewards is not None and rewards.passes == "auto":
@@ -47,9 +47,9 @@ def said_of(trainer: BuiltWhole) -> list[str]:
 
 
 def ways_of(trainer: BuiltWhole) -> dict[str, object]:
-    """Return how rows go through the models and how completions are generated, of a trainer that does.
+    """Return how rows pass through the models and how completions are generated, or {} if not applicable.
 
-    Before the first step it is what is expected; what the first rows showed is known after it.
+    Before the first step this is what is expected, after it what was observed.
     """
     passes, generation = getattr(trainer, "passes", None), getattr(trainer, "generation_mode", None)
     if passes is None or generation is None:
@@ -60,7 +60,7 @@ def ways_of(trainer: BuiltWhole) -> dict[str, object]:
 
 
 def _computed_with(on_cuda: bool) -> dict[str, object]:
-    """Return what the last bits of a sum may hang on, beside the versions of packages, and the code of this one."""
+    """Return facts that may affect the last bits of a result, besides package versions."""
     import torch
 
     cuda = {"device_name": torch.cuda.get_device_name(), "cuda": torch.version.cuda} if on_cuda else {}
@@ -68,7 +68,7 @@ def _computed_with(on_cuda: bool) -> dict[str, object]:
 
 
 def _starting_model(trainer: BuiltWhole) -> dict[str, str | None]:
-    """Return where the weights came from that training begins with, and what says whether two runs began alike."""
+    """Return the source of the initial weights, and the commit or hash that identifies them."""
     config = trainer.model.config
     path, commit = str(config._name_or_path), getattr(config, "_commit_hash", None)
     return {"path": path, "commit": commit, "weights_sha256": None if commit else weights_hash(Path(path))}

@@ -1,4 +1,4 @@
-"""Finds the checkpoint that a run goes on from, the same for every rank, and says which it had to pass over."""
+"""Find the checkpoint to resume from, the same on every rank, and report skipped ones."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 
 def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
-    """Return the newest checkpoint that verifies, the same for every rank; None before the first was written.
+    """Return the newest checkpoint that verifies, the same on every rank; None if there are no checkpoints.
 
-    What is newer and does not verify is named. Raises RunError when there are checkpoints and none verifies: to begin
-    again would overwrite what the run has written.
+    Newer ones that do not verify are printed. Raises RunError if there are checkpoints and none verifies, because
+    starting again would overwrite the run's files.
     """
     from accelerate.utils import broadcast_object_list
 
     shared: list[Any] = [None, []]
-    if is_main:  # the others would read every byte once more
+    if is_main:  # avoids that every rank reads all bytes
         finish_commit(folder.checkpoints)
         shared = list(newest_whole(folder.checkpoints))
     broadcast_object_list(shared)

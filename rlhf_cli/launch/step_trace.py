@@ -1,7 +1,7 @@
-"""Writes what torch's profiler sees of a few steps into the run folder, a file a step, and says how to look at it.
+"""Write torch profiler traces of a few steps into the run folder, one file per step.
 
-It is bounded: in steps, in the forward passes of a generation that are seen (a thousand say no more than a few), and in
-bytes, for after a large step no other one is traced.
+Traces are bounded in steps, in forward passes per generation (a thousand show no more than a few), and in bytes: after
+a large trace no further step is traced.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.additions import BuiltWhole
 
 _STEPS, _WARM_UP = 3, 2
-"""The steps that are traced, after so many that are not: the first ones fill caches."""
+"""Number of traced steps, and of untraced steps before them, in which caches fill."""
 _FORWARDS = 32
-"""Forward passes of one generation that are traced."""
+"""Number of traced forward passes per generation."""
 _LARGE_BYTES = 64 * 2**20
-"""Of a compressed file: a browser takes ten times that to show it."""
+"""Size limit of a compressed file: a browser needs ten times as much to show it."""
 
 
 class TraceSteps(TrainerCallback):
-    """A callback that traces steps of this rank, with a range for each phase that `pulse` tells of.
+    """A callback that traces steps of this rank, with a range for each phase of `pulse`.
 
-    `every`: the steps from one generation to the next, 1 without any; a trace begins with one. `say` is told what was
-    written.
+    `every` is the number of steps between generations, 1 without generation; tracing starts at a generation. `say`
+    prints which files were written.
     """
 
     def __init__(self, folder: RunFolder, pulse: Pulse, *, every: int, say: Callable[[Text], object]) -> None:
@@ -48,7 +48,7 @@ class TraceSteps(TrainerCallback):
         self._generation: contextlib.ExitStack | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Choose the steps: after the first few, from a step with a generation on, and none beyond the last."""
+        """Choose the steps: after the warm-up, starting at a generation, within the training."""
         after = state.global_step + _WARM_UP
         self._first = -(-after // self._every) * self._every
         if self._first + 1 > state.max_steps:
@@ -62,7 +62,7 @@ class TraceSteps(TrainerCallback):
         model: torch.nn.Module | None = None,
         **_: Any,
     ) -> None:
-        """Begin to trace a step."""
+        """Start to trace a step."""
         if not self._first <= state.global_step < self._first + _STEPS or self._is_large:
             return
         self._model = model
@@ -73,13 +73,13 @@ class TraceSteps(TrainerCallback):
         self._pulse.listeners.append(self._hear)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Write the step that has just ended."""
+        """Write the trace of the step that has just ended."""
         self._end(state.global_step)
         if self._files and (state.global_step == self._first + _STEPS or self._is_large):
             self._tell()
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Say what was written, where the training was shorter than that."""
+        """Print the files if training ended before all steps were traced."""
         if self._files:
             self._tell()
 
@@ -108,7 +108,7 @@ class TraceSteps(TrainerCallback):
         self._say(Text(f"  {os.path.relpath(files[0])}", no_wrap=True, overflow="ignore"))
 
     def _hear(self, phases: tuple[str, ...]) -> None:
-        """End the ranges of phases that are over, innermost first, and begin those that are new."""
+        """Close the ranges of phases that ended, innermost first, and open those of new phases."""
         same = 0
         while same < min(len(phases), len(self._ranges)) and self._ranges[same][0] == phases[same]:
             same += 1
@@ -127,7 +127,7 @@ class TraceSteps(TrainerCallback):
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Open a context in which what torch's C++ says of its profiler goes to log.txt, not to the terminal."""
+        """Open a context in which messages of torch's C++ profiler go to log.txt instead of the terminal."""
         sys.stderr.flush()
         with self._folder.log.open("a", encoding="utf-8") as log:
             kept = os.dup(2)
@@ -140,7 +140,7 @@ class TraceSteps(TrainerCallback):
 
 
 def steps_a_generation(trainer: BuiltWhole) -> int:
-    """Return how many optimizer steps learn from one rollout; 1 where there are none."""
+    """Return the number of optimizer steps per rollout; 1 without rollouts."""
     passes = getattr(trainer.args, "steps_per_generation", 1) * getattr(trainer, "num_iterations", 1)
     return max(1, int(passes) // trainer.args.gradient_accumulation_steps)
 
@@ -148,7 +148,7 @@ def steps_a_generation(trainer: BuiltWhole) -> int:
 def _limited(
     running: profile, model: torch.nn.Module, quiet: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> contextlib.ExitStack:
-    """Return a context, open already, in which only the first forward passes of a model are seen."""
+    """Return an open context in which only the first forward passes of a model are traced."""
     num_forwards = 0
     activities = list(running.activities)
 

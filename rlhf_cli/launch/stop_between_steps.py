@@ -15,9 +15,9 @@ from rlhf_cli.trainers.broken_off_evaluation import EvaluationBrokenOff
 
 
 class StopBetweenSteps(TrainerCallback):
-    """A callback that saves and stops training once `stopping` is due. It is for every rank, after all others.
+    """A callback that saves and stops training once `stopping` is due. Use it on every rank, after all others.
 
-    `has_stopped` says whether it did; training then ended before its last step, and whole.
+    `has_stopped` is True if it did; training then ended early, between steps.
     """
 
     def __init__(self, stopping: Stopping) -> None:
@@ -28,25 +28,25 @@ class StopBetweenSteps(TrainerCallback):
         self._step_began = time.monotonic()
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Let signals wait for the end of a step from now on."""
+        """From now on, let signals wait for the end of a step."""
         self._stopping.steps_begin()
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Note the time."""
+        """Record the start time of the step."""
         self._step_began = time.monotonic()
         self._has_stepped = True
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Save and stop where any rank is to."""
+        """Save and stop if any rank must."""
         self._longest_step_s = max(self._longest_step_s, time.monotonic() - self._step_began)
         self._stop_if_due(args, state, control)
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Break the evaluation off after this batch where any rank is to stop: the step before it is not saved yet.
+        """Abort the evaluation after this batch if any rank must stop: the step before it is not saved yet.
 
-        Raises EvaluationBrokenOff, or Interrupted before the first step, where there is nothing to save.
+        Raises EvaluationBrokenOff, or Interrupted before the first step, when there is no progress to save.
         """
         if not on_any_rank(self._stopping.is_due(self._longest_step_s), args.device):
             return
@@ -68,7 +68,7 @@ class StopBetweenSteps(TrainerCallback):
 
 
 def on_any_rank(flag: bool, device: torch.device) -> bool:
-    """Return whether the flag is set on any rank; all ranks have to ask at the same place."""
+    """Return whether the flag is set on any rank; all ranks must call this at the same place."""
     if not distributed.is_initialized():
         return flag
     gathered = torch.tensor(int(flag), device=device)

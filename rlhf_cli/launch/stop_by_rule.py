@@ -1,4 +1,4 @@
-"""Ends training by the rules of `stop`, on all ranks at the same step, with a checkpoint of it."""
+"""Stop training by the rules of `stop`, on all ranks at the same step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _log = logging.getLogger("rlhf")
 
 
 class StopByRule(TrainerCallback):
-    """A callback that saves and stops training once a rule has held for long enough; it is for every rank.
+    """A callback that saves and stops training once a rule has held long enough. Use it on every rank.
 
-    Rank 0 counts, and the others hear of it at the same log event. `has_stopped` says whether a rule did, `reason` on
-    rank 0 which, and with what values.
+    Rank 0 evaluates the rules and tells the others at the same log event. `has_stopped` is True if a rule stopped the
+    training; `reason`, on rank 0, is the rule with its values.
     """
 
     def __init__(self, folder: RunFolder, bar: TrainingBar, rules: StoppingRules, *, is_main: bool) -> None:
@@ -33,7 +33,7 @@ class StopByRule(TrainerCallback):
         self._is_main = is_main
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Count what is in metrics.jsonl already, where the run goes on: it ends at the checkpoint by now."""
+        """Replay metrics.jsonl if the run is resumed: it has been cut to the checkpoint's step."""
         if self._is_main:
             self._rules.replay(read_metrics(self._folder.metrics))
 
@@ -45,14 +45,14 @@ class StopByRule(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Count what was logged; save and stop where a rule has held for long enough, between steps."""
+        """Update the rules with the log event; between steps, save and stop if a rule has held long enough."""
         said = None
         if self._is_main:
             plain = {name: value.item() if hasattr(value, "item") else value for name, value in (logs or {}).items()}
             said = self._rules.take(state.global_step, plain)
             self._warn()
         if self.has_stopped or not 0 < state.global_step < state.max_steps:
-            return  # at the last step there is nothing left to stop
+            return  # the last step ends the training anyway
         if on_any_rank(said is not None, args.device):
             control.should_save = control.should_training_stop = self.has_stopped = True
             self.reason = said
@@ -61,7 +61,7 @@ class StopByRule(TrainerCallback):
                 self._bar.print(Text(f"step {state.global_step}: {said}"))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Say which rules could never have held."""
+        """Warn about rules whose metric was never logged."""
         if self._is_main:
             self._warn(at_end=True)
 

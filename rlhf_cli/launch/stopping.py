@@ -1,7 +1,7 @@
-"""Lets a run be stopped from outside without losing anything: signals, and a time by which it has to be saved.
+"""Stop a run from outside without losing progress, by signals or a deadline for saving.
 
-The first signal asks: training goes on to the end of its optimizer step and saves. The second interrupts at once. Asked
-too late for a step to end within the grace, the process leaves with what the last checkpoint holds.
+After the first signal, training continues to the end of its optimizer step and saves. The second signal interrupts at
+once. If no step ends within the grace period, the process exits, and the last checkpoint is what remains.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from types import FrameType
 from rlhf_cli.errors import CTRL_C, EXIT_PREEMPTED, Interrupted
 
 _ONE_WISH_S = 1.0
-"""Signals within so short a time are one wish: Slurm tells a rank, and its parent, which hands that on, as well."""
+"""Seconds within which repeated signals count as one: Slurm signals a rank and also its parent, which forwards it."""
 _ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Stopping:
-    """The wish that this process come to an end, and how long it may take.
+    """A request that this process end, with its grace period.
 
-    `grace_s` is the time from the wish to the end. `must_save_by` is in seconds since the epoch, None for never.
-    `on_late(reason)` says that the grace is over, before the process leaves; it is called from a thread.
+    `grace_s` is the time from the request to the end. `must_save_by` is in seconds since the epoch, None for no
+    deadline. `on_late(reason)` is called from a thread when the grace period is over, before the process exits.
     """
 
     def __init__(self, *, grace_s: float, must_save_by: float | None, on_late: Callable[[str], None]) -> None:
         self.reason: str | None = None
-        """Why the process is to end; None while nobody asked."""
+        """Why the process should end, or None if it should not."""
         self._grace_s = grace_s
         self._must_save_by = must_save_by
         self._on_late = on_late
@@ -42,19 +42,23 @@ class Stopping:
             self._leave_in(max(0.0, must_save_by - time.time()), f"it had to be saved by {_clock(must_save_by)}")
 
     def steps_begin(self) -> None:
-        """Say that from now on there are steps to wait for. Until then the first signal interrupts: nothing is lost."""
+        """Let requests wait for a step from now on. Before this, the first signal interrupts: there is no progress to
+        lose.
+        """
         self._waits_for_step = True
 
     def is_due(self, longest_step_s: float) -> bool:
-        """Return whether to stop now: somebody asked, or another such step might leave no grace before the deadline."""
+        """Return whether to stop now: on request, or if another step might leave no grace before the deadline."""
         deadline = self._must_save_by
         if self.reason is None and deadline is not None and time.time() + longest_step_s + self._grace_s > deadline:
             self.reason = f"it has to be saved by {_clock(deadline)}"
         return self.reason is not None
 
     def ask(self, reason: str) -> None:
-        """Ask for an end at the next step, as the first signal does. Raises Interrupted where there is none to wait
-        for, and when it is asked a second time. What comes right after another, and is no key, is that other's echo.
+        """Request an end at the next step, as the first signal does.
+
+        Raises Interrupted if there is no step to wait for, and on a second request. A repeat within a second is
+        ignored, except Ctrl-C.
         """
         is_echo = reason != CTRL_C and time.monotonic() < self._asked_at + _ONE_WISH_S
         self._asked_at = time.monotonic()
@@ -67,7 +71,7 @@ class Stopping:
         say_heard(reason)
 
     def close(self) -> None:
-        """Let nothing of this happen any more."""
+        """Cancel all timers."""
         for timer in self._timers:
             timer.cancel()
 
@@ -86,8 +90,9 @@ class Stopping:
 
 @contextmanager
 def stopped_by_signals(stopping: Stopping) -> Iterator[None]:
-    """Open a context in which SIGTERM, SIGUSR1 and Ctrl-C ask `stopping`, and a terminal that closes (SIGHUP) does not
-    end the process. Outside of the main thread signals stay as they are.
+    """Open a context in which SIGTERM, SIGUSR1 and Ctrl-C ask `stopping` to end, and SIGHUP is ignored.
+
+    Outside the main thread, signal handlers are not changed.
     """
 
     def ask(number: int, _: FrameType | None) -> None:
@@ -102,7 +107,7 @@ def stopped_by_signals(stopping: Stopping) -> Iterator[None]:
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """Open a context in which SIGTERM and SIGUSR1 raise Interrupted, as a key does: there is nothing to save yet."""
+    """Open a context in which SIGTERM and SIGUSR1 raise Interrupted, like Ctrl-C: there is no progress to save yet."""
 
     def interrupt(number: int, _: FrameType | None) -> None:
         raise Interrupted(signal.Signals(number).name)
@@ -116,7 +121,7 @@ Handler = Callable[[int, FrameType | None], object] | int
 
 @contextmanager
 def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Open a context in which these signals are handled so; in a thread other than the main one nothing is changed."""
+    """Open a context with these signal handlers; outside the main thread, handlers are not changed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -129,7 +134,7 @@ def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
 
 
 def say_heard(reason: str) -> None:
-    """Tell whoever asked that he was heard, and what happens now."""
+    """Print that the request was received and what happens next."""
     below_the_bar = "\n" if sys.stderr.isatty() else ""
     text = f"{below_the_bar}{reason}: saving at the end of this step; once more ends it at once"
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Times the phases of a training and counts its token slots, where `profile` asks for it; torch comes with the rank."""
+"""Time the phases of a training and count its token slots if `profile` is on; the rank has imported torch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from rlhf_cli.trainers.additions import BuiltWhole
 
 Profiled: TypeAlias = tuple[PhaseClock, TokenSlots]
-"""What a trainer is profiled by: a clock that hears its pulse, and a counter of its passes."""
+"""The profiler of a trainer: a clock that listens to its pulse, and a counter of its token slots."""
 
 
 @contextlib.contextmanager
 def timed_phases(experiment: Experiment, pulse: Pulse) -> Iterator[Profiled | None]:
-    """Open a context in which a clock listens to `pulse` and passes are counted; None where `profile` is off."""
+    """Open a context in which a clock listens to `pulse` and token slots are counted; None if `profile` is off."""
     if experiment.profile == "off":
         yield None
         return
@@ -35,7 +35,7 @@ def timed_phases(experiment: Experiment, pulse: Pulse) -> Iterator[Profiled | No
 
 @contextlib.contextmanager
 def timed_on_device(trainer: BuiltWhole, profiled: Profiled | None) -> Iterator[None]:
-    """Open a context in which the clock knows where the trainer computes, and of its waiting for other ranks."""
+    """Open a context in which the clock knows the trainer's device, and its waiting times for other ranks."""
     if profiled is None:
         yield
         return
@@ -47,9 +47,9 @@ def timed_on_device(trainer: BuiltWhole, profiled: Profiled | None) -> Iterator[
     clock, _ = profiled
     accelerator = trainer.accelerator
     if str(accelerator.device).startswith("cuda"):
-        # A kernel is only asked for; the Trainer itself waits for it after every micro-batch, to look for NaN.
+        # Kernels are asynchronous. The Trainer itself waits for them after every micro-batch, to look for NaN.
         clock.settle = torch.cuda.synchronize
-    # Under FSDP and ZeRO a layer's weights are gathered while another one computes: to wait would end that.
+    # FSDP and ZeRO gather a layer's weights while another layer computes; waiting would prevent this overlap.
     settle = clock.settle if accelerator.distributed_type == DistributedType.MULTI_GPU else None
     try:
         with timed_waits(clock, wanted=accelerator.num_processes > 1, settle=settle):

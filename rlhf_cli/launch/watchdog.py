@@ -1,9 +1,9 @@
-"""Ends a rank that does not get on: a thread that looks at its pulse, and a timer of C's where no thread can run.
+"""End a rank that makes no progress, with a thread that checks its pulse and a C timer for when no thread can run.
 
-Of several ranks the one that hangs is to be blamed, and not those that wait for it. Every rank passes the same seams:
-the one that has passed the fewest is behind; of several there, one that is stopped, one in which a reward runs, one
-that does not wait in a collective. Only that one ends itself, and with it the run; the others end only where it
-cannot, because it is stopped.
+If several ranks stand still, the one that hangs is to blame, not those that wait for it. Every rank passes the same
+synchronization points, so the rank that has passed the fewest is behind. Ties are broken in favour of a rank that is
+stopped, then one that runs a reward, then one that does not wait in a collective. Only that rank ends itself, and with
+it the run; others end only if it is stopped and cannot.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.running_reward import running_rewards
 
 _LOOKS = 20
-"""So often it looks within the timeout."""
+"""Number of checks within the timeout."""
 _LONGEST_LOOK_S = 5.0
 _LATE_LOOKS, _LATE_S = 4, 2.0
-"""So much longer a rank may take to end itself, before another one says that it hangs."""
+"""Extra time that a rank has to end itself before another rank reports its hang."""
 _FAR_SHARE = 0.25
-"""By that share of the timeout a rank waits longer where those it waits for are on machines that it does not see."""
+"""Share of the timeout that a rank waits longer if the ranks it waits for are on other machines."""
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def watched(folder: RunFolder, experiment: Experiment, rank: int) -> Iterator[Pu
 
 
 class Watchdog:
-    """Looks whether the rank of `pulse` gets on, of `world_size` ranks that train in `folder`."""
+    """Checks that the rank of `pulse` makes progress; it is one of `world_size` ranks training in `folder`."""
 
     def __init__(self, folder: RunFolder, pulse: Pulse, *, timeout_s: float, world_size: int) -> None:
         self._folder = folder
@@ -71,7 +71,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Open a context in which it looks."""
+        """Open a context in which the watchdog runs."""
         dump = dump_file(self._folder.path, self._pulse.rank)
         thread = threading.Thread(target=self._look, name="watchdog", daemon=True)
         with ExitStack() as stack:
@@ -82,7 +82,7 @@ class Watchdog:
             stack.callback(faulthandler.cancel_dump_traceback_later)
             if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
                 stack.enter_context(handled({signal.SIGTSTP: self._suspend}))
-            # At once, for what comes next may leave no time to look again.
+            # Arm at once: the next operation may leave no time for a check.
             self._pulse.on_watched = self._arm
             stack.callback(setattr, self._pulse, "on_watched", bool)
             thread.start()
@@ -100,17 +100,17 @@ class Watchdog:
                 continue
             self._arm()
             if late_s > _LATE_LOOKS * self._look_s + _LATE_S:
-                self._pulse.beat()  # nobody ran here for a while, the whole process was stopped: it begins anew
+                self._pulse.beat()  # no thread ran for a while, so the whole process was stopped: start again
             elif beat.age_s > self._timeout_s:
                 self._judge(beat)
 
     def _arm(self) -> None:
-        """Set the timer of C's. Where nobody sets it anew, because something holds the interpreter, it ends all."""
+        """Set the C timer. If it is not renewed because something holds the GIL, it ends the process."""
         faulthandler.dump_traceback_later(self._timeout_s + self._look_s, exit=True, file=self._stacks)
 
     def _judge(self, own: Beat) -> None:
         if self._world_size > 1 and any(self._folder.path.glob(failure_file(self._folder, "*").name)):
-            return  # a rank has said why, and this one is about to be ended
+            return  # a rank has reported a failure, and this one will be ended soon
         hang = hang_of(self._folder.path, own.rank, stacks=own_stacks(self._main_thread))
         if hang.waits():
             self._pulse.say_waits()
@@ -124,23 +124,23 @@ class Watchdog:
             self._end(hang)
 
     def _may_wait_for_one(self, own: Beat, seen: dict[int, Beat]) -> bool:
-        """Return whether a rank that has come as far still gets on: it is waited for, or will hang as well."""
+        """Return whether a rank at the same synchronization point still makes progress: this one may wait for it."""
         return any(one.seams == own.seams and one.age_s <= self._timeout_s for one in seen.values())
 
     def _end(self, hang: Hang) -> None:
-        """Say what hangs and leave; nothing that could wait for the thread that hangs is touched."""
+        """Report the hang and exit, without touching anything that could block on the hanging thread."""
         try:
             if self._world_size == 1:
                 tell(self._folder, hang, self._timeout_s)
                 self._pulse.close()
             else:
                 note(self._folder, hang, self._timeout_s)
-            dump_file(self._folder.path, self._pulse.rank).unlink(missing_ok=True)  # the keeper is not needed
+            dump_file(self._folder.path, self._pulse.rank).unlink(missing_ok=True)  # the keeper need not report
         finally:
             _exit(EXIT_CRASH)
 
     def _suspend(self, number: int, _: FrameType | None) -> None:
-        """Stop as Ctrl-Z wants it, and a scheduler that suspends a job; the time until it goes on does not count."""
+        """Suspend the process, for Ctrl-Z or a scheduler; the suspended time does not count."""
         self._is_suspended = True
         faulthandler.cancel_dump_traceback_later()
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -149,7 +149,7 @@ class Watchdog:
 
 
 def _furthest_behind(folder: Path, seen: dict[int, Beat]) -> Beat:
-    """Return the rank that the others wait for, as far as can be seen."""
+    """Return the rank that the others wait for, as far as visible from here."""
     in_reward = {one.rank for one in running_rewards(folder)}
 
     def place(beat: Beat) -> tuple[int, bool, bool, bool, int]:
@@ -159,7 +159,7 @@ def _furthest_behind(folder: Path, seen: dict[int, Beat]) -> Beat:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped by a signal; False where nothing tells."""
+    """Return whether a process is stopped by a signal; False if unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -169,9 +169,9 @@ def _is_stopped(pid: int) -> bool:
 
 @contextlib.contextmanager
 def _kept(run: Path, dump: Path) -> Iterator[None]:
-    """Open a context in which somebody is there who outlives this process, to say what `dump` tells of its end."""
+    """Open a context with a helper process that outlives this one, and reports its end from `dump`."""
     assert hang_keeper.__file__ is not None
-    # Without site-packages, and without looking for modules where the file lies.
+    # Run it without site-packages, and without the file's folder on the module path.
     command = [sys.executable, "-I", "-S", hang_keeper.__file__, str(run), str(dump)]
     keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
     try:

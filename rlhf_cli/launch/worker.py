@@ -1,7 +1,7 @@
-"""Runs one rank: reads the frozen config, assembles, trains, saves, writes how it ended.
+"""Run one rank: read the frozen config, assemble, train, save, and record how it ended.
 
-With one process this runs inside the command the user typed; with several, launch/ranks.py runs this module in each.
-Either way the run folder is all it is given.
+With one process this runs inside the user's command; with several, launch/ranks.py runs this module in each. Either way
+its only input is the run folder.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from rlhf_cli.tracking.mirror import Mirror
 from rlhf_cli.tracking.tracked import mirror_of, tracked
 from rlhf_cli.tracking.tracking_plan import TrackingPlan, plan_tracking
 
-if TYPE_CHECKING:  # the rest is imported when a run starts: torch comes with it
+if TYPE_CHECKING:  # everything else is imported when a run starts, because it imports torch
     from rlhf_cli.launch.stop_by_rule import StopByRule
     from rlhf_cli.measure.scored_pairs import ScoredPair
     from rlhf_cli.screen.training_bar import TrainingBar
@@ -79,7 +79,7 @@ _QUIET = {
 def run_rank(folder: RunFolder, *, resume: bool) -> None:
     """Train the run in `folder` to its end on this rank; with `resume`, from its newest checkpoint if there is one.
 
-    Whatever happens is in status.json before this returns or raises.
+    The outcome is in status.json before this returns or raises.
     """
     rank = int(os.environ.get("RANK", "0"))
     with _environment(), logging_into(folder, rank) as warnings_seen:
@@ -102,7 +102,7 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
             raise
         finally:
             if rank == 0:
-                with contextlib.suppress(OSError):  # what ended the run is the news, not that the disk is full
+                with contextlib.suppress(OSError):  # a full disk must not hide the error that ended the run
                     update_status(folder, warnings=warnings_seen())
 
 
@@ -208,7 +208,7 @@ def _train(
 
 
 def _import_libraries(experiment: Experiment, *, shown: bool) -> None:
-    """Import what takes seconds, before anything of it is used, with a word of it on the terminal where `shown`."""
+    """Import the slow libraries before their first use, with a spinner if `shown`."""
     from rlhf_cli.screen.training_bar import Spinner
 
     with Spinner(shown=shown, doing="importing torch and TRL"):
@@ -219,7 +219,7 @@ def _import_libraries(experiment: Experiment, *, shown: bool) -> None:
 
 
 def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror, pairs: list[ScoredPair]) -> None:
-    """Show scored pairs wherever somebody may look for them: above the bar, in log.txt, in the tracker."""
+    """Show scored pairs above the bar, in log.txt and in the tracker."""
 
     from rlhf_cli.screen.pair_table import pair_table
     from rlhf_cli.screen.screen_width import Screen
@@ -232,7 +232,7 @@ def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror, pairs: list
 
 
 def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool, by_rule: StopByRule) -> None:
-    """Save the model and say `finished`, but only when training reached its last step, or a rule ended it before."""
+    """Save the model and set the status `finished`, if training reached its last step or a rule stopped it."""
     state = trainer.state
     if state.global_step < state.max_steps and not by_rule.has_stopped:
         raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")
@@ -242,12 +242,12 @@ def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool, by_rule: S
             critic.save(folder.critic)
         card = folder.path / "README.md"
         if card.is_file():
-            card.replace(folder.model / "README.md")  # TRL writes its model card where it logs, not where it saves
+            card.replace(folder.model / "README.md")  # TRL writes its model card into the output folder
         update_status(folder, state=FINISHED, reason=by_rule.reason, step=state.global_step, max_steps=state.max_steps)
 
 
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
-    """Write a file a rank, so that the first of several failures is known from those it caused."""
+    """Write the failure file of this rank, so that the first of several failures can be identified."""
     text = "".join(traceback.format_exception(error))
     logging.getLogger("rlhf").error("rank %d failed\n%s", rank, text)
     failure = RankFailure(
@@ -258,7 +258,7 @@ def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
         exit_code=getattr(error, "exit_code", EXIT_CRASH),
         is_by_guard=isinstance(error, GuardStopped),
     )
-    with contextlib.suppress(OSError):  # on a full disk the message at the terminal is what there is
+    with contextlib.suppress(OSError):  # on a full disk, the terminal message must do
         write_json(failure_file(folder, rank), asdict(failure))
     if rank == 0:
         update_status(folder, state=FAILED, reason=failure.message, failing_rank=rank)
@@ -266,7 +266,7 @@ def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """Quiet libraries while we run, and restore the environment afterwards: a sweep runs many in one process."""
+    """Silence libraries during a run and restore the environment afterwards: a sweep runs many in one process."""
     before = dict(os.environ)
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -278,7 +278,7 @@ def _environment() -> Iterator[None]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the rank that launch/ranks.py started; returns the exit code, 75 where it was stopped from outside."""
+    """Run the rank that launch/ranks.py started; return the exit code, 75 if it was stopped from outside."""
     if PARENT in os.environ:
         die_with(int(os.environ[PARENT]))
     parser = argparse.ArgumentParser(prog="python -m rlhf_cli.launch.worker")

@@ -1,4 +1,4 @@
-"""Keeps the log of one rank: everything that libraries log or warn, in the run folder."""
+"""Write the log of one rank: everything that libraries log or warn, in the run folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OURS = os.path.dirname(rlhf_cli.__file__) + os.sep
 
 
 class _Redacted(logging.Formatter):
-    """A formatter whose lines, tracebacks included, hold no secret and no control code."""
+    """A formatter that removes secrets and control codes from its lines, including tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(redacted(super().format(record)))
@@ -28,10 +28,10 @@ class _Redacted(logging.Formatter):
 
 @contextlib.contextmanager
 def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
-    """Send everything libraries log or warn to the log of this machine, a repeated warning once.
+    """Send everything that libraries log or warn to the log of this machine, repeated warnings once.
 
-    Yields a function that returns how many different warnings came from the user's code or from ours: a library's
-    deprecation is nothing that a user can mend.
+    Yields a function that returns the number of different warnings from the user's code or ours. Deprecation warnings
+    of libraries do not count, because users cannot fix them.
     """
     file = folder.path / log_name(int(os.environ.get(NODE, "0")))
     handler = _LogFile(file, encoding="utf-8")
@@ -64,15 +64,15 @@ def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
 
 def _is_of_a_library(record: logging.LogRecord) -> bool:
     """Return whether a record comes from an installed package or from Python itself."""
-    is_warning = record.name == "py.warnings"  # its message begins with the file that is warned of
+    is_warning = record.name == "py.warnings"  # its message starts with the file it warns about
     file = record.getMessage().partition(":")[0] if is_warning else record.pathname
     return file.startswith(("<", *_LIBRARIES)) and not file.startswith(_OURS)
 
 
 class _LogFile(logging.FileHandler):
-    """A log that finds no room on the disk stays silent: what else is wrong then is said at the terminal."""
+    """A log file that ignores errors of the disk: a full disk is reported at the terminal."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Pass over an error of the system's; another one is a bug, and is shown."""
+        """Ignore OSErrors; show any other error, because it is a bug."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)

@@ -1,1 +1,1 @@
-"""Sends runs to Slurm: what sbatch is given, what runs on a node, what the queue says."""
+"""Run experiments on Slurm: submit jobs, run them on nodes, query the queue."""

@@ -1,4 +1,4 @@
-"""Says in our words what Slurm has against a job, under the key that a user would change."""
+"""Translate Slurm's reason for refusing a job into an error about the configuration key to change."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _ABOUT = {
     "cpu count": "cpus_per_task",
     "node configuration": "",
 }
-"""A piece of sbatch's message -> the key of launch.slurm that it is about, '' for the size of what was asked for."""
+"""Maps text in sbatch's message -> the key of launch.slurm it concerns, '' for the requested size."""
 _SIZES = ("gpus_per_node", "cpus_per_task", "mem_gb")
 
 
 def refusal(said: str, slurm: Slurm) -> ConfigError:
-    """Return the error for what sbatch printed when it took a job of `slurm` for impossible."""
+    """Return the error for sbatch's output when it refused a job of `slurm`."""
     said = said.strip().removeprefix("sbatch: ").removeprefix("error: ").removeprefix("allocation failure: ")
     said = "\n".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in said.splitlines())
     if any(text.lower() in said.lower() for text in _UNREACHABLE):

@@ -1,4 +1,4 @@
-"""Finds out whether the nodes of a cluster can see a folder, as far as that can be known from here."""
+"""Check whether the nodes of a cluster can see a folder, as far as this machine can tell."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MOUNTS = Path("/proc/mounts")
 
 
 def refuse_own_folder(root: Path, slurm: Slurm) -> None:
-    """Raise ConfigError where `root` lies on a file system of this machine and jobs would run on others.
+    """Raise ConfigError if `root` is on a local file system and jobs would run on other machines.
 
-    A machine may export such a file system, so `launch.slurm.shared_folder=true` is believed.
+    A machine may export a local file system, so `launch.slurm.shared_folder=true` skips the check.
     """
     if slurm.shared_folder:
         return
@@ -36,7 +36,7 @@ def refuse_own_folder(root: Path, slurm: Slurm) -> None:
 
 
 def file_system(folder: Path, mounts: Path = _MOUNTS) -> tuple[str, str]:
-    """Return (where it is mounted, its type) of the file system that a folder lies on, or will; ('/', '') unknown."""
+    """Return (mount point, type) of the file system of a folder, which need not exist; ('/', '') if unknown."""
     wanted = folder.expanduser().resolve()
     best = ("/", "")
     try:
@@ -46,14 +46,14 @@ def file_system(folder: Path, mounts: Path = _MOUNTS) -> tuple[str, str]:
     for line in lines:
         _, place, kind, *_ = line.split(" ")
         mount = Path(place.replace("\\040", " "))
-        # Of two mounts at one place the later hides the earlier.
+        # Of two mounts at one path, the later one hides the earlier.
         if wanted.is_relative_to(mount) and len(str(mount)) >= len(best[0]):
             best = (str(mount), kind)
     return best
 
 
 def _nodes(slurm: Slurm) -> list[str]:
-    """Return the names of the nodes that a job could run on, none where Slurm does not answer."""
+    """Return the names of the nodes that a job could run on, or [] if Slurm does not answer."""
     partition = ["--partition", slurm.partition] if slurm.partition else []
     try:
         done = subprocess.run(

@@ -1,9 +1,9 @@
-"""Runs inside a job of Slurm: starts the run as anybody would, tells it when its time is over, has it put back in line.
+"""Run inside a Slurm job: start the run, warn it before the time limit, and requeue the job.
 
-The job's batch process is this one. Slurm tells it alone, by SIGUSR1, that the job's time is nearly over
-(`--signal=B:USR1@`): the processes of a run also are interpreters that have just been started and helpers of libraries,
-which that signal would kill. It is handed to `rlhf resume`, once that listens. What cancels a job, SIGTERM, Slurm sends
-to all of them, so it is not handed on.
+This is the job's batch process. Slurm warns only this process, with SIGUSR1 (`--signal=B:USR1@`), that the time limit
+is near. The signal would kill other processes of the run, such as interpreters that are just starting and helpers of
+libraries. This process forwards it to `rlhf resume` once that has a handler. Slurm sends SIGTERM, which cancels a job,
+to all processes, so it is not forwarded.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _TOLD_TIMEOUT_S = 30.0
 _SLURM_TIMEOUT_S = 60.0
 _MOST_WITHOUT_PROGRESS = 2
 SLURM_FOLDER = "slurm"
-"""What Slurm wrote about a run or a sweep lies under this name in its folder."""
+"""Subfolder of a run or a sweep with Slurm's files."""
 _ATTEMPTS = "attempts.jsonl"
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A start of a run by Slurm, as attempts.jsonl holds it. Times are in seconds since the epoch."""
+    """One start of a run by Slurm, as in attempts.jsonl. Times are in seconds since the epoch."""
 
     job_id: str | None
     host: str
@@ -52,7 +52,7 @@ class Attempt:
 
 
 class RunInJob:
-    """A run folder that is trained in the job which this is called in. Pickled for the job, it is a path."""
+    """Trains a run folder in the job that calls it. Pickled for the job, it contains only a path."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -60,15 +60,15 @@ class RunInJob:
         self._was_cancelled = False
 
     def __call__(self) -> None:
-        """Train the run; where it was preempted, have Slurm start the job again. Exits with the code of the run."""
+        """Train the run; if it was preempted, requeue the job. Exits with the run's exit code."""
         signal.signal(signal.SIGUSR1, self._on_warning)
         signal.signal(signal.SIGTERM, self._on_cancel)
-        signal.signal(signal.SIGCONT, signal.SIG_DFL)  # it comes with every other; submitit would note it
+        signal.signal(signal.SIGCONT, signal.SIG_DFL)  # it accompanies every other signal; submitit would log it
         folder, job_id = open_run(Path(self.folder)), own_job_id()
         _wait_until_told(folder, job_id)
         before = read_status(folder)
         if before.state in (RUNNING, KILLED):
-            # A node that fails, or a job of more importance, ends a job without a word, and Slurm starts it again.
+            # After a node failure or a preemption by another job, Slurm ends the job silently and starts it again.
             update_status(folder, state=PREEMPTED, reason="Slurm ended the job and started it again")
         started_at = time.time()
         code = self._train(folder)
@@ -93,7 +93,7 @@ class RunInJob:
             sys.exit(128 - code if code < 0 else code)
 
     def _train(self, folder: RunFolder) -> int:
-        """Return the exit code of the run, negative where a signal ended it."""
+        """Return the exit code of the run, negative if a signal ended it."""
         num_nodes = _num_nodes(folder)
         place = place_in_job() if num_nodes > 1 else None
         meets_at = {MEETS_AT: str(place)} if place is not None else {}
@@ -101,7 +101,7 @@ class RunInJob:
             subprocess.Popen(
                 node_command(folder),
                 env={**os.environ, **_end_time(), **meets_at, ON_SLURM_NODE: "1"},
-                # Until the run listens to it, the signal must not kill it.
+                # The signal must not kill the run before it has a handler.
                 preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
             ) as child,
             other_nodes(place, num_nodes) as others,
@@ -127,7 +127,7 @@ class RunInJob:
 
 
 def node_command(folder: RunFolder) -> list[str]:
-    """Return what a job starts on its node, of several on the first."""
+    """Return the command that a job runs on its node, or on the first of several."""
     return [sys.executable, "-m", "rlhf_cli", "resume", str(folder.path)]
 
 
@@ -137,9 +137,9 @@ def _num_nodes(folder: RunFolder) -> int:
 
 
 def _wait_until_told(folder: RunFolder, job_id: str | None) -> None:
-    """Wait until who submitted the job has written its id into status.json: two who write at once lose a word.
+    """Wait until the submitting process has written the job id to status.json, to avoid concurrent writes.
 
-    Where that does not happen in time, the id is written here.
+    After a timeout, write the id here.
     """
     until = time.monotonic() + _TOLD_TIMEOUT_S
     while read_status(folder).job_id != job_id:
@@ -160,9 +160,9 @@ def _listens(pid: int, number: signal.Signals) -> bool:
 
 
 def _end_time() -> dict[str, str]:
-    """Return SLURM_JOB_END_TIME, in seconds since the epoch; nothing where it is set or the job has no end.
+    """Return SLURM_JOB_END_TIME, in seconds since the epoch; {} if it is set or the job has no time limit.
 
-    Slurm sets it from 23.02 on.
+    Slurm sets it itself since version 23.02.
     """
     job_id = os.environ.get("SLURM_JOB_ID")
     if "SLURM_JOB_END_TIME" in os.environ or job_id is None:
@@ -175,7 +175,7 @@ def _end_time() -> dict[str, str]:
 
 
 def _go_on_later(folder: RunFolder, attempts: list[Attempt]) -> None:
-    """Put the job back in line, unless it comes no further: then it would be started for ever."""
+    """Requeue the job, unless recent attempts made no progress: it would restart forever."""
     here = os.path.join(folder.path, "")
     latest = attempts[-_MOST_WITHOUT_PROGRESS:]
     if len(latest) == _MOST_WITHOUT_PROGRESS and all(one.step_at_end <= one.step_at_start for one in latest):
@@ -191,7 +191,7 @@ def _go_on_later(folder: RunFolder, attempts: list[Attempt]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         problem = str(error)
     else:
-        # Slurm ends this job at once, and with it, maybe, the command that asked for it.
+        # Slurm ends this job at once, and perhaps the scontrol command with it.
         problem = done.stderr.strip() if done.returncode > 0 else ""
     if problem:
         update_status(folder, reason=f"saved, and Slurm did not put the job back in line: {problem}")

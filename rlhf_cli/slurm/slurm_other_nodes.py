@@ -1,7 +1,7 @@
-"""Lets the other nodes of a job of Slurm's join the run of the first: srun starts `rlhf join` there, a task a node.
+"""Let the other nodes of a Slurm job join the run on the first node: srun starts `rlhf join`, one task per node.
 
-The first node's command is the batch process's own child, as in a job of one node: a signal to srun would reach tasks
-that do not listen yet.
+The first node's command is a child of the batch process, as in a single-node job: a signal to srun would reach tasks
+that have no handler yet.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from rlhf_cli.plan.meeting_place import MeetingPlace, own_host
 
 _SLURM_TIMEOUT_S = 60.0
 _LEAVE_S = 30.0
-"""So long the others may take to hear of the end, and the first to hear that they are gone."""
+"""Seconds for the other nodes to leave, and for the first node to notice that they are gone."""
 
 
 class OtherNodes:
-    """The nodes of a job that join the first; `reason` is why the run cannot go on without them, None while it can."""
+    """The other nodes of a job; `reason` is why the run cannot continue without them, or None."""
 
     def __init__(self, srun: subprocess.Popen[bytes] | None) -> None:
         self.reason: str | None = None
@@ -33,7 +33,7 @@ class OtherNodes:
         self._ended_at: float | None = None
 
     def have_failed(self) -> bool:
-        """Return, once, that they have ended without the first having noticed: they never joined it."""
+        """Return True, once, if they ended without the first node noticing: they never joined it."""
         code = self._srun.poll() if self._srun is not None else None
         if code in (None, EXIT_OK, EXIT_PREEMPTED) or self.reason is not None:
             return False
@@ -44,7 +44,7 @@ class OtherNodes:
         return True
 
     def end(self) -> None:
-        """Wait until they have left, and end those that do not."""
+        """Wait until they have left, and kill those that do not."""
         if self._srun is None:
             return
         for number in (None, signal.SIGTERM, signal.SIGKILL):
@@ -57,7 +57,7 @@ class OtherNodes:
 
 @contextlib.contextmanager
 def other_nodes(place: MeetingPlace | None, num_nodes: int) -> Iterator[OtherNodes]:
-    """Run `rlhf join` on all nodes of this job but the first, inside the block; nothing where `place` is None."""
+    """Run `rlhf join` on all other nodes of this job inside the block; does nothing if `place` is None."""
     srun = subprocess.Popen(join_command(place, num_nodes)) if place is not None else None
     others = OtherNodes(srun)
     try:
@@ -67,20 +67,20 @@ def other_nodes(place: MeetingPlace | None, num_nodes: int) -> Iterator[OtherNod
 
 
 def join_command(place: MeetingPlace, num_nodes: int) -> list[str]:
-    """Return what starts `rlhf join` on every node of the job but the first."""
+    """Return the command that starts `rlhf join` on all other nodes of the job."""
     others = str(num_nodes - 1)
     cpus = os.environ.get("SLURM_CPUS_PER_TASK")
     return [
         *("srun", "--relative=1", f"--nodes={others}", f"--ntasks={others}", "--ntasks-per-node=1"),
-        # One that fails has told the first, which tells the others.
+        # A failed node has told the first one, which tells the others.
         "--kill-on-bad-exit=0",
-        *([f"--cpus-per-task={cpus}"] if cpus else []),  # which srun does not inherit from 22.05 on
+        *([f"--cpus-per-task={cpus}"] if cpus else []),  # srun does not inherit this since 22.05
         *(sys.executable, "-m", "rlhf_cli", "join", str(place)),
     ]
 
 
 def place_in_job() -> MeetingPlace:
-    """Return where the nodes of this job can meet on this one, the first: at an address by which Slurm reaches it."""
+    """Return where the nodes of this job can meet on this one, the first, at an address that Slurm uses."""
     (port,) = free_ports(1)
     name = os.environ.get("SLURMD_NODENAME")
     candidates = [MeetingPlace(host, port) for host in (name, _address(name), own_host()) if host]
@@ -96,7 +96,7 @@ def _is_usable(place: MeetingPlace) -> bool:
 
 
 def _address(node: str | None) -> str | None:
-    """Return the address that Slurm has of a node, None where it does not say."""
+    """Return Slurm's address of a node, or None if unknown."""
     try:
         said = subprocess.run(
             ["scontrol", "--oneliner", "show", "node", node or ""],

@@ -1,4 +1,4 @@
-"""Asks Slurm what has become of jobs: squeue for all of them at once, sacct for those that squeue has forgotten."""
+"""Query Slurm for the state of jobs: squeue for all jobs at once, sacct for those that squeue no longer lists."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _FORMAT = "%i|%T|%r|%j|%k"
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _AT_WORK = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
 _NO_CLUSTER = ("resolve_ctls_from_dns_srv", "establish a configuration source")
-"""What squeue says where it is installed and nobody has ever told it of a cluster."""
+"""Messages of squeue if it is installed but has no cluster configured."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job as Slurm knows it. `state` is Slurm's word in full, such as PENDING, RUNNING, TIMEOUT, NODE_FAIL.
+    """A job in Slurm. `state` is Slurm's full state name, such as PENDING, RUNNING, TIMEOUT, NODE_FAIL.
 
-    `reason` is why it waits or has ended, '' where there is none; `comment` is the folder that it was submitted for.
+    `reason` is why it waits or ended, or ''; `comment` is the folder that it was submitted for.
     """
 
     state: str
@@ -29,28 +29,27 @@ class Job:
 
     @property
     def waits(self) -> bool:
-        """Return whether the job is in line."""
+        """Return whether the job is queued."""
         return self.state in _WAITING
 
     @property
     def has_ended(self) -> bool:
-        """Return whether nothing of the job runs or will run."""
+        """Return whether the job is neither queued nor running."""
         return self.state not in _WAITING | _AT_WORK
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What Slurm said: job id -> job, for those that it knows. `problem` says why it could not be asked, else None."""
+    """Slurm's answer: job id -> job, for the jobs it knows. `problem` is why the query failed, or None."""
 
     jobs: dict[str, Job]
     problem: str | None = None
 
 
 def ask_slurm(job_ids: Collection[str], *, mine: bool = False) -> Answer:
-    """Return what Slurm knows of these jobs, `123` or `123_4`; with `mine`, also of every job of this user.
+    """Return Slurm's state of these jobs, `123` or `123_4`; with `mine`, also of every job of this user.
 
-    Where there is no Slurm (no squeue, or one without a cluster) and nothing was named, the answer is empty and no
-    problem.
+    Without Slurm (no squeue, or no cluster) and without job ids, the answer is empty and has no problem.
     """
     if not job_ids and not mine:
         return Answer({})
@@ -63,7 +62,7 @@ def ask_slurm(job_ids: Collection[str], *, mine: bool = False) -> Answer:
         if "Invalid job id" not in listed:
             is_none = not job_ids and any(sign in listed for sign in _NO_CLUSTER)
             return Answer({}, None if is_none else listed)
-        listed = []  # it was asked about one job alone, and has forgotten it
+        listed = []  # it was asked about a single job, which it no longer lists
     jobs = dict(_job(line) for line in listed if line.count("|") >= 4)
     if forgotten := [job_id for job_id in job_ids if job_id not in jobs]:
         jobs |= _of_accounting(forgotten)
@@ -77,7 +76,7 @@ def _job(line: str) -> tuple[str, Job]:
 
 
 def _of_accounting(job_ids: list[str]) -> dict[str, Job]:
-    """Return the jobs that Slurm's database knows, none where the cluster has no database."""
+    """Return the jobs in Slurm's accounting database, or {} if the cluster has none."""
     masters = ",".join(sorted({job_id.partition("_")[0] for job_id in job_ids}))
     if shutil.which("sacct") is None:
         return {}
@@ -93,7 +92,7 @@ def _of_accounting(job_ids: list[str]) -> dict[str, Job]:
 
 
 def _say(*command: str) -> list[str] | str:
-    """Return the lines that a command of Slurm's prints, or, as one text, why it failed."""
+    """Return the lines printed by a Slurm command, or, as one text, why it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

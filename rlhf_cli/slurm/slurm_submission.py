@@ -1,6 +1,7 @@
-"""Hands frozen runs to Slurm: writes what sbatch is given, asks it beforehand whether it would take it, submits.
+"""Submit frozen runs to Slurm: write the sbatch script, test whether Slurm accepts it, submit.
 
-submitit (https://github.com/facebookincubator/submitit) writes the script, pickles what the job calls and makes arrays.
+submitit (https://github.com/facebookincubator/submitit) writes the script, pickles the job's function and creates
+arrays.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 
 _SBATCH_TIMEOUT_S = 60.0
 _NEVER = 1_000_000
-"""submitit counts how often a job ran out of time; a run is put back in line by us."""
+"""submitit's limit of timeouts per job, disabled because we requeue runs ourselves."""
 
 
 def check_slurm(launch: Launch, root: Path, *, count: int = 1) -> None:
-    """Refuse what could not be submitted, before a folder is made: asks `sbatch --test-only`.
+    """Refuse a job that cannot be submitted, before a folder is created, with `sbatch --test-only`.
 
-    `root` is the folder that runs will lie below, `count` how many jobs there will be. Raises ConfigError where
-    submitit or Slurm is missing, where the nodes would not see the folder, and with what Slurm says against the job.
+    `root` is the folder for the runs, `count` the number of jobs. Raises ConfigError if submitit or Slurm is missing,
+    if the nodes would not see the folder, or if Slurm refuses the job.
     """
     _need_slurm()
     slurm = _section(launch)
@@ -57,14 +58,14 @@ def check_slurm(launch: Launch, root: Path, *, count: int = 1) -> None:
 
 
 def submit(runs: list[RunFolder], launch: Launch, *, folder: Path, name: str) -> list[str]:
-    """Submit frozen runs, several as one array, and return their job ids, `123` or `123_4`, which status.json gets.
+    """Submit frozen runs, several as one array; write their job ids, `123` or `123_4`, to status.json and return them.
 
-    `folder` is that of the run or of the sweep: what Slurm and submitit write lies below it. Raises ConfigError with
-    what Slurm says against the job; the runs have failed then, and can be resumed.
+    `folder` is that of the run or the sweep; files of Slurm and submitit go below it. Raises ConfigError if Slurm
+    refuses the job; the runs are then marked as failed and can be resumed.
     """
     executor = _executor(launch, folder, name)
     for run in runs:
-        # The id comes later: the job waits for it before it writes.
+        # The job id follows later; the job waits for it before it writes.
         update_status(run, state=QUEUED, reason=None, job_id=None, pid=None, host=None)
     from submitit.core.utils import FailedJobError
 
@@ -80,14 +81,14 @@ def submit(runs: list[RunFolder], launch: Launch, *, folder: Path, name: str) ->
 
 
 def log_file(job_id: str, folder: Path) -> Path:
-    """Return the file that a job of the run or sweep in `folder` prints into."""
+    """Return the output file of a job of the run or sweep in `folder`."""
     return folder / SLURM_FOLDER / f"{job_id}_0_log.out"
 
 
 def sbatch_script(launch: Launch, folder: Path, *, name: str, count: int = 1) -> str:
-    """Return the script that sbatch would be given for `count` runs; nothing is written or submitted.
+    """Return the sbatch script for `count` runs, without writing or submitting it.
 
-    Raises ConfigError where submitit or Slurm is missing.
+    Raises ConfigError if submitit or Slurm is missing.
     """
     executor = _executor(launch, folder, name)
     if count > 1:
@@ -101,7 +102,7 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
     _need_slurm()
     from submitit import SlurmExecutor
 
-    # `exec`: the shell of the script makes room for Python, which so is the process that Slurm's warning goes to.
+    # `exec` replaces the script's shell with Python, so that Python is the process that Slurm's warning reaches.
     python = f"exec {shlex.quote(sys.executable)}"
     executor = SlurmExecutor(folder / SLURM_FOLDER, max_num_timeout=_NEVER, python=python)
     gpus = {"gpus_per_node": slurm.gpus_per_node} if slurm.gpus_per_node else {}
@@ -122,7 +123,7 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
         stderr_to_stdout=True,
         use_srun=False,
         additional_parameters={
-            # To the batch process alone: see slurm_node.
+            # Signal only the batch process: see slurm_node.
             "signal": f"B:USR1@{round(launch.grace_s)}",
             "requeue": True,
             **{key.lstrip("-"): value for key, value in slurm.extra.items() if value is not False},
@@ -134,7 +135,7 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
 
 
 def _python_path() -> list[str]:
-    """Return the line that lets the job find the package where this process does, be it a checkout."""
+    """Return the line that sets the job's PYTHONPATH to this process's module path, for example a checkout."""
     entries = os.pathsep.join(entry for entry in sys.path if entry)
     return [f"export PYTHONPATH={shlex.quote(entries)}"]
 
@@ -145,7 +146,7 @@ def _section(launch: Launch) -> Slurm:
 
 
 def _need_slurm() -> None:
-    """Raise ConfigError where submitit or one of Slurm's commands is missing."""
+    """Raise ConfigError if submitit or one of Slurm's commands is missing."""
     try:
         import submitit  # noqa: F401
     except ImportError:

@@ -1,1 +1,1 @@
-"""What a run tells wandb, TensorBoard, trackio or MLflow: one interface, a file each, and none of them ends a run."""
+"""Mirror runs in wandb, TensorBoard, trackio or MLflow: one interface, one file each; no tracker error ends a run."""

@@ -1,4 +1,4 @@
-"""Reads the tables that a run writes into its folder, as rows for a tracker: completions, evaluations."""
+"""Read the tables in a run folder as rows for a tracker: completions and evaluations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIGURES = ("total", "truncated", "tokens")
 
 
 def completion_rows(file: Path, *, unique_prompts: bool = False) -> list[Row]:
-    """Return the rows of a table of completions; with `unique_prompts` the first of each prompt, as TRL's option."""
+    """Return the rows of a completion table; with `unique_prompts` one per prompt, as in TRL's option."""
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(file).to_pylist()
@@ -32,9 +32,9 @@ def completion_rows(file: Path, *, unique_prompts: bool = False) -> list[Row]:
 
 
 def history_rows(folder: Path) -> list[Row]:
-    """Return the first rows of tables that lie evenly over the run, the first and the last among them.
+    """Return the first rows of tables spread evenly over the run, including the first and the last.
 
-    So a table of bounded size shows how completions changed: at most 40 steps, 16 rows of each.
+    This bounded table shows how completions changed: at most 40 steps, 16 rows each.
     """
     files = [file for _, file in tables_by_step(folder)]
     if len(files) < 2:
@@ -45,7 +45,7 @@ def history_rows(folder: Path) -> list[Row]:
 
 
 def evaluation_rows(folder: RunFolder, step: int) -> list[Row]:
-    """Return a row a figure of the evaluation at a step, with its 95 % interval; none where none was written."""
+    """Return one row per metric of the evaluation at a step, with its 95 % interval; [] if there is none."""
     parts = section(read_json(in_training(folder) / f"step-{step}.json"), "parts")
     rows: list[Row] = []
     for way in parts:
@@ -58,7 +58,7 @@ def evaluation_rows(folder: RunFolder, step: int) -> list[Row]:
 
 
 def answer_rows(folder: RunFolder, step: int) -> list[Row]:
-    """Return the first answers of the evaluation at a step: the same prompts every time, so that steps compare."""
+    """Return the first answers of the evaluation at a step; the prompts are the same at every step."""
     file = in_training(folder) / f"step-{step}.completions.jsonl"
     if not file.is_file():
         return []
@@ -74,7 +74,7 @@ def answer_rows(folder: RunFolder, step: int) -> list[Row]:
 
 
 def alike(rows: Sequence[Row]) -> list[Row]:
-    """Return rows that all have the columns of all, None where one had nothing there."""
+    """Return the rows with the same columns, filling missing values with None."""
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
 
@@ -84,14 +84,14 @@ def _figure(step: int, way: str, name: str, measured: JsonTree) -> Row:
 
 
 def _plain(value: object) -> object:
-    """Return a number, a text or None as it is, anything else as JSON: a column has one type."""
+    """Return a number, a text or None unchanged, anything else as text, so that a column has one type."""
     if isinstance(value, dict | list):
         return _conversation(value) or json.dumps(value, ensure_ascii=False)
     return finite_or_none(value)
 
 
 def _conversation(value: object) -> str | None:
-    """Return a list of messages as a text to read, None for anything else."""
+    """Return a list of messages as readable text, or None for anything else."""
     if not isinstance(value, list) or not value:
         return None
     messages = [one for one in value if isinstance(one, dict) and {"role", "content"} <= set(one)]

@@ -1,4 +1,4 @@
-"""Sums a run up for a table of runs: where each reward ended, its best with the step, an evaluation's interval."""
+"""Summarise a run for a table of runs: each reward's final value, its best with the step, evaluation intervals."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _BOUNDS = ("/low", "/high")
 
 
 def final_values(events: Sequence[Event]) -> dict[str, float]:
-    """Return `final/METRIC`, `best/METRIC` and `best_step/METRIC` of what a run is judged by.
+    """Return `final/METRIC`, `best/METRIC` and `best_step/METRIC` of the metrics that judge a run.
 
-    That is the total and every component where there are rewards, else loss and accuracy. Of the training rows `final`
-    is the mean of the last tenth of the log events in which it is a number, and `best` the best of the means of tenths
-    as wide: one lucky batch is no best. Of an evaluation it is the last value and the best, each with `/low` and
-    `/high` where its 95 % interval is known.
+    These are the total and every component if there are rewards, else loss and accuracy. On training rows, `final` is
+    the mean of the last tenth of the log events with a number, and `best` is the best mean over a window of that width,
+    so one lucky batch does not count. For an evaluation they are the last and the best value, each with `/low` and
+    `/high` if the 95 % interval is known.
     """
     names = reward_names(events)
     judged = [TOTAL, *(f"rewards/{name}/mean" for name in names)] if names else list(_OF_PAIRS)
@@ -62,13 +62,13 @@ def _named(metric: str, final: float, best: float, best_step: int) -> dict[str, 
 
 
 def _best(values: Sequence[float], metric: str) -> int:
-    """Return the place of the best value, the first of several that are as good."""
+    """Return the index of the best value, the first one on ties."""
     sign = -1 if metric.removeprefix(_EVALUATION) in _WORSE_IF_MORE else 1
     return max(range(len(values)), key=lambda place: sign * values[place])
 
 
 def _evaluated(events: Sequence[Event]) -> list[str]:
-    """Return what evaluations are judged by: totals and rewards of answers, else loss and accuracy."""
+    """Return the metrics that judge evaluations: totals and rewards of answers, else loss and accuracy."""
     logged = dict.fromkeys(name for event in events for name in event if name.startswith(_EVALUATION))
     ways = ("eval_greedy/", "eval_sampled/")
     of_answers = [name for name in logged if name.startswith(ways) and not name.endswith(_BOUNDS)]

@@ -1,4 +1,4 @@
-"""Names a metric of docs/metrics.md as a tracker's users know it: `train/reward`, `eval/greedy/total`."""
+"""Map a metric of docs/metrics.md to its name in a tracker: `train/reward`, `eval/greedy/total`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_cli.runs.metrics_file import Event
 
 _EVALUATION = "eval_"
 AT_THE_END = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
-"""Transformers logs these once, when training has ended; they have no step and keep their names."""
+"""Transformers logs these once, at the end of training; they have no step and keep their names."""
 
 
 def shown_name(metric: str) -> str:
@@ -21,17 +21,17 @@ def shown_name(metric: str) -> str:
 
 
 def shown_metrics(event: Event) -> dict[str, float]:
-    """Return what a tracker is told of a log event: the finite numbers, by the names that it shows."""
+    """Return the finite numbers of a log event, under their names in a tracker."""
     return {shown_name(name): float(value) for name, value in event.items() if name != "step" and is_number(value)}
 
 
 def at_the_end(event: Event) -> dict[str, float]:
-    """Return what transformers logs once at the end of training; nothing for any other event."""
+    """Return the metrics that transformers logs once at the end of training; {} for any other event."""
     return {name: float(value) for name in AT_THE_END if is_number(value := event.get(name))}
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is a finite number; a truth value is none."""
+    """Return whether a value is a finite number; bools are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -1,4 +1,4 @@
-"""Holds a tracker at arm's length: what it is told is free of secrets, and what goes wrong in it ends no run."""
+"""Isolate a run from its tracker: remove secrets from all data sent, and never let its errors end a run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _LOG = logging.getLogger("rlhf")
 _EVALUATION_OF_A_POLICY = ("eval_greedy/", "eval_sampled/")
 
 Say = Callable[[str], None]
-"""Prints a line for the person at the terminal."""
+"""Prints a line on the terminal."""
 Timings = Callable[[], Mapping[str, float]]
-"""Returns seconds by name since it was last asked, of what is profiled; nothing where nothing is."""
+"""Returns profiled seconds by name since the last call; empty without profiling."""
 
 
 class Mirror:
-    """A run's mirror in a tracker, or in none. No method raises what the tracker raises: it is told once, and left.
+    """A run's mirror in a tracker, if any. After its first error the tracker is dropped with one warning.
 
-    With `unique_prompts` a table of completions has the first of each prompt.
+    With `unique_prompts`, a completion table has one row per prompt.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Mirror:
 
     @property
     def mirrors(self) -> bool:
-        """Return whether there is a tracker, and it has not failed."""
+        """Return whether there is a tracker that has not failed."""
         return self._tracker is not None
 
     def start(self, run: TrackedRun, timings: Timings) -> None:
-        """Let the tracker begin, and say which steps it has already and keeps. For `timings` see Timings."""
+        """Start the tracker, and print which later steps it already has and keeps. See Timings for `timings`."""
         self._timings = timings
         with self._left_alone_if_it_fails("when it was to begin") as tracker:
             self._kept_to = self._tables_to = tracker.start(run)
@@ -62,7 +62,7 @@ class Mirror:
                 )
 
     def event(self, event: Event) -> None:
-        """Log an event of metrics.jsonl, and the tables of an evaluation that belong to it."""
+        """Log an event of metrics.jsonl, with the tables of its evaluation."""
         step = event.get("step")
         if not isinstance(step, int) or self._has(step) or at_the_end(event):
             return
@@ -73,13 +73,13 @@ class Mirror:
                 self._table("evaluation_answers", step, answer_rows(self._folder, step))
 
     def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
-        """Log rows as a table of a step, without the secrets that are known; no rows are no table."""
+        """Log rows as a table of a step, without known secrets; no rows, no table."""
         if not self._has(step):
             with self._left_alone_if_it_fails(f"at step {step}"):
                 self._table(name, step, rows)
 
     def completions(self, step: int) -> None:
-        """Log the table of completions of a step, where one was written and has not been logged."""
+        """Log the completion table of a step if it exists and was not logged yet."""
         file = table_file(self._folder.path, step)
         if self._tracker is None or step <= self._tables_to or not file.is_file():
             return
@@ -88,7 +88,7 @@ class Mirror:
             self._table("completions", step, completion_rows(file, unique_prompts=self._unique_prompts))
 
     def finish(self, ending: Ending) -> None:
-        """Log what the whole run came to, all of its attempts, and let the tracker go."""
+        """Log the summary of the whole run, over all its attempts, and close the tracker."""
         with self._left_alone_if_it_fails("at the end") as tracker:
             events = read_metrics(self._folder.metrics)
             last = max((step for event in events if isinstance(step := event["step"], int)), default=0)
@@ -98,7 +98,7 @@ class Mirror:
         self._tracker = None
 
     def _has(self, step: int) -> bool:
-        """Return whether the tracker has a step from before; an evaluation before the first step is of step 0."""
+        """Return whether the tracker already has a step; an evaluation before the first step has step 0."""
         return 0 < self._kept_to >= step
 
     def _table(self, name: str, step: int, rows: Sequence[Row]) -> None:
@@ -108,7 +108,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _left_alone_if_it_fails(self, when: str) -> Iterator[Tracker]:
-        """Open a context with the tracker; where there is none what stands in it does nothing."""
+        """Open a context with the tracker, or with one that does nothing; drop the tracker on an error."""
         try:
             yield self._tracker if self._tracker is not None else _NoTracker()
         except Exception as error:
@@ -122,7 +122,7 @@ class Mirror:
 
 
 class _NoTracker:
-    """Stands where there is no tracker, or none any more."""
+    """A tracker that does nothing."""
 
     def start(self, run: TrackedRun) -> int:
         return run.goes_on_from

@@ -1,4 +1,4 @@
-"""Mirrors a run in MLflow: in the store that MLFLOW_TRACKING_URI names, else in mlflow.db where the run was begun."""
+"""Mirror a run in MLflow: in the store of MLFLOW_TRACKING_URI, else in mlflow.db in the starting folder."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _NOT_IN_A_NAME = re.compile(r"[^\w\-. :/]")
 _LONGEST = 500
 _PARAMS_AT_ONCE = 100
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""A server that is gone is given up after half a minute, not after MLflow's quarter of an hour."""
+"""Give up on an unreachable server after half a minute, not after MLflow's quarter of an hour."""
 
 
 class MlflowTracker:
-    """A run of MLflow's in the experiment `track.project`; its client is used, so no run of the user's is touched."""
+    """An MLflow run in the experiment `track.project`; uses MLflow's client, so the user's active run is untouched."""
 
     def start(self, run: TrackedRun) -> int:
-        """Begin a run, or go on in the one that bears our id."""
+        """Create a run, or resume the one with our id."""
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
         import mlflow
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         where, uri = begun_in(RunFolder(run.path)), store_uri(RunFolder(run.path))
-        # Jobs that begin at the same moment would make the same tables.
+        # Jobs that start at the same moment would create the same tables.
         with filelock.FileLock(where / ".mlflow.lock"):
             self._client: MlflowClient = mlflow.MlflowClient(tracking_uri=uri)
             experiment = self._client.get_experiment_by_name(run.project)
@@ -59,7 +59,7 @@ class MlflowTracker:
         return run.goes_on_from
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log metrics of a step in one request."""
+        """Log the metrics of a step in one request."""
         from mlflow.entities import Metric
 
         now_ms = int(time.time() * 1000)
@@ -67,13 +67,13 @@ class MlflowTracker:
         self._client.log_batch(self._id, metrics=logged)
 
     def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
-        """Log a table as an artifact of its own, NAME/STEP.json, as MLflow shows tables."""
+        """Log a table as the artifact NAME/STEP.json, in MLflow's table format."""
         columns = list(rows[0])
         data = [[row[column] for column in columns] for row in rows]
         self._client.log_dict(self._id, {"columns": columns, "data": data}, f"{name}/{step:06d}.json")
 
     def finish(self, summary: Mapping[str, float], ending: Ending) -> None:
-        """Log the summary as metrics without a step and end the run."""
+        """Log the summary as metrics of step 0 and end the run."""
         self.log(0, summary)
         self._client.set_terminated(self._id, status=_STATUS[ending])
 
@@ -87,9 +87,9 @@ class MlflowTracker:
 
 
 def metric_name(name: str) -> str:
-    """Return a metric's name as MLflow takes it: `pass@4` is `pass_at_4`, and a bound of `total` is `total.low`.
+    """Return a metric's name as MLflow accepts it: `pass@4` is `pass_at_4`, a bound of `total` is `total.low`.
 
-    MLflow's stores of files keep a metric in a file of its name, which cannot be a folder as well.
+    MLflow's file stores keep a metric in a file of its name, which cannot also be a folder.
     """
     for bound in ("low", "high"):
         if name.endswith(f"/{bound}"):

@@ -1,4 +1,4 @@
-"""Puts a sweep's report beside its runs in wandb: a small run of job type `report` in their group."""
+"""Log a sweep's report to wandb beside its runs, as a small run of job type `report` in their group."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _PAGES = (".html",)
 
 
 def log_report(sweep_folder: Path, files: Sequence[Path], *, say: Say = print) -> bool:
-    """Log pages and pictures to the group of a sweep; returns whether that was done.
+    """Log pages and pictures to the group of a sweep; return whether it succeeded.
 
-    Nothing is where the sweep's runs are not tracked by wandb. Logged again, the report is a further step of the same
-    run. What wandb raises is told and ends nothing.
+    Does nothing if the sweep's runs are not tracked by wandb. Logging again adds a step to the same run. Errors from
+    wandb are printed as warnings.
     """
     jobs = runs_below(sweep_folder)
     track = section(jobs[0].read_config(), "track") if jobs else {}
@@ -51,7 +51,7 @@ def log_report(sweep_folder: Path, files: Sequence[Path], *, say: Say = print) -
 
 
 def _of_sweep(sweep_folder: Path, job: RunFolder) -> TrackedRun:
-    """Return the run that bears the report: of the first job's project and group, with an id of its own."""
+    """Return the run for the report: in the first job's project and group, with its own id."""
     of_job = tracked_run(job)
     return TrackedRun(
         path=sweep_folder,

@@ -1,4 +1,4 @@
-"""Sends what wandb recorded offline: which run folders have something to send, and what `wandb sync` made of it."""
+"""Upload wandb's offline records: which run folders have any, and the result of `wandb sync`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rlhf_cli.tracking.wandb_records import records_of, unsent
 
 State = Literal["to send", "sent", "already sent", "nothing to send", "still running", "not sent"]
 Send = Callable[[Sequence[Path]], str]
-"""Sends wandb's files to its server; returns what it said. What was sent whole has wandb's mark beside it."""
+"""Uploads wandb's files and returns its output. wandb marks files that were fully sent."""
 
 
 @dataclass(frozen=True)
 class Sending:
-    """What becomes of a folder's records. `why` says it for those that were not sent; `files` are the records."""
+    """The upload state of a folder's records. `why` explains records that were not sent; `files` are the records."""
 
     folder: Path
     state: State
@@ -35,9 +35,9 @@ class Sending:
 
 
 def to_send(places: Sequence[Path]) -> list[Sending]:
-    """Return every run below `places`, and the sweeps above them that recorded a report. Raises RunError without runs.
+    """Return every run below `places`, and the sweeps above them with a recorded report. Raises RunError without runs.
 
-    A run that is still training is left alone: its record is not whole.
+    Runs in training are skipped, because their records are incomplete.
     """
     runs = list(dict.fromkeys(run for place in places for run in runs_in(place)))
     above = dict.fromkeys(run.path.parent for run in runs)
@@ -46,7 +46,7 @@ def to_send(places: Sequence[Path]) -> list[Sending]:
 
 
 def send(sendings: Sequence[Sending], *, by: Send) -> list[Sending]:
-    """Send what is to be sent and return what became of all of it. Raises UserError where nobody is logged in."""
+    """Upload pending records and return the result of each. Raises UserError without a wandb login."""
     files = [file for one in sendings if one.state == "to send" for file in one.files]
     if not files:
         return list(sendings)
@@ -58,7 +58,7 @@ def send(sendings: Sequence[Sending], *, by: Send) -> list[Sending]:
 
 
 def check_server() -> None:
-    """Raise UserError, which says what to type, where nobody is logged in to wandb or its server does not answer."""
+    """Raise UserError, with the command to run, without a wandb login or if the server does not answer."""
     try:
         host, port = wandb_address()
     except ValueError as error:
@@ -77,7 +77,7 @@ def check_server() -> None:
 
 
 def by_wandb(files: Sequence[Path]) -> str:
-    """Send files by `wandb sync`, several at a time, attempts of one run in their order; returns what it printed."""
+    """Upload files with `wandb sync`, several at a time, attempts of one run in order; return its output."""
     command = [sys.executable, "-m", "wandb", "sync", "--include-online", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     return redacted((done.stdout + done.stderr).strip())
@@ -111,7 +111,7 @@ def _after(sending: Sending, said: str) -> Sending:
 
 
 def _reason(said: str, file: Path) -> str:
-    """Return the line of what wandb said that names a record, else its last one."""
+    """Return the line of wandb's output that mentions a record, else the last line."""
     lines = [line.removeprefix("wandb:").strip() for line in said.splitlines() if line.strip()]
     named = [line for line in lines if file.parent.name in line or file.stem in line]
     errors = [line for line in named or lines if "error" in line.lower()]

@@ -1,4 +1,4 @@
-"""Mirrors a run in TensorBoard's files, which lie in the run folder: `tensorboard --logdir runs` shows all of them."""
+"""Mirror a run in TensorBoard files in the run folder: `tensorboard --logdir runs` shows all runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MOST_ROWS = 20
 
 
 class TensorBoardTracker:
-    """Scalars by step, the configuration as text and in the tab of hyperparameters, tables as text of 20 rows."""
+    """Writes scalars by step, the configuration as text and hyperparameters, and tables as text of 20 rows."""
 
     def start(self, run: TrackedRun) -> int:
-        """Begin a file of events; of a run that goes on TensorBoard drops what lies after its checkpoint."""
+        """Start an event file; for a resumed run, TensorBoard drops events after the checkpoint."""
         from torch.utils.tensorboard import SummaryWriter
 
         purge = run.goes_on_from + 1 if run.recorded_to > run.goes_on_from else None
@@ -29,12 +29,12 @@ class TensorBoardTracker:
         return run.goes_on_from
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write a scalar a metric."""
+        """Write one scalar per metric."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
-        """Write the first rows as a table of Markdown."""
+        """Write the first rows as a Markdown table."""
         lines: list[list[object]] = [
             [*rows[0]],
             ["---"] * len(rows[0]),
@@ -43,7 +43,7 @@ class TensorBoardTracker:
         self._writer.add_text(name, "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines), step)
 
     def finish(self, summary: Mapping[str, float], ending: Ending) -> None:
-        """Write configuration and summary for the tab of hyperparameters, and close the file."""
+        """Write configuration and summary for the hyperparameter tab, and close the file."""
         from torch.utils.tensorboard.summary import hparams
 
         for written in hparams(self._config, dict(summary)):
@@ -55,7 +55,7 @@ class TensorBoardTracker:
 
 
 def _parameter(value: object) -> bool | int | float | str:
-    """Return a value as the tab of hyperparameters takes it: a list or nothing is shown as JSON."""
+    """Return a value in a type that the hyperparameter tab accepts: lists and None become JSON."""
     return value if isinstance(value, bool | int | float | str) else json.dumps(value)
 
 

@@ -1,4 +1,4 @@
-"""Keeps a mirror open around a training run: which tracker it is, and how the run ended."""
+"""Keep a mirror open during a training run, and tell it how the run ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlhf_cli.tracking.tracking_plan import TrackingPlan
 
 
 def mirror_of(folder: RunFolder, plan: TrackingPlan, *, say: Say, unique_prompts: bool = False) -> Mirror:
-    """Return the mirror that a plan asks for, which has not begun; with mode none it mirrors nothing."""
+    """Return the mirror of a plan, not yet started; with mode none it does nothing."""
     tracker = None if plan.mode == "none" else _tracker(plan)
     return Mirror(plan.tracker, tracker, folder, say=say, unique_prompts=unique_prompts)
 
@@ -23,10 +23,10 @@ def mirror_of(folder: RunFolder, plan: TrackingPlan, *, say: Say, unique_prompts
 def tracked(
     mirror: Mirror, folder: RunFolder, *, timings: Timings = dict, goes_on_from: int = 0, recorded_to: int = 0
 ) -> Iterator[None]:
-    """Keep a mirror open around a training run and tell it how the run ended.
+    """Keep a mirror open during a training run and tell it how the run ended.
 
-    `goes_on_from` is the step of the checkpoint that training starts at, `recorded_to` the last step that an earlier
-    attempt has logged.
+    `goes_on_from` is the checkpoint's step at which training starts, `recorded_to` the last step that an earlier
+    attempt logged.
     """
     if not mirror.mirrors:
         yield
@@ -44,7 +44,7 @@ def tracked(
 
 
 def _tracker(plan: TrackingPlan) -> Tracker:
-    """Return the tracker of a plan; what it needs is imported when it starts."""
+    """Return the tracker of a plan; it imports its package when it starts."""
     if plan.tracker == "tensorboard":
         from rlhf_cli.tracking.tensorboard_tracker import TensorBoardTracker
 

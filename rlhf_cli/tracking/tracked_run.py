@@ -1,4 +1,4 @@
-"""Tells of a frozen run what a tracker is to show: its name, group, tags and configuration, without a secret."""
+"""Describe a frozen run for a tracker, without secrets: its name, group, tags and configuration."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.tracking.tracker import TrackedRun
 
 _OF_PROVENANCE = ("command", "git", "versions", "starting_model", "world_size", "num_parameters")
-"""What of provenance.json is worth a column beside the configuration; the rest is in the run folder."""
+"""Keys of provenance.json to show beside the configuration; the rest is in the run folder."""
 _PACKAGES = ("rlhf", "trl", "transformers", "torch")
 _TAGGED = ("exp", "model", "data")
 
 
 def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 0) -> TrackedRun:
-    """Return what a tracker is told of the run in `folder`; see TrackedRun for the steps."""
+    """Return the description of the run in `folder` for a tracker; see TrackedRun for the steps."""
     config = folder.read_config()
     track = section(config, "track")
     provenance = read_json(folder.provenance)
@@ -47,22 +47,22 @@ def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 
 
 
 def run_name(folder: RunFolder) -> str:
-    """Return what differs for a job of a sweep, `weight=0.5,seed=2`, which its folder is called; else the label.
+    """Return the folder's name for a sweep job, which lists its overrides (`weight=0.5,seed=2`); else the label.
 
-    A job that only has a number is called by its label as well.
+    A sweep job with only a number is named by its label too.
     """
     name = folder.path.name
     return folder.label if folder.sweep_group is None or name.isdigit() else name
 
 
 def _run_id(folder: RunFolder, provenance: JsonTree) -> str:
-    """Return the id of this run, so that it goes on in the same one wherever its folder lies by then.
+    """Return the id of this run, which stays the same if its folder moves.
 
-    Of a run that was begun before ids were kept it is what it was called then: its path.
+    A run from before ids were stored uses the hash of its path.
     """
     known = provenance.get("wandb_id")
     if isinstance(known, str):
         return known
     of_path = hashlib.sha256(str(folder.path).encode()).hexdigest()[:10]
-    add_to_provenance(folder, wandb_id=of_path)  # so that it may be moved from now on
+    add_to_provenance(folder, wandb_id=of_path)  # store it, so that the folder can move from now on
     return of_path

@@ -1,4 +1,4 @@
-"""Says what a tracker is to us: a place that mirrors a run. One file beside this one for each of them."""
+"""The interface of a tracker, which mirrors a run. Each tracker has a file beside this one."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Row: TypeAlias = Mapping[str, object]
 """Maps column -> value; the rows of a table have the same columns."""
 
 STEP = "train/global_step"
-"""Names the x-axis of every metric, as transformers does."""
+"""The x-axis of every metric, as in transformers."""
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run when it begins or goes on; no secret is in any of it.
+    """The description of a run that a tracker gets when it starts or resumes; contains no secrets.
 
-    `name` says what differs in a sweep, `label` is unique among the runs of a folder. `config` is the resolved
-    experiment, nested, with a few words of its provenance. `goes_on_from` is the step of the checkpoint that training
-    starts at, 0 for none; `recorded_to` the last step that an earlier attempt has logged, 0 for none.
+    `name` shows the differences in a sweep; `label` is unique among the runs of a folder. `config` is the resolved
+    experiment, nested, with some of its provenance. `goes_on_from` is the checkpoint's step at which training starts, 0
+    for none. `recorded_to` is the last step that an earlier attempt logged, 0 for none.
     """
 
     path: Path
@@ -43,19 +43,19 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """A mirror of one run. Any method may raise: whoever calls goes on without it."""
+    """A mirror of one run. Any method may raise; the caller then continues without it."""
 
     def start(self, run: TrackedRun) -> int:
-        """Begin, or go on in the same run where there is one. Returns the last step that it has and keeps.
+        """Start a run or resume an existing one. Returns the last step that the tracker has and keeps.
 
-        That is at least `goes_on_from`: what is logged up to it is not wanted again.
+        It is at least `goes_on_from`; steps up to it are not logged again.
         """
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log metrics of a step; steps never go back."""
+        """Log the metrics of a step; steps never decrease."""
 
     def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
-        """Log at least one row as a table that belongs to a step."""
+        """Log at least one row as a table of a step."""
 
     def finish(self, summary: Mapping[str, float], ending: Ending) -> None:
-        """Write what the run came to and let go of it."""
+        """Log the run's summary and close it."""

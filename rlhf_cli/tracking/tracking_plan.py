@@ -1,4 +1,4 @@
-"""Says in seconds, before anything is loaded, what a tracker will really do: wandb may be logged out or not answer."""
+"""Find out in seconds, before slow imports, how a tracker will record: wandb may lack a login or a connection."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _CONNECT_TIMEOUT_S = 3.0
 Mode = Literal["online", "offline", "none"]
 
 _MODULES: dict[TrackerName, str] = {"tensorboard": "tensorboard", "trackio": "trackio", "mlflow": "mlflow"}
-"""Maps a tracker that not everybody has -> its module; the extra of rlhf-cli has its name. wandb is always there."""
+"""Maps an optional tracker -> its module; rlhf-cli's extra has the tracker's name. wandb is always installed."""
 
 _API = "https://api.wandb.ai"
 
 
 @dataclass(frozen=True)
 class TrackingPlan:
-    """A plan that says what a tracker will really do.
+    """How a tracker will record.
 
-    `mode` is online, offline or none, and wandb's: the others record or, with none, do not. `notice` is why it is not
-    what was asked for, None where it is.
+    `mode` online and offline differ for wandb only; none disables any tracker. `notice` explains why the plan differs
+    from the request, else None.
     """
 
     mode: Mode
@@ -44,7 +44,7 @@ class TrackingPlan:
 
 
 def plan_tracking(mode: Mode, tracker: TrackerName = "wandb") -> TrackingPlan:
-    """Decide what will be done: online only where there is a login and a server that answers."""
+    """Decide how to record: online only with a login and a server that answers."""
     if mode != "online" or tracker != "wandb":
         return TrackingPlan(mode, tracker=tracker)
     offline = "recording offline instead; `rlhf sync RUN` sends it later, track=wandb_offline asks for it"
@@ -60,7 +60,7 @@ def plan_tracking(mode: Mode, tracker: TrackerName = "wandb") -> TrackingPlan:
 
 
 def no_answer(host: str, port: int) -> str | None:
-    """Return `HOST does not answer (why)` where nothing takes a connection in seconds, None where something does."""
+    """Return `HOST does not answer (why)` if no connection is made within seconds, else None."""
     try:
         socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
     except OSError as error:
@@ -69,13 +69,13 @@ def no_answer(host: str, port: int) -> str | None:
 
 
 def wandb_address() -> tuple[str, int]:
-    """Return host and port of wandb's server. Raises ValueError where WANDB_BASE_URL is no address."""
+    """Return host and port of wandb's server. Raises ValueError if WANDB_BASE_URL is not a valid address."""
     url = urlparse(os.environ.get("WANDB_BASE_URL", _API))
     return url.hostname or "api.wandb.ai", url.port or (80 if url.scheme == "http" else 443)
 
 
 def has_login(host: str) -> bool:
-    """Return whether wandb has something to log in with, by the environment or by `wandb login`."""
+    """Return whether there are wandb credentials, from the environment or `wandb login`."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     file = os.environ.get("NETRC")
@@ -86,7 +86,7 @@ def has_login(host: str) -> bool:
 
 
 def missing_tracker(mode: Mode, tracker: TrackerName, *, where: str) -> ConfigError | None:
-    """Return what to say where the tracker is not installed, None where it is or nothing is tracked."""
+    """Return the error if the tracker is not installed, None if it is or tracking is off."""
     module = _MODULES.get(tracker)
     if mode == "none" or module is None or importlib.util.find_spec(module) is not None:
         return None

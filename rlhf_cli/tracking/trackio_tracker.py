@@ -1,4 +1,4 @@
-"""Mirrors a run in trackio: on this machine, or where TRACKIO_SPACE_ID or TRACKIO_SERVER_URL say."""
+"""Mirror a run in trackio: locally, or as set by TRACKIO_SPACE_ID or TRACKIO_SERVER_URL."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rlhf_cli.tracking.tracker import Ending, Row, TrackedRun
 
 
 class TrackioTracker:
-    """A run of trackio's in the project `track.project`. Its name is the whole label: trackio resumes by name."""
+    """A trackio run in the project `track.project`. It is named by the full label, as trackio resumes by name."""
 
     def start(self, run: TrackedRun) -> int:
-        """Begin a run, or go on in the one of its name."""
+        """Start a run, or resume the one with its name."""
         import trackio
 
         with _quiet():
@@ -30,7 +30,7 @@ class TrackioTracker:
         return run.recorded_to if run.label in api_runs else run.goes_on_from
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log metrics of a step."""
+        """Log the metrics of a step."""
         self._last = step
         self._run.log(dict(metrics), step=step)
 
@@ -43,7 +43,7 @@ class TrackioTracker:
         self._run.log({name: trackio.Table(columns=columns, data=data)}, step=step)
 
     def finish(self, summary: Mapping[str, float], ending: Ending) -> None:
-        """Log the summary at the last step, for trackio has none of its own, and close the run."""
+        """Log the summary at the last step, because trackio has no summary, and close the run."""
         import trackio
 
         with _quiet():
@@ -52,7 +52,7 @@ class TrackioTracker:
 
 
 def _names(project: str) -> list[str]:
-    """Return the names of the runs that a project on this machine has already."""
+    """Return the names of a project's existing runs on this machine."""
     from trackio.sqlite_storage import SQLiteStorage
 
     names: list[str] = list(SQLiteStorage.get_runs(project))
@@ -61,6 +61,6 @@ def _names(project: str) -> list[str]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what trackio prints about itself out of what a run prints."""
+    """Suppress trackio's own output."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield

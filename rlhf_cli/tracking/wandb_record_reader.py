@@ -1,8 +1,8 @@
-"""Reads back the last step that a record of wandb's holds: a process that was killed takes the newest rows with it.
+"""Read the last step in a wandb record; the newest rows are missing if the process was killed.
 
-A record is a log as LevelDB writes it (github.com/google/leveldb, doc/log_format.md) behind a header of seven bytes:
-blocks of 32 KiB, in them chunks of a checksum (4 bytes), a length (2), a kind (1) and as many bytes. The chunks of one
-record together are a message of wandb's protocol.
+A record is a LevelDB log (github.com/google/leveldb, doc/log_format.md) after a header of seven bytes. It has blocks of
+32 KiB, with chunks of checksum (4 bytes), length (2), type (1) and that many bytes of data. The chunks of one record
+together are a message of wandb's protocol.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
 def last_step(file: Path) -> int | None:
-    """Return the greatest `train/global_step` in a record's rows, None without any. A cut end is left out."""
+    """Return the largest `train/global_step` in a record's rows, or None. Ignores an incomplete end."""
     from wandb.proto import wandb_internal_pb2
 
     steps = []
@@ -34,10 +34,10 @@ def last_step(file: Path) -> int | None:
 
 
 def cut_off_half_a_record(file: Path) -> bool:
-    """Shorten a record of a killed process to what is whole of it; returns whether anything was cut off.
+    """Truncate a killed process's record to its complete part; return whether anything was cut off.
 
-    `wandb sync` sends what is whole, calls that a failure and sends it once more the next time. Nobody may be writing
-    the file any more.
+    Otherwise `wandb sync` sends the complete part, reports a failure, and sends it again the next time. No process may
+    still be writing the file.
     """
     log = file.read_bytes()
     end = max((end for _, end in _contents(log)), default=0)
@@ -49,12 +49,12 @@ def cut_off_half_a_record(file: Path) -> bool:
 
 
 def _contents(log: bytes) -> Iterator[tuple[bytes, int]]:
-    """Return (content, place of its end) of the whole records of a log."""
+    """Yield (content, end offset) of the complete records of a log."""
     place, content = _HEADER_BYTES, b""
     while place + _CHUNK_HEADER_BYTES <= len(log):
         left = _BLOCK_BYTES - place % _BLOCK_BYTES
         if left < _CHUNK_HEADER_BYTES:
-            place += left  # too little for a chunk: filled with zeros
+            place += left  # too small for a chunk, so padded with zeros
             continue
         length = int.from_bytes(log[place + 4 : place + 6], "little")
         kind = log[place + 6]

@@ -1,4 +1,4 @@
-"""Finds what wandb has recorded in a folder, and which of it has been sent; without importing wandb."""
+"""Find wandb's records in a folder, and which of them were sent, without importing wandb."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SENT = ".synced"
-"""wandb's own mark: an empty file of the record's name with this behind it."""
+"""Suffix of wandb's own marker, an empty file beside the record."""
 
 
 @dataclass(frozen=True, order=True)
 class Record:
-    """One file of wandb's: an attempt of a run. They are in the order in which they were made."""
+    """One wandb file: one attempt of a run. Records sort by creation time."""
 
     made_at: str
     file: Path
@@ -24,7 +24,7 @@ class Record:
 
 
 def records_of(folder: Path) -> list[Record]:
-    """Return what wandb has recorded in `folder`/wandb, the earliest attempt first."""
+    """Return wandb's records in `folder`/wandb, earliest attempt first."""
     records = []
     for file in (folder / "wandb").glob("*run-*/run-*.wandb"):
         name = file.parent.name
@@ -34,12 +34,12 @@ def records_of(folder: Path) -> list[Record]:
 
 
 def unsent(folder: Path) -> list[Record]:
-    """Return the records of a folder that have not been sent whole."""
+    """Return the records of a folder that were not fully sent."""
     return [record for record in records_of(folder) if not record.is_sent]
 
 
 def mark_sent(record_folder: str | Path) -> None:
-    """Mark the records in one of wandb's folders as sent, as `wandb sync` does."""
+    """Mark the records in a wandb folder as sent, as `wandb sync` does."""
     for file in Path(record_folder).glob("run-*.wandb"):
         _mark_of(file).touch()
 

@@ -1,4 +1,4 @@
-"""Mirrors a run in wandb, online or in files that are sent later."""
+"""Mirror a run in wandb, online or in files for a later upload."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
 
 _INIT_TIMEOUT_S = 30.0
 _FINISH_TIMEOUT_S = 60.0
-"""So long the end of a run waits for a server that takes nothing; what is not sent by then stays in the run folder."""
+"""Seconds to wait at the end of a run for a slow server; unsent data stays in the run folder."""
 
 
 class WandbTracker:
-    """A wandb run that is open while a run trains: config nested, every metric over `train/global_step`."""
+    """A wandb run that is open during training, with a nested config and metrics over `train/global_step`."""
 
     def __init__(self, mode: Literal["online", "offline"]) -> None:
         self._mode: Literal["online", "offline"] = mode
 
     def start(self, run: TrackedRun) -> int:
-        """Begin the run, or go on in the one of the same id; offline where the server does not answer any more."""
+        """Start the run, or resume the one with the same id; offline if the server no longer answers."""
         import wandb
 
-        # Else a copy of every table is left in the user's home, where nobody looks for it.
+        # Otherwise wandb leaves a copy of every table in the user's home folder.
         os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
         recorded = _recorded_to(run)
         try:
             self._run = open_run(run, self._mode)
         except wandb.errors.Error:
-            # The server answered a minute ago and does not now. A run is worth more than its mirror.
+            # The server answered a minute ago and no longer does. The run matters more than its mirror.
             self._mode = "offline"
             self._run = open_run(run, self._mode)
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP, step_sync=True)
-        # What wandb has cannot be taken back: its server drops rows of steps that it has.
+        # Logged steps are final: wandb's server drops new rows for steps that it has.
         on_server = self._run.step - 1 if self._run.resumed else 0
         return max(recorded, on_server, run.goes_on_from)
 
@@ -51,14 +51,14 @@ class WandbTracker:
         self._log({**metrics, STEP: step}, step)
 
     def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
-        """Log a table under its name: wandb keeps one a step, and shows them all by `history.concat`."""
+        """Log a table under its name: wandb keeps one per step, and shows all with `history.concat`."""
         import wandb
 
         table = wandb.Table(columns=[*rows[0]], data=[list(row.values()) for row in rows])
         self._log({name: table, STEP: step}, step)
 
     def finish(self, summary: Mapping[str, float], ending: Ending) -> None:
-        """Put the summary beside the last values and close the run, failed or preempted where it was."""
+        """Write the summary and close the run, marked as failed or preempted if it was."""
         self._run.summary.update(dict(summary))
         if ending == "preempted":
             self._run.mark_preempting()
@@ -68,20 +68,20 @@ class WandbTracker:
             mark_sent(folder)
 
     def _log(self, values: Mapping[str, object], step: int) -> None:
-        # A reward that logs by itself counts wandb's own steps up; what is behind them wandb would drop.
+        # A reward that logs to wandb itself increments wandb's step; wandb would drop rows of lower steps.
         self._run.log(dict(values), step=step if step >= self._run.step else None)
 
 
 def _recorded_to(run: TrackedRun) -> int:
-    """Return the last step that the records of earlier attempts hold, 0 without any.
+    """Return the last step in the records of earlier attempts, or 0.
 
-    Less than what was logged where the process was killed: wandb writes a row when the next one begins.
+    After a kill it may be lower than the last logged step: wandb writes a row when the next one starts.
     """
     return max((last_step(record.file) or 0 for record in records_of(run.path)), default=0)
 
 
 def open_run(run: TrackedRun, mode: Literal["online", "offline"]) -> wandb.Run:
-    """Return an open run of wandb's; the one of the same id where the server knows it. Raises wandb's errors."""
+    """Return an open wandb run, resumed if the server knows its id. Raises wandb's errors."""
     import wandb
 
     settings = wandb.Settings(
@@ -111,7 +111,7 @@ def open_run(run: TrackedRun, mode: Literal["online", "offline"]) -> wandb.Run:
 
 @contextlib.contextmanager
 def _redacted_command_line() -> Iterator[None]:
-    """Let wandb, which keeps the command line as it was typed, see it without secrets."""
+    """Hide secrets in the command line from wandb, which stores it."""
     typed = sys.argv
     sys.argv = [redacted(word) for word in typed]
     try:

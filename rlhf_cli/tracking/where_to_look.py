@@ -1,4 +1,4 @@
-"""Says what to type to see a run in its tracker, or to send it there."""
+"""Suggest commands that show a run in its tracker, or upload it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_cli.tracking.wandb_records import unsent
 
 
 def where_to_look(folder: RunFolder) -> dict[str, str]:
-    """Return command -> what it does, for the tracker of a run; nothing where there is none, or wandb has it all."""
+    """Return command -> description for a run's tracker; {} without a tracker or if wandb has all data."""
     track = section(folder.read_config(), "track")
     project = str(track.get("project"))
     if track.get("mode") == "none":

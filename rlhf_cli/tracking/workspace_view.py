@@ -1,4 +1,4 @@
-"""Makes a view in wandb of runs that are compared: raw rewards first, grouped by what differs."""
+"""Create a wandb view that compares runs: raw rewards first, grouped by the settings that differ."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _LEARNING = ("loss", "entropy", "grad_norm", "learning_rate", "accuracy", "mean_
 
 
 def make_view(entity: str | None, project: str, group: str | None, runs: Sequence[RunFolder]) -> str:
-    """Save a view of these runs in wandb and return its address; `entity` is the login's own for None.
+    """Save a view of these runs in wandb and return its address; `entity` None means the login's default.
 
-    Raises UserError where the package is not installed, nobody is logged in, the server does not answer, or the runs
-    have not been sent.
+    Raises UserError if the package is not installed, there is no login, the server does not answer, or the runs were
+    not sent.
     """
     if importlib.util.find_spec("wandb_workspaces") is None:
         raise UserError(
@@ -50,9 +50,9 @@ def make_view(entity: str | None, project: str, group: str | None, runs: Sequenc
 
 
 def build_view(entity: str, project: str, group: str | None, runs: Sequence[RunFolder]) -> ws.Workspace:
-    """Return the view as it would be saved; nothing is asked of a network.
+    """Return the unsaved view, without network access.
 
-    With a group it shows whatever the group has, later runs too; without one these runs.
+    With a group it shows all runs of the group, including later ones; otherwise only these runs.
     """
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
@@ -80,7 +80,7 @@ def build_view(entity: str, project: str, group: str | None, runs: Sequence[RunF
 
 
 def what_differs(runs: Sequence[RunFolder]) -> list[str]:
-    """Return the keys of the configurations that are not the same in all runs, but for where and how they ran."""
+    """Return the configuration keys that differ between the runs, except where and how they ran."""
     settings = [flat(run.read_config()) for run in runs]
     keys = dict.fromkeys(key for config in settings for key in config)
     absent = object()
@@ -93,7 +93,7 @@ def what_differs(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def _logged(runs: Sequence[RunFolder]) -> list[str]:
-    """Return the metrics that any of the runs has logged, in their order."""
+    """Return the metrics that any of the runs logged, in order."""
     return list(dict.fromkeys(name for run in runs for event in read_metrics(run.metrics) for name in event))
 
 
@@ -146,7 +146,7 @@ def _is_held_out(name: str) -> bool:
 
 
 def _nested(key: str) -> str:
-    """Return a key as wandb's table of runs names it: `rewards.value.brevity.weight`."""
+    """Return a key in the format of wandb's run table: `rewards.value.brevity.weight`."""
     first, dot, rest = key.partition(".")
     return f"{first}.value{dot}{rest}" if dot else f"{first}.value"
 
