@@ -1,1 +1,1 @@
-"""Turns the words a user typed into finished work: prepares an experiment, runs it once, sweeps it."""
+"""Turn a user's command line into finished work: prepare an experiment, run it once, sweep it."""

@@ -1,4 +1,4 @@
-"""Judges what is asked of a run in hindsight: which keys would differ, and whether its log can answer. No torch."""
+"""Validate a what-if question about a run: which keys would differ, and whether its log can answer. No torch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SETTLING = re.compile(
     r"^(rewards\.\w+(\.(weight|offset|clip|normalize|gate|on_error)(\..*)?)?|aggregate|truncation(\..*)?"
     r"|trainer\.args\.(scale_rewards|normalize_advantages|reward_clip_range)(\..*)?)$"
 )
-"""The keys that say what becomes of scores that are there."""
+"""Keys that decide how existing scores are processed."""
 _SCORING = re.compile(r"^rewards\.(\w+)\.(fn|args)(\..*)?$")
-"""The keys that say what is scored: new scores, from the stored texts."""
+"""Keys that decide how texts are scored, which needs new scores of the stored texts."""
 _MADE = re.compile(r"^\+*(?:reward@)?rewards\.(\w+)(?:=|\.(?:fn|model)=)")
-"""What makes a reward of that name."""
+"""Matches an override that creates a reward of that name."""
 _OF_NO_MATTER = re.compile(r"^(run|track|guards|launch)\.|^rewards\.\w+\.(eager|timeout_s|isolate|batch_size|device)$")
 
 
@@ -29,10 +29,10 @@ _SCORE = "rlhf score +exp=NAME --completions RUN"
 
 
 def ask(run: RunFolder, words: list[str], *, recompute: bool) -> Question:
-    """Return the question that `words` ask of `run`. `recompute` lets rewards be computed on the stored texts.
+    """Return the question that `words` ask about `run`. `recompute` allows scoring the stored texts again.
 
-    Raises RunError for a run that has no rollouts, ConfigError or Problems for words that change nothing, or something
-    else than what becomes of them.
+    Raises RunError if the run has no rollouts, and ConfigError or Problems if the words change nothing, or anything but
+    how completions are scored.
     """
     old = prepare_from(run, []).experiment
     row = old.trainer.row
@@ -64,7 +64,7 @@ def ask(run: RunFolder, words: list[str], *, recompute: bool) -> Question:
 
 
 def _problem(change: Change, old: Experiment, new: Experiment, *, recompute: bool) -> UserError | None:
-    """Return why the log cannot say what this change would have made, None where it can."""
+    """Return why the log cannot answer for this change, or None if it can."""
     name = change.key.split(".")[1] if change.key.startswith("rewards.") else ""
     is_new = bool(name) and name not in old.rewards
     if _SETTLING.match(change.key) and not is_new:
@@ -93,7 +93,7 @@ def _problem(change: Change, old: Experiment, new: Experiment, *, recompute: boo
 
 
 def _refuse_unknown(words: list[str], old: Experiment) -> None:
-    """Raise ConfigError for a setting of a reward that is nowhere: judged as a reward, it would lack a function."""
+    """Raise ConfigError for a setting of an unknown reward, which otherwise would be reported as lacking a function."""
     made = {found[1] for word in words if (found := _MADE.match(word))}
     for word in words:
         named = re.match(r"^\+*rewards\.(\w+)\.", word)
@@ -129,7 +129,7 @@ def _changes(old: Experiment, new: Experiment) -> Iterator[Change]:
 
 
 def _flat(prefix: str, value: JsonValue) -> dict[str, JsonValue]:
-    """Return dotted key -> value; a gate is a value, and a list of gates."""
+    """Return dotted key -> value; a gate or a list of gates counts as one value."""
     if not isinstance(value, dict) or not value or "by" in value:
         return {prefix: value}
     found: dict[str, JsonValue] = {}

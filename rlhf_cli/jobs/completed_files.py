@@ -1,4 +1,4 @@
-"""What Tab offers of the disk: files and folders, runs by name, functions of a file."""
+"""Complete names from the disk: files and folders, runs by name, functions of a file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MOST_RUNS = 200
 
 
 def files(typed: str, *, endings: tuple[str, ...] = ()) -> list[str]:
-    """Return the paths that begin with what was typed, folders with a `/`; of `endings` alone, where there are any.
+    """Return the paths that start with the typed text, folders with a `/`; files only with one of `endings`, if given.
 
-    What is hidden is offered where its dot was typed. `~` stays as it is.
+    Hidden entries are included only if the dot was typed. `~` is kept.
     """
     head, slash, tail = typed.rpartition("/")
     folder = Path(head + slash).expanduser() if slash else Path()
@@ -36,12 +36,12 @@ def files(typed: str, *, endings: tuple[str, ...] = ()) -> list[str]:
 
 
 def folders(typed: str) -> list[str]:
-    """Return the folders that begin with what was typed."""
+    """Return the folders that start with the typed text."""
     return [path for path in files(typed) if path.endswith("/")]
 
 
 def runs_by_name(typed: str) -> list[str]:
-    """Return `run:EXPERIMENT` for every folder of runs, and behind a `/` its runs."""
+    """Return `run:EXPERIMENT` for every folder of runs, or after a `/` its runs."""
     if not typed.startswith(RUN_PREFIX):
         return [RUN_PREFIX] if RUN_PREFIX.startswith(typed) and typed and _ROOT.is_dir() else []
     experiment, slash, _ = typed.removeprefix(RUN_PREFIX).partition("/")
@@ -53,7 +53,7 @@ def runs_by_name(typed: str) -> list[str]:
 
 
 def functions(typed: str) -> list[str]:
-    """Return `./rewards.py:fn` for what begins so: Python files and folders, behind the colon their functions."""
+    """Return completions of `./rewards.py:fn`: Python files and folders, or after the colon their functions."""
     module, colon, _ = typed.rpartition(":")
     if not colon:
         found = files(typed, endings=(".py",))

@@ -1,4 +1,4 @@
-"""What Tab offers of the configuration: groups and their options, keys of every section, values of few words."""
+"""Complete configuration: groups and their options, keys of every section, values from a fixed set."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MODELS = frozenset({"model.path", "critic.init", "model.tokenizer"})
 
 
 def override_words(current: str, earlier: Sequence[str]) -> list[str]:
-    """Return what the override that `current` begins may become; `earlier` are the words before it."""
+    """Return completions of the override `current`; `earlier` are the words before it."""
     key, equals, value = current.partition("=")
     if equals:
-        before, comma, last = value.rpartition(",")  # of a sweep's values
+        before, comma, last = value.rpartition(",")  # the values of a sweep
         used = before.split(",") if comma else []
         return [f"{key}={before}{comma}{one}" for one in _values(key, last, earlier) if one not in used]
     sign = current[: len(current) - len(current.lstrip("+~"))]
@@ -41,7 +41,7 @@ def _group_words(sign: str, *, is_empty: bool) -> list[str]:
 
 
 def _values(key: str, typed: str, earlier: Sequence[str]) -> Iterable[str]:
-    """Return what may stand behind `key=`; `typed` is the begun value."""
+    """Return completions of the value after `key=`; `typed` is the typed part."""
     key = key.lstrip("+~")
     group = key.partition("@")[0]
     known = groups()
@@ -68,7 +68,7 @@ def _runs(typed: str) -> list[str]:
 
 
 def _of_schema(key: str) -> list[str]:
-    from rlhf_cli.reference.key_reference import key_reference  # pydantic takes a tenth of a second
+    from rlhf_cli.reference.key_reference import key_reference  # importing pydantic takes 0.1 s
 
     reference = key_reference(key)
     if reference is None:
@@ -92,7 +92,7 @@ def _argument_values(args_key: str, name: str, earlier: Sequence[str]) -> list[s
 
 
 def _keys(parent: str, earlier: Sequence[str]) -> list[str]:
-    """Return dotted keys one level below `parent`: `rewards.` -> `rewards.correct.`, what has a value ends in `=`."""
+    """Return dotted keys one level below `parent`: sections end in `.` (`rewards.correct.`), values in `=`."""
     tree = tree_so_far(earlier)
     prefix = f"{parent}." if parent else ""
     if parent == "trainer.args":
@@ -123,7 +123,7 @@ def _rewards(earlier: Sequence[str]) -> list[str]:
 
 
 def _arguments(args_key: str, earlier: Sequence[str]) -> Sequence[ArgumentReference]:
-    """Return what the function of a reward takes, nothing where it cannot be read."""
+    """Return the arguments of a reward's function, or () if it cannot be read."""
     fn = value_so_far(tree_so_far(earlier), args_key.removesuffix(".args") + ".fn")
     try:
         return own_arguments(fn) if isinstance(fn, str) else ()
@@ -144,7 +144,7 @@ def _trainer_names(tree: JsonTree) -> list[str]:
 
 
 def _trainer_fields(tree: JsonTree) -> dict[str, tuple[tuple[str, ...], str]]:
-    """Return a map of argument -> (the values it may have, its type) of the trainer that was chosen."""
+    """Return argument -> (allowed values, type) of the chosen trainer."""
     from rlhf_cli.config import trl_args
     from rlhf_cli.tables.trl_trainers import TRAINERS
 

@@ -1,7 +1,7 @@
-"""Completes a half-typed command line: verbs, flags, options of groups, keys, values, runs, files.
+"""Complete a partial command line: verbs, flags, options of groups, keys, values, runs, files.
 
-What a verb takes is read from its help: the flags, and from its first lines whether it takes an experiment (`+exp=`) or
-runs. Tab is pressed often, so neither Hydra nor TRL is imported.
+A verb's arguments are read from its help: its flags, and from the first lines whether it takes an experiment (`+exp=`)
+or runs. Tab is pressed often, so neither Hydra nor TRL is imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HELP = ("-h", "--help")
 
 
 def candidates(words: Sequence[str], verbs: Iterable[str]) -> list[str]:
-    """Return the whole words that the last of `words` may become; the first is the program's name."""
+    """Return the completions of the last of `words`; the first word is the program's name."""
     known = list(verbs)
     if len(words) <= 2:
         return _starting(
@@ -53,7 +53,7 @@ def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
 
 
 def _of_flag(flag: Flag, typed: str) -> list[str]:
-    """Return what may stand behind a flag: paths, experiments and runs, or nothing that could be known."""
+    """Return completions of a flag's value: paths, experiments and runs, or [] if unknown."""
     if flag.is_path:
         return files(typed, endings=(flag.ending,) if flag.ending else ())
     if flag.names[0] == "--against":
@@ -64,13 +64,13 @@ def _of_flag(flag: Flag, typed: str) -> list[str]:
 
 
 def _words(usage: Usage, current: str, earlier: list[str]) -> Iterable[str]:
-    """Return overrides for a verb that takes an experiment, runs and files for one that takes runs; or both."""
+    """Return overrides for a verb that takes an experiment, runs and files for one that takes runs, or both."""
     head = usage.text.partition("\n\n")[0]
     found: list[str] = []
     if _OF_RUNS.search(head) and "=" not in current:
         found += [*runs_by_name(current), *files(current)]
     if _OF_RUNS.search(head) and "=" in current:
-        found += files(current)  # a sweep's runs have a = in their names
+        found += files(current)  # folders of sweep jobs have a = in their names
     if "+exp=" in head or "overrides" in head or "key=value" in head:
         from rlhf_cli.jobs.completed_keys import override_words
 

@@ -1,4 +1,4 @@
-"""Keeps a run folder that somebody else made from running code of its own: only a user who says so runs it."""
+"""Keep run folders made by others from running their code without the user's consent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 
 def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
-    """Raise RunError where a run names code and was not made by this user, with the files that would be run.
+    """Raise RunError, listing the code, if a run names code and was not made by this user.
 
-    With `trust` there is nothing to refuse. `command` is what was typed, such as `rlhf resume RUN`.
+    Does nothing with `trust`. `command` is the typed command, such as `rlhf resume RUN`.
     """
     code = code_of(run.read_config())
     if trust or not code or is_made_by_us(run, code):
@@ -27,7 +27,7 @@ def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
 
 
 def take_as_ours(run: RunFolder) -> None:
-    """Mark a run as this user's own, who has said that its code is to be trusted and goes on with it."""
+    """Mark a run as this user's own, after the user said to trust its code and resumes it."""
     code = code_of(run.read_config())
     if code and not is_made_by_us(run, code):
         add_to_provenance(run, made_by=made_by(code))

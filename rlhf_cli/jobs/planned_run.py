@@ -1,4 +1,4 @@
-"""Says in one object what a run would be, as `rlhf check --json` and `rlhf train --dry-run --json` print it."""
+"""Build the plan object that `rlhf check --json` and `rlhf train --dry-run --json` print."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 
 def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> dict[str, object]:
-    """Return the plan of a run, its folder and the commands of its ranks; `earlier` is the run that would go on."""
+    """Return the plan of a run, its folder and its ranks' commands; `earlier` is the run that would be resumed."""
     experiment, composed = prepared.experiment, prepared.composed
     folder = earlier.path if earlier is not None else planned_folder(experiment, composed)
     launch = plan_launch(experiment, folder, resume=earlier is not None, accelerate_env=plan.machine.accelerate_env)

@@ -1,4 +1,4 @@
-"""Makes of a run's experiment the one that sees a failure of its rewards again, without training."""
+"""Derive from a run's experiment one that reproduces a reward failure without training."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rlhf_cli.runs.failure_capsules import Capsule
 
 
 def replayed(experiment: Experiment, capsule: Capsule) -> Experiment:
-    """Return the experiment with the reward that failed as its only one.
+    """Return the experiment with only the reward that failed.
 
-    Its gates are open, since the capsule holds the rows they had left, it raises whatever `on_error` would have made of
-    it, and its time is that of training. Raises ConfigError where the experiment has no reward of that name.
+    Its gates are open, because the capsule has only rows that passed them. It raises errors regardless of `on_error`,
+    and has the time limit of the training. Raises ConfigError if the experiment has no reward of that name.
     """
     reward = experiment.rewards.get(capsule.reward)
     if reward is None:
@@ -33,7 +33,7 @@ def replayed(experiment: Experiment, capsule: Capsule) -> Experiment:
 
 
 def replay_words(capsule: Capsule, num_rows: int) -> str:
-    """Return what is about to happen, as a sentence."""
+    """Describe the replay in a sentence."""
     left_out = list(capsule.left_out_columns)
     left_out += [f"{capsule.left_out_rows} rows of its batch"] if capsule.left_out_rows else []
     return (
@@ -44,5 +44,5 @@ def replay_words(capsule: Capsule, num_rows: int) -> str:
 
 
 def passed_words(capsule: Capsule) -> str:
-    """Return what it means that nothing failed, as a sentence."""
+    """Return the sentence for a replay without a failure."""
     return f"rewards.{capsule.reward} does not fail on these rows any more"

@@ -1,4 +1,4 @@
-"""Runs a run again from its folder: what was frozen in it, in a new folder, as far as there is something to compare."""
+"""Reproduce a run from its folder: train its frozen experiment again, in a new folder, for the steps to compare."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RULE = "as_far_as_compared"
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A run that is to be run again, checked, with the folder it will have; `up_to` None is for its end."""
+    """A checked run to repeat, with its new folder; `up_to` is its last step, None for the end of training."""
 
     earlier: RunFolder
     prepared: Prepared
@@ -41,10 +41,10 @@ class Reproduction:
 
 
 def reproduction_of(earlier: RunFolder, words: list[str], *, steps: int | None) -> Reproduction:
-    """Return the run that `earlier` is run again as: what it froze, with what was typed on top, for its first steps.
+    """Return the reproduction of `earlier`: its frozen experiment with the typed overrides, for its first steps.
 
-    `steps` None is for as many as it has logged. Nothing is tracked, and nothing of the run itself is touched. Raises
-    RunError where there is nothing to compare, and whatever `prepare_from` and `preflight` raise.
+    `steps` None means as many as it logged. The new run is not tracked, and `earlier` is not changed. Raises RunError
+    if there is no log to compare with, and the errors of `prepare_from` and `preflight`.
     """
     status = read_status(earlier)
     logged = read_columns(earlier.metrics).last_step
@@ -90,7 +90,7 @@ def reproduction_of(earlier: RunFolder, words: list[str], *, steps: int | None) 
 
 
 def run_again(console: Console, again: Reproduction) -> RunFolder:
-    """Train what is to be run again in its folder, and return that. Raises whatever ends a run."""
+    """Train the reproduction in its folder and return the folder. Raises whatever ends a run."""
     experiment, composed = again.prepared.experiment, again.prepared.composed
     choices = {key: str(value) for key, value in section(read_json(again.earlier.provenance), "choices").items()}
     composed = replace(composed, choices={**choices, **composed.choices})
@@ -108,7 +108,7 @@ def run_again(console: Console, again: Reproduction) -> RunFolder:
 
 
 def _named_rules(stop: JsonValue) -> JsonTree:
-    """Return the frozen rules to stop by, whatever shape they have, under names."""
+    """Return the frozen stopping rules, in any of their formats, by name."""
     if isinstance(stop, list):
         return {f"rule_{number}": rule for number, rule in enumerate(stop, 1)}
     if not isinstance(stop, dict):
@@ -117,7 +117,7 @@ def _named_rules(stop: JsonValue) -> JsonTree:
 
 
 def _free(parent: Path, name: str) -> Path:
-    """Return a folder that is not there yet: NAME, or NAME-2, NAME-3."""
+    """Return a folder that does not exist yet: NAME, or NAME-2, NAME-3."""
     number = 1
     while (folder := parent / (name if number == 1 else f"{name}-{number}")).exists():
         number += 1

@@ -1,4 +1,4 @@
-"""Holds what was typed for a run that goes on against what it was frozen with, key by key."""
+"""Compare the typed configuration of a resumed run with its frozen one, key by key."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ class _Absent:
 
 
 ABSENT = _Absent()
-"""Stands where a key has no value."""
+"""Marks a key without a value."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A key whose typed value is not the frozen one; ABSENT for none. `path` holds the parts of the key."""
+    """A key whose typed value differs from the frozen one; ABSENT if it has no value. `path` holds the parts of the
+    key.
+    """
 
     path: tuple[str, ...]
     old: JsonValue | _Absent
@@ -49,7 +51,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A change, whether it is taken, whether `--allow` could let it be, and why."""
+    """A change, whether it is accepted, whether `--allow` could permit it, and why."""
 
     change: Change
     is_taken: bool
@@ -58,11 +60,10 @@ class Verdict:
 
 
 def changes_between(frozen: JsonTree, typed: Experiment, as_written: Experiment) -> list[Change]:
-    """Return what differs, in the order of the configuration.
+    """Return the differences, in the order of the configuration.
 
-    `typed` is what was typed with runs and measured means in place of `run:NAME` and `auto`; `as_written` still has
-    these words, and such a word is no change where what is frozen is what it stood for: meanwhile another run of that
-    name may have finished.
+    `typed` is the typed experiment with `run:NAME` and `auto` resolved; `as_written` still has these words. Such a word
+    is not a change if the frozen value is one that it once stood for: another run of that name may have finished since.
     """
     new = absolute_paths(typed.model_dump(mode="json"))
     found = _different(frozen, new, ())
@@ -73,20 +74,22 @@ def changes_between(frozen: JsonTree, typed: Experiment, as_written: Experiment)
 def judged(
     changes: Iterable[Change], allowed: Collection[str], experiment: Experiment, ran_as: int | None
 ) -> list[Verdict]:
-    """Return what becomes of each change. `experiment` is the typed one, `allowed` are the keys or sections that
-    `--allow` names, `ran_as` is the number of processes the run had, None where it has not begun.
+    """Return a verdict on each change.
+
+    `experiment` is the typed one, `allowed` are the keys or sections named by `--allow`, `ran_as` is the number of
+    processes the run had, None if it never started.
     """
     return [_verdict(change, allowed, experiment, ran_as) for change in changes]
 
 
 def is_shown(change: Change) -> bool:
-    """Return whether a user is to be told; by its name and folder the run was found, and it lies where it lies."""
+    """Return whether to show a change to the user; keys that only locate the run are not shown."""
     return change.key not in _HOW_IT_WAS_FOUND
 
 
 @dataclass(frozen=True)
 class Apply:
-    """Changes to be made to the frozen tree before it is judged, with the command line as their place."""
+    """Changes to apply to the frozen tree before validation, with the command line as their origin."""
 
     changes: tuple[Change, ...]
 
@@ -110,9 +113,9 @@ class Apply:
 def refusal(
     verdicts: Iterable[Verdict], *, where: str, go_on: str, step: int, allowable: Iterable[str] = ()
 ) -> RunError:
-    """Return the error that names everything that is refused, with both values and the ways out.
+    """Return the error that lists all refused changes, with both values and the alternatives.
 
-    `go_on` is the command that goes on as it was, `allowable` are names for `--allow` that are wanted besides.
+    `go_on` is the command that resumes without changes, `allowable` are further names to suggest for `--allow`.
     """
     refused = [verdict for verdict in verdicts if not verdict.is_taken]
     lines = [f"{verdict.change.describe()}\n  {verdict.reason}" for verdict in refused]
@@ -157,7 +160,7 @@ def _at(tree: JsonTree, path: tuple[str, ...]) -> JsonValue:
 
 
 def _still_means(word: JsonValue, change: Change) -> bool:
-    """Return whether what was written still stands for what is frozen: `run:NAME` for a run of that name, `auto`."""
+    """Return whether the written word still matches the frozen value: `run:NAME` for a run of that name, `auto`."""
     if word == "auto" and change.path[-1] in _MEASURED:
         return True
     if not isinstance(word, str) or not word.startswith("run:") or not isinstance(change.old, str):

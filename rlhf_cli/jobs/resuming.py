@@ -113,7 +113,7 @@ def noted(run: Resumed) -> JsonTree:
 def _refuse(
     folder: RunFolder, verdicts: list[Verdict], files: list[ChangedFile], allowed: Collection[str], step: int
 ) -> None:
-    """Raise RunError for everything that is not taken, keys and files together."""
+    """Raise RunError for all refused keys and files together."""
     not_allowed = [file for file in files if file.kind not in allowed]
     if all(verdict.is_taken for verdict in verdicts) and not not_allowed:
         return
@@ -135,7 +135,7 @@ def _refuse(
 
 
 def _is_meant(file: ChangedFile, taken: tuple[Verdict, ...]) -> bool:
-    """Return whether the file is another one because a change that is taken names another."""
+    """Return whether the file differs because an accepted change names another file."""
     section = file.name.partition("[")[0]
     return any(verdict.change.key == section or verdict.change.key.startswith(f"{section}.") for verdict in taken)
 
@@ -145,7 +145,7 @@ def _is_of_stop(change: Change) -> bool:
 
 
 def _not_shorter(verdict: Verdict, step: int) -> Verdict:
-    """Return the verdict; a last step that lies behind the run is none to go on to."""
+    """Return the verdict, refused if the new last step is before the newest checkpoint."""
     new = verdict.change.new
     if verdict.change.key == _LENGTH[0] and isinstance(new, int) and 0 < new < step:
         reason = f"its newest checkpoint is of step {step} already"
@@ -166,7 +166,7 @@ def _newest_step(folder: RunFolder) -> int:
 
 
 def _look_at_newest(folder: RunFolder, *, may_lose: bool) -> None:
-    """Refuse in a second what the ranks would refuse once they have loaded a model."""
+    """Refuse within a second what the ranks would refuse only after loading a model."""
     newest: Path = checkpoints_in(folder.checkpoints)[-1][1]
     if (missing := missing_state(newest)) and not may_lose:
         refuse_missing(newest, missing)

@@ -1,4 +1,4 @@
-"""Says what has become of runs: by their own last words, and by what Slurm says of those it has."""
+"""Determine the state of runs, from their own status and from Slurm."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rlhf_cli.slurm.slurm_queue import Job, ask_slurm
 _JOB_NAME = "rlhf:"
 _OF_OURSELVES = frozenset({"COMPLETED", "FAILED"})
 _SAYS_NOTHING = frozenset({"", "Priority", "Resources", "BeginTime"})
-"""Reasons of Slurm's that only mean that a job waits for its turn."""
+"""Slurm reasons that only mean that a job waits for its turn."""
 
 
 def overview(places: list[Path], *, mine: bool = False) -> Overview:
-    """Return a row for every run below `places`; with `mine` also for every job in Slurm's line that is this user's.
+    """Return a row for every run below `places`; with `mine` also for every queued or running Slurm job of this user.
 
     Raises RunError for a place without runs.
     """
@@ -44,9 +44,9 @@ def overview(places: list[Path], *, mine: bool = False) -> Overview:
 
 
 def conclude(status: Status, job: Job | None) -> Status:
-    """Return a status in which what Slurm says of the run's job is taken in; `job` is None where Slurm knows none.
+    """Return a status updated with Slurm's state of its job; `job` is None if Slurm does not know it.
 
-    A run that is finished or failed by its own words stays so.
+    A run whose status is finished or failed stays so.
     """
     if status.job_id is None or not _asks_slurm(status):
         return status
@@ -62,7 +62,7 @@ def conclude(status: Status, job: Job | None) -> Status:
     if job.has_ended:
         by_slurm = f"Slurm: {job.state}{_before_it_began(status)}"
         if status.state == PREEMPTED:
-            # It saved itself in time; that its own exit code fails the job is nothing new.
+            # The run saved in time; its own exit code made the job fail, which is expected.
             is_news = job.state not in _OF_OURSELVES
             parts = [part for part in (status.reason, by_slurm if is_news else None) if part]
             return _with(status, PREEMPTED, "; ".join(parts) or None)
@@ -116,7 +116,7 @@ def _row(folder: RunFolder, status: Status, job: Job | None) -> RunState:
 
 
 def _is_elsewhere(job_id: str, job: Job, seen: set[str | None]) -> bool:
-    """Return whether a job is one of ours, of a folder that was not looked into, and not over."""
+    """Return whether a job is an unfinished one of ours, from a folder that was not scanned."""
     return job.name.startswith(_JOB_NAME) and job_id not in seen and not job.has_ended
 
 

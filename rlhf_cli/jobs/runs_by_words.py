@@ -1,4 +1,4 @@
-"""Reads the runs that words mean: run folders, sweeps, folders of runs, globs, run:NAME, wandb:entity/project."""
+"""Read runs given as words: run folders, sweeps, folders of runs, globs, run:NAME, wandb:entity/project."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _BY_NAME = "run:"
 def read_by_words(
     words: Sequence[str], *, wanted: Wanted | None, where: str
 ) -> tuple[list[LoggedRun], list[RlhfError]]:
-    """Return the runs that can be read, each once, and what is wrong with the other words and folders.
+    """Return the readable runs, each once, and the errors for all other words and folders.
 
-    `wanted` says which metrics are read, None for all; `where` is the command, for an error to name.
+    `wanted` selects the metrics to read, None for all; `where` is the command, for error messages.
     """
     folders: dict[RunFolder, None] = {}
     problems: list[RlhfError] = []
@@ -41,9 +41,9 @@ def read_by_words(
 
 
 def folders_of(word: str, *, where: str) -> Iterable[RunFolder]:
-    """Return the runs that a word means. Raises RunError for one that means none."""
+    """Return the runs that a word names. Raises RunError if it names none."""
     if word.startswith(_BY_NAME):
-        from rlhf_cli.jobs.run_names import find_run  # pydantic's classes of all sections come with it
+        from rlhf_cli.jobs.run_names import find_run  # imports pydantic classes of all sections
 
         below = _ROOT / word.removeprefix(_BY_NAME)
         return runs_in(below) if (below / "sweep.json").is_file() else [find_run(word, str(_ROOT), where=where)]

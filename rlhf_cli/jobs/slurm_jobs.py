@@ -1,4 +1,4 @@
-"""Leaves checked experiments to Slurm: freezes them, submits them, says where to look, and is done."""
+"""Hand checked experiments to Slurm: freeze them, submit them, print where to look, and return."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from rlhf_cli.slurm.slurm_submission import log_file, submit
 
 
 def goes_to_slurm(launch: Launch) -> bool:
-    """Return whether runs of this section are submitted, rather than trained where `rlhf` was typed."""
+    """Return whether runs with this section are submitted rather than trained on this machine."""
     return launch.slurm is not None
 
 
 def is_for_slurm(folder: RunFolder) -> bool:
-    """Return whether a run that is to go on is submitted: its configuration says so, and this is not its own job."""
+    """Return whether a resumed run is submitted: it is configured for Slurm, and this is not its own job."""
     is_own_job = (job_id := own_job_id()) is not None and read_status(folder).job_id == job_id
     return not is_own_job and section(folder.read_config(), "launch").get("slurm") is not None
 
 
 def submit_once(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> RunFolder:
-    """Freeze a checked experiment, or take the run `earlier`, submit it and return its folder.
+    """Submit a checked experiment, newly frozen or as the run `earlier`, and return its folder.
 
-    Raises RunError where the folder cannot be made and ConfigError where Slurm does not take the job.
+    Raises RunError if the folder cannot be created and ConfigError if Slurm refuses the job.
     """
     folder = earlier or create_run(prepared.experiment, prepared.composed, files=plan.files)
     show_start(console, prepared.experiment, plan, title=experiment_name(prepared.composed), folder=folder.shown)
@@ -41,7 +41,7 @@ def submit_once(console: Console, prepared: Prepared, plan: Plan, *, earlier: Ru
 
 
 def submit_frozen(console: Console, folder: RunFolder) -> None:
-    """Submit a frozen run, new or begun, and say where to look. Raises ConfigError where Slurm does not take it."""
+    """Submit a frozen run and print where to look. Raises ConfigError if Slurm refuses the job."""
     launch = Launch.model_validate(folder.read_config()["launch"])
     (job_id,) = submit([folder], launch, folder=folder.path, name=f"rlhf:{folder.label}")
     _say(console, f"job {job_id}", log_file(job_id, folder.path), folder.path, [job_id])
@@ -49,9 +49,9 @@ def submit_frozen(console: Console, folder: RunFolder) -> None:
 
 
 def submit_sweep(console: Console, runs: list[RunFolder], sweep_dir: Path) -> None:
-    """Submit the frozen runs of a sweep as one array; where the sweep is over `launch`, an array for each of those.
+    """Submit the frozen runs of a sweep as one array, or one array per value of `launch` if that is swept.
 
-    Raises ConfigError where Slurm does not take an array.
+    Raises ConfigError if Slurm refuses an array.
     """
     arrays: dict[str, list[RunFolder]] = {}
     for run in runs:

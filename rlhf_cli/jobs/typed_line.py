@@ -1,4 +1,4 @@
-"""Takes a half-typed command line apart as a shell would, and puts what may follow into the shell's own form."""
+"""Split a partial command line as a shell would, and format completions for the shell."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _QUOTES = "'\""
 
 @dataclass(frozen=True)
 class TypedLine:
-    """A line up to the cursor: whole words, the last of them begun.
+    """A line up to the cursor, split into words; the last word may be incomplete.
 
-    `words` have neither quotes nor backslashes; the first is the program. `raw` is the last as it was typed.
+    `words` have neither quotes nor backslashes; the first is the program. `raw` is the last word as typed.
     """
 
     words: tuple[str, ...]
@@ -22,13 +22,13 @@ class TypedLine:
 
     @property
     def quote(self) -> str:
-        """Return the quote that the last word begins with and that is still open, '' for none."""
+        """Return the open quote at the start of the last word, or ''."""
         first = self.raw[:1]
         return first if first and first in _QUOTES and self.raw.count(first) == 1 else ""
 
 
 def typed_line(line: str) -> TypedLine:
-    """Return the words of a line that ends at the cursor; behind a blank a new word begins."""
+    """Return the words of a line that ends at the cursor; after a blank, a new word starts."""
     words: list[str] = []
     raw, word = "", ""
     quote = ""
@@ -56,9 +56,9 @@ def typed_line(line: str) -> TypedLine:
 
 
 def for_bash(candidates: Iterable[str], typed: TypedLine, breaks: str) -> list[str]:
-    """Return what bash is to insert: of each candidate the part behind the last sign that breaks words.
+    """Return the text that bash should insert: each candidate's part after the last word break.
 
-    `breaks` is COMP_WORDBREAKS. Inside quotes nothing breaks and nothing is escaped; bash keeps the quote itself.
+    `breaks` is COMP_WORDBREAKS. Inside quotes there are no breaks and no escapes; bash keeps the quote itself.
     """
     if typed.quote:
         return list(candidates)

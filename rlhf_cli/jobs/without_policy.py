@@ -1,4 +1,4 @@
-"""Lets an experiment through the front door that has no model or no data yet, for what needs neither."""
+"""Accept an experiment without a model or data, for commands that need neither."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _MISSING = "???"
 
 
 def without_policy(tree: JsonTree, origins: Origins) -> None:
-    """Put something in the place of a `model.path` that must still be given, or that is a run which nobody has made.
+    """Fill in a `model.path` that is not given, or that names a run which does not exist yet.
 
-    Rewards are scored without a policy, and without a critic.
+    Scoring rewards needs neither a policy nor a critic.
     """
     model, critic = section(tree, "model"), section(tree, "critic")
     if model.get("path") == _MISSING or _is_not_made(model.get("path"), tree):
@@ -24,7 +24,7 @@ def without_policy(tree: JsonTree, origins: Origins) -> None:
 
 
 def without_policy_and_data(tree: JsonTree, origins: Origins) -> None:
-    """Do the same for a `data.path` that must still be given: the rows come from a file of completions."""
+    """Do the same, and fill in a `data.path` that is not given: the rows come from a file of completions."""
     without_policy(tree, origins)
     data = section(tree, "data")
     if data.get("path") == _MISSING:
