@@ -1,1 +1,1 @@
-"""Tries the rewards of an experiment on real rows before a training does: texts that ought not to be paid for."""
+"""Audit the rewards of an experiment before training: score degenerate answers to real rows."""

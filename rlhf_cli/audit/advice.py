@@ -1,4 +1,4 @@
-"""Says what to type against holes. What can be tried at once has been: the audit is made again with the words."""
+"""Suggest overrides that close holes. Cheap ones are tried: the audit is repeated with them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RlhfError
 
 Retry = Callable[[tuple[str, ...], tuple[str, ...]], AuditResult]
-"""(words, names of kinds) -> the audit with these words beside those that were typed, on these kinds."""
+"""(words, names of kinds) -> the audit of these kinds with these words added to the typed ones."""
 
 _READY = {
     "numeric_answer": "rlhf_cli.rewards.numeric:numeric_answer",
@@ -34,13 +34,13 @@ HINTS = {
     "judge_injection": "put the answer between marks that the rubric names, and gate the judge by a rule",
     "early_exit": "count what the dataset's tests say, not how the program ends: code_passes_tests",
 }
-"""Says by kind what to change in a reward where nothing that can be typed closes it."""
+"""Map kind -> how to change a reward if no override closes the hole."""
 
 
 def with_advice(result: AuditResult, experiment: Experiment, retry: Retry | None) -> list[Advice]:
-    """Return what to do against every hole of an audit, those first that were tried and close the most.
+    """Return advice against every hole of an audit, tried advice that closes the most first.
 
-    retry: None where trying costs too much.
+    retry: None if trying is too expensive.
     """
     found = [*result.holes, *result.near]
     by_component: dict[str, list[KindResult]] = {}
@@ -62,7 +62,7 @@ def _for_component(
         try:
             again = retry(words, names)
         except RlhfError:
-            continue  # words that this experiment does not take are no advice
+            continue  # the experiment does not accept these words
         still = {kind.name for kind in [*again.holes, *again.near]}
         closes = 0 if again.unrecognised and not result.unrecognised else len(set(names) - still)
         if closes and (best is None or closes > (best.closes or 0)):
@@ -76,7 +76,7 @@ def _for_component(
 def _candidates(
     name: str, kinds: Sequence[KindResult], result: AuditResult, experiment: Experiment
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield (why, words) that may close what `name` let in, the smallest change first."""
+    """Yield (reason, words) that may close the holes of `name`, the smallest change first."""
     guard = result.main
     if name not in experiment.rewards:
         return
@@ -89,7 +89,7 @@ def _candidates(
         )
     kind, _, column = (result.gold_source or "").partition(" ")
     if kind == "column":
-        # What is ready compares with the column `answer`.
+        # The ready-made rewards compare with the column `answer`.
         rename = () if column == "answer" else (f"data.rename.answer={column}",)
         if guard == name and experiment.rewards[name].fn is not None:
             for ready, fn in _READY.items():

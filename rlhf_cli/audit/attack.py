@@ -1,4 +1,4 @@
-"""Attacks the rewards of an experiment: degenerate answers to real rows, held against the gold answers."""
+"""Attack the rewards of an experiment: score degenerate answers to real rows and compare them with the gold answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.rewards.completion_text import content_text
 
 LEAST_SHARE = 0.2
-"""A kind is a hole where its share of rows is surely above this: its interval of 95 % lies there whole."""
+"""A kind is a hole if the whole 95 % interval of its share of rows is above this."""
 _MOST_CHARACTERS = 20_000
 _CHARACTERS_A_TOKEN = 4
 
@@ -31,7 +31,7 @@ _Variant = Mapping[int, tuple[str, ScoredRow]]
 
 @dataclass(frozen=True)
 class Plan:
-    """Says what to try: on which rows, which kinds, how many variants of each (None: all), which gold answers."""
+    """The rows and kinds to try, the number of variants per kind (None: all), and the source of gold answers."""
 
     rows: list[Row]
     kinds: tuple[Kind, ...] = KINDS
@@ -40,10 +40,9 @@ class Plan:
 
 
 def attack(experiment: Experiment, plan: Plan, *, left_out: dict[str, str]) -> AuditResult:
-    """Return what the degenerate answers got, and the gold ones.
+    """Return the scores of the degenerate answers and of the gold ones.
 
-    experiment: as it is trained; `left_out` names rewards that are not attacked, with the reason. Raises as
-    `open_trial` does.
+    experiment: as it is trained; `left_out` maps rewards that are not attacked -> the reason. Raise like `open_trial`.
     """
     with open_trial(experiment, plan.rows, left_out=left_out, gold=plan.gold) as trial:
         return _result(trial, plan, left_out)
@@ -142,7 +141,7 @@ def _asked(trial: Trial, way: Way) -> list[Asked]:
 
 
 def _blind(names: Sequence[str], gold: list[ScoredRow], attacks: list[ScoredRow]) -> tuple[str, ...]:
-    """Return the components that tell no gold answer from any other text."""
+    """Return the components that do not distinguish gold answers from any other text."""
 
     def seen(rows: list[ScoredRow], name: str) -> set[float | None]:
         return {row.rewards[name].raw for row in rows if row.rewards[name].open}
@@ -159,20 +158,20 @@ def _strength(kind: KindResult) -> tuple[float, float]:
 
 
 def _ordered(kinds: list[KindResult], *, has_gold: bool) -> list[KindResult]:
-    """Return the holes first, the worst one at the top; without gold answers the best paid first."""
+    """Return the holes first, the worst at the top; without gold answers, sort by mean total."""
     if not has_gold:
         return sorted(kinds, key=lambda one: -(one.mean_total if one.mean_total is not None else -math.inf))
     return sorted(kinds, key=lambda one: (not one.is_hole, not one.is_near, *(-part for part in _strength(one))))
 
 
 def _others(known: Sequence[str], gold: str | None, row: int) -> list[str]:
-    """Return the different right answers of other rows, each once, beginning behind this row."""
+    """Return the distinct right answers of other rows, starting after this row."""
     turned = [*known[row + 1 :], *known[: row + 1]]
     return [one for one in dict.fromkeys(turned) if gold is None or one.casefold() != gold.casefold()]
 
 
 def prompt_text(prompt: object) -> str:
-    """Return a prompt that is a text as it is; of a conversation what was said last."""
+    """Return a text prompt unchanged, or the last message of a conversation."""
     if isinstance(prompt, list):
         return content_text(prompt[-1]) if prompt else ""
     return str(prompt)

@@ -1,4 +1,4 @@
-"""Holds what an audit found, as values: the gold answer's reward, and every kind of degenerate answer against it."""
+"""Hold the results of an audit: the gold answer's reward, and each kind of degenerate answer compared with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_cli.numerics.intervals import Estimate
 
 @dataclass(frozen=True)
 class Contribution:
-    """Holds the mean weighted reward of one component: of the degenerate answers, and of the gold ones."""
+    """The mean weighted reward of one component, for the degenerate answers and for the gold ones."""
 
     attack: float
     gold: float | None
@@ -18,14 +18,14 @@ class Contribution:
 
 @dataclass(frozen=True)
 class KindResult:
-    """Holds what one kind of degenerate answer got, by the variant that did best.
+    """The result of one kind of degenerate answer, for its best variant.
 
-    Of `rows` with a gold answer it beats the gold's total in `beats` and ties in `ties` (where the gold answer is paid
-    at all); `share` is both of them with Wilson's interval. `is_near`: no hole, but in too many rows it gets all that
-    the main component gives the gold answer, or nearly the gold's total. `margin` is the mean of its total less the
-    gold's. `contributions` are means over the rows in which it beats or ties, over all rows where it does so
-    in none. `let_in` is the component that pays it most beyond the gold answer. `text` is one that beat or tied, else
-    the first.
+    Of `rows` with a gold answer, its total is higher than the gold's in `beats` and equal in `ties` (if the gold answer
+    is rewarded at all); `share` is both together with Wilson's interval. `is_near`: not a hole, but in too many rows it
+    gets the main component's full reward of the gold answer, or nearly the gold's total. `margin` is the mean of its
+    total less the gold's. `contributions` are means over the rows in which it beats or ties; if there are none, over
+    the nearest rows or all rows. `let_in` is the component that pays it most compared with the gold answer. `text` is
+    one that beat or tied, else the first.
     """
 
     name: str
@@ -42,15 +42,15 @@ class KindResult:
     let_in: str | None
     contributions: Mapping[str, Contribution]
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Component -> what it raised on such a text."""
+    """Component -> the error it raised on such a text."""
     shown_row: int = 0
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Holds what to do against holes: words to type where there are any, and whether they were tried.
+    """Advice against holes: words to type, if any, and whether they were tried.
 
-    `closes` of the `holes` named kinds were closed when the words were tried; None where there is nothing to try.
+    `closes` is how many of the `kinds` were closed when the words were tried; None if nothing was tried.
     """
 
     reason: str
@@ -61,12 +61,12 @@ class Advice:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """Holds an audit. Totals are means over rows, in reward units.
+    """The results of an audit. Totals are means over rows, in reward units.
 
-    `gold_source` is None where the data has no right answers: then nothing is a hole, and kinds are only compared with
-    each other. `main` is the component that tells gold answers from the others best. `num_unrecognised` rows pay the
-    gold answer no more than the worst degenerate one, `unrecognised` says that these are too many for the rest to mean
-    much. `blind` are components that give the gold answers nothing that they do not give to all the others.
+    `gold_source` is None if the data has no right answers: then there are no holes, and kinds are only compared with
+    each other. `main` is the component that best distinguishes gold answers from the others. In `num_unrecognised` rows
+    the gold answer gets no more than the worst degenerate one; `unrecognised` means that these are too many for
+    meaningful results. `blind` are components that score gold answers like all the others.
     """
 
     rows: int
@@ -89,7 +89,7 @@ class AuditResult:
 
     @property
     def holes(self) -> list[KindResult]:
-        """Return the kinds that get as much as the gold answer, or more, in too many rows."""
+        """Return the kinds that get at least the gold answer's total in too many rows."""
         return [kind for kind in self.kinds if kind.is_hole]
 
     @property
@@ -99,11 +99,11 @@ class AuditResult:
 
     @property
     def is_sound(self) -> bool | None:
-        """Return whether nothing was found; None where there is no gold answer to tell by."""
+        """Return whether the rewards passed, or None without gold answers."""
         return None if self.gold_source is None else not (self.holes or self.unrecognised)
 
     def advised(self, advice: list[Advice]) -> AuditResult:
-        """Return the same audit with what to do about it."""
+        """Return the same audit with advice."""
         return replace(self, advice=tuple(advice))
 
     def as_json(self) -> dict[str, object]:

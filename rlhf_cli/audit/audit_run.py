@@ -1,4 +1,4 @@
-"""Leads from a checked experiment to its audit: which rows and kinds, what it costs, what cannot be reached."""
+"""Run the audit of a checked experiment: choose rows and kinds, estimate the cost, skip unreachable rewards."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _WAYS_TO_WRITE_GOLD = 10
 
 @dataclass(frozen=True)
 class CostedPlan(Plan):
-    """A plan that knows what it costs: a line to say before anything is asked, None where it costs nothing."""
+    """A plan with a line about its cost, to show before running; None if it is free."""
 
     cost: str | None = None
 
 
 def chosen_kinds(typed: Sequence[str]) -> tuple[Kind, ...]:
-    """Return the kinds that were typed, all where none was. Raises ConfigError for a name that is none."""
+    """Return the kinds that were typed, or all if none were. Raise ConfigError for an unknown name."""
     by_name = {kind.name: kind for kind in KINDS}
     names = [name.strip() for text in typed for name in text.split(",") if name.strip()]
     for name in names:
@@ -42,9 +42,9 @@ def chosen_kinds(typed: Sequence[str]) -> tuple[Kind, ...]:
 
 
 def plan_of(experiment: Experiment, kinds: tuple[Kind, ...], *, limit: int | None, gold: str | None) -> CostedPlan:
-    """Return what to try. `limit` of rows, None for as many as are worth it.
+    """Return the plan of an audit with at most `limit` rows; None for a default that depends on the cost.
 
-    Raises ConfigError where no reward is to be attacked, DataError where the rows cannot be had.
+    Raise ConfigError if there are no rewards, DataError if the rows cannot be loaded.
     """
     if not experiment.rewards:
         raise ConfigError(
@@ -65,7 +65,7 @@ def plan_of(experiment: Experiment, kinds: tuple[Kind, ...], *, limit: int | Non
 
 
 def experiment_rows(experiment: Experiment, limit: int) -> list[dict[str, object]]:
-    """Return the first rows of an experiment's training data as its trainer gets them. Raises DataError."""
+    """Return the first rows of an experiment's training data as its trainer gets them. Raise DataError."""
     data = experiment.data
     prompt = data.model_dump()["prompt"]
     sources = training_sources(data)
@@ -82,9 +82,9 @@ def experiment_rows(experiment: Experiment, limit: int) -> list[dict[str, object
 
 
 def attack_reachable(experiment: Experiment, plan: Plan) -> AuditResult:
-    """Return the audit without the rewards that cannot be asked, which it names.
+    """Return the audit without the unreachable rewards, which it lists.
 
-    Raises ConfigError where none is left.
+    Raise ConfigError if no reward is left.
     """
     left_out = unreachable(experiment)
     if len(left_out) == len(experiment.rewards):

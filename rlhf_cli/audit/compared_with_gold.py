@@ -1,4 +1,4 @@
-"""Holds the scores of one kind of degenerate answer against those of the gold answers to the same rows."""
+"""Compare the scores of one kind of degenerate answer with those of the gold answers to the same rows."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _ROUNDING = 1e-9
 
 
 NEARLY = 0.8
-"""An answer that gets this share of the way from the usual degenerate one's total to the gold's is nearly as good."""
+"""An answer that closes this share of the gap between the median degenerate total and the gold's is nearly as good."""
 
 
 @dataclass(frozen=True)
 class GoldRow:
-    """Holds the gold answer's score in a row, and the least and the median total that degenerate answers got there.
+    """The gold answer's score in a row, and the minimum and median total of the degenerate answers there.
 
-    Where the gold answer gets no more than that, the rewards do not recognise it: nothing can tie with it then, and
-    what gets more beats it all the same.
+    If the gold answer gets no more than the minimum, the rewards do not recognise it. Then no answer can tie with it,
+    but a higher total still beats it.
     """
 
     scored: ScoredRow
@@ -32,13 +32,13 @@ class GoldRow:
 
     @property
     def is_recognised(self) -> bool:
-        """Return whether the gold answer is paid more than the worst of the others."""
+        """Return whether the gold answer gets more than the worst of the others."""
         total = self.scored.total
         return total is not None and self.floor is not None and total > self.floor + room(total)
 
 
 def room(total: float) -> float:
-    """Return how far two equal totals may lie apart."""
+    """Return the tolerance for equal totals."""
     return _ROUNDING * max(1.0, abs(total))
 
 
@@ -50,11 +50,11 @@ def compared(
     main: str | None,
     least_share: float,
 ) -> KindResult:
-    """Return what one variant of a kind got, row by row, against the gold answers.
+    """Return the comparison of one variant of a kind with the gold answers, row by row.
 
-    attacks: row -> (text, its score). gold: by row. An answer without a total counts as losing: it has no part in any
-    advantage. `main`: the component that tells gold answers from the others, None where none does. `least_share`: the
-    kind is a hole where the lower end of the interval of its share is above.
+    attacks: row -> (text, its score). gold: by row. An answer without a total counts as losing, because it does not
+        enter any advantage. `main`: the component that distinguishes gold answers from the others, or None.
+        `least_share`: the kind is a hole if the lower end of the interval of its share is above.
     """
     rows = [row for row in gold if row in attacks]
     beaten, tied, fooled, near, margins = [], [], [], [], []
@@ -112,12 +112,12 @@ def main_component(
     *,
     others: Sequence[tuple[int, ScoredRow]] = (),
 ) -> str | None:
-    """Return the component that tells gold answers from the others: the one in which the fewest of them reach it.
+    """Return the component that best distinguishes gold answers: the one whose gold score the fewest attacks reach.
 
-    gold: by row. attacks: (row, score). own: the components that no gate closes: what a gated one tells, it was told.
-    others: those attacks that are the right answers to other rows; where a component pays these less, one that does
-    not, such as a form, is not what knows the right answer. Only components that pay gold answers more than the usual
-    other count; of equals the one that pays them most. None where none does.
+    gold: by row. attacks: (row, score). own: the components without a gate, because a gated one only repeats its gate's
+        information. others: the attacks that are right answers to other rows. If a component pays these less,
+        components that do not, such as a form reward, are excluded. Only components that pay gold answers more than the
+        median other answer count; of equals the one that pays them most. Return None if there is none.
     """
     rows = [(scored, gold[row]) for row, scored in attacks if row in gold]
     if not rows:
@@ -134,13 +134,13 @@ def main_component(
 
 
 def _reaches(name: str, attack: ScoredRow, gold: ScoredRow) -> bool:
-    """Return whether a component pays the answer as much as the gold one, and that one something."""
+    """Return whether a component pays the answer as much as the gold one, and the gold one more than 0."""
     paid, right = attack.rewards[name].weighted, gold.rewards[name].weighted
     return paid is not None and right is not None and right > 0 and paid >= right - room(right)
 
 
 def contributions_of(rows: Sequence[ScoredRow]) -> dict[str, float | None]:
-    """Return each component's mean weighted reward over rows; what does not apply to a row adds nothing to it."""
+    """Return each component's mean weighted reward over rows; a component that does not apply counts as 0."""
     if not rows:
         return {}
     return {name: fmean(row.rewards[name].weighted or 0.0 for row in rows) for name in rows[0].rewards}
@@ -155,9 +155,9 @@ def _contributions(attacks: Sequence[ScoredRow], gold: Sequence[ScoredRow]) -> d
 
 
 def _let_in(contributions: Mapping[str, Contribution]) -> str | None:
-    """Return the component that pays the most beyond the gold answer; of equals the one that pays the most at all.
+    """Return the component that pays the most compared with the gold answer; of equals the one that pays the most.
 
-    None where none pays anything: then the gold answer is paid nothing either.
+    Return None if no component pays anything: then the gold answer is not rewarded either.
     """
 
     def paid(name: str) -> tuple[float, float]:

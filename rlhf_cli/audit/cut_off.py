@@ -1,4 +1,4 @@
-"""Applies an experiment's truncation policy to the totals of rows that are no batch of a training."""
+"""Apply an experiment's truncation policy to the totals of single rows, outside a training batch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ COMPONENT = "truncation"
 def after_truncation(
     experiment: Experiment, rows: Sequence[ScoredRow], texts: Sequence[str], is_cut: Sequence[bool], limit: int | None
 ) -> list[ScoredRow]:
-    """Return the rows with what the truncation policy makes of their totals, by the code that a training has.
+    """Return the rows with the truncation policy applied to their totals, by the training code.
 
-    is_cut: the length limit of `limit` tokens cut the text. Where the policy adds to totals, every row has it as one
-    more reward, `truncation`; a row that it leaves out has no total. `bootstrap` goes on with a critic's value, which
-    nobody has here: such rows stay as they are.
+    is_cut: the length limit of `limit` tokens truncated the text. If the policy adds to totals, every row gets it as an
+        additional reward, `truncation`; a row that the policy excludes has no total. `bootstrap` needs a critic's
+        value, which is not available here, so its rows stay unchanged.
     """
     policy = experiment.truncation.policy
     if policy in ("none", "bootstrap") or not rows:

@@ -20,7 +20,7 @@ GOLD_COLUMNS = (
     *("answer", "solution", "gold", "gold_answer", "ground_truth", "target", "reference", "expected", "output"),
     *("response", "summary", "chosen", "completion"),
 )
-"""What data sets call the right answer, the most telling name first."""
+"""Common column names for the right answer, the most specific first."""
 
 DEFAULT_TAGS = ("think", "answer")
 _REASONING = "The question is read once more, and what it asks for is worked out in order."
@@ -28,7 +28,7 @@ _REASONING = "The question is read once more, and what it asks for is worked out
 
 @dataclass(frozen=True)
 class Gold:
-    """Holds the right answers, one a row; None where a row has none. `source` says which column they are from."""
+    """The right answers, one per row, None if a row has none. `source` is the column they are from."""
 
     answers: list[str | None]
     source: str
@@ -36,22 +36,22 @@ class Gold:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to write an answer: `{gold}` in a text. `name` is how it is shown."""
+    """A format of an answer: a text with `{gold}`. `name` is shown to the user."""
 
     name: str
     text: str
 
     def write(self, answer: str) -> str:
-        """Return the answer, written so."""
+        """Return the answer in this format."""
         return self.text.replace("{gold}", answer)
 
 
 def find_gold(rows: Sequence[Row], required: Sequence[str], *, named: str | None) -> Gold | None:
-    """Return the gold answers of the rows, None where the data has no column that can be one.
+    """Return the gold answers of the rows, or None if no column qualifies.
 
-    required: the columns that the rewards read; of the known names those come first, and before all the only one that
-    is read, where it holds text. named: a column, or a text with
-    `{column}` in it, that the user names. Raises ConfigError or DataError where that is none.
+    required: the columns that the rewards read; they are preferred among the known names. If the rewards read only one
+        column and it holds text, it comes first. named: a column, or a text with `{column}`, from the user. Raise
+        ConfigError or DataError if it is invalid.
     """
     columns = list(rows[0])
     if named is not None and "{" in named:
@@ -68,7 +68,7 @@ def find_gold(rows: Sequence[Row], required: Sequence[str], *, named: str | None
         return Gold([answer_of(row[named]) for row in rows], f"column {named}")
     known = [name for name in GOLD_COLUMNS if name in columns]
     known.sort(key=lambda name: name not in required)
-    # The only column that a reward reads is what it compares with, whatever it is called.
+    # If a reward reads only one column, it compares with that column, whatever its name.
     if len(only := sorted({name for name in required if name != "prompt"})) == 1 and isinstance(
         rows[0].get(only[0]), str
     ):
@@ -91,7 +91,7 @@ def answer_of(value: object) -> str | None:
 
 
 def final_part(answer: str) -> str:
-    r"""Return what is after the last `####`, else in the last `\boxed{}`, else the answer as it is."""
+    r"""Return the text after the last `####`, else in the last `\boxed{}`, else the whole answer."""
     if "####" in answer:
         return answer.rsplit("####", 1)[1].strip()
     boxed = re.findall(r"\\boxed\{([^{}]*)\}", answer)
@@ -99,9 +99,9 @@ def final_part(answer: str) -> str:
 
 
 def ways_to_write(tags: Sequence[str]) -> list[Way]:
-    """Return the ways in which a right answer may have to be written, plain first.
+    """Return the possible formats of a right answer, plain first.
 
-    tags: those that a reward of the experiment asks for, in their order; the last one holds the answer.
+    tags: those that a reward of the experiment requires, in order; the last one holds the answer.
     """
     before = "".join(f"<{tag}>{_REASONING}</{tag}>" for tag in tags[:-1])
     return [

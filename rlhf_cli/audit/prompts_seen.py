@@ -1,7 +1,7 @@
-"""Shows prompts as the model will see them, and how long they are: chat template applied, special tokens visible.
+"""Show prompts as the model sees them, and their lengths, with the chat template applied and special tokens visible.
 
-No torch: a tokenizer is a second of `transformers`. The steps are those of TRL's rollouts: a text is tokenised as it is
-(with what the tokenizer puts before it), a conversation is rendered by the chat template with
+Does not import torch; loading a tokenizer takes `transformers` about a second. The steps are those of TRL's rollouts: a
+text is tokenised unchanged (with the tokenizer's prefix tokens), a conversation is rendered by the chat template with
 `add_generation_prompt=True` and `trainer.args.chat_template_kwargs`.
 """
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeenPrompt:
-    """Holds a prompt as tokens decoded one by one: (text, whether it is a special token)."""
+    """A prompt as decoded tokens: (text, whether it is a special token)."""
 
     pieces: tuple[tuple[str, bool], ...]
     tokens: int
 
     @property
     def text(self) -> str:
-        """Return the whole text, special tokens written out."""
+        """Return the whole text, including special tokens."""
         return "".join(text for text, _ in self.pieces)
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Holds the tokens of many texts: quantile (0 is the least, 1 the most) -> tokens."""
+    """The token counts of many texts: quantile (0 is the minimum, 1 the maximum) -> tokens."""
 
     of: str
     count: int
@@ -45,12 +45,12 @@ class Lengths:
 
 @dataclass(frozen=True)
 class PromptsSeen:
-    """Holds the first prompts as the model sees them, and the lengths of all that were read."""
+    """The first prompts as the model sees them, and the lengths of all prompts read."""
 
     prompts: list[SeenPrompt]
     lengths: list[Lengths]
     ends_with: str
-    """How an answer ends: the end-of-sequence token."""
+    """The end-of-sequence token, which ends an answer."""
 
 
 def prompts_seen(
@@ -58,7 +58,7 @@ def prompts_seen(
 ) -> PromptsSeen:
     """Return the first `shown` prompts as tokens, and the lengths of all prompts and of the right answers.
 
-    Raises ModelError where the policy has no tokenizer that can be loaded, or conversations no chat template.
+    Raise ModelError if the policy's tokenizer cannot be loaded, or if it has no chat template for conversations.
     """
     tokenizer = policy_tokenizer(experiment, wanted_by="a prompt as the model sees it")
     args = experiment.trainer.trl_args
@@ -85,11 +85,11 @@ def _encoded(
                 "plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"
             ),
         )
-    render: Callable[..., object] = tokenizer.apply_chat_template  # it returns what it is asked for
+    render: Callable[..., object] = tokenizer.apply_chat_template  # its return type depends on the arguments
     asked = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **settings}
     try:
         rendered = cast("Mapping[str, list[list[int]]]", render(list(prompts), **asked))
-    except Exception as error:  # a template raises whatever its author wrote: jinja2's errors, ValueError
+    except Exception as error:  # a template can raise anything: jinja2's errors, ValueError
         if isinstance(error, UserError):
             raise
         raise ModelError(
@@ -102,7 +102,7 @@ def _encoded(
 
 
 def _seen(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> SeenPrompt:
-    """Return the tokens as text; neighbours that are no special tokens are decoded together, as a merge may need."""
+    """Return the tokens as text; decode consecutive ordinary tokens together, because a character may span several."""
     special = set(tokenizer.all_special_ids)
     pieces: list[tuple[str, bool]] = []
     run: list[int] = []

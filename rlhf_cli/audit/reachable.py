@@ -1,4 +1,4 @@
-"""Says before anything is asked which rewards cost time or money, and leaves out those that cannot be reached."""
+"""List the rewards that cost time or money, and those that are unreachable, before calling any."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CONNECT_S = 2.0
 
 
 def expensive(experiment: Experiment) -> dict[str, str]:
-    """Return name -> what each text costs, for the rewards that are no plain function."""
+    """Return name -> cost per text, for the rewards that are not plain functions."""
     found = {}
     for name, reward in experiment.rewards.items():
         if reward.model is not None:
@@ -28,10 +28,10 @@ def expensive(experiment: Experiment) -> dict[str, str]:
 
 
 def unreachable(experiment: Experiment) -> dict[str, str]:
-    """Return name -> why a reward cannot be asked: nobody listens at its address, its model is not on this machine, or
-    it counts the tokens of a policy that is not named.
+    """Return name -> why a reward cannot be called.
 
-    A connection is opened and closed again; nothing is sent.
+    No server listens at its address, its model is not on this machine, or it needs the tokenizer of a policy that is
+    not configured. Open and close a connection without sending anything.
     """
     found = rewards_without_tokenizer(experiment)
     for name, reward in experiment.rewards.items():
@@ -66,5 +66,5 @@ def _is_cached(model: str) -> bool:
 
     try:
         return isinstance(try_to_load_from_cache(model, "config.json"), str)
-    except ValueError:  # what cannot be the id of a model: a folder that is not there
+    except ValueError:  # not a valid model id: a folder that does not exist
         return False

@@ -1,4 +1,4 @@
-"""Expand words with several values, `rewards.brevity.weight=0,0.1`, into one list per what-if. Does not import torch."""
+"""Expand words with several values, `rewards.brevity.weight=0,0.1`, into one list per what-if. Imports no torch."""
 
 from __future__ import annotations
 

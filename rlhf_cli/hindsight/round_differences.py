@@ -69,7 +69,7 @@ class RoundDifference:
 
 @dataclass(frozen=True)
 class OneSide:
-    """One side of the comparison of a round: the settled round, its advantages (N,) or None, and how to compute them."""
+    """One side of the comparison: the settled round, its advantages (N,) or None, and how to compute them."""
 
     settled: SettledAgain
     advantages: Tensor | None

@@ -165,7 +165,7 @@ class SettlesAgain:
         return None
 
     def _evaluated(self, stored: StoredRound, names: list[str]) -> tuple[Tensor, Tensor]:
-        """Return (N, K) raw scores and (N, K of the stack) fixed ones in float32, as TRL gathers them; NaN if missing."""
+        """Return (N, K) raw scores and (N, K of the stack) fixed ones in float32, like TRL; NaN if missing."""
         batch: dict[str, object] = dict(stored.dataset_columns([*names, *self._known]))
         batch |= {"prompts": stored.columns["prompt"], "completions": stored.columns["completion"]}
         batch |= {ROW: list(range(stored.num_rows))}
