@@ -1,8 +1,8 @@
-r"""Finds what a right answer to each row is, and how a policy would have to write it.
+r"""Find the right answer to each row, and the format in which a policy would have to write it.
 
-The data says what is right (`18`), seldom how the rewards want it written (`<answer>18</answer>`, `\boxed{18}`,
-`#### 18`). So the gold answers are written in several ways, and the way that the experiment's own rewards pay best is
-the one that the degenerate answers are held against.
+The data contains the right answer (`18`), but seldom in the format that the rewards require (`<answer>18</answer>`,
+`\boxed{18}`, `#### 18`). So the gold answers are written in several formats, and the degenerate answers are compared
+with the one that the experiment's own rewards pay best.
 """
 
 from __future__ import annotations

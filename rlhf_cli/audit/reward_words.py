@@ -1,4 +1,4 @@
-"""Reads the words that a reward looks for out of its own code and arguments: a policy finds them by trying."""
+"""Extract the words that a reward looks for from its code and arguments, because a policy finds them by trial."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
 
 _WORD = re.compile(r"[^\W\d_][\w' .,!?-]{1,30}")
-"""Plain words and phrases; a pattern, a format or a key with signs in it is none."""
+"""Matches plain words and phrases, but not patterns, formats or keys with symbols."""
 _MOST = 40
 
 
 def reward_words(functions: Iterable[Callable[..., object]]) -> list[str]:
-    """Return the plain texts that these reward functions hold: constants of their code, of what they name in their own
-    module (a list of words, another function of theirs), and arguments. Each once; docstrings are left out.
+    """Return the plain texts in these reward functions, without docstrings and duplicates.
+
+    Include constants in their code, in objects of their own module that they use (a list of words, another function),
+    and in their arguments.
     """
     found: dict[str, None] = {}
     for function in functions:
@@ -41,7 +43,7 @@ def _of_function(function: Callable[..., object], *, seen: set[int]) -> Iterable
 
 
 def _codes(code: CodeType) -> Iterable[CodeType]:
-    """Yield the code of a function and of what is written inside it: comprehensions, inner functions."""
+    """Yield the code of a function and of its nested code: comprehensions, inner functions."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,8 +1,8 @@
-"""Scores texts as answers to real rows by an experiment's own rewards.
+"""Score texts as answers to real rows with an experiment's own rewards.
 
 The rewards are those of the training: functions, weights, gates, aggregate and truncation policy. Three things differ.
-A reward that raises on a text does not end the trial: it is told. Deviations and z-scores of a batch are left out,
-which have no meaning here. And what cannot be reached is left out.
+A reward that raises on a text does not end the trial, but the error is reported. Batch deviations and z-scores are
+skipped, because they have no meaning here. Unreachable rewards are skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROWS_FOR_WAYS, _COSTLY_ROWS_FOR_WAYS = 16, 2
 
 @dataclass(frozen=True)
 class GoldAnswers:
-    """Holds the gold answers as they are written, and their scores, by row; empty where the data has none."""
+    """The formatted gold answers and their scores, by row; empty if the data has none."""
 
     texts: Mapping[int, str]
     scores: Mapping[int, ScoredRow]
@@ -37,10 +37,10 @@ class GoldAnswers:
 
 
 class Trial:
-    """Scores texts by one stack, which is open as long as the trial is.
+    """A scorer of texts with one reward stack, which must stay open.
 
-    `gold` are the right answers, None where no column holds any; `tags` those that a reward asks for; `limit_tokens`
-    the longest answer of the training. `notes` say what differs from a training.
+    `gold` are the right answers, or None if no column contains them; `tags` those that a reward requires;
+    `limit_tokens` is the longest answer of the training. `notes` list the differences from a training.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Trial:
         self.tags = _tags(experiment)
 
     def scored(self, texts: Sequence[tuple[int, str]], *, is_cut: Sequence[bool] | None = None) -> list[ScoredRow]:
-        """Return the scores of (row, text); `is_cut`: the length limit cut it, None for none."""
+        """Return the scores of (row, text); `is_cut`: the length limit truncated it, None if no text was truncated."""
         if not texts:
             return []
         self.num_texts += len(texts)
@@ -72,9 +72,9 @@ class Trial:
         return after_truncation(self.experiment, scored, [text for _, text in texts], cut, self.limit_tokens)
 
     def gold_answers(self, *, is_costly: bool, first: int | None = None) -> GoldAnswers:
-        """Return the gold answers, written in the way that these rewards pay best, and their scores.
+        """Return the gold answers, in the format that these rewards pay best, and their scores.
 
-        `is_costly`: fewer rows are asked which way that is. `first`: only of so many rows, None for all.
+        `is_costly`: use fewer rows to choose the format. `first`: only the first rows, None for all.
         """
         ways = ways_to_write(self.tags)
         if self.gold is None:
@@ -96,9 +96,9 @@ class Trial:
 def open_trial(
     experiment: Experiment, rows: list[Row], *, left_out: Mapping[str, str], gold: str | None
 ) -> Iterator[Trial]:
-    """Open a trial of an experiment's rewards but those of `left_out`; `gold` as `find_gold` takes it.
+    """Open a trial of an experiment's rewards without those in `left_out`; `gold` as in `find_gold`.
 
-    Raises what the rewards raise while they are built, and DataError or ConfigError for a gold column that is none.
+    Raise the errors of building the rewards, and DataError or ConfigError for an invalid gold column.
     """
     tried, notes = _as_tried(experiment, left_out)
     stack = reward_stack(tried, device="cpu")
@@ -141,7 +141,7 @@ def _written(gold: Gold, row: int, way: Way) -> str:
 
 
 def _tags(experiment: Experiment) -> list[str]:
-    """Return the tags that a reward of the experiment asks for."""
+    """Return the tags that a reward of the experiment requires."""
     for reward in experiment.rewards.values():
         tags = reward.args.get("tags")
         if isinstance(tags, list) and tags and all(isinstance(tag, str) for tag in tags):

@@ -1,4 +1,4 @@
-"""Tries every reward of an experiment on its first rows: the right answer, no answer, and the prompt once more."""
+"""Score each of the first rows with the right answer, an empty answer, and the prompt as an answer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ROWS_FOR_LENGTHS = 1000
 
 @dataclass(frozen=True)
 class TriedAnswer:
-    """Holds an answer that was tried on a row: what it is (`gold`, `empty`, `echo`), its text, its rewards.
+    """An answer that was scored: its kind (`gold`, `empty`, `echo`), its text, its rewards.
 
-    `raw` is by reward, None where it has no score; `errors` what a reward raised on it.
+    `raw` maps reward -> score, or None; `errors` maps reward -> the error it raised.
     """
 
     kind: str
@@ -34,10 +34,10 @@ class TriedAnswer:
 
 @dataclass(frozen=True)
 class TriedRows:
-    """Holds the first rows of an experiment: prompts as the model sees them, and what the rewards say to answers.
+    """The first rows of an experiment: prompts as the model sees them, and the rewards of some answers.
 
-    `answers` are by row. `seen` is None, and `why_not_seen` says why, where the policy's tokenizer cannot be had.
-    `gold_source` and `gold_way` say where the right answers are from and how they are written; None without any.
+    `answers` are by row. If the policy's tokenizer is not available, `seen` is None and `why_not_seen` is the reason.
+    `gold_source` and `gold_way` are the column and format of the right answers, or None.
     """
 
     seen: PromptsSeen | None
@@ -60,9 +60,9 @@ class TriedRows:
 
 
 def try_rows(experiment: Experiment, count: int) -> TriedRows:
-    """Return the first `count` rows, tried. Raises DataError where there are none to be had.
+    """Score the first `count` rows. Raise DataError if there are no rows.
 
-    A tokenizer that cannot be loaded is told beside what else was found: it is a matter of this machine.
+    A missing tokenizer is reported with the other results, because it depends on this machine.
     """
     rows = experiment_rows(experiment, max(count, _ROWS_FOR_LENGTHS))
     prompts = [prompt_text(row["prompt"]) for row in rows[:count]]
