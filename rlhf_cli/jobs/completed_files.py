@@ -1,4 +1,4 @@
-"""Complete names from the disk: files and folders, runs by name, functions of a file."""
+"""Complete names from the disk: files and folders, `run:NAME`, functions of a file."""
 
 from __future__ import annotations
 

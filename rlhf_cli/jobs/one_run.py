@@ -30,7 +30,7 @@ from rlhf_cli.slurm.slurm_submission import check_slurm
 def run_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
     """Run a checked experiment to its end and return its folder.
 
-    Raises whatever ends the run, with a note that names the run folder.
+    Raises any error that ends the run, with a note that names the run folder.
     """
     experiment, composed = prepared.experiment, prepared.composed
     planned = planned_folder(experiment, composed)
@@ -56,7 +56,7 @@ def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunF
 def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
     """Resume a run from its newest checkpoint, after freezing the typed changes into it.
 
-    A finished run is reported and left untouched. Raises what `only_writer` raises, and whatever ends the run.
+    A finished run is reported and left untouched. Raises the errors of `only_writer`, and any error that ends the run.
     """
     folder, status = run.folder, run.status
     if run.is_done or run.plan is None:
@@ -93,7 +93,7 @@ def was_in_words(status: Status) -> str:
 def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
     """Train the run frozen in `folder` and show its result; with `resume`, start from its newest checkpoint.
 
-    Raises whatever ends the run, with a note that names the run folder.
+    Raises any error that ends the run, with a note that names the run folder.
     """
     train_frozen(console, folder, resume=resume)
     from rlhf_cli.screen.run_end import show_end  # loads the plotting library: a typo must not wait for it

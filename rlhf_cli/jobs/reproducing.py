@@ -90,7 +90,7 @@ def reproduction_of(earlier: RunFolder, words: list[str], *, steps: int | None) 
 
 
 def run_again(console: Console, again: Reproduction) -> RunFolder:
-    """Train the reproduction in its folder and return the folder. Raises whatever ends a run."""
+    """Train the reproduction in its folder and return the folder. Raises any error that ends the run."""
     experiment, composed = again.prepared.experiment, again.prepared.composed
     choices = {key: str(value) for key, value in section(read_json(again.earlier.provenance), "choices").items()}
     composed = replace(composed, choices={**choices, **composed.choices})
@@ -108,7 +108,7 @@ def run_again(console: Console, again: Reproduction) -> RunFolder:
 
 
 def _named_rules(stop: JsonValue) -> JsonTree:
-    """Return the frozen stopping rules, in any of their formats, by name."""
+    """Return a map of name -> frozen stopping rule, from any of their formats."""
     if isinstance(stop, list):
         return {f"rule_{number}": rule for number, rule in enumerate(stop, 1)}
     if not isinstance(stop, dict):

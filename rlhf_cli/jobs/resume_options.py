@@ -11,8 +11,10 @@ _TRUST = "--trust"
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """What the user allows: changes of these keys, sections or kinds of files; taking over a run of another machine;
-    code from a run folder that somebody else made.
+    """What the user allows.
+
+    `allowed` are changed keys, sections or kinds of files; `take_over` permits taking over a run of another machine;
+    `trust` permits code from a run folder made by another user.
     """
 
     allowed: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, name_who_asked
 from rlhf_cli.runs.running_reward import while_running
 
 _STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
-"""Exit codes of a rank that was asked to stop: its own, or the signal if no handler was installed yet."""
+"""Exit codes of a rank after a request to stop: its own, or the signal if no handler was installed yet."""
 
 
 def run(folder: RunFolder, console: Console, *, resume: bool) -> None:

@@ -65,7 +65,7 @@ class Ranks:
     def wait(self, look: Callable[[], object] = lambda: None) -> list[Ended]:
         """Return how the ranks ended, in order. `look` is called repeatedly meanwhile.
 
-        If one fails, the others have a moment to report; if they were asked to stop, they have their grace period.
+        If one fails, the others have a moment to report; after a request to stop, they have their grace period.
         """
         while self.processes:
             self._look()

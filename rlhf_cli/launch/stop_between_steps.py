@@ -1,4 +1,4 @@
-"""Stop training on all ranks at the same place if any rank was asked to: after a step, or within an evaluation."""
+"""Stop training on all ranks at the same place if any rank has a request: after a step, or within an evaluation."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from os import _exit  # what stands in its place while rewards run is for rewards
+from os import _exit  # the original: os._exit is patched while rewards run
 from types import FrameType
 
 from rlhf_cli.errors import CTRL_C, EXIT_PREEMPTED, Interrupted

@@ -1,9 +1,9 @@
 """End a rank that makes no progress, with a thread that checks its pulse and a C timer for when no thread can run.
 
 If several ranks stand still, the one that hangs is to blame, not those that wait for it. Every rank passes the same
-synchronization points, so the rank that has passed the fewest is behind. Ties are broken in favour of a rank that is
-stopped, then one that runs a reward, then one that does not wait in a collective. Only that rank ends itself, and with
-it the run; others end only if it is stopped and cannot.
+synchronization points, so the rank that has passed the fewest is behind. If several are equally far behind, the one to
+blame is a stopped rank, else one that runs a reward, else one that does not wait in a collective. Only that rank ends
+itself, and with it the run. Another rank ends the run only if the hanging one cannot, because it is stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from os import _exit  # what stands in its place while rewards run is for rewards
+from os import _exit  # the original: os._exit is patched while rewards run
 from pathlib import Path
 from types import FrameType
 
@@ -149,7 +149,7 @@ class Watchdog:
 
 
 def _furthest_behind(folder: Path, seen: dict[int, Beat]) -> Beat:
-    """Return the rank that the others wait for, as far as visible from here."""
+    """Return the rank that the others wait for, as far as this machine can tell."""
     in_reward = {one.rank for one in running_rewards(folder)}
 
     def place(beat: Beat) -> tuple[int, bool, bool, bool, int]:

@@ -17,7 +17,7 @@ _MOST_TOGETHER = 12
 
 
 def runs_in(root: Path) -> list[RunFolder]:
-    """Return the run at a folder, or the runs below it, by name. Raises RunError if there are none."""
+    """Return the run at a folder, or the sorted runs below it. Raises RunError if there are none."""
     if found := runs_below(root):
         return found
     if not root.is_dir():

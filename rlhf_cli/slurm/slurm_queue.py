@@ -62,7 +62,7 @@ def ask_slurm(job_ids: Collection[str], *, mine: bool = False) -> Answer:
         if "Invalid job id" not in listed:
             is_none = not job_ids and any(sign in listed for sign in _NO_CLUSTER)
             return Answer({}, None if is_none else listed)
-        listed = []  # it was asked about a single job, which it no longer lists
+        listed = []  # the query was for a single job, which squeue no longer lists
     jobs = dict(_job(line) for line in listed if line.count("|") >= 4)
     if forgotten := [job_id for job_id in job_ids if job_id not in jobs]:
         jobs |= _of_accounting(forgotten)
