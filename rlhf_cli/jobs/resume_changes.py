@@ -31,8 +31,9 @@ ABSENT = _Absent()
 
 @dataclass(frozen=True)
 class Change:
-    """A key whose typed value differs from the frozen one; ABSENT if it has no value. `path` holds the parts of the
-    key.
+    """A key whose typed value differs from the frozen one, ABSENT if it has no value.
+
+    `path` holds the parts of the key.
     """
 
     path: tuple[str, ...]

@@ -50,11 +50,11 @@ class Resumed:
 
 
 def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Resumed:
-    """Return the run in `folder` with the typed changes. A change is accepted if it cannot change the result or
-    `allowed` names it.
+    """Return the run in `folder` with the typed changes.
 
-    Raises RunError naming every refused key and file with both values, RunError for an unreadable file of the folder,
-    and what `prepare_from` and `preflight` raise.
+    A change is accepted if it cannot change the result or `allowed` names it. Raises RunError naming every refused key
+    and file with both values, RunError for an unreadable file of the folder, and what `prepare_from` and `preflight`
+    raise.
     """
     refuse_links(folder.path)
     status = read_status(folder)

@@ -22,10 +22,10 @@ _PRECISION = {"no": "float32"}
 
 @dataclass(frozen=True)
 class BuiltAs:
-    """The actual setup of a trainer, in accelerate's terms. `fsdp_version` and `zero_stage` are None without the
-    plugin.
+    """The actual setup of a trainer, in accelerate's terms.
 
-    `num_data_parallel` is the number of GPUs that transformers would spread this one process over.
+    `fsdp_version` and `zero_stage` are None without the plugin. `num_data_parallel` is the number of GPUs that
+    transformers would spread this one process over.
     """
 
     distributed_type: str

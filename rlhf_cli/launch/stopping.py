@@ -42,8 +42,9 @@ class Stopping:
             self._leave_in(max(0.0, must_save_by - time.time()), f"it had to be saved by {_clock(must_save_by)}")
 
     def steps_begin(self) -> None:
-        """Let requests wait for a step from now on. Before this, the first signal interrupts: there is no progress to
-        lose.
+        """Let requests wait for the end of a step from now on.
+
+        Before this, the first signal interrupts: there is no progress to lose.
         """
         self._waits_for_step = True
 
