@@ -1,7 +1,7 @@
-"""Reads files of rows, one module a format and one row a format in the table `FORMATS`.
+"""Read data files; the table `FORMATS` has one row and one module per format.
 
-Our own readers rather than those of `datasets`: those turn the text "2020-01-01" into a timestamp, the CSV cells `NA`
-and `None` into nulls and `007` into 7, and count lines from 0 without naming the file.
+We do not use the readers of `datasets`: they turn the text "2020-01-01" into a timestamp, the CSV cells `NA` and `None`
+into nulls and `007` into 7, and count lines from 0 without naming the file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Row = dict[str, object]
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file. It is read row by row with `read`, or is a table whose first rows `head` gives.
+    """A file format. It is read row by row with `read`, or is a table with a `head` function.
 
-    `read` yields `(place, row)`: the place as `file:line` for messages, the row as a dict. `head` returns
-    `(columns, first rows, number of rows)` of several files; the rest of a table is read by the `datasets` library
-    under the format's name. Exactly one of the two is there. `blocks`, of some
-    of the former, yields the same rows many at a time. `suffixes` are the endings of such files. `is_untyped`:
-    its cells are typed by what they look like, and `read` takes as a second argument the columns that stay text.
+    `read` yields `(place, row)`: the place as `file:line` for messages, the row as a dict. `head` returns `(columns,
+    first rows, number of rows)` of several files; the `datasets` library reads the rest of a table under the format's
+    name. Exactly one of the two is set. `blocks` is an optional faster `read` that yields many rows at a time.
+    `suffixes` are the file suffixes. `is_untyped`: the types of cells are inferred, and `read` takes as a second
+    argument the columns that stay text.
     """
 
     name: str
@@ -42,13 +42,13 @@ _ROWS = (
 )
 
 FORMATS: dict[str, Format] = {row.name: row for row in _ROWS}
-"""Name -> format. A new format is a module here and a row above."""
+"""Map name -> format. To add a format, add a module here and a row above."""
 
 
 def rows_of(format_name: str, path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
-    """Yield `(place, row)` of a file of a format that is read row by row.
+    """Yield `(place, row)` of a file in a format that is read row by row.
 
-    `texts` are the columns that stay text where the format itself knows no types.
+    `texts` are the columns that stay text in an untyped format.
     """
     of = FORMATS[format_name]
     assert of.read is not None, f"{format_name} is a table"

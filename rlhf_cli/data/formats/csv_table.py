@@ -1,8 +1,8 @@
-"""Reads CSV with a header line.
+"""Read CSV with a header line.
 
-A column is integer, number or true/false only if every filled cell of it is, and written canonically (`007` and `1,5`
-stay text, and so do `NA` and `None`, which are answers people ask for); an empty cell is a null. A column that is to
-be read as text stays text whatever is in it: `7` is an answer as `seven` is, and `1.50` is not `1.5`.
+A column is integer, number or true/false only if every filled cell of it is, in canonical form (`007` and `1,5` stay
+text, and so do `NA` and `None`, which are possible answers). An empty cell is a null. A column to be read as text
+always stays text: `7` is an answer like `seven`, and `1.50` is not `1.5`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")  # 18 digits fit an int64
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 _TO_COMMAS = "python -c \"import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter='{}'))\""
-"""The command that writes a table of another separator with commas."""
+"""The command that converts a table with another separator to commas."""
 
-# A completion in a cell is easily longer than the csv module's default of 128 KiB.
+# A completion in a cell can exceed the csv module's default of 128 KiB.
 csv.field_size_limit(1 << 30)
 
 
 def read(path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the rows with the `file:line` on which each ends; the columns in `texts` hold text.
+    """Yield the rows with the `file:line` of their last line; the columns in `texts` hold text.
 
-    The file is read twice: the first time to type the columns. Raises DataError on a row with more or fewer cells than
-    the header, and on an empty or repeated column name.
+    Read the file twice, first to infer the column types. Raise DataError on a row with more or fewer cells than the
+    header, and on an empty or repeated column name.
     """
     kinds: dict[str, Kind] = {}
     for _, cells in _cells(path):

@@ -1,4 +1,4 @@
-"""Reads UTF-8 text, plain or gzip, line by line, with the line number in every complaint."""
+"""Read UTF-8 text, plain or gzip, line by line, with the line number in every error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BOM = b"\xef\xbb\xbf"
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield `(line number from 1, line with its line end)`.
 
-    Raises DataError on bytes that are not UTF-8, on broken gzip and on a file that cannot be read.
+    Raise DataError on bytes that are not UTF-8, on broken gzip and on an unreadable file.
     """
     number = 0
     with _opened(path, lambda: number + 1) as stream:
@@ -28,7 +28,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 def blocks(path: Path, first: int, then: int) -> Iterator[tuple[int, bytes]]:
     """Yield `(number of its first line, whole lines)` of about `first` bytes, then of about `then` bytes each.
 
-    Raises DataError as `numbered_lines` does, but for what is not UTF-8: it is not looked at.
+    Raise DataError like `numbered_lines`, but do not check for UTF-8.
     """
     number = 1
     with _opened(path, lambda: number) as stream:
@@ -41,14 +41,14 @@ def blocks(path: Path, first: int, then: int) -> Iterator[tuple[int, bytes]]:
 
 
 def decoded_lines(path: Path, first: int, lines: Iterable[bytes]) -> Iterator[tuple[int, str]]:
-    """Yield lines of a file with their numbers, which begin at `first`. Raises DataError on what is not UTF-8."""
+    """Yield decoded lines with their numbers, starting at `first`. Raise DataError if a line is not UTF-8."""
     for number, raw in enumerate(lines, first):
         yield number, _decode(raw, f"{path}:{number}")
 
 
 @contextmanager
 def _opened(path: Path, line: Callable[[], int]) -> Iterator[IO[bytes]]:
-    """Open a file, plain or gzip; what goes wrong with it while it is read is said of the line that `line` returns."""
+    """Open a file, plain or gzip; errors while reading it name the line that `line` returns."""
     try:
         with _open(path) as stream:
             yield stream
@@ -70,7 +70,7 @@ def shorten(text: str, around: int = 0, width: int = 80) -> str:
 
 
 def _open(path: Path) -> IO[bytes]:
-    # gzip.open's own type does not say that it yields bytes in this mode.
+    # gzip.open's annotation does not say that it yields bytes in this mode.
     return gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb")  # type: ignore[return-value]
 
 

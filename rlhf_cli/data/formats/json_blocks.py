@@ -1,8 +1,8 @@
-"""Reads JSON Lines many lines at once, as Arrow tables of columns whose kinds are known.
+"""Read JSON Lines in blocks, as Arrow tables with known column types.
 
-Arrow's reader is ten times as fast as Python's and, told what each column holds, as strict: whatever is not as it is
-known to be it refuses, without a word on which line. So it is asked first, and where it refuses, or could have taken
-for rows what are no lines of one object each, `json_lines` reads the same lines and says what is wrong with them.
+Arrow's reader is ten times as fast as Python's and, with explicit types, as strict: it rejects all other values, but
+does not report the line. So Arrow reads a block first. If it rejects the block, or if the block may not have one object
+per line, `json_lines` reads the same lines and reports the error.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FIRST_BLOCK, _BLOCK = 1 << 18, 1 << 21
-"""Bytes that are read at once: from the first block Python learns the kinds, so it is small."""
+"""Bytes per block. The first block is small, because Python infers the types from it."""
 
 
 class Block:
-    """Some lines of a file, from line `first` on."""
+    """Some lines of a file, starting at line `first`."""
 
     def __init__(self, path: Path, first: int, content: bytes) -> None:
         self._path, self._first, self._content = path, first, content
 
     def __len__(self) -> int:
-        """Return how many lines there are at most."""
+        """Return the maximum number of rows."""
         return self._content.count(b"\n") + 1
 
     def rows(self) -> Iterator[tuple[str, dict[str, object]]]:
-        """Yield the rows with their `file:line`, as `json_lines.read` does, which see for what it raises."""
+        """Yield the rows with their `file:line`, with the errors of `json_lines.read`."""
         yield from parsed(self._path, decoded_lines(self._path, self._first, io.BytesIO(self._content)))
 
     def table(self, schema: pa.Schema) -> pa.Table | None:
-        """Return the lines as a table; None where that is not what they are, or cannot be known to be."""
+        """Return the lines as a table, or None if they do not fit the schema or may not be one object per line."""
         import pyarrow as pa
         import pyarrow.json
 
         content = self._content.replace(b"\r\n", b"\n").rstrip(b"\n")
-        # With nothing but `}` before and `{` behind a line's end, an object cannot go on beyond it: so there is at
-        # least one on each line, and as many objects as lines are one on each.
+        # If only `}` precedes and only `{` follows each line end, no object spans two lines. So each line has at least
+        # one object, and if the counts are equal, exactly one.
         if not content.startswith(b"{") or not content.endswith(b"}"):
             return None
         num_lines = content.count(b"\n") + 1
@@ -63,13 +63,13 @@ class Block:
 
 
 def read_blocks(path: Path) -> Iterator[Block]:
-    """Yield the lines of a file, many at a time. Raises DataError where the file cannot be read."""
+    """Yield the lines of a file in blocks. Raise DataError if the file cannot be read."""
     for first, content in blocks(path, _FIRST_BLOCK, _BLOCK):
         yield Block(path, first, content)
 
 
 def arrow_schema(kinds: Mapping[str, Kind]) -> pa.Schema | None:
-    """Return the columns' types in Arrow; None where one of them has none: text here and a list there."""
+    """Return the columns' Arrow types, or None if Arrow has none for a column, e.g. text mixed with lists."""
     import pyarrow as pa
 
     types = {name: _arrow_type(kind) for name, kind in kinds.items()}

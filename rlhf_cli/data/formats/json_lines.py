@@ -1,4 +1,4 @@
-"""Reads JSON Lines: one object a line; blank lines are passed over."""
+"""Read JSON Lines: one object per line; blank lines are skipped."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rlhf_cli.errors import DataError, Prose
 
 
 def read(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the rows of a JSONL file with their `file:line`. Raises DataError at the first line that is no object."""
+    """Yield the rows of a JSONL file with their `file:line`. Raise DataError at the first line that is not an object."""
     yield from parsed(path, numbered_lines(path))
 
 
 def parsed(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the rows of numbered lines of a file, as `read` does."""
+    """Yield the rows of numbered lines of a file, like `read`."""
     for number, line in lines:
         if line.strip():
             where = f"{path}:{number}"

@@ -1,4 +1,4 @@
-"""Reads a JSON file that is one list of objects."""
+"""Read a JSON file that is one list of objects."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _EXPECTED = 'a list of objects, such as [{"prompt": "..."}]'
 
 
 def read(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the rows with their place, `file: item 3` (from 1; a parsed JSON value no longer knows its line).
+    """Yield the rows with their place, `file: item 3` (from 1; a parsed JSON value has no line number).
 
-    Raises DataError where the file is no list of objects.
+    Raise DataError if the file is not a list of objects.
     """
     text = "".join(line for _, line in numbered_lines(path))
     if not text.strip():

@@ -1,4 +1,4 @@
-"""Reads schema, row count and first rows of Parquet from the file's footer, without the rest."""
+"""Read schema, row count and first rows of a Parquet file without reading the rest."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[dict[str, object]], int]:
-    """Return `(columns, first rows, number of rows of all files)`; of first rows there are at most `limit`.
+    """Return `(columns, first rows, number of rows of all files)`, with at most `limit` first rows.
 
-    Raises DataError on a file that is not Parquet and on files whose columns or types differ.
+    Raise DataError on a file that is not Parquet and on files whose columns or types differ.
     """
-    # Here, not above: `rlhf check` needs no Arrow where no Parquet is read.
+    # Imported here, because `rlhf check` needs Arrow only for Parquet.
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,7 +1,7 @@
-"""Generates embedded worlds: small tasks of which everything is known, of any size, the same rows for the same seed.
+"""Generate embedded worlds: small, fully known tasks of any size, with the same rows for the same seed.
 
-A world is a module with `generate(num_rows, seed, **args)`; the first n rows do not depend on `num_rows`. Where a tiny
-model is to be warm-started for it, it also has `demonstrations(num_rows, seed, **args)`: texts good and bad.
+A world is a module with `generate(num_rows, seed, **args)`; the first n rows do not depend on `num_rows`. A world for
+warm-starting a tiny model also has `demonstrations(num_rows, seed, **args)`: good and bad texts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ DEFAULT_NUM_ROWS = 1000
 
 @dataclass(frozen=True)
 class World:
-    """A world that is known by its generators. Each takes `(num_rows, seed, **args)` and returns that many rows.
+    """The generators of a world. Each takes `(num_rows, seed, **args)` and returns that many rows.
 
-    `demonstrations` is None for a world that has none.
+    `demonstrations` is None for a world without them.
     """
 
     generate: Callable[..., Sequence[Mapping[str, object]]]
@@ -41,10 +41,10 @@ WORLDS = {
 def generate(
     world: str, args: Mapping[str, object], *, seed: int, name: str = "data", limit: int | None = None
 ) -> list[dict[str, object]]:
-    """Return the rows of a world; `num_rows` (1000) and `seed` (that of the call) may be among `args`.
+    """Return the rows of a world; `args` may contain `num_rows` (1000) and `seed` (that of the call).
 
-    limit: at most so many, the same as the first of all; None for no limit. name: config key for messages. Raises
-    DataError for an unknown world, an unknown argument and a value that it cannot take.
+    limit: the maximum number of first rows; None for no limit. name: config key for messages. Raise DataError for an
+        unknown world, an unknown argument and an invalid value.
     """
     checked = _checked(world, args, name)
     count = num_rows(world, args, name=name)
@@ -53,15 +53,15 @@ def generate(
     try:
         return [dict(row) for row in WORLDS[world].generate(**checked)]
     except DataError as error:
-        # The world knows its argument's name, we know the key above it.
+        # The world knows its argument's name; we know the config key above it.
         error.where = f"{name}.args.{error.where}"
         raise
 
 
 def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[dict[str, str]]:
-    """Return rows of `prompt` and `completion`, good and bad, to warm a model up for a world.
+    """Return rows of `prompt` and `completion`, good and bad, to warm-start a model for a world.
 
-    name: config key for messages. Raises DataError for an unknown world and for one without demonstrations.
+    name: config key for messages. Raise DataError for an unknown world and for one without demonstrations.
     """
     able = [other for other, made in WORLDS.items() if made.demonstrations is not None]
     if world not in able:
@@ -78,9 +78,9 @@ def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[d
 
 
 def num_rows(world: str, args: Mapping[str, object], *, name: str = "data") -> int:
-    """Return how many rows `generate` gives without a limit. Raises as `generate` does."""
+    """Return how many rows `generate` gives without a limit. Raise like `generate`."""
     count = _checked(world, args, name).get("num_rows", DEFAULT_NUM_ROWS)
-    assert isinstance(count, int)  # as the generator's signature has it
+    assert isinstance(count, int)  # by the generator's signature
     if count < 1:
         raise DataError("a world without rows", where=f"{name}.args.num_rows", got=count, expected="1 or more")
     return count
@@ -93,7 +93,7 @@ def with_columns(sets: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _checked(world: str, args: Mapping[str, object], name: str) -> dict[str, object]:
-    """Return a copy of `args`, every name and type held against the generator's signature."""
+    """Return a copy of `args` after checking names and types against the generator's signature."""
     if world not in WORLDS:
         raise DataError(
             f"no world named {world!r}",

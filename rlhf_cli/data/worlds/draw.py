@@ -1,4 +1,4 @@
-"""Draws from a pool without repeating anything until all of it was drawn."""
+"""Draw from a pool without repetition until it is exhausted."""
 
 from __future__ import annotations
 

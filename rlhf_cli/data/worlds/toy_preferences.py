@@ -1,7 +1,7 @@
-"""Generates preferences over answers to sums, in a world whose true reward is known.
+"""Generate preferences over answers to sums, in a world with a known true reward.
 
-A reward model learns from (chosen, rejected); `true_score` says what it should have learnt. A policy trained on the
-reward model can be held against it: where the learnt reward still rises and the true one falls is over-optimisation.
+A reward model learns from (chosen, rejected); `true_score` is what it should learn. A policy trained on the reward
+model is over-optimised if the learnt reward still rises while the true one falls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def true_score(prompt: str, completion: str) -> float:
     """
     addends = re.match(r"([0-9]+)\+([0-9]+)=", prompt)
     numbers = re.findall(r"[0-9]+", completion)
-    # Compared as text: int() of a number a model wrote may be arbitrarily long.
+    # Compare as text, because a number written by a model may be arbitrarily long for int().
     total = str(int(addends[1]) + int(addends[2])) if addends else None
     right = numbers == [total]
     concise = re.fullmatch(r"[0-9]+", completion.strip()) is not None
@@ -42,7 +42,7 @@ def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, st
     the sum in bare digits, the best answer there is.
     """
     rng = Random(seed)
-    # A stream of its own, so that the pairs are those of toy_sums and the first n rows do not depend on num_rows.
+    # A separate random stream, so that the pairs are those of toy_sums and the first n rows do not depend on num_rows.
     style = Random(rng.getrandbits(64))
     rows: list[dict[str, str | float]] = []
     for a, b in draw_pairs(num_rows, max_value, rng):

@@ -1,7 +1,7 @@
-"""Generates the task of two speakers in one completion: `A and B:` wants `A: 4`, a line break, `B: 7`.
+"""Generate the task of two speakers in one completion: `A and B:` wants `A: 4`, a line break, `B: 7`.
 
-It is credit assignment in small: parts of one completion belong to different parties, so a reward may go to the tokens
-of one of them only (say, of the one who names the larger number).
+It is a small credit-assignment task: parts of one completion belong to different speakers, so a reward may go to the
+tokens of one of them only (for example the one with the larger number).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SLOPPY = ("{a} {x} {b} {y}", "{a}: {x}, {b}: {y}", "{a}: {x}", "{a}={x}\n{b}={y
 def generate(num_rows: int, seed: int, max_value: int = 9) -> list[dict[str, str | int]]:
     """Return rows of `prompt` ("A and B:"), `speaker_a`, `speaker_b` and `max_value`, the largest number allowed.
 
-    Raises DataError for max_value < 1.
+    Raise DataError for max_value < 1.
     """
     check_max_value(max_value)
     return [
@@ -29,8 +29,8 @@ def generate(num_rows: int, seed: int, max_value: int = 9) -> list[dict[str, str
 def demonstrations(num_rows: int, seed: int, max_value: int = 9, sloppy_fraction: float = 0.5) -> list[dict[str, str]]:
     """Return rows of `prompt`, `completion` without an end-of-text token, with random numbers in 0..max_value.
 
-    A share `sloppy_fraction` of the completions is in a form that `rewards.toy.score_speakers` does not read as two
-    lines. Raises DataError for max_value < 1 and for a share outside [0, 1].
+    A share `sloppy_fraction` of the completions has a form that `rewards.toy.score_speakers` does not parse as two
+    lines. Raise DataError for max_value < 1 and for a share outside [0, 1].
     """
     check_max_value(max_value)
     check_fraction("sloppy_fraction", sloppy_fraction)

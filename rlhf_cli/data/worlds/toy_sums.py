@@ -1,6 +1,6 @@
-"""Generates sums of two small numbers: `17+5=` wants `22` and then the end of the text.
+"""Generate sums of two small numbers: `17+5=` wants `22` and then the end of the text.
 
-It is the verifiable task in small. A reward can tell apart: right or wrong, concise or wordy, ended or rambling on.
+It is a small verifiable task. A reward can distinguish right or wrong, concise or wordy, ended or rambling on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OFFSETS = (-10, -2, -1, 1, 2, 10)
 def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | int]]:
     """Return rows of `prompt` ("17+5="), `answer` ("22"), `a`, `b`; both addends in 0..max_value.
 
-    No pair (a, b) comes twice before all (max_value + 1)^2 of them came once.
+    No pair (a, b) is repeated before all (max_value + 1)^2 pairs were drawn.
     """
     return [
         {"prompt": f"{a}+{b}=", "answer": str(a + b), "a": a, "b": b}
@@ -35,7 +35,7 @@ def demonstrations(
     check_fraction("wrong_fraction", wrong_fraction)
     check_fraction("wordy_fraction", wordy_fraction)
     rng = Random(seed)
-    # A stream of its own, so that the pairs do not depend on the two shares.
+    # A separate random stream, so that the pairs do not depend on the two shares.
     style = Random(rng.getrandbits(64))
     rows = []
     for a, b in draw_pairs(num_rows, max_value, rng):
@@ -47,7 +47,7 @@ def demonstrations(
 
 
 def draw_pairs(count: int, max_value: int, rng: Random) -> list[tuple[int, int]]:
-    """Return `count` pairs of addends, none repeated before all were drawn. Raises DataError for max_value < 1."""
+    """Return `count` pairs of addends, none repeated before all were drawn. Raise DataError for max_value < 1."""
     check_max_value(max_value)
     side = max_value + 1
     return [divmod(index, side) for index in without_repeats(side * side, count, rng)]
