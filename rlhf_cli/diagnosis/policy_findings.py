@@ -34,7 +34,7 @@ _NOT_NOTHING = 0.2
 
 
 def kl(log: Log, setup: RunSetup) -> Iterator[Seen]:
-    """Yield a finding if the per-token KL from the reference is large or grows faster and faster; metric policy_ref."""
+    """Yield a finding if the per-token KL from the reference (kl/k1_policy_ref) is large or grows faster and faster."""
     kind = "kl"
     curve = log.first_of("kl/k1_policy_ref", "kl")
     if few := too_few(kind, curve, ENOUGH):

@@ -31,7 +31,9 @@ _NEVER = 0.01
 """A gate that is open for less than one row in a hundred counts as closed: a usual batch has no such row."""
 _MANY_ERRORS, _SOME_ERRORS = 0.1, 0.02
 _SOME_TIMEOUTS = 0.01
-"""A tenth of the share at which guards.max_error_share ends a run: failing rows are not missing at random."""
+"""The limits for errors are half and a tenth of guards.max_error_share, which ends a run. Failing rows are not missing
+at random.
+"""
 
 
 def reward_errors(log: Log, setup: RunSetup) -> Iterator[Seen]:

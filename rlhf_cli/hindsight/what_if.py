@@ -20,7 +20,7 @@ from rlhf_cli.hindsight.stored_rounds import StoredRound, StoredRounds
 REPLAYED = 1e-4
 """Tolerance between the stored advantages and those of the run's own settings, in units of 1 or of the largest."""
 _EXACT = 1e-6
-"""Tolerance for equal advantages: without a KL part, and unchanged."""
+"""Tolerance for equal advantages: below it, the KL has no part in them and a row does not count as moved."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rlhf_cli.errors import DataError, Prose
 
 
 def read(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the rows of a JSONL file with their `file:line`. Raise DataError at the first line that is not an object."""
+    """Yield the rows of a JSONL file with their `file:line`. Raise DataError at the first line that is no object."""
     yield from parsed(path, numbered_lines(path))
 
 
