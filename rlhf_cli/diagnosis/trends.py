@@ -91,7 +91,7 @@ def trend(curve: Curve) -> Trend | None:
 @lru_cache(maxsize=1024)
 def _quantile(freedom: int, alpha: float) -> float:
     """Return the value that Student's t with `freedom` degrees of freedom exceeds with probability `alpha`."""
-    from scipy.special import stdtrit  # half a second where nothing else has loaded it
+    from scipy.special import stdtrit  # takes half a second if not yet imported
 
     return float(stdtrit(max(1, freedom), 1.0 - alpha))
 

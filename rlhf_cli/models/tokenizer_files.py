@@ -83,7 +83,7 @@ class TokenizerFiles:
 
     @cached_property
     def _fast(self) -> Tokenizer | None:
-        from tokenizers import Tokenizer  # a compiled library of its own; only who counts pays for it
+        from tokenizers import Tokenizer  # a compiled library, imported only to count tokens
 
         file = self.folder / "tokenizer.json"
         if not file.is_file():
