@@ -123,7 +123,7 @@ def both_sides(
     why = before.why or after.why
     error: float | None = None
     if was is not None:
-        logged = torch.tensor([value or 0.0 for value in stored.numbers("advantage")], dtype=torch.float32)
+        logged = torch.tensor([value or 0.0 for value in stored.numbers("advantage")])
         error = _distance(logged, was)
         if error > _EXACT and old.recipe.kl_coef and not old.recipe.is_normalized:
             penalty = _penalty(logged - was, before, old.recipe.num_generations)
