@@ -84,10 +84,11 @@ def refusals_are_watched() -> None:
 
 
 @pytest.fixture(autouse=True)
-def what_is_suggested_helps(refusals_are_watched: None) -> Iterator[None]:
+def what_is_suggested_helps(refusals_are_watched: None, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test whose refusals suggest what does not help; a module with MADE_UP_HINTS writes hints of its own."""
     WRONG.clear()
     yield
-    assert not WRONG, "\n".join(WRONG)
+    assert not WRONG or getattr(request.module, "MADE_UP_HINTS", False), "\n".join(WRONG)
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ def _checkpoint(run: RunFolder, step: int) -> Path:
 
 def _unfinished(run: RunFolder, state: str, step: int) -> RunError:
     there = [number for number, _ in checkpoints_in(run.checkpoints)]
-    newest = f"; rlhf export {run.shown} --checkpoint {there[-1]} takes what there is" if there else ""
+    newest = f", or rlhf export {run.shown} --checkpoint {there[-1]}" if there else ""
     return RunError(
         "this run has not finished, so its model is not what was asked for",
         where=str(run.path),

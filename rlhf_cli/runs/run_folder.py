@@ -162,7 +162,11 @@ def refuse_links(folder: Path) -> None:
     """
     inside = folder.resolve()
     links = (Path(root, name) for root, below, files in os.walk(folder) for name in (*below, *files))
-    found = [link for link in links if link.is_symlink() and not link.resolve().is_relative_to(inside)]
+    found = [
+        link
+        for link in links
+        if link.is_symlink() and not link.resolve().is_relative_to(inside) and not _is_a_log_of_wandb(folder, link)
+    ]
     if found:
         shown = [f"{link.relative_to(folder)} -> {os.readlink(link)}" for link in found]
         raise RunError(
@@ -172,6 +176,12 @@ def refuse_links(folder: Path) -> None:
             expected="files and folders of its own",
             hint=f"rm {shlex.quote(str(found[0]))} && cp -r ... {shlex.quote(str(found[0]))}",
         )
+
+
+def _is_a_log_of_wandb(folder: Path, link: Path) -> bool:
+    """Return whether a link is a log in a run of wandb's: wandb links to its cache, and a resumed run has new ones."""
+    parts = link.relative_to(folder).parts
+    return len(parts) == 4 and (parts[0], parts[2]) == ("wandb", "logs")
 
 
 def _instead(path: Path) -> str:

@@ -227,7 +227,7 @@ def test_pairs_that_teach_nothing() -> None:
         f"{MINE}, rows 2, 3 (the first row is 1)",
         "identical answers: row 2\nempty answers: row 3\nrow 2: chosen 'same', rejected 'same'",
         "two answers that differ, both with something in them",
-        "reward_model.on_bad_pair=drop leaves such pairs out and counts them",
+        "reward_model.on_bad_pair=drop",
     )
     assert fields(no_pair_left(["identical_answers", "", "empty_answers", "empty_answers"], name=MINE))[:3] == (
         "no pair is left to learn from", MINE, "2 with empty answers, 1 with identical answers",

@@ -13,7 +13,7 @@ MODULES = structure.modules()
 FILES = structure.file_graph(MODULES)
 ROOMS = structure.room_graph(FILES)
 TESTS = sorted((structure.ROOT / "tests").rglob("*.py"))
-MOST_LINES = 300
+MOST_LINES = 500
 
 MUST_NOT_KNOW = {
     "numerics": set(ROOMS) - {"json_values"},

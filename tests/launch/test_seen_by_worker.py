@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.launch.seen_by_worker import _ways, said_of
+from rlhf_cli.launch.seen_by_worker import said_of, ways_of
 from rlhf_cli.tables.pass_modes import Passes, RowAttention
 
 
@@ -35,6 +35,6 @@ def test_a_gpu_that_could_be_faster_is_told_of(device: str, why: str | None, lin
 
 
 def test_the_provenance_says_how_packed_rows_attend() -> None:
-    assert _ways(trainer_on("cuda", None))["attention"] == "all rows at once (torch's varlen_attn)"
-    assert _ways(trainer_on("cpu", "the device is cpu"))["attention"] == "a row each (SDPA): the device is cpu"
-    assert "attention" not in _ways(trainer_on("cuda", None, mode="trimmed"))
+    assert ways_of(trainer_on("cuda", None))["attention"] == "all rows at once (torch's varlen_attn)"
+    assert ways_of(trainer_on("cpu", "the device is cpu"))["attention"] == "a row each (SDPA): the device is cpu"
+    assert "attention" not in ways_of(trainer_on("cuda", None, mode="trimmed"))

@@ -21,6 +21,8 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import read_status
 from tests.support.one_rank import FakeTrainer, raising, write_checkpoint
 
+MADE_UP_HINTS = True
+
 Ranked = Callable[..., FakeTrainer]
 
 
@@ -79,7 +81,7 @@ class TestGood:
         assert not list(folder.path.glob("failure-*"))
         assert fake.closed == 1
         watching = ["WatchCompletionEnds", "SayFindings", "MirrorCompletions", "PruneCompletions"]
-        shown = ["Recorder", "ShowProgress", *watching]
+        shown = ["Recorder", "RecordWays", "ShowProgress", *watching]
         assert fake.callbacks == ["ShortHistory", "KeepPulse", *shown, "StopBetweenSteps"]
         assert fake.began_at is None
 

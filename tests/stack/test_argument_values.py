@@ -18,6 +18,8 @@ from rlhf_cli.stack.annotation_words import complaint, in_words
 from rlhf_cli.stack.argument_values import _hint, anchored
 from rlhf_cli.stack.reward_functions import resolve
 
+MADE_UP_HINTS = True
+
 KEY = "rewards.mine.args"
 OURS = "rlhf_cli.rewards."
 OWN = """
@@ -28,7 +30,6 @@ from typing import Annotated, Callable, Literal, Optional
 import decimal
 from pydantic import AfterValidator, Field
 from rlhf_cli.rewards.checked_arguments import refused_by
-
 
 def even(value: int) -> int:
     if value % 2:

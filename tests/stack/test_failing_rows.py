@@ -13,6 +13,8 @@ from rlhf_cli.stack.gates import Gate
 from rlhf_cli.stack.reward_batch import by_row, token_ids
 from rlhf_cli.stack.reward_stack import RewardStack
 
+MADE_UP_HINTS = True
+
 BATCH: dict[str, Any] = {
     "prompts": ["zero", "one", "two", "three"],
     "completions": ["w", "x", "y", "z"],
@@ -99,8 +101,8 @@ def test_a_failure_that_ends_the_run_in_full(call: FailedCall, whose: str, got: 
     kept: list[FailedCall] = []
     lines = [
         "rlhf replay  # fails in the same way, without training",
-        "rewards.b.on_error=exclude keeps the run alive",
-        "rewards.b.timeout_s gives it longer, or off",
+        "rewards.b.on_error=exclude  # keeps the run alive",
+        "rewards.b.timeout_s=off  # or a number of seconds",
     ]
     for replay, told in (("rlhf replay", lines[:hints]), (None, lines[1:hints])):
         with pytest.raises(RewardFailed) as caught:

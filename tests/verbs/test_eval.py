@@ -20,6 +20,9 @@ from tests.support.golden_reward_model import save_golden_reward_model
 from tests.support.tolerances import MODEL
 
 Said = pytest.CaptureFixture[str]
+MADE_UP_HINTS = True  # a model or run folder with a bare name is taken for prose
+
+
 ROWS = [
     {"prompt": "q:", "chosen": "x", "rejected": "y", "subset": "a"},
     {"prompt": "q:", "chosen": "y", "rejected": "x", "subset": "b"},

@@ -14,6 +14,9 @@ from rlhf_cli.json_shapes.shapes_of_verbs import SHAPES
 from rlhf_cli.numerics.intervals import pass_at_k
 from tests.support.small_runs import SMALL
 
+MADE_UP_HINTS = True  # a model or run folder with a bare name is taken for prose
+
+
 REWARDS = '''
 def many(completion_ids, **kwargs):
     """Anything that differs between the answers of a model that has learned nothing."""

@@ -57,7 +57,7 @@ def test_all_of_the_newest_experiment(runs: None, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("verb", [*ON_ONE, *ON_A_MODEL, *ON_ALL])
 def test_negative_control_where_there_is_none(place: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
-    assert hint(capsys, verb).startswith(f"{FIRST}, then rlhf {verb} run:quickstart")
+    assert hint(capsys, verb).startswith(f"{FIRST} && rlhf {verb} run:quickstart")
 
 
 @pytest.mark.parametrize("verb", ["why", "compare", "report", "verify", "resume", "reproduce", "sync"])
