@@ -54,6 +54,7 @@ def test_a_metric_that_no_run_logs_is_told(place: Path) -> None:
     with pytest.warns(UserWarning, match="no run logs the metric 'entorpy'") as caught:
         loaded = rlhf_cli.load_runs("a", metrics=["reward", "entorpy"])
     assert len(caught) == len(loaded.problems) == 1
+    assert caught[0].filename == __file__  # the warning points at the line that asked
     problem = loaded.problems[0]
     assert (problem.hint, problem.got) == ("entropy", "metrics=['reward', 'entorpy']")
     assert problem.expected == "some of reward, entropy"
