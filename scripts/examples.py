@@ -125,7 +125,7 @@ def offsets() -> Iterator[str]:
 
 def spans() -> Iterator[str]:
     """A span over three of four tokens."""
-    yield "| the span `(0, 3, 1.5)` of `1+2=`, a token a character | its tokens |"
+    yield "| the span `(0, 3, 1.5)` of `1+2=`, one token per character | its tokens |"
     yield "|---|---|"
     places = [(place, place + 1) for place in range(4)]
     yield f"| `spread: last` | {numbers(place_spans([(0, 3, 1.5)], places, spread='last'))} |"
