@@ -138,7 +138,7 @@ def _train(
     from transformers.utils import logging as transformers_logging
 
     from rlhf_cli.assemble.trainer import assemble
-    from rlhf_cli.launch.bounded_growth import PruneCompletions, ShortHistory
+    from rlhf_cli.launch.bounded_growth import PruneCompletions, ShortHistory, early_collection
     from rlhf_cli.launch.callbacks import Recorder, RecordWays, ShowProgress
     from rlhf_cli.launch.completion_ends import WatchCompletionEnds
     from rlhf_cli.launch.mirror_callback import MirrorCompletions
@@ -195,6 +195,7 @@ def _train(
         timed_on_device(trainer, profiled),
         profiled_calls(wanted=is_main and track.profiling) as calls,
         tracked(mirror, folder, timings=calls.taken, goes_on_from=start, recorded_to=recorded_to),
+        early_collection(),
     ):
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
