@@ -1,0 +1,196 @@
+"""What PPO makes of a rollout, its shares and its metrics, from tensors alone: against loops over lists, row by row."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_cli.tables.kl_forms import MAX_RELATIVE_ERROR
+from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
+from rlhf_cli.trainers.ppo.rollout import PpoSettings, Rollout, advantages_of, rollout_metrics, rollout_shares
+from rlhf_cli.trainers.ppo.valued_places import has_value, laid_out, whole_rows
+from tests.support.ppo_by_hand import gae_of, whitened
+
+LENGTHS, WIDTH, NAMES = (4, 1, 3, 0), 5, ("a", "b")
+"""Tokens of four rows; the last was left out."""
+ON = torch.tensor([True, False, False, True])
+"""Rows whose return goes on with the critic's value, a row that was left out among them."""
+SETTINGS = PpoSettings(gamma=0.9, gae_lambda=0.8)
+ONE: Any = SimpleNamespace(reduce=lambda sums, reduction: {"sum": sums}[reduction])
+"""An accelerator of one rank."""
+
+
+def rollout(**changed: Any) -> Rollout:
+    """Random numbers everywhere, also where there is no action: nobody may read those."""
+    draws = torch.Generator().manual_seed(1)
+    logps, ref_logps, values = torch.randn(3, len(LENGTHS), WIDTH, generator=draws)
+    is_action = torch.arange(WIDTH) < torch.tensor(LENGTHS).unsqueeze(1)
+    scores = torch.randn(2, len(LENGTHS), WIDTH, generator=draws).where(is_action, 0.0)
+    last = torch.randn(len(LENGTHS), generator=draws)
+    given = Rollout(is_action, scores, values, last, ON, logps, ref_logps)
+    return replace(given, **changed)
+
+
+def rows_of(one: Rollout, kl_coef: float) -> list[dict[str, Any]]:
+    """Each row's numbers as lists of its own length."""
+    found = []
+    for row, length in enumerate(LENGTHS):
+        cut: Any = {
+            name: getattr(one, name)[row, :length].double().tolist() for name in ("values", "logps", "ref_logps")
+        }
+        kl = [p - q for p, q in zip(cut["logps"], cut["ref_logps"], strict=True)]
+        scores = one.scores[:, row, :length].double().tolist()
+        last = float(one.last_values[row]) if ON[row] else 0.0
+        found.append({**cut, "kl": kl, "scores": scores, "penalty": [-kl_coef * nats for nats in kl], "last": last})
+    return found
+
+
+def gae(rewards: list[float], values: list[float], last: float) -> list[float]:
+    return gae_of(rewards, values, last, SETTINGS.gamma, SETTINGS.gae_lambda) if rewards else []
+
+
+def expected_raw(rows: list[dict[str, Any]]) -> list[list[float]]:
+    found = []
+    for row in rows:
+        rewards = [sum(parts) for parts in zip(*row["scores"], row["penalty"], strict=True)]
+        found.append(gae(rewards, row["values"], row["last"]))
+    return found
+
+
+def assert_same(found: torch.Tensor, expected: list[list[float]]) -> None:
+    padded = torch.zeros(len(LENGTHS), WIDTH, dtype=torch.float64)
+    for row, values in enumerate(expected):
+        padded[row, : len(values)] = torch.tensor(values, dtype=torch.float64)
+    torch.testing.assert_close(found.double(), padded, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("where", "coef"), [("reward", 0.3), ("loss", 0.3), ("none", 0.3)])
+@pytest.mark.parametrize("whitens", [True, False])
+def test_advantages_and_returns(where: str, coef: float, *, whitens: bool) -> None:
+    one, kl = rollout(), KlPenalty(where, coef)
+    rows = rows_of(one, coef if where == "reward" else 0.0)
+    found = advantages_of(one, replace(SETTINGS, whiten_advantages=whitens), kl, lambda sums: sums)
+    raw = expected_raw(rows)
+    assert_same(found.raw, raw)
+    assert_same(found.used, whitened(raw) if whitens else raw)
+    returns = [[a + v for a, v in zip(one, row["values"], strict=True)] for one, row in zip(raw, rows, strict=True)]
+    assert_same(found.returns, returns)
+    assert_same(found.kl_reward, [row["penalty"] for row in rows])
+
+
+def test_without_a_reference_nothing_is_taken() -> None:
+    one = rollout(ref_logps=None)
+    found = advantages_of(one, SETTINGS, KlPenalty("reward", 0.3), lambda sums: sums)
+    assert not found.kl_reward.any()
+    assert one.kl_tokens(torch.sub) is None
+    assert rollout(logps=None).kl_tokens(torch.sub) is None
+    assert "rewards/kl/advantage_share" not in rollout_shares(one, found, SETTINGS, NAMES, lambda sums: sums)
+
+
+def test_shares_are_of_what_each_part_would_be_alone() -> None:
+    one, kl = rollout(), KlPenalty("reward", 0.3)
+    advantages = advantages_of(one, SETTINGS, kl, lambda sums: sums)
+    rows = rows_of(one, 0.3)
+    parts = {name: [row["scores"][place] for row in rows] for place, name in enumerate(NAMES)}
+    parts["kl"] = [row["penalty"] for row in rows]
+    alone = {
+        name: [value for rewards in of for value in gae(rewards, [0.0] * len(rewards), 0.0)]
+        for name, of in parts.items()
+    }
+    alone["value"] = [
+        value for row in rows
+        for value in gae([0.0] * len(row["values"]), row["values"], row["last"])
+    ]  # fmt: skip
+    used = [value for row in whitened(expected_raw(rows)) for value in row]
+    energy = sum(sum(values) * of for *values, of in zip(*alone.values(), used, strict=True))
+    expected = {
+        f"rewards/{name}/advantage_share": sum(part * of for part, of in zip(values, used, strict=True)) / energy
+        for name, values in alone.items()
+    }
+    assert rollout_shares(one, advantages, SETTINGS, NAMES, lambda sums: sums) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("where", ["reward", "loss", "none"])
+def test_metrics(where: str) -> None:
+    one, kl = rollout(), KlPenalty(where, 0.3)
+    rows = rows_of(one, 0.3 if where == "reward" else 0.0)
+    advantages = advantages_of(one, SETTINGS, kl, lambda sums: sums)
+    raw = [value for row in expected_raw(rows) for value in row]
+    values = [value for row in rows for value in row["values"]]
+    returns = [a + v for a, v in zip(raw, values, strict=True)]
+    kls, counted = [nats for row in rows for nats in row["kl"]], sum(length > 0 for length in LENGTHS)
+    expected = {
+        "ppo/returns_mean": statistics.fmean(returns), "ppo/returns_std": statistics.stdev(returns),
+        "ppo/values_mean": statistics.fmean(values),
+        "ppo/advantages_mean": statistics.fmean(raw), "ppo/advantages_std": statistics.stdev(raw),
+        "ppo/explained_variance": 1 - statistics.variance(raw) / statistics.variance(returns),
+        "rewards/truncation/bootstrap_value": 0.9 * rows[0]["last"],  # the other that goes on was left out
+    }  # fmt: skip
+    if where != "none":
+        expected["kl/k1_policy_ref"] = statistics.fmean(kls)
+        expected["kl/k3_policy_ref"] = statistics.fmean(math.exp(-nats) - 1 + nats for nats in kls)
+        expected["kl/k1_policy_ref_per_row"] = sum(kls) / counted
+        expected["kl/coef"] = 0.3
+    if where == "reward":
+        penalty = -0.3 * sum(kls) / counted
+        scores = sum(value for row in rows for part in row["scores"] for value in part) / counted
+        expected |= {"rewards/kl/weighted_mean": penalty, "ppo/rlhf_reward": scores + penalty}
+    found = rollout_metrics(one, advantages, SETTINGS, kl, ONE)
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_of_no_row_there_is_no_mean() -> None:
+    nothing = rollout(is_action=torch.zeros(len(LENGTHS), WIDTH, dtype=torch.bool))
+    advantages = advantages_of(nothing, SETTINGS, KlPenalty("reward", 0.3), lambda sums: sums)
+    found = rollout_metrics(nothing, advantages, SETTINGS, KlPenalty("reward", 0.3), ONE)
+    for name in ("kl/k1_policy_ref", "rewards/truncation/bootstrap_value", "ppo/rlhf_reward"):
+        assert math.isnan(found[name])
+
+
+@pytest.mark.parametrize("kl", [0.5, 1.0, 1.1, 1.5, 9.0])
+def test_the_coefficient_follows_the_divergence(kl: float) -> None:
+    """By Ziegler et al.: K' = K (1 + clip(kl / target - 1, -0.2, 0.2) n / horizon)."""
+    penalty = KlPenalty("loss", 0.3, target=1.0, horizon=40)
+    assert MAX_RELATIVE_ERROR == 0.2
+    expected = 0.3 * (1 + min(max(kl - 1, -0.2), 0.2) * 8 / 40)
+    assert penalty.updated(kl, 8).coef == pytest.approx(expected)
+    assert replace(penalty.updated(kl, 8), coef=0.3) == penalty
+    for fixed in (replace(penalty, target=None), replace(penalty, horizon=None)):
+        assert fixed.updated(kl, 8) is fixed
+    assert penalty.updated(math.nan, 8) is penalty
+
+
+@pytest.mark.parametrize(("where", "in_reward", "in_loss"), [("reward", 0.3, 0.0), ("loss", 0.0, 0.3), ("none", 0, 0)])
+def test_a_penalty_counts_once(where: str, in_reward: float, in_loss: float) -> None:
+    penalty = KlPenalty(where, 0.3)
+    assert (penalty.coef_in_reward, penalty.coef_in_loss, penalty.is_used) == (in_reward, in_loss, where != "none")
+    assert (KlPenalty(), PpoSettings()) == (KlPenalty("reward", 0.05, None, None), PpoSettings(1.0, 0.95, True))
+
+
+BATCH: Any = {
+    "prompt_ids": torch.tensor([[0, 0, 5], [0, 6, 7], [0, 0, 8]]),
+    "prompt_mask": torch.tensor([[0, 0, 1], [0, 1, 1], [0, 0, 1]]),
+    "completion_ids": torch.tensor([[11, 12, 0, 0], [13, 0, 0, 0], [0, 0, 0, 0]]),
+    "completion_mask": torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]),
+}
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("may_move", [True, False])
+def test_the_tokens_whose_states_are_valued(*, is_packed: bool, may_move: bool) -> None:
+    """A prompt's last and every token of the completion, row by row, however the rows are laid out."""
+    ids, mask = whole_rows(BATCH)
+    expected_mask = [[True, True, True, False, False], [True, True, False, False, False], [True] + [False] * 4]
+    assert has_value(mask, 4).tolist() == expected_mask
+    inputs, places = laid_out(ids, mask, 4, is_packed=is_packed, may_move=may_move)
+    given: Any = inputs["input_ids"]
+    assert given.flatten()[places].tolist() == [5, 11, 12, 7, 13, 8]
+    if not is_packed:
+        assert given.shape == (3, 4 if may_move else 5)
+        assert inputs["attention_mask"].shape == given.shape  # type: ignore[attr-defined]
