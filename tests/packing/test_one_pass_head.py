@@ -35,7 +35,7 @@ def by_autograd(hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: floa
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize("scale", [1.0, 1 / 0.7, 1 / 1.6])
+@pytest.mark.parametrize("scale", [1.0, 2.0, 1 / 0.7, 1 / 1.6])
 @pytest.mark.parametrize("of", ["both", "log-probabilities", "entropies"])
 def test_values_and_gradients(has_bias: bool, scale: float, of: str) -> None:
     hidden, weight, bias = tensors()
