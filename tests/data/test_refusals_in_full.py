@@ -14,7 +14,7 @@ import pytest
 from rlhf_cli.data import worlds
 from rlhf_cli.data.columns import column_names_after
 from rlhf_cli.data.first_rows import first_rows
-from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.loading import _do_not_mix, load_split
 from rlhf_cli.data.margins import MarginRule, distances, margins, refuse_margins
 from rlhf_cli.data.overlong_prompts import without_overlong
 from rlhf_cli.data.peeking import Preview, peek
@@ -132,6 +132,13 @@ def test_two_sources_that_disagree(file: Callable[..., Source], workplace: Path)
         f"{datasets.Value('int64')}, as in {MINE}",
         "give one of them another name: data.mix.other.rename.other_n=n",
     )
+
+
+def test_sources_that_cannot_be_mixed_for_another_reason() -> None:
+    part, error = datasets.Dataset.from_dict({"a": [1]}), ValueError("no reason")
+    sources = [Source(world="toy_sums", name=MINE), Source(world="toy_sums", name="data.mix.other")]
+    found = fields(_do_not_mix(sources, [part, part], error))
+    assert found == ("the sources cannot be mixed", MINE, error, None, None)
 
 
 def test_a_column_of_two_kinds(file: Callable[..., Source]) -> None:

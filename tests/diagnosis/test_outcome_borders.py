@@ -281,6 +281,9 @@ def test_a_total_that_falls_is_held_against_what_sampling_makes_of_it(rows: floa
         # How many rows there are is not logged: of one an event, 4 a third, chance makes 5 sqrt(2 / 4) = 3.54.
         ({"reward": [4.0] * 4 + [1.0] * 8, "reward_std": [1.0], "rewards/a/mean": [1.0]}, False),
         ({"reward": [4.0] * 4 + [0.0] * 8, "reward_std": [1.0], "rewards/a/mean": [1.0]}, True),
+        # Of half a row a third it is as if there were one: 5 sqrt(2) = 7.07.
+        (total([6.0] * 4 + [0.0] * 8, std=1.0, rows=0.125), False),
+        (total([8.0] * 4 + [0.0] * 8, std=1.0, rows=0.125), True),
     ],
 )
 def test_a_fall_that_needs_no_line(curves: Curves, *, is_plain: bool) -> None:

@@ -53,7 +53,7 @@ def parts(*values: float, each: int = 2) -> list[float]:
         (parts(0, 0, 0, 0.125, 0.25, 0.75), "warning"),
         # At the end less than 0.2 nats: nothing to speak of.
         (parts(0, 0, 0, 0, 0.125, 0.25), "fine"),
-        (parts(0, 0, 0, 0, 0.125, 0.3), "warning"),
+        (parts(0, 0, 0, 0, 0.1, 0.3), "warning"),  # 0.2 in the last third
         (parts(0, 0, 0, 0, 0.125, 0.5)[1:], "fine"),  # eleven events are none to tell a trend by
         (parts(0, 0, 0, 0, 0.125, 0.5), "warning"),
     ],

@@ -222,6 +222,8 @@ def test_redundant_is_told_of_each_pair() -> None:
     assert unseen == "unseen: no correlation of two weighted rewards is logged 20 times"
     bare = {name: values for name, values in alike([0.25, 0.5] * 10).items() if not name.endswith("/std")}
     assert "a and b: 0.38 over all rows" in told(bare, kind="redundant")  # the median, without deviations
+    fewer = told(alike([0.25] * 19 + [0.75], std=[0.5] * 19), kind="redundant")
+    assert "a and b: 0.25 over all rows" in fewer  # of the last event no deviation is known
     bare["rewards/correlation/a/b"] = [0.95] * 20
     assert "a and b: 0.95 over all rows from step 11 on; they vary little" in told(bare, kind="redundant")
 

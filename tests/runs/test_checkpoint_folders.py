@@ -88,6 +88,11 @@ class TestCommit:
         monkeypatch.setattr(module.mmap, "mmap", no_such_device)
         assert (commit(staged(tmp_path, 7)) / MANIFEST).read_bytes() == mapped
 
+    def test_no_file_stays_open(self, tmp_path: Path) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        whole(tmp_path, 1, 2, 3)
+        assert len(os.listdir("/proc/self/fd")) == before
+
     def test_an_older_one_of_that_name_is_replaced(self, tmp_path: Path) -> None:
         commit(staged(tmp_path, 7, b"old and longer"))
         final = commit(staged(tmp_path, 7, b"new"))
