@@ -6,6 +6,8 @@ import csv
 import itertools
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,15 @@ def test_a_csv_column_is_typed_only_where_every_cell_is_written_so(pair: tuple[s
     else:
         expected = [cell or None for cell in pair]
     assert list(map(repr, values)) == list(map(repr, expected))
+
+
+def test_a_cell_may_be_as_long_as_a_completion(workplace: Path) -> None:
+    """Python's own limit is 128 KiB, and it is set when the reader is imported."""
+    (workplace / "t.csv").write_text("a,b\n" + "x" * 200_000 + ",1\n")
+    code = "import sys; from pathlib import Path; from rlhf_cli.data.formats.csv_table import read; "
+    code += "print([len(row['a']) for _, row in read(Path('t.csv'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[200000]\n"
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 4, 5, 9, 20])

@@ -239,7 +239,10 @@ def test_pairs_that_teach_nothing() -> None:
     assert fields(no_pair_left(["identical_answers", "", "empty_answers", "empty_answers"], name=MINE))[:3] == (
         "no pair is left to learn from", MINE, "2 with empty answers, 1 with identical answers",
     )  # fmt: skip
-    assert no_pair_left([], name=MINE).got == "0 rows"
+    nothing = no_pair_left([], name=MINE)
+    assert nothing.got == "0 rows"
+    assert nothing.hint is not None
+    assert "reward_model.on_bad_pair" in nothing.hint
 
 
 def test_a_missing_column() -> None:
