@@ -32,13 +32,13 @@ test: $(STAMP)  ## style, types and the fast tests
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-processes: $(STAMP)  ## the tests that train in several processes, as CI runs them, too
-	$(BIN)/pytest -m 'processes and not slow' tests/launch tests/machines tests/sweeps tests/agents
+	$(BIN)/pytest -m 'processes and not slow' tests/launch tests/sweeps tests/agents
 
 test-slow: $(STAMP)  ## the tests that take minutes each
 	$(BIN)/pytest -m slow
 
 test-slurm: $(STAMP)  ## the tests that bring up a Slurm of this machine (Debian: slurm-wlm, munge)
-	$(BIN)/pytest -m slurm tests/slurm
+	$(BIN)/pytest -m slurm tests/launch/slurm
 
 # DeepSpeed is in an environment of its own over .venv: where it is installed transformers is another one.
 test-strategies: $(STAMP)  ## FSDP 2 and DeepSpeed's ZeRO on the CPU against DDP (needs g++)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlhf_cli.comparison.frames import LoadedRuns, Place
+    from rlhf_cli.analysis.comparison.frames import LoadedRuns, Place
 
 __version__ = "0.1.0"
 
@@ -20,6 +20,6 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
     A place is a run folder, a sweep, a folder of runs or `wandb:entity/project[/group]`; the default is `runs/`.
     `metrics` are the names to read; None reads all. Raises RunError for a place without runs.
     """
-    from rlhf_cli.comparison.frames import load_runs as load  # imports pandas and numpy
+    from rlhf_cli.analysis.comparison.frames import load_runs as load  # imports pandas and numpy
 
     return load(*places, metrics=metrics)

@@ -23,9 +23,9 @@ from typing import NoReturn, TypeAlias
 
 from rlhf_cli.rewards.completion_text import Completion, as_completion, text_of
 from rlhf_cli.rewards.dense import Span
-from rlhf_cli.stack.reward_batch import token_ids
-from rlhf_cli.stack.reward_functions import required_columns, resolve
-from rlhf_cli.stack.token_values import TokenValues, as_token_values, place_spans
+from rlhf_cli.rewards.stack.component import token_ids
+from rlhf_cli.rewards.stack.returned_scores import TokenValues, as_token_values, place_spans
+from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
 
 Value: TypeAlias = float | TokenValues | list[Span] | None
 """A row's reward: a number, None (does not apply), one entry per token, or (start, end, value) spans."""

@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.leave_one_out import leave_one_out
-from rlhf_cli.stack.component import Component
-from rlhf_cli.stack.gates import Gate
-from rlhf_cli.stack.reward_stack import RewardStack
-from rlhf_cli.stack.settling import Settled, settle
-from rlhf_cli.stack.token_rewards import last_token_rewards
-from rlhf_cli.stack.token_values import place_spans
-from rlhf_cli.stack.truncation import Endings, Truncation, with_truncation
-from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
-from rlhf_cli.trainers.ppo.rollout import PpoSettings, Rollout, advantages_of, without_last
+from rlhf_cli.numerics.group_advantages import leave_one_out
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.returned_scores import place_spans
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.rewards.stack.settling import Settled, settle
+from rlhf_cli.rewards.stack.token_offsets import last_token_rewards
+from rlhf_cli.rewards.stack.truncation import Endings, Truncation, with_truncation
+from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings, Rollout, advantages_of, without_last
 
 GROUP = 4
 A, B = [1.0, 0.0, 1.0, 0.0], [0.5, 0.7, 0.1, 0.9]

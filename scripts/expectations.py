@@ -20,15 +20,14 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from rlhf_cli.comparison.metric_columns import MetricColumns, read_columns
+from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, read_columns
+from rlhf_cli.analysis.met_or_missed import outcomes_of
 from rlhf_cli.config.schema.expect_section import Expectation, expectations_of
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.expectations.met_or_missed import outcomes_of
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.json_values import section
-from rlhf_cli.runs.found_runs import runs_in
-from rlhf_cli.runs.run_folder import read_json
-from rlhf_cli.tables.clock_metrics import is_of_the_clock
+from rlhf_cli.runs.run_folder import read_json, runs_in
+from rlhf_cli.tables.metrics import is_of_the_clock
+from rlhf_cli.text.json_values import section
 
 PROBABILITY = 0.995
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rlhf_cli.display.run_end import show_end
 from rlhf_cli.runs.run_folder import open_run
-from rlhf_cli.screen.run_end import show_end
 
 run, out = sys.argv[1:]
 console = Console(record=True, width=92, file=io.StringIO(), force_terminal=True)

@@ -78,17 +78,17 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true")
     options, words = parser.parse_known_args()
 
-    import rlhf_cli.assemble.trainer
+    import rlhf_cli.trainers.assemble.trainer
 
     sample, samples, snapshots = _watched(options.every, options.steps // 2, trace=options.trace)
-    assemble = rlhf_cli.assemble.trainer.assemble
+    assemble = rlhf_cli.trainers.assemble.trainer.assemble
 
     def with_sample(*args: Any, **named: Any) -> Any:
         trainer = assemble(*args, **named)
         trainer.add_callback(sample)
         return trainer
 
-    rlhf_cli.assemble.trainer.assemble = with_sample
+    rlhf_cli.trainers.assemble.trainer.assemble = with_sample
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         kind = _PPO if options.trainer == "ppo" else []
         code = rlhf(["train", *_SMALL, *kind, f"trainer.args.max_steps={options.steps}", f"run.root={folder}", *words])

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.config import compose
-from rlhf_cli.config.noting_loader import NotingLoader
-from rlhf_cli.redaction import forgetting
-from rlhf_cli.remote import hub_lookup
+from rlhf_cli.config.conf_folders import NotingLoader
+from rlhf_cli.services import hub_lookup
 from rlhf_cli.sweeps import warm_processes
+from rlhf_cli.text.redaction import forgetting
 from tests.support.quick_loader import QuickLoader
 from tests.support.suggestions import WRONG, watch_refusals
 from tests.support.warm_sweeps import the_server

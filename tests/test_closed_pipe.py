@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.verbs import list as list_verb
+from rlhf_cli.cli.verbs import list as list_verb
 
 RLHF = f"'{sys.executable}' -m rlhf_cli"
 WRONG = "check +exp=quickstart nosuch=3"
@@ -54,8 +54,8 @@ def test_the_first_line_is_read(place: Path) -> None:
 
 UNREAD_VALUE = """
 import sys
-from rlhf_cli.json_output import json_alone, print_json
-from rlhf_cli.lasting_output import lasting_output
+from rlhf_cli.cli.output import json_alone, print_json
+from rlhf_cli.process import lasting_output
 with lasting_output(), json_alone():
     print_json(["x" * 200_000])
     print("went on", file=sys.stderr)

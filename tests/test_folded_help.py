@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.folded_help import folded
-from rlhf_cli.usage import Usage, usage_of
-from rlhf_cli.verbs import VERBS
+from rlhf_cli.cli.verbs import VERBS
+from rlhf_cli.jobs.usage import Usage, folded, usage_of
 
 TEXT = """rlhf verb RUN     what it does, at a length that no narrow terminal has the room for
 

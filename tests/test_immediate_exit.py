@@ -9,7 +9,7 @@ import pytest
 
 STUCK = """
 import atexit, sys
-from rlhf_cli.immediate_exit import leave
+from rlhf_cli.process import leave
 
 class Stuck:
     def __del__(self, running=sys.is_finalizing):

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.cli.output import json_alone, print_json, problems_json
 from rlhf_cli.errors import ConfigError, Problems, Prose
-from rlhf_cli.json_output import json_alone, print_json, problems_json
 
 CHATTY = """
 import os, subprocess, sys
-from rlhf_cli.json_output import json_alone, print_json
+from rlhf_cli.cli.output import json_alone, print_json
 print("before")
 with json_alone():
     print("by print")
@@ -73,7 +73,7 @@ def test_an_interrupt_is_told_to_both(monkeypatch: pytest.MonkeyPatch, capsys: p
     def interrupted(_: list[str]) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlhf_cli.verbs.doctor.run", interrupted)
+    monkeypatch.setattr("rlhf_cli.cli.verbs.doctor.run", interrupted)
     assert main(["doctor", "--json"]) == 75
     said = capsys.readouterr()
     assert json.loads(said.out)["problems"][0]["kind"] == "Preempted"
@@ -85,7 +85,7 @@ def test_a_signal_is_told_to_both(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         signal.raise_signal(signal.SIGTERM)
         return 0
 
-    monkeypatch.setattr("rlhf_cli.verbs.doctor.run", signalled)
+    monkeypatch.setattr("rlhf_cli.cli.verbs.doctor.run", signalled)
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a verb that leaves it as it is must not end the tests
     try:
         assert main(["doctor", "--json"]) == 75

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.json_text import write_json
-from rlhf_cli.redaction import redacted_tree, remember
+from rlhf_cli.text.json_values import write_json
+from rlhf_cli.text.redaction import redacted_tree, remember
 
 LEAVES: tuple[object, ...] = (
     *(None, True, False, 0, -3, 10**30, 0.1, 1e-7, 1e22, -0.0, math.nan, math.inf),

@@ -11,7 +11,7 @@ PRINTS = """
 import subprocess, sys
 
 import pytest
-from rlhf_cli.lasting_output import lasting_output
+from rlhf_cli.process import lasting_output
 with {context}:
     for number in range(20000):
         print("a line of some length, number", number)

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from rlhf_cli import redaction
-from rlhf_cli.redaction import (
+from rlhf_cli.text import redaction
+from rlhf_cli.text.redaction import (
     forgetting,
     is_secret_key,
     redacted,
@@ -22,7 +22,7 @@ from rlhf_cli.redaction import (
     secret_shape,
     secret_variable_in,
 )
-from rlhf_cli.terminal_output import SafeStream, safe_output
+from rlhf_cli.text.terminal_output import SafeStream, safe_output
 
 SHAPED = {
     "hf_AbCdEfGhIjKlMnOpQrStUvWxYz": "a Hugging Face token",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.suggest import nearest, slips
+from rlhf_cli.text.suggest import nearest, slips
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.errors import ConfigError, Problems, UserError
-from rlhf_cli.tables.words_of_others import MEANT_FLAGS
-from rlhf_cli.usage import JSON, read_options, usage_of
-from rlhf_cli.verbs import VERBS
+from rlhf_cli.jobs.usage import JSON, read_options, usage_of
+from rlhf_cli.tables.former_names import MEANT_FLAGS
 
 HELP = """rlhf cook DISH     it cooks
 
@@ -112,7 +112,7 @@ def test_a_path_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_help_prints_is_the_docstring_of_the_verb(verb: str) -> None:
-    assert usage_of(verb).text == importlib.import_module(f"rlhf_cli.verbs.{verb}").__doc__
+    assert usage_of(verb).text == importlib.import_module(f"rlhf_cli.cli.verbs.{verb}").__doc__
 
 
 _WITHOUT_JSON = {"completion"}

@@ -15,9 +15,9 @@ import yaml
 
 from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.errors import ConfigError, Prose, UserError
-from rlhf_cli.json_values import JsonTree, JsonValue, section
 from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.yaml_loader import SAFE_LOADER
+from rlhf_cli.text.json_values import JsonTree, JsonValue, section
+from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
 KEY = "launch.accelerate_config"
 _PRECISIONS = {"no": "float32", "bf16": "bf16", "fp16": "fp16"}

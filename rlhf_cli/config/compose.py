@@ -1,4 +1,4 @@
-"""Composes an experiment with Hydra into a plain dict, and records where every value came from."""
+"""Compose an experiment with Hydra into a plain dict and note where each value came from."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,13 +21,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from rlhf_cli.config import conf_folders
-from rlhf_cli.config.composing_errors import composed, raise_any, teaching_errors
-from rlhf_cli.config.environment_references import References, references_of
-from rlhf_cli.config.interpolation_errors import interpolation_problems
-from rlhf_cli.config.noting_loader import NotingLoader
+from rlhf_cli.config.composing_errors import composed, interpolation_problems, raise_any, teaching_errors
+from rlhf_cli.config.conf_folders import APPENDED_GROUPS, NotingLoader, groups
+from rlhf_cli.config.environment_references import References, for_composing, references_of
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.config.overrides import refuse_several_values, rewrite
-from rlhf_cli.json_values import JsonTree
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.text.json_values import JsonTree
 
 CONFIG_NAME = "train"
 
@@ -168,3 +169,42 @@ def _keys_set(key: str, value: object) -> Iterator[str]:
         yield key
     for name, below in value.items() if isinstance(value, dict) else ():
         yield from _keys_set(f"{key}.{name}", below)
+
+
+_CONFIG_NAME = "frozen"
+
+
+def compose_frozen(config: JsonTree, file: Path | None, typed: list[str]) -> Composed:
+    """Compose `config`, which was frozen in `file`, with the user's overrides on top of it.
+
+    A group choice (`truncation=none`) replaces its whole section. Raise ConfigError as `compose` does, and for `exp=`,
+    because a run already has its experiment.
+    """
+    chosen: dict[str, str | None] = {}
+    overrides = [_on_frozen(text, chosen) for text in rewrite(typed)]
+    kept = {section: for_composing(value, section) for section, value in config.items() if section not in chosen}
+    ConfigStore.instance().store(name=_CONFIG_NAME, node=kept)
+    with composing() as loader:
+        frozen, _ = composed(loader, _CONFIG_NAME, overrides)
+        origins = origins_of(loader.merged, overrides, frozen=file)
+        tree = resolved(frozen, origins)
+        references = references_of(frozen, tree)
+    let_typed_sources_win(tree, origins)
+    return Composed(tree, chosen, origins, tuple(overrides), frozen=file, references=references)
+
+
+def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:
+    """Return the override in the form Hydra needs without a defaults list, and note each replaced section."""
+    group, equals, option = override.lstrip("+").partition("=")
+    if group in APPENDED_GROUPS:
+        raise ConfigError(
+            f"a run has its {group} already",
+            where="command line",
+            got=override,
+            expected="key=value, or a group choice such as truncation=none",
+            hint="rlhf train " + override,
+        )
+    if not equals or override.startswith(("+", "~")) or group not in groups():
+        return override
+    chosen[group] = option
+    return f"+{override}"

@@ -20,8 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.json_values import JsonTree, JsonValue
-from rlhf_cli.redaction import remember_variable, secret_shape
+from rlhf_cli.text.json_values import JsonTree, JsonValue
+from rlhf_cli.text.redaction import remember_variable, secret_shape
 
 Path: TypeAlias = tuple[str | int, ...]
 References: TypeAlias = dict[Path, tuple[str, str]]

@@ -1,4 +1,4 @@
-"""Finds the user's own files that configured code imports: by reading the source before training, by sys.modules later.
+"""Find the user's own files that a run imports, and hash them.
 
 Reading the source runs no code and also finds imports inside functions. A module name computed at run time is known
 only after the import. The user's own files are those below the working folder, beside a named file, or in a folder that
@@ -17,6 +17,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 _KEY = "code["
 _IMPORTING_CALLS = ("import_module", "__import__")
@@ -130,3 +131,29 @@ def _imports(file: Path, package: str) -> Iterator[str]:
         elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith(_IMPORTING_CALLS):
             name = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
             yield from [name] if isinstance(name, str) else []
+
+
+_SHIPPED = "rlhf_cli.rewards."
+
+
+def code_of(config: JsonTree) -> list[str]:
+    """Return the code that a configuration runs and that is not shipped: one line per key that names it."""
+    named = [(f"rewards.{name}.fn", section(section(config, "rewards"), name).get("fn")) for name in _rewards(config)]
+    named += [("trainer.class", section(config, "trainer").get("class"))]
+    aggregate = config.get("aggregate")
+    named += [("aggregate", aggregate)] if isinstance(aggregate, str) and ":" in aggregate else []
+    code = [f"{key}: {value}" for key, value in named if value and not str(value).startswith(_SHIPPED)]
+    return [*code, *_named_code_remote_code(config)]
+
+
+def _rewards(config: JsonTree) -> list[str]:
+    return list(section(config, "rewards"))
+
+
+def _named_code_remote_code(node: JsonValue, key: str = "") -> Iterator[str]:
+    if not isinstance(node, dict):
+        return
+    for name, value in node.items():
+        if name == "trust_remote_code" and value is True:
+            yield f"{key}.{name}: the code that comes with {node.get('path') or node.get('model') or 'the model'}"
+        yield from _named_code_remote_code(value, f"{key}.{name}" if key else name)

@@ -12,18 +12,15 @@ from functools import cache
 from pydantic import BaseModel
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.owned import OWNED
-from rlhf_cli.config.schema.data_section import Data
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_section import Launch
-from rlhf_cli.config.schema.model_section import Model
-from rlhf_cli.config.schema.ppo_sections import PpoArgs
-from rlhf_cli.config.schema.reward_section import Reward
+from rlhf_cli.config.schema.launch_sections import Launch, Sweep
+from rlhf_cli.config.schema.model_and_data import Data, Model
+from rlhf_cli.config.schema.reward_sections import Reward, Truncation
 from rlhf_cli.config.schema.run_sections import Track
-from rlhf_cli.config.schema.sweep_section import Sweep
-from rlhf_cli.config.schema.truncation_section import Truncation
-from rlhf_cli.json_values import JsonTree, JsonValue
+from rlhf_cli.config.schema.trainer_sections import PpoArgs
+from rlhf_cli.config.trl_args import OWNED
 from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _SECTION_OF_GROUP: dict[str, type[BaseModel]] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from rlhf_cli.yaml_loader import SAFE_LOADER
+from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
 COMMAND_LINE = "command line"
 

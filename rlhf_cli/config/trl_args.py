@@ -1,4 +1,4 @@
-"""Reads the fields of TRL's config classes from the source of the installed TRL, without importing it.
+"""Read the arguments of TRL's trainers from its source, without importing it, and list those that our own sections set.
 
 Importing a TRL config class takes seconds; reading the same dataclass with `ast` takes a fraction of a second and gives
 the same fields (a contract test compares them). The source provides the field names, their annotations, and the values
@@ -19,10 +19,11 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from rlhf_cli.json_values import JsonTree, JsonValue
-from rlhf_cli.suggest import nearest
-from rlhf_cli.tables.trl_choices import CHOICES
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.tables.trl_values import CHOICES
+from rlhf_cli.text.json_values import JsonTree, JsonValue
+from rlhf_cli.text.suggest import nearest
 
 _HOMES = ("trainer", "experimental/*")
 """Globs for the folders of TRL in which a config class has a file named after it."""
@@ -268,3 +269,71 @@ def _enums() -> dict[str, tuple[str, ...]]:
         for name, body in re.findall(r"^class (\w+)\(ExplicitEnum\):\n((?:    .*\n|\n)+)", text, re.MULTILINE):
             values_by_enum[name] = tuple(re.findall(r'^    \w+ = "([^"]*)"', body, re.MULTILINE))
     return values_by_enum
+
+
+OWNED: dict[str, str] = {
+    "reward_weights": "rewards.NAME.weight",
+    "multi_objective_aggregation": "aggregate=sum, or aggregate=normalize_then_sum",
+    "mask_truncated_completions": "truncation=exclude",
+    "center_rewards_coefficient": "reward_model.center",
+    "seed": "seed",
+    "data_seed": "seed",
+    "output_dir": "run.root, or run.name",
+    "run_name": "run.name",
+    "resume_from_checkpoint": "run.resume=auto, or rlhf resume RUN",
+    "report_to": "track=wandb, or rlhf list track",
+    "bf16": "launch.precision",
+    "fp16": "launch.precision",
+    "use_cpu": "launch.device",
+    "fsdp": "launch.strategy=fsdp2",
+    "fsdp_config": "launch.strategy=fsdp2, or launch.accelerate_config=FILE",
+    "deepspeed": "launch.strategy=zero2, or launch.accelerate_config=FILE",
+    "parallelism_config": "launch.accelerate_config=FILE",
+    "ddp_backend": "launch.device",
+    "use_vllm": "launch.rollout=vllm, or launch.rollout=vllm_server launch.rollout_gpus=1",
+    "vllm_mode": "launch.rollout=vllm, or launch.rollout=vllm_server launch.rollout_gpus=1",
+    "use_transformers_continuous_batching": "launch.rollout=continuous",
+    "use_transformers_paged": "launch.rollout=continuous",
+    "model_init_kwargs": "model.dtype, or model.revision",
+    "trust_remote_code": "model.trust_remote_code=true",
+    "hub_token": "export HF_TOKEN=...",
+    "push_to_hub_token": "export HF_TOKEN=...",
+}
+"""Maps a TRL field to the key that replaces it."""
+
+OWNED_WITH_A_CRITIC = {"beta": "kl.coef"}
+"""The same for trainers with a critic (`trainer.baseline`); without a critic these fields stay TRL's."""
+
+
+def home_of(name: str, *, has_critic: bool) -> str | None:
+    """Return the key that replaces a TRL argument, or None if it may be set under `trainer.args`."""
+    return OWNED.get(name) or (OWNED_WITH_A_CRITIC.get(name) if has_critic else None)
+
+
+def whole_number(trainer: TrainerFields, args: Mapping[str, object], name: str) -> int:
+    """Return an argument that is an integer. Raise ConfigError if it is not an integer, or unset."""
+    value = whole_number_or_none(trainer, args, name)
+    if value is None:
+        raise _wrong_value(name, value, "a whole number")
+    return value
+
+
+def whole_number_or_none(trainer: TrainerFields, args: Mapping[str, object], name: str) -> int | None:
+    """Return an argument that is an integer, or None if it is unset. Raise ConfigError for other types."""
+    value = setting(trainer, args, name)
+    if value is None or isinstance(value, int):
+        return value
+    raise _wrong_value(name, value, "a whole number or null")
+
+
+def real_number(trainer: TrainerFields, args: Mapping[str, object], name: str) -> float:
+    """Return an argument that is a number. Raise ConfigError if it is not a number, or unset."""
+    value = setting(trainer, args, name)
+    if isinstance(value, int | float):
+        return float(value)
+    raise _wrong_value(name, value, "a number")
+
+
+def _wrong_value(name: str, value: object, expected: str) -> ConfigError:
+    key = f"trainer.args.{name}"
+    return ConfigError(f"wrong value for {key}", where=key, got=repr(value), expected=expected)

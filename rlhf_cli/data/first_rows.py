@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlhf_cli.data import worlds
-from rlhf_cli.data.columns import renamed
 from rlhf_cli.data.data_files import is_hub
 from rlhf_cli.data.formats import Row
-from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.peeking import peek, renamed
 from rlhf_cli.data.source import Source
 from rlhf_cli.data.template import Template, refuse_missing_columns, render
 

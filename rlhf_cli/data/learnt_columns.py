@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from rlhf_cli.data.row_table import Table
-from rlhf_cli.data.rows import check_rows, refuse_no_text, values_of
+from rlhf_cli.data.rows import Table, check_rows, refuse_no_text, values_of
 from rlhf_cli.errors import DataError, Prose
-from rlhf_cli.suggest import nearest
 from rlhf_cli.tables.trl_trainers import TEXT, TrainerRow
+from rlhf_cli.text.suggest import nearest
 
 if TYPE_CHECKING:
     import datasets

@@ -1,20 +1,175 @@
-"""Hold out evaluation rows, and check rows before the model is loaded."""
+"""Hold rows out for evaluation, look through rows, and count prompts that two sets share.
+
+So the checks run before `datasets` is imported.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from rlhf_cli.data.row_table import Table
-from rlhf_cli.data.same_prompts import prompt_keys
-from rlhf_cli.data.template import missing_column
+from rlhf_cli.data.formats import Row
+from rlhf_cli.data.peeking import Preview
+from rlhf_cli.data.source import Source
+from rlhf_cli.data.template import Template, missing_column, render
+from rlhf_cli.data.transcripts import prompt_is_made, split_row
 from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:
     import datasets
 
     Dataset: TypeAlias = datasets.Dataset
+
+
+class Batches(Protocol):
+    """Some columns of a table, read in batches."""
+
+    def iter(self, batch_size: int) -> Iterator[Mapping[str, Sequence[object]]]:
+        """Yield `column -> values` of `batch_size` rows at a time."""
+
+
+class Table(Protocol):
+    """The common interface of a `datasets.Dataset` and a RowTable."""
+
+    @property
+    def column_names(self) -> list[str]:
+        """Return the names of the columns."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int) -> Mapping[str, object]: ...
+
+    def select_columns(self, column_names: list[str]) -> Batches:
+        """Return some of the columns."""
+
+
+class RowTable:
+    """Rows in memory; a column missing from a row is null there."""
+
+    def __init__(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
+        self._rows = rows
+        self.column_names = list(columns)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, row: int) -> Row:
+        return {name: self._rows[row].get(name) for name in self.column_names}
+
+    def select_columns(self, column_names: list[str]) -> RowTable:
+        """Return some of the columns."""
+        return RowTable(self._rows, column_names)
+
+    def select(self, rows: Sequence[int]) -> RowTable:
+        """Return some of the rows, in the order given."""
+        return RowTable([self._rows[row] for row in rows], self.column_names)
+
+    def iter(self, batch_size: int) -> Iterator[dict[str, list[object]]]:
+        """Yield `column -> values` of `batch_size` rows at a time."""
+        for start in range(0, len(self._rows), batch_size):
+            rows = self._rows[start : start + batch_size]
+            yield {name: [row.get(name) for row in rows] for name in self.column_names}
+
+
+def prepared_rows(
+    source: Source, preview: Preview, prompt: Template | None, columns: Sequence[str], *, transcripts: bool = False
+) -> RowTable | None:
+    """Return the rows of a preview as the trainer will see them: selected, renamed, with the prompt filled in.
+
+    `columns` are their final columns. Return None if only `datasets` can tell: a hub dataset or a slice of a split.
+    Raise DataError if a prompt cannot be filled in.
+    """
+    if not preview.rows or (source.split is not None and "[" in source.split):
+        return None
+    start, stop = source.bounds or (0, len(preview.rows))
+    new_names = {old: new for new, old in source.rename.items()}
+    is_split = transcripts and prompt_is_made([new_names.get(name, name) for name in preview.columns])
+    rows = []
+    for number, read in enumerate(preview.rows[start:stop], 1):
+        row = {new_names.get(name, name): value for name, value in read.items()}
+        if is_split:
+            row |= split_row(row)
+        if prompt is not None:
+            row["prompt"] = render(prompt, row, name=f"data.prompt, row {number} of {source.name}")
+        rows.append(row)
+    return RowTable(rows, columns)
+
+
+_DIALOGUES = ("messages", "conversations")
+_ANSWERS = (("chosen", "rejected"), ("chosen_ids", "rejected_ids"), ("input_ids_chosen", "input_ids_rejected"))
+_WHOLE = ("text", "input_ids")
+_ASSISTANT = ("assistant", "gpt")
+
+
+def prompt_key(row: Mapping[str, object]) -> bytes | None:
+    """Return a digest of the row's prompt, or None if no column contains one.
+
+    The prompt is the `prompt` column; of a dialogue, the messages before the last assistant message; of a pair without
+    a prompt, the messages that both answers begin with, else both whole texts; of plain text, all of it.
+    """
+    if (asked := _asked(row)) is None:
+        return None
+    return hashlib.blake2b(json.dumps(asked, sort_keys=True, default=str).encode(), digest_size=16).digest()
+
+
+def prompt_keys(table: Table) -> Iterator[bytes | None]:
+    """Yield the `prompt_key` of every row."""
+    known = ("prompt", *_DIALOGUES, *(name for pair in _ANSWERS for name in pair), *_WHOLE)
+    columns = [name for name in known if name in table.column_names]
+    if not columns:
+        yield from [None] * len(table)
+        return
+    for batch in table.select_columns(columns).iter(batch_size=_BATCH):
+        for values in zip(*(batch[name] for name in columns), strict=True):
+            yield prompt_key(dict(zip(columns, values, strict=True)))
+
+
+def shared_prompts(held_out: Table, training: Sequence[Table]) -> frozenset[bytes]:
+    """Return the keys of the held-out prompts that are also training prompts."""
+    asked = set(prompt_keys(held_out)) - {None}
+    return frozenset(key for table in training for key in prompt_keys(table) if key is not None and key in asked)
+
+
+def describe_shared(shared: int, rows: int) -> str:
+    """Return the warning about evaluation rows whose prompts are also trained on."""
+    which = "all" if shared == rows else f"{shared} of"
+    return (
+        f"{which} {rows} evaluation rows have a prompt that is also trained on: their figures are no estimate for "
+        "prompts that the model has not seen"
+    )
+
+
+def _asked(row: Mapping[str, object]) -> object:
+    if row.get("prompt") is not None:
+        return row["prompt"]
+    for name in _DIALOGUES:
+        if isinstance(messages := row.get(name), list):
+            said = [place for place, one in enumerate(messages) if _role(one) in _ASSISTANT]
+            return messages[: said[-1]] if said else messages
+    for names in _ANSWERS:
+        chosen, rejected = (row.get(name) for name in names)
+        if chosen is not None and rejected is not None:
+            return _shared_beginning(chosen, rejected) or [chosen, rejected]
+    return next((row[name] for name in _WHOLE if row.get(name) is not None), None)
+
+
+def _shared_beginning(chosen: object, rejected: object) -> list[object]:
+    """Return the messages that both begin with.
+
+    Return an empty list for texts and token ids, because two answers may begin alike.
+    """
+    if not (isinstance(chosen, list) and isinstance(rejected, list) and _role(next(iter(chosen), None))):
+        return []
+    alike = [one == other for one, other in zip(chosen, rejected, strict=False)]
+    return chosen[: alike.index(False) if False in alike else len(alike) - 1]
+
+
+def _role(message: object) -> object:
+    return message.get("role", message.get("from")) if isinstance(message, Mapping) else None
+
 
 _BATCH = 1000
 _SHOWN = 5

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from rlhf_cli.errors import DataError, Prose
-from rlhf_cli.suggest import nearest
-from rlhf_cli.template_grammar import ParsedTemplate, is_text, parse
+from rlhf_cli.text.suggest import nearest
+from rlhf_cli.text.template_grammar import ParsedTemplate, is_text, parse
 
 Message: TypeAlias = Mapping[str, str]
 Template: TypeAlias = str | Sequence[Message]

@@ -1,4 +1,4 @@
-"""Run one checked experiment: freeze it, show the plan, train, show the result."""
+"""Take one run from a checked experiment to its last screen."""
 
 from __future__ import annotations
 
@@ -6,25 +6,50 @@ import os
 
 from rich.console import Console
 
-from rlhf_cli.errors import GuardStopped, Preempted, UserError
-from rlhf_cli.jobs.foreign_code import take_as_ours
+from rlhf_cli.config.imported_code import code_of
+from rlhf_cli.display.plan_tables import show_launch
+from rlhf_cli.display.start_panel import show_start, show_whole_plan
+from rlhf_cli.errors import GuardStopped, Preempted, RunError, UserError
 from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.jobs.resuming import Resumed, noted, shown_changes
-from rlhf_cli.jobs.slurm_jobs import is_for_slurm, submit_frozen
-from rlhf_cli.json_values import section
+from rlhf_cli.jobs.run_states import is_for_slurm, submit_frozen
 from rlhf_cli.launch import local
 from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, planned_folder
 from rlhf_cli.launch.gpu_locks import gpus_of, holding
-from rlhf_cli.launch.rank_failures import way_on
-from rlhf_cli.machines.first_machine import run_on_several
-from rlhf_cli.plan.launch_plan import plan_launch
+from rlhf_cli.launch.machines.first_machine import run_on_several
+from rlhf_cli.launch.ranks import way_on
+from rlhf_cli.launch.slurm_submission import check_slurm
+from rlhf_cli.plan.launch_plan import as_shell, plan_launch
 from rlhf_cli.plan.run_plan import Plan
+from rlhf_cli.runs.provenance import add_to_provenance, is_made_by_us, made_by, maker_of
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import KILLED, PREEMPTED, QUEUED, Status, read_status, stopped_by_rule, told_state
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.screen.launch_table import show_launch
-from rlhf_cli.screen.start_panel import show_start, show_whole_plan
-from rlhf_cli.slurm.slurm_submission import check_slurm
+from rlhf_cli.text.json_values import section
+
+
+def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
+    """Raise RunError, listing the code, if a run names code and was not made by this user.
+
+    Does nothing with `trust`. `command` is the typed command, such as `rlhf resume RUN`.
+    """
+    code = code_of(run.read_config())
+    if trust or not code or is_made_by_us(run, code):
+        return
+    raise RunError(
+        "this run folder names code to run, and you are not known as the one who made it",
+        where=str(run.config),
+        got="\n".join([f"made by {maker_of(run)}", *code]),
+        expected="a run of your own as it was frozen, or code that you have read and trust",
+        hint=f"{command} --trust",
+    )
+
+
+def take_as_ours(run: RunFolder) -> None:
+    """Mark a run as this user's own, after the user said to trust its code and resumes it."""
+    code = code_of(run.read_config())
+    if code and not is_made_by_us(run, code):
+        add_to_provenance(run, made_by=made_by(code))
 
 
 def run_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
@@ -96,7 +121,7 @@ def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
     Raises any error that ends the run, with a note that names the run folder.
     """
     train_frozen(console, folder, resume=resume)
-    from rlhf_cli.screen.run_end import show_end  # loads the plotting library: a typo must not wait for it
+    from rlhf_cli.display.run_end import show_end  # loads the plotting library: a typo must not wait for it
 
     show_end(console, folder)
     show_run_folder(console, folder)
@@ -135,3 +160,26 @@ def show_run_folder(console: Console, folder: RunFolder) -> None:
 def _run_folder_line(folder: RunFolder) -> str:
     """Return the line `run folder: runs/quickstart/...`, which also follows the message of a failed run."""
     return f"run folder: {folder.shown}"
+
+
+def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> dict[str, object]:
+    """Return the plan of a run, its folder and its ranks' commands; `earlier` is the run that would be resumed."""
+    experiment, composed = prepared.experiment, prepared.composed
+    folder = earlier.path if earlier is not None else planned_folder(experiment, composed)
+    launch = plan_launch(experiment, folder, resume=earlier is not None, accelerate_env=plan.machine.accelerate_env)
+    return {
+        "experiment": experiment_name(composed),
+        "folder": os.path.relpath(folder),
+        "resumes": earlier is not None,
+        "plan": plan.as_json(),
+        "launch": {
+            "in_this_process": launch.in_this_process,
+            "nodes": launch.num_nodes,
+            "world_size": launch.world_size,
+            "ranks": [
+                {"rank": rank.rank, "gpu": rank.gpu, "command": as_shell({**launch.shared, **rank.env}, rank.argv)}
+                for rank in launch.ranks
+            ],
+            "server": as_shell({}, launch.server.argv) if launch.server is not None else None,
+        },
+    }

@@ -1,4 +1,7 @@
-"""Turn typed words, or a run and typed words, into a checked experiment.
+"""Lead from typed words, or a run and words, to a checked experiment.
+
+A critic starts from that run's critic if it has one (a PPO run), else from its model (a reward model). `offset: auto`
+of a reward model becomes its measured mean, `with_eos: auto` the way it was trained.
 
 In this order: compose, validate, expand `primary` into gates, spell out the truncation policy's mode, replace
 `run:NAME` by model folders. Every verb prepares its experiment here, so all verbs accept and refuse the same input.
@@ -8,19 +11,131 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from rlhf_cli.config.compose import Composed, compose
-from rlhf_cli.config.compose_frozen import compose_frozen
+from rlhf_cli.config.compose import Composed, compose, compose_frozen
+from rlhf_cli.config.conf_folders import groups
+from rlhf_cli.config.expand import expand_primary, with_truncation_mode
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.primary import expand_primary
-from rlhf_cli.config.referee import judge
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.truncation_mode import with_truncation_mode
-from rlhf_cli.json_values import JsonTree
+from rlhf_cli.config.schema.reward_sections import Reward
+from rlhf_cli.config.validate import judge
+from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.evaluation.score_completions import NOT_GIVEN
+from rlhf_cli.runs.failure_capsules import Capsule
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import FINISHED, newest_run, read_status
+from rlhf_cli.runs.text_endings import trained_with_eos
+from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.text.suggest import nearest
 
-if TYPE_CHECKING:
-    from rlhf_cli.runs.run_folder import RunFolder
+_PREFIX = "run:"
+_CRITIC = "critic"
+
+
+def resolve_runs(experiment: Experiment) -> Experiment:
+    """Return the experiment with model folders instead of `run:NAME`, and numbers instead of `auto` offsets.
+
+    Raises RunError, naming the command that helps, if no run of a name has finished or has been evaluated.
+    """
+    root = Path(experiment.run.root).expanduser()
+    rewards = {name: _reward(name, reward, root) for name, reward in experiment.rewards.items()}
+    policy = experiment.model
+    policy = policy.model_copy(update={"path": _model(policy.path, root, "model.path")})
+    critic = experiment.critic
+    if critic is not None:
+        critic = critic.model_copy(update={"init": _critic(critic.init, root)})
+    return experiment.model_copy(update={"rewards": rewards, "model": policy, "critic": critic})
+
+
+def find_run(named: str, root: str, *, where: str) -> RunFolder:
+    """Return the run that `run:NAME` means. Raises RunError if no run of that name has finished."""
+    return _run(named, Path(root).expanduser(), where)
+
+
+def is_run_name(named: str) -> bool:
+    """Return whether a word has the form `run:NAME`."""
+    return named.startswith(_PREFIX)
+
+
+def _reward(name: str, reward: Reward, root: Path) -> Reward:
+    model = _model(reward.model, root, f"rewards.{name}.model")
+    if model is None:
+        return reward
+    with_eos = trained_with_eos(model) is True if reward.with_eos == "auto" else reward.with_eos
+    offset = reward.offset
+    if isinstance(offset, str):
+        from rlhf_cli.measure.evaluation_files import mean_reward  # pydantic's classes of all evaluations come with it
+
+        offset = mean_reward(model, with_eos=with_eos, where=f"rewards.{name}.offset")
+    return reward.model_copy(update={"model": model, "with_eos": with_eos, "offset": offset})
+
+
+def _model(named: str | None, root: Path, where: str) -> str | None:
+    if named is None or not named.startswith(_PREFIX):
+        return named
+    return str(_run(named, root, where).model)
+
+
+def _critic(named: str, root: Path) -> str:
+    if named == "policy":
+        return named
+    if not named.startswith(_PREFIX):
+        # Freezing makes paths under `path` and `model` absolute; the critic's path is made absolute here.
+        local = Path(named).expanduser()
+        return str(local.resolve()) if local.exists() else named
+    run = _run(named, root, "critic.init")
+    return str(critic if (critic := run.path / _CRITIC).is_dir() else run.model)
+
+
+def _run(named: str, root: Path, where: str) -> RunFolder:
+    name = named.removeprefix(_PREFIX)
+    candidates = [RunFolder(path.parent.resolve()) for path in (root / name).glob("*/config.yaml")]
+    if (root / name / "config.yaml").is_file():
+        candidates.append(RunFolder((root / name).resolve()))
+    states_of = {run: _state(run) for run in sorted(candidates, key=lambda run: run.path)}
+    finished = [run for run, state in states_of.items() if state == FINISHED and run.model.is_dir()]
+    if not finished:
+        states = ", ".join(f"{run.path.name} {state}" for run, state in states_of.items())
+        raise RunError(
+            f"no run of {name!r} has finished",
+            where=where,
+            got=states or f"no runs in {root / name}{_but_sweeps(root / name)}",
+            expected="run:EXPERIMENT, whose newest finished run is taken, or run:EXPERIMENT/RUN",
+            hint=_instead(name, root),
+        )
+    return max(finished, key=lambda run: read_status(run).updated_at)
+
+
+def _instead(name: str, root: Path) -> str:
+    """Return the nearest existing run name, else the command that trains the experiment."""
+    there = [folder.name for folder in root.iterdir() if any(folder.glob("*/config.yaml"))] if root.is_dir() else []
+    known = groups().get("exp", {})
+    experiment, slash, run = name.partition("/")
+    is_known = experiment in known or experiment in there
+    if not is_known and (close := nearest(experiment, there)) is not None:
+        return f"{_PREFIX}{close}{slash}{run}"
+    if is_known:
+        return f"rlhf train +exp={experiment}"
+    if (close := nearest(experiment, known)) is None:
+        newest = newest_run(root, finished=True)
+        return "rlhf list exp" if newest is None else newest.shown
+    return f"rlhf train +exp={close}  # then {_PREFIX}{close}"
+
+
+def _but_sweeps(folder: Path) -> str:
+    """Return a clause that points at the sweeps in a folder; their runs are named by path only."""
+    sweeps = sorted(path.parent.name for path in folder.glob("*/sweep.json"))
+    return f" but those of sweeps, such as {folder / sweeps[-1]}" if sweeps else ""
+
+
+def _state(run: RunFolder) -> str:
+    """Return the state of a run, also if its status.json is unreadable: another run may still be found."""
+    try:
+        return read_status(run).state
+    except RunError:
+        return "with an unreadable status.json"
+
 
 Adjust = Callable[[JsonTree, Origins], None]
 """Changes a composed tree in place before it is validated, as an option such as `--data` does."""
@@ -58,6 +173,80 @@ def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool)
     experiment = with_truncation_mode(expand_primary(judge(composed)))
     if keep_run_names:
         return Prepared(experiment, composed, experiment)
-    from rlhf_cli.jobs.run_names import resolve_runs  # imported late, so that a mistake is reported sooner
+    pass  # FOLD-DROP  # imported late, so that a mistake is reported sooner
 
     return Prepared(resolve_runs(experiment), composed, experiment)
+
+
+_MISSING = "???"
+
+
+def without_policy(tree: JsonTree, origins: Origins) -> None:
+    """Fill in a `model.path` that is not given, or that names a run which does not exist yet.
+
+    Scoring rewards needs neither a policy nor a critic.
+    """
+    model, critic = section(tree, "model"), section(tree, "critic")
+    if model.get("path") == _MISSING or _is_not_made(model.get("path"), tree):
+        model["path"] = NOT_GIVEN
+    if _is_not_made(critic.get("init"), tree):
+        critic["init"] = "policy"
+
+
+def without_policy_and_data(tree: JsonTree, origins: Origins) -> None:
+    """Do the same, and fill in a `data.path` that is not given: the rows come from a file of completions."""
+    without_policy(tree, origins)
+    data = section(tree, "data")
+    if data.get("path") == _MISSING:
+        data["path"] = NOT_GIVEN
+
+
+def _is_not_made(named: object, tree: JsonTree) -> bool:
+    if not isinstance(named, str) or not is_run_name(named):
+        return False
+    try:
+        find_run(named, str(section(tree, "run").get("root")), where="model.path")
+    except RunError:
+        return True
+    return False
+
+
+def replayed(experiment: Experiment, capsule: Capsule) -> Experiment:
+    """Return the experiment with only the reward that failed.
+
+    Its gates are open, because the capsule has only rows that passed them. It raises errors regardless of `on_error`,
+    and has the time limit of the training. Raises ConfigError if the experiment has no reward of that name.
+    """
+    reward = experiment.rewards.get(capsule.reward)
+    if reward is None:
+        raise ConfigError(
+            f"this is a failure of the reward {capsule.reward!r}, which the experiment does not have",
+            where="--completions",
+            got="rewards " + (", ".join(experiment.rewards) or "none"),
+            expected="the run in whose folder it lies",
+            hint="rlhf score RUN --completions RUN/failures/NAME.jsonl",
+        )
+    alone = reward.model_copy(
+        update={
+            "gate": None,
+            "on_error": "raise",
+            "timeout_s": (capsule.timeout_s or "off") if reward.timeout_s == "auto" else reward.timeout_s,
+        }
+    )
+    return experiment.model_copy(update={"rewards": {capsule.reward: alone}, "aggregate": "sum"})
+
+
+def replay_words(capsule: Capsule, num_rows: int) -> str:
+    """Describe the replay in a sentence."""
+    left_out = list(capsule.left_out_columns)
+    left_out += [f"{capsule.left_out_rows} rows of its batch"] if capsule.left_out_rows else []
+    return (
+        f"rewards.{capsule.reward} alone, its gates open, on the {num_rows} rows that it was given in step "
+        f"{capsule.step + 1} of the training, where it failed: {capsule.error}"
+        + (f"\nwithout {', '.join(left_out)}: too large, or nothing that JSON holds" if left_out else "")
+    )
+
+
+def passed_words(capsule: Capsule) -> str:
+    """Return the sentence for a replay without a failure."""
+    return f"rewards.{capsule.reward} does not fail on these rows any more"

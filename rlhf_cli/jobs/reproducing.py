@@ -7,14 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.comparison.metric_columns import read_columns
+from rlhf_cli.analysis.comparison.metric_columns import read_columns
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.stop_rules import STEP
+from rlhf_cli.config.rules.metric_rules import STEP
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.one_run import train_frozen
 from rlhf_cli.jobs.prepare import Prepared, prepare_from
-from rlhf_cli.jobs.slurm_jobs import goes_to_slurm
-from rlhf_cli.json_values import JsonTree, JsonValue, section
+from rlhf_cli.jobs.run_states import goes_to_slurm
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.gpu_locks import gpus_of, holding
 from rlhf_cli.plan.launch_plan import plan_launch
@@ -23,6 +22,7 @@ from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FINISHED, read_status, stopped_by_rule
 from rlhf_cli.runs.writer_lock import only_writer
+from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 _PLACE = "reproduced"
 _RULE = "as_far_as_compared"

@@ -10,7 +10,7 @@ from rlhf_cli.json_shapes import comparison_shapes as comparison
 from rlhf_cli.json_shapes import project_shapes as project
 from rlhf_cli.json_shapes import run_shapes as runs
 from rlhf_cli.json_shapes.shape import Problems, RunResult
-from rlhf_cli.json_values import JsonTree
+from rlhf_cli.text.json_values import JsonTree
 
 SHAPES: dict[str, type[BaseModel]] = {
     "init": project.Begun,

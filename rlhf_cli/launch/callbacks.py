@@ -1,22 +1,35 @@
-"""Report on a run during training: to metrics.jsonl, status.json and the terminal."""
+"""Report on a run while it trains: metrics, status, heartbeat, completions, phases."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import logging
 import math
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup
+from rlhf_cli.analysis.diagnosis.watch import Watch
 from rlhf_cli.config.imported_code import imported_since
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.runs.metrics_file import Event, MetricsWriter, describe_held_out
+from rlhf_cli.config.schema.run_sections import KeepCompletions
+from rlhf_cli.display.progress_bars import TrainingBar
+from rlhf_cli.runs.metrics_file import Event, MetricsWriter, describe_held_out, prune_completions, read_metrics
+from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.provenance import add_to_provenance, note_files
+from rlhf_cli.runs.pulse import ENDING, OPTIMIZER, TRAINING, Pulse
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import update_status
-from rlhf_cli.screen.training_bar import TrainingBar
+from rlhf_cli.runs.tracking.mirror import Mirror
+from rlhf_cli.trainers.step_profile import TokenSlots, counted_slots
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.additions import BuiltWhole
 
 _LOADED = frozenset(sys.modules)
 """The modules imported before this process imports the trainer and the rewards."""
@@ -134,3 +147,257 @@ class ShowProgress(TrainerCallback):
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Stop the bar."""
         self._bar.stop()
+
+
+class KeepPulse(TrainerCallback):
+    """A callback that reports the Trainer's phases to `pulse`, beyond those of trainers/in_phases.py.
+
+    Use it on every rank.
+    """
+
+    def __init__(self, pulse: Pulse) -> None:
+        self._pulse = pulse
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Enter training: progress is watched from here on."""
+        self._pulse.enter(TRAINING)
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """Enter training at the start of a step."""
+        self._pulse.enter(TRAINING)
+
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """Enter the optimizer phase: all gradients are complete."""
+        self._pulse.enter(OPTIMIZER)
+
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+        """Return to training after the optimizer step."""
+        self._pulse.enter(TRAINING)
+
+    def on_prediction_step(self, *_: Any, **__: Any) -> None:
+        """Record progress after a batch of an evaluation."""
+        self._pulse.beat()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Enter the ending phase, which is not watched because it may take any time."""
+        self._pulse.enter(ENDING, is_watched=False)
+
+
+class MirrorCompletions(TrainerCallback):
+    """A callback that passes the newest tables to the run's mirror, before old ones are pruned.
+
+    A step's table is written after the `on_log` callbacks. Use it in the main process only.
+    """
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Log the table of the previous step."""
+        self._mirror.completions(state.global_step)
+
+
+_LOGS = 3
+_NEARLY_ALL = 0.95
+_log = logging.getLogger("rlhf")
+
+
+class WatchCompletionEnds(TrainerCallback):
+    """A callback that warns, on the terminal and in log.txt, about truncated or empty completions.
+
+    It warns if in three consecutive logs at least 95 % of the completions were truncated, or no completion had more
+    than one token (EOS). Each warning is given once. `limit` is TRL's max_completion_length, in tokens. Use it in the
+    main process only.
+    """
+
+    def __init__(self, bar: TrainingBar, limit: int | None) -> None:
+        self._bar = bar
+        self._limit = limit
+        self._cut_off: list[float] = []
+        self._num_empty = 0
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Count, and warn after three consecutive logs."""
+        share, longest = (logs or {}).get("completions/clipped_ratio"), (logs or {}).get("completions/max_length")
+        if share is None or longest is None:
+            return  # an evaluation, or the final log event
+        self._cut_off = [*self._cut_off, share] if share >= _NEARLY_ALL else []
+        if len(self._cut_off) == _LOGS:
+            at = "" if self._limit is None else f" at trainer.args.max_completion_length={self._limit}"
+            mean = sum(self._cut_off) / _LOGS
+            self._warn(
+                f"{mean:.0%} of the completions up to step {state.global_step} were cut off{at}: "
+                "they have no room to end, or the policy never writes its end; `truncation` says what that is worth"
+            )
+        self._num_empty = self._num_empty + 1 if longest <= 1 else 0
+        if self._num_empty == _LOGS:
+            self._warn(
+                f"every completion up to step {state.global_step} was empty: the policy ends before it has begun"
+            )
+
+    def _warn(self, text: str) -> None:
+        _log.warning(text)
+        self._bar.print(Text(f"warning: {text}"))
+
+
+_KEPT_LOGS = 100
+_IS_EVALUATION = "eval_"
+
+
+@contextlib.contextmanager
+def early_collection() -> Iterator[None]:
+    """Open a context in which Python's garbage collector ignores all objects that exist already.
+
+    Python collects old garbage once a quarter as many objects are new as there are old ones. The half million objects
+    of the imports delay that by hundreds of steps, and each table logged to wandb (a cycle) waits for it in memory.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+class ShortHistory(TrainerCallback):
+    """A callback that keeps the newest 100 training and 100 evaluation log events, on every rank.
+
+    The Trainer keeps all events in memory and writes them into every checkpoint: 2.6 kB per step of a small GRPO run.
+    The full record is metrics.jsonl. Readers of the history only need its end, or whether an evaluation ever had a
+    metric: choosing the best checkpoint, the tables of a model card.
+    """
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Drop older events from `state.log_history`, in place, once it holds twice as many."""
+        if len(state.log_history) <= 2 * _KEPT_LOGS:
+            return
+        kept = {True: 0, False: 0}
+        newest: list[dict[str, float]] = []
+        for event in reversed(state.log_history):
+            is_evaluation = any(name.startswith(_IS_EVALUATION) for name in event)
+            kept[is_evaluation] += 1
+            if kept[is_evaluation] <= _KEPT_LOGS:
+                newest.append(event)
+        state.log_history[:] = reversed(newest)
+
+
+class PruneCompletions(TrainerCallback):
+    """A callback that deletes the completion tables that `run.keep_completions` does not keep.
+
+    Use it in the main process only.
+    """
+
+    def __init__(self, folder: RunFolder, keep: KeepCompletions) -> None:
+        self._folder = folder
+        self._keep = keep
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Prune before the next step, because a step's table is written after the `on_log` callbacks."""
+        self._prune(state.global_step)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Prune once more at the end."""
+        self._prune(0)
+
+    def _prune(self, step: int) -> None:
+        # Listing a folder is slow, so prune every tenth step only.
+        if self._keep.last != "all" and step % 10 == 0:
+            prune_completions(self._folder.path, last=self._keep.last, every=self._keep.every)
+
+
+Profiled: TypeAlias = tuple[PhaseClock, TokenSlots]
+"""The profiler of a trainer: a clock that listens to its pulse, and a counter of its token slots."""
+
+
+@contextlib.contextmanager
+def timed_phases(experiment: Experiment, pulse: Pulse) -> Iterator[Profiled | None]:
+    """Open a context in which a clock listens to `pulse` and token slots are counted; None if `profile` is off."""
+    if experiment.profile == "off":
+        yield None
+        return
+    clock = PhaseClock()
+    pulse.listeners.append(clock.hear)
+    try:
+        with counted_slots() as slots:
+            yield clock, slots
+    finally:
+        pulse.listeners.remove(clock.hear)
+
+
+@contextlib.contextmanager
+def timed_on_device(trainer: BuiltWhole, profiled: Profiled | None) -> Iterator[None]:
+    """Open a context in which the clock knows the trainer's device, and its waiting times for other ranks."""
+    if profiled is None:
+        yield
+        return
+    import torch
+    from accelerate import DistributedType
+
+    from rlhf_cli.trainers.in_phases import timed_waits
+
+    clock, _ = profiled
+    accelerator = trainer.accelerator
+    if str(accelerator.device).startswith("cuda"):
+        # Kernels are asynchronous. The Trainer itself waits for them after every micro-batch, to look for NaN.
+        clock.settle = torch.cuda.synchronize
+    # FSDP and ZeRO gather a layer's weights while another layer computes; waiting would prevent this overlap.
+    settle = clock.settle if accelerator.distributed_type == DistributedType.MULTI_GPU else None
+    try:
+        with timed_waits(clock, wanted=accelerator.num_processes > 1, settle=settle):
+            yield
+    finally:
+        clock.settle = None
+
+
+class SayFindings(TrainerCallback):
+    """A callback that warns about findings in the log so far; `kinds` are the enabled ones.
+
+    Findings from an earlier attempt at the run are not repeated. Use it in the main process only.
+    """
+
+    def __init__(self, folder: RunFolder, bar: TrainingBar, kinds: Collection[str]) -> None:
+        self._folder = folder
+        self._bar = bar
+        self._kinds = kinds
+        self._watch: Watch | None = None
+        self._has_said = False
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Load metrics.jsonl if the run is resumed."""
+        if self._kinds:
+            setup = RunSetup.of(self._folder.read_config())
+            self._watch = Watch(setup, self._kinds, state.max_steps, read_metrics(self._folder.metrics))
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Add the log event, and show new findings."""
+        if self._watch is not None:
+            plain = {name: value.item() if hasattr(value, "item") else value for name, value in (logs or {}).items()}
+            self._say(state.global_step, self._watch.take(state.global_step, plain))
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Check once more after the last log event."""
+        if self._watch is not None:
+            self._say(state.global_step, self._watch.look())
+
+    def _say(self, step: int, findings: list[Finding]) -> None:
+        for finding in findings:
+            change = next(iter(finding.changes), None)
+            advice = f"; {change.words} {change.reason}" if change else ""
+            text = f"step {step}: {finding.what}{advice}"
+            _log.warning(text)
+            more = "" if self._has_said else f" (rlhf why {self._folder.shown} has the evidence)"
+            self._has_said = True
+            self._bar.print(Text(f"warning: {text}{more}"))

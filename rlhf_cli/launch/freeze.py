@@ -11,23 +11,13 @@ import yaml
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.environment_references import References, fingerprints, variables_of, with_references
-from rlhf_cli.config.named_code import code_of
+from rlhf_cli.config.imported_code import code_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
-from rlhf_cli.json_values import JsonTree, JsonValue
-from rlhf_cli.runs.maker import made_by
-from rlhf_cli.runs.provenance import rewrite_config, write_provenance
+from rlhf_cli.runs.provenance import made_by, rewrite_config, write_provenance
 from rlhf_cli.runs.run_folder import RunFolder, write_text
-from rlhf_cli.runs.run_status import (
-    CREATED,
-    FINISHED,
-    KILLED,
-    QUEUED,
-    RUNNING,
-    read_status,
-    told_state,
-    update_status,
-)
+from rlhf_cli.runs.run_status import CREATED, FINISHED, KILLED, QUEUED, RUNNING, read_status, told_state, update_status
+from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 _PATHS = ("path", "fn", "model", "tokenizer", "class", "accelerate_config")
 """Keys that may hold a local path."""

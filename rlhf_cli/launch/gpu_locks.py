@@ -22,8 +22,8 @@ from filelock import FileLock, Timeout
 from rlhf_cli.errors import Prose, RunError
 from rlhf_cli.plan.devices import gpu_identity
 from rlhf_cli.plan.launch_plan import LaunchPlan
-from rlhf_cli.runs.process_identity import this_process
 from rlhf_cli.runs.run_folder import read_json, write_json
+from rlhf_cli.runs.run_status import this_process
 
 _SHARE = "RLHF_SHARE_GPUS"
 _FOLDER = "RLHF_GPU_LOCKS"

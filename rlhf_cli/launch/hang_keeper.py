@@ -16,4 +16,4 @@ if __name__ == "__main__":
     while os.read(0, 1):
         pass
     if os.path.exists(_dump) and os.path.getsize(_dump):
-        os.execv(sys.executable, [sys.executable, "-m", "rlhf_cli.launch.hang_report", _run])
+        os.execv(sys.executable, [sys.executable, "-m", "rlhf_cli.launch.watchdog", _run])

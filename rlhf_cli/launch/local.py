@@ -12,15 +12,13 @@ from rich.console import Console
 
 from rlhf_cli.config.environment_references import resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, UserError
-from rlhf_cli.launch.free_ports import free_ports
-from rlhf_cli.launch.hang_report import note_dumps, traces
-from rlhf_cli.launch.preemption import preempted
-from rlhf_cli.launch.rank_failures import RankFailure, first_failure
-from rlhf_cli.launch.ranks import Ended, started
+from rlhf_cli.launch.ranks import Ended, RankFailure, first_failure, free_ports, started
 from rlhf_cli.launch.rollout_server import rollout_server
-from rlhf_cli.plan.accelerate_environment import accelerate_environment
+from rlhf_cli.launch.stopping import preempted
+from rlhf_cli.launch.watchdog import note_dumps, traces
+from rlhf_cli.plan.accelerate import accelerate_environment
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, name_who_asked, read_status, update_status

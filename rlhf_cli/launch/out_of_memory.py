@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import Prose, RlhfError
-from rlhf_cli.memory.memory_advice import memory_advice
+from rlhf_cli.plan.memory.memory_advice import memory_advice
 from rlhf_cli.runs.disk_space import size
 from rlhf_cli.runs.pulse import Pulse, in_words
 

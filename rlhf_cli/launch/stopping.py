@@ -1,4 +1,4 @@
-"""Stop a run from outside without losing progress, by signals or a deadline for saving.
+"""Stop a run from outside without losing anything, and say how it can continue.
 
 After the first signal, training continues to the end of its optimizer step and saves. The second signal interrupts at
 once. If no step ends within the grace period, the process exits, and the last checkpoint is what remains.
@@ -6,16 +6,21 @@ once. If no step ends within the grace period, the process exits, and the last c
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from os import _exit  # the original: os._exit is patched while rewards run
 from types import FrameType
 
-from rlhf_cli.errors import CTRL_C, EXIT_PREEMPTED, Interrupted
+from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.errors import CTRL_C, EXIT_PREEMPTED, Interrupted, Preempted
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status
 
 _ONE_WISH_S = 1.0
 """Seconds within which repeated signals count as one: Slurm signals a rank and also its parent, which forwards it."""
@@ -143,3 +148,38 @@ def say_heard(reason: str) -> None:
 
 def _clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+_SLURM_END = "SLURM_JOB_END_TIME"
+
+
+def preempted(folder: RunFolder, reason: str | None = None) -> Preempted:
+    """Return the error for a stopped run, with its last saved step and the resume command, in one line.
+
+    `reason` is why it stopped, for its status.
+    """
+    error = Preempted(_saved(folder))
+    error.reason = reason
+    return error
+
+
+def _saved(folder: RunFolder) -> str:
+    checkpoint = folder.last_checkpoint()
+    go_on = f"`rlhf resume {os.path.relpath(folder.path)}`"
+    if checkpoint is None:
+        return f"nothing is saved yet; {go_on} begins again"
+    step, reached = int(checkpoint.name.rpartition("-")[2]), read_status(folder).step
+    lost = f" (it had come to step {reached})" if reached > step else ""
+    return f"saved step {step}{lost}; {go_on}"
+
+
+def must_save_by(launch: Launch, environment: Mapping[str, str] = os.environ) -> float | None:
+    """Return when the run must be saved, in seconds since the epoch, or None for no deadline.
+
+    This is the time in `launch` or the end of the Slurm job, whichever is earlier. Raises ValueError if
+    `launch.must_save_by` is not a time.
+    """
+    times = [datetime.fromisoformat(launch.must_save_by).timestamp()] if launch.must_save_by is not None else []
+    if environment.get(_SLURM_END, "").isdigit():
+        times.append(float(environment[_SLURM_END]))
+    return min(times, default=None)

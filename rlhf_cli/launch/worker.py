@@ -1,4 +1,4 @@
-"""Run one rank: read the frozen config, assemble, train, save, and record how it ended.
+"""Run one rank: read the frozen config, assemble, train, save, record how it ended.
 
 With one process this runs inside the user's command; with several, launch/ranks.py runs this module in each. Either way
 its only input is the run folder.
@@ -18,53 +18,80 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from rlhf_cli.analysis.diagnosis.watch import StoppingRules
 from rlhf_cli.config.environment_references import changed_variables, resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_section import Launch
-from rlhf_cli.config.schema.stop_section import rules_of
-from rlhf_cli.diagnosis.stopping_rules import StoppingRules
-from rlhf_cli.errors import (
-    EXIT_CRASH,
-    EXIT_OK,
-    EXIT_PREEMPTED,
-    GuardStopped,
-    Preempted,
-    RlhfError,
-)
-from rlhf_cli.immediate_exit import leave
-from rlhf_cli.json_values import section
-from rlhf_cli.lasting_output import lasting_output
-from rlhf_cli.launch.as_asked import built_as, refuse_other_world_size, refuse_unless_as_asked
+from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import rules_of
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, GuardStopped, Preempted, Prose, RlhfError, RunError
+from rlhf_cli.launch.callbacks import Profiled, timed_on_device, timed_phases
 from rlhf_cli.launch.out_of_memory import naming_full_memory
-from rlhf_cli.launch.preemption import must_save_by, preempted
-from rlhf_cli.launch.rank_failures import RankFailure, failure_file
-from rlhf_cli.launch.ranks import PARENT
-from rlhf_cli.launch.seen_by_worker import said_of, seen_of, ways_of
-from rlhf_cli.launch.starting_checkpoint import starting_checkpoint
-from rlhf_cli.launch.stopping import Stopping, stopped_by_signals
-from rlhf_cli.launch.timed_phases import Profiled, timed_on_device, timed_phases
+from rlhf_cli.launch.ranks import PARENT, RankFailure, failure_file
+from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
+from rlhf_cli.launch.verify_launch import (
+    built_as,
+    refuse_other_world_size,
+    refuse_unless_as_asked,
+    said_of,
+    seen_of,
+    ways_of,
+)
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.launch.worker_log import logging_into
-from rlhf_cli.models.foreign_files import naming_foreign_files
-from rlhf_cli.parent_death import die_with
+from rlhf_cli.models.model_folders import naming_foreign_files
+from rlhf_cli.process import die_with, lasting_output, leave
+from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
 from rlhf_cli.runs.disk_space import naming_full_disk
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, claim, update_status
-from rlhf_cli.terminal_output import SafeStream, safe_output
-from rlhf_cli.tracking.mirror import Mirror
-from rlhf_cli.tracking.tracked import mirror_of, tracked
-from rlhf_cli.tracking.tracking_plan import TrackingPlan, plan_tracking
+from rlhf_cli.runs.tracking.mirror import Mirror
+from rlhf_cli.runs.tracking.tracked import mirror_of, tracked
+from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan, plan_tracking
+from rlhf_cli.text.json_values import section
+from rlhf_cli.text.terminal_output import SafeStream, safe_output
 
-if TYPE_CHECKING:  # everything else is imported when a run starts, because it imports torch
-    from rlhf_cli.launch.stop_by_rule import StopByRule
+if TYPE_CHECKING:
+    from rlhf_cli.display.progress_bars import TrainingBar
+    from rlhf_cli.launch.stop_callbacks import StopByRule
     from rlhf_cli.measure.scored_pairs import ScoredPair
-    from rlhf_cli.screen.training_bar import TrainingBar
     from rlhf_cli.trainers.additions import BuiltWhole
+
+
+def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
+    """Return the newest checkpoint that verifies, the same on every rank; None if there are no checkpoints.
+
+    Newer ones that do not verify are printed. Raises RunError if there are checkpoints and none verifies, because
+    starting again would overwrite the run's files.
+    """
+    from accelerate.utils import broadcast_object_list
+
+    shared: list[Any] = [None, []]
+    if is_main:  # avoids that every rank reads all bytes
+        finish_commit(folder.checkpoints)
+        shared = list(newest_whole(folder.checkpoints))
+    broadcast_object_list(shared)
+    checkpoint: Path | None = shared[0]
+    skipped: list[str] = shared[1]
+    if checkpoint is None and skipped:
+        raise RunError(
+            "no checkpoint of this run is whole",
+            where=str(folder.checkpoints),
+            got="\n".join(skipped),
+            expected=f"one whose files are as its {MANIFEST} says",
+            hint=Prose("move these away, and the run starts at step 0"),
+        )
+    if is_main:
+        for line in skipped:
+            logging.getLogger("rlhf").warning("skipped %s", line)
+            print(f"warning: skipped {line}")
+        print(f"going on from {checkpoint.name}" if checkpoint else "there is no checkpoint yet: starting at step 0")
+    return checkpoint
+
 
 _LOG_WIDTH = 140
 
@@ -137,18 +164,23 @@ def _train(
     from transformers import PrinterCallback
     from transformers.utils import logging as transformers_logging
 
-    from rlhf_cli.assemble.trainer import assemble
-    from rlhf_cli.launch.bounded_growth import PruneCompletions, ShortHistory, early_collection
-    from rlhf_cli.launch.callbacks import Recorder, RecordWays, ShowProgress
-    from rlhf_cli.launch.completion_ends import WatchCompletionEnds
-    from rlhf_cli.launch.mirror_callback import MirrorCompletions
-    from rlhf_cli.launch.pulse_callback import KeepPulse
-    from rlhf_cli.launch.said_findings import SayFindings
+    from rlhf_cli.display.progress_bars import Spinner, TrainingBar
+    from rlhf_cli.launch.callbacks import (
+        KeepPulse,
+        MirrorCompletions,
+        PruneCompletions,
+        Recorder,
+        RecordWays,
+        SayFindings,
+        ShortHistory,
+        ShowProgress,
+        WatchCompletionEnds,
+        early_collection,
+    )
     from rlhf_cli.launch.step_trace import TraceSteps, steps_a_generation
-    from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
-    from rlhf_cli.launch.stop_by_rule import StopByRule
-    from rlhf_cli.screen.training_bar import Spinner, TrainingBar
-    from rlhf_cli.trainers.profiled_calls import profiled_calls
+    from rlhf_cli.launch.stop_callbacks import StopBetweenSteps, StopByRule
+    from rlhf_cli.trainers.assemble.trainer import assemble
+    from rlhf_cli.trainers.in_phases import profiled_calls
 
     transformers_logging.disable_default_handler()
     transformers_logging.enable_propagation()
@@ -210,11 +242,11 @@ def _train(
 
 def _import_libraries(experiment: Experiment, *, shown: bool) -> None:
     """Import the slow libraries before their first use, with a spinner if `shown`."""
-    from rlhf_cli.screen.training_bar import Spinner
+    from rlhf_cli.display.progress_bars import Spinner
 
     with Spinner(shown=shown, doing="importing torch and TRL"):
-        importlib.import_module("rlhf_cli.assemble.trainer")
-        from rlhf_cli.assemble.trainer_class import import_trainer
+        importlib.import_module("rlhf_cli.trainers.assemble.trainer")
+        from rlhf_cli.trainers.assemble.trl_config import import_trainer
 
         import_trainer(experiment.trainer)
 
@@ -222,8 +254,8 @@ def _import_libraries(experiment: Experiment, *, shown: bool) -> None:
 def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror, pairs: list[ScoredPair]) -> None:
     """Show scored pairs above the bar, in log.txt and in the tracker."""
 
-    from rlhf_cli.screen.pair_table import pair_table
-    from rlhf_cli.screen.screen_width import Screen
+    from rlhf_cli.display.row_tables import pair_table
+    from rlhf_cli.display.terminal import Screen
 
     table = pair_table(pairs)
     with folder.log.open("a", encoding="utf-8") as stream:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 import rlhf_cli
 from rlhf_cli.plan.launch_plan import NODE, log_name
-from rlhf_cli.redaction import redacted
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.terminal_output import printable
+from rlhf_cli.text.redaction import redacted
+from rlhf_cli.text.terminal_output import printable
 
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _OURS = os.path.dirname(rlhf_cli.__file__) + os.sep

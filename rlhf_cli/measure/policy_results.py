@@ -1,18 +1,37 @@
-"""Dataclasses for a policy's evaluation: rewards, truncation, lengths, pass@k and win rates.
+"""Measure a policy on rows: rewards, truncation, intervals.
 
 All intervals are over prompts, because the answers to one prompt are not independent of each other.
+
+Intervals are over prompts, because the answers to one prompt are not independent of each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rlhf_cli.numerics.intervals import Estimate
-from rlhf_cli.runs.evaluations import GREEDY, POLICY, SAMPLED
+from rlhf_cli.data.rows import prompt_key
+from rlhf_cli.numerics.intervals import (
+    Estimate,
+    attempt_counts,
+    majority,
+    mean_with_interval,
+    pass_at_k,
+    student,
+    wilson,
+)
+from rlhf_cli.rewards.completion_text import Completion, text_of
+from rlhf_cli.rewards.numbers import last_number
+from rlhf_cli.rewards.stack.scored_rows import SettledReward, SettledRow
+from rlhf_cli.runs.run_folder import GREEDY, POLICY, SAMPLED
+from rlhf_cli.text.redaction import redacted_tree
 
 SEEN, UNSEEN = "seen", "unseen"
 """The evaluation's prompts that were also trained on, and the others."""
@@ -115,3 +134,167 @@ class PolicyEvaluation:
     settings: Annotated[dict[str, object] | None, Field(exclude_if=is_none)] = None
     no_total: Annotated[str | None, Field(exclude_if=is_none)] = None
     by_prompts: Annotated[dict[str, SomePrompts] | None, Field(exclude_if=is_none)] = None
+
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class AnsweredRow:
+    """A data row (column -> value) and one answer to its prompt.
+
+    `completion` is a text or a list of messages. `completion_ids` end with the end-of-sequence token if the policy
+    wrote one; `is_truncated` says that it did not.
+    """
+
+    row: Mapping[str, object]
+    completion: Completion
+    completion_ids: list[int]
+    is_truncated: bool
+
+    def as_row(self) -> dict[str, object]:
+        """Return the data columns plus three columns for the answer."""
+        answer = {"completion": self.completion, "completion_ids": self.completion_ids}
+        return {**self.row, **answer, "is_truncated": self.is_truncated}
+
+
+@dataclass(frozen=True)
+class Part:
+    """All answers of one decoding mode, `each` per prompt. Entry i of both lists belongs to prompt i // each."""
+
+    each: int
+    answers: Sequence[AnsweredRow]
+    scored: Sequence[SettledRow]
+
+    def of_prompts(self, kept: Sequence[bool]) -> Part:
+        """Return the answers to some of the prompts; `kept` has one entry per prompt."""
+        rows = [row for row in range(len(self.answers)) if kept[row // self.each]]
+        return Part(self.each, [self.answers[row] for row in rows], [self.scored[row] for row in rows])
+
+    def by_prompt(self, value: Callable[[int], float | None]) -> list[float]:
+        """Return the mean over each prompt's completions, leaving out prompts without a value."""
+        means = []
+        for start in range(0, len(self.answers), self.each):
+            values = [one for row in range(start, start + self.each) if (one := value(row)) is not None]
+            if values:
+                means.append(fmean(values))
+        return means
+
+
+def sum_up_answers(
+    parts: Mapping[str, Part],
+    names: Sequence[str],
+    *,
+    no_total: str | None = None,
+    trained_on: Set[bytes] = frozenset(),
+) -> PolicyEvaluation:
+    """Return the evaluation of a policy from its answers; `names` are its rewards.
+
+    `no_total` says why no answer has its own total, or is None if they do. `trained_on` holds the `prompt_key` of the
+    prompts that were also trained on. If only some prompts are in it, both groups get their own results.
+    """
+    first = next(iter(parts.values()))
+    shown = list(zip(first.answers, first.scored, strict=True))[:_SHOWN]
+    whole = _on_prompts(parts, names)
+    return PolicyEvaluation(
+        **vars(whole),
+        win_rate=None,
+        shown=[ShownAnswer(answer.row["prompt"], answer.completion, scored.total) for answer, scored in shown],
+        no_total=no_total,
+        by_prompts=_by_prompts(parts, names, trained_on),
+    )
+
+
+def _on_prompts(parts: Mapping[str, Part], names: Sequence[str]) -> SomePrompts:
+    first = next(iter(parts.values()))
+    return SomePrompts(
+        rows=len(first.answers) // first.each,
+        parts={name: _part(part, names) for name, part in parts.items()},
+        attempts=_attempts(parts[SAMPLED], names) if SAMPLED in parts else {},
+    )
+
+
+def _by_prompts(
+    parts: Mapping[str, Part], names: Sequence[str], trained_on: Set[bytes]
+) -> dict[str, SomePrompts] | None:
+    first = next(iter(parts.values()))
+    is_seen = [prompt_key(answer.row) in trained_on for answer in first.answers[:: first.each]]
+    if len(set(is_seen)) < 2:
+        return None
+    return {
+        which: _on_prompts(
+            {name: part.of_prompts([one == (which == SEEN) for one in is_seen]) for name, part in parts.items()}, names
+        )
+        for which in (SEEN, UNSEEN)
+    }
+
+
+def completions_of(parts: Mapping[str, Part]) -> list[dict[str, object]]:
+    """Return one row per completion: the data's columns, the answer, its part, sample, total and raw rewards."""
+    return [
+        {
+            **answer.as_row(),
+            **{"part": name, "sample": index % part.each, "total": scored.total},
+            "rewards": {reward: value.raw for reward, value in scored.rewards.items()},
+        }
+        for name, part in parts.items()
+        for index, (answer, scored) in enumerate(zip(part.answers, part.scored, strict=True))
+    ]
+
+
+def write_completions(file: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    """Write one JSON object per line, in the format that `rlhf score --completions` reads."""
+    lines = (json.dumps(redacted_tree(row, values_only=True), ensure_ascii=False, default=str) + "\n" for row in rows)
+    file.write_text("".join(lines), encoding="utf-8")
+
+
+def share(shares: Sequence[float]) -> Estimate:
+    """Return the mean of shares, one per prompt, with Wilson's interval, which is conservative here."""
+    return wilson(math.fsum(shares), len(shares))
+
+
+def _part(part: Part, names: Sequence[str]) -> PartEvaluation:
+    lengths = [len(answer.completion_ids) for answer in part.answers]
+    tokens = student(part.by_prompt(lambda row: float(lengths[row])))
+    return PartEvaluation(
+        rewards={name: _reward(part, name) for name in names},
+        total=mean_with_interval(part.by_prompt(lambda row: part.scored[row].total)),
+        truncated=share(part.by_prompt(lambda row: float(part.answers[row].is_truncated))),
+        tokens=TokenEstimate(**vars(tokens), max=max(lengths)),
+    )
+
+
+def _reward(part: Part, name: str) -> RewardEstimates:
+    def mean(value: Callable[[SettledReward], float | None]) -> Estimate:
+        return mean_with_interval(part.by_prompt(lambda row: value(part.scored[row].rewards[name])))
+
+    return RewardEstimates(mean(lambda one: one.raw), mean(lambda one: one.effective), mean(lambda one: one.weighted))
+
+
+def _attempts(part: Part, names: Sequence[str]) -> dict[str, Attempts]:
+    """Return pass@k and maj@k of every reward whose scores are all 0 or 1.
+
+    A missing score (a gate, a failure) counts as wrong. The answer that maj@k counts is the last number of a
+    completion, or its whole text if it has none.
+    """
+    attempts = {}
+    texts = [_answer(text_of(answer.completion)) for answer in part.answers]
+    for name in names:
+        raw = [row.rewards[name].raw for row in part.scored]
+        if not any(value is not None for value in raw) or any(value not in (None, 0.0, 1.0) for value in raw):
+            continue
+        right = [value or 0.0 for value in raw]
+        spans = [slice(start, start + part.each) for start in range(0, len(right), part.each)]
+        attempts[name] = Attempts(
+            pass_at={
+                k: share([pass_at_k(part.each, int(sum(right[span])), k) for span in spans])
+                for k in attempt_counts(part.each)
+            },
+            maj_at={part.each: share([majority(texts[span], right[span]) for span in spans])},
+        )
+    return attempts
+
+
+def _answer(text: str) -> str:
+    number = last_number(text)
+    return text.strip() if number is None else str(number)

@@ -1,16 +1,278 @@
-"""Summarise the output of `rlhf score`: distributions, correlations, and agreement with a label."""
+"""Summarise what `rlhf score` has scored: statistics, correlations, agreement with labels, two weightings.
+
+NumPy imports in a tenth of the time of pandas or scipy.stats. Tests compare these numbers with both.
+
+NumPy alone imports in a tenth of the time of scipy.stats. Tests compare these numbers with scipy's.
+
+The area under the ROC curve is the probability that a good answer has the higher score, with ties counting a half: the
+Mann-Whitney statistic (1947) divided by the number of pairs (Hanley and McNeil 1982).
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 
-from rlhf_cli.measure.component_statistics import Distribution, distribution
-from rlhf_cli.measure.label_agreement import Agreement, agreement, labels_of
-from rlhf_cli.measure.score_correlations import Correlation, correlations
-from rlhf_cli.measure.scored_rows import CompletionScores
-from rlhf_cli.measure.two_weightings import TwoWeightings, two_weightings
+import numpy
+import numpy.typing
+from numpy.typing import NDArray
+
+from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.numerics.intervals import Estimate, wilson
 from rlhf_cli.rewards.completion_text import as_completion, text_of
+from rlhf_cli.rewards.stack.scored_rows import CompletionScores
+from rlhf_cli.text.suggest import nearest
+
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+"""The reported quantiles; 0 is the minimum, 1 the maximum."""
+NUM_BINS = 16
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """The distribution of one component's scores.
+
+    `deviation` is the sample deviation (n - 1), None for fewer than two scores. `quantiles` match QUANTILES. `bins`
+    counts the scores in NUM_BINS equal parts from the minimum to the maximum (the last includes its upper end); there
+    is one bin if all scores are equal up to rounding. `distinct` is the number of different scores.
+    """
+
+    count: int
+    mean: float | None
+    deviation: float | None
+    quantiles: tuple[float, ...]
+    bins: tuple[int, ...]
+    distinct: int
+
+    def as_json(self) -> dict[str, object]:
+        """Return a JSON object, with quantiles keyed by their share: "0.5" is the median."""
+        by_share = {f"{share:g}": value for share, value in zip(QUANTILES, self.quantiles, strict=False)}
+        return {**asdict(self), "quantiles": by_share}
+
+
+def distribution(values: Sequence[float | None]) -> Distribution:
+    """Return the distribution of values, leaving out None (no score)."""
+    seen = [value for value in values if value is not None]
+    if not seen:
+        return Distribution(0, None, None, (), (), 0)
+    array = numpy.asarray(seen)
+    deviation = float(array.std(ddof=1)) if len(seen) > 1 else None
+    low, high = float(array.min()), float(array.max())
+    bins = tuple(_bins(array, low, high))
+    return Distribution(len(seen), float(array.mean()), deviation, tuple(quantiles(seen)), bins, len(set(seen)))
+
+
+def _bins(array: numpy.typing.NDArray[numpy.float64], low: float, high: float) -> list[int]:
+    """Return the number of values per bin.
+
+    If the range is too small for distinct bin edges (0.3 to 0.1 + 0.2), return one bin.
+    """
+    edges = numpy.linspace(low, high, NUM_BINS + 1)
+    if not (edges[:-1] < edges[1:]).all():
+        return [len(array)]
+    counts: list[int] = numpy.histogram(array, bins=NUM_BINS)[0].tolist()
+    return counts
+
+
+def quantiles(values: Sequence[float]) -> list[float]:
+    """Return the QUANTILES of values by linear interpolation (Hyndman and Fan's type 7)."""
+    return [float(value) for value in numpy.quantile(values, QUANTILES)]
+
+
+Array = NDArray[numpy.float64]
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """The correlations of two columns over the `count` rows that have both; None if one of them is constant.
+
+    `ranks` is Spearman's (Pearson's of the ranks, with ties sharing their mean rank); `linear` is Pearson's.
+    """
+
+    first: str
+    second: str
+    ranks: float | None
+    linear: float | None
+    count: int
+
+
+def correlations(columns: Mapping[str, Sequence[float | None]]) -> list[Correlation]:
+    """Return one correlation per pair of columns, in their order. None marks a missing value."""
+    arrays = {name: as_array(values) for name, values in columns.items()}
+    names = list(arrays)
+    found = []
+    for place, first in enumerate(names):
+        for second in names[place + 1 :]:
+            both = ~(numpy.isnan(arrays[first]) | numpy.isnan(arrays[second]))
+            a, b = arrays[first][both], arrays[second][both]
+            found.append(Correlation(first, second, pearson(mean_ranks(a), mean_ranks(b)), pearson(a, b), len(a)))
+    return found
+
+
+def pearson(a: Array, b: Array) -> float | None:
+    """Return Pearson's correlation of two columns, or None for a constant column or fewer than two rows."""
+    if len(a) < 2 or a.min() == a.max() or b.min() == b.max():
+        return None
+    return float(numpy.corrcoef(a, b)[0, 1])
+
+
+def mean_ranks(values: Array) -> Array:
+    """Return the ranks from 1; equal values share their mean rank."""
+    _, places, counts = numpy.unique(values, return_inverse=True, return_counts=True)
+    ranks: Array = (numpy.cumsum(counts) - (counts - 1) / 2.0)[places]
+    return ranks
+
+
+def as_array(values: Sequence[float | None]) -> Array:
+    """Return a column with NaN for None."""
+    return numpy.array([numpy.nan if value is None else value for value in values], dtype=numpy.float64)
+
+
+_TRUE = ("true", "yes", "1", "1.0", "correct", "good", "right")
+_FALSE = ("false", "no", "0", "0.0", "incorrect", "bad", "wrong")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well one component agrees with the labels, on the rows that have both a score and a label.
+
+    `roc_auc` is None if all labels are the same. Calling a row good if `score >= threshold` gets the most rows right;
+    `agreement` is their share. Among equal thresholds it is the lowest. None means that calling every row bad is at
+    least as good.
+    """
+
+    name: str
+    num_good: int
+    num_bad: int
+    roc_auc: float | None
+    threshold: float | None
+    agreement: Estimate
+
+
+def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | None]:
+    """Return a column as labels: True for good, False for bad, None if empty.
+
+    Raise DataError if the column does not exist or a value is neither good nor bad.
+    """
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    if column not in columns:
+        raise DataError(
+            f"the completions have no column {column!r}",
+            where="--label",
+            got="columns " + ", ".join(columns),
+            expected="a column that says of each answer whether it is good",
+            hint=nearest(column, columns),
+        )
+    labels: list[bool | None] = []
+    for number, row in enumerate(rows):
+        value = row.get(column)
+        text = str(value).strip().casefold()
+        if value is None or text == "":
+            labels.append(None)
+        elif text in _TRUE or text in _FALSE:
+            labels.append(text in _TRUE)
+        else:
+            raise DataError(
+                "a label is true or false",
+                where=f"--label {column}, row {number + 1} (the first row is 1)",
+                got=repr(value)[:80],
+                expected=f"{', '.join(_TRUE[:3])}, or {', '.join(_FALSE[:3])}",
+                hint=Prose("a column of grades correlates: it is no label. Write whether each answer is good"),
+            )
+    return labels
+
+
+def agreement(name: str, scores: Sequence[float | None], labels: Sequence[bool | None]) -> Agreement:
+    """Return how well scores separate good rows from bad ones. Rows without a score or a label are left out."""
+    pairs = [(score, label) for score, label in zip(scores, labels, strict=True) if score is not None]
+    known = [(score, label) for score, label in pairs if label is not None]
+    values = as_array([score for score, _ in known])
+    good = numpy.array([label for _, label in known], dtype=bool)
+    num_good, num_bad = int(good.sum()), int((~good).sum())
+    threshold, right = _best_threshold(known)
+    auc = None
+    if num_good and num_bad:
+        above = mean_ranks(values)[good].sum() - num_good * (num_good + 1) / 2
+        auc = float(above / (num_good * num_bad))
+    return Agreement(name, num_good, num_bad, auc, threshold, wilson(right, len(known)))
+
+
+def _best_threshold(labelled: Sequence[tuple[float, bool]]) -> tuple[float | None, int]:
+    """Return the lowest threshold that gets the most labels right, and how many. None means above every score."""
+    right = sum(not label for _, label in labelled)
+    best: tuple[float | None, int] = (None, right)
+    by_score: dict[float, int] = {}
+    for score, label in labelled:
+        by_score[score] = by_score.get(score, 0) + (1 if label else -1)
+    for score in sorted(by_score, reverse=True):
+        right += by_score[score]
+        if right > best[1] or (right == best[1] and best[0] is not None):
+            best = (score, right)
+    return best
+
+
+@dataclass(frozen=True)
+class TwoWeightings:
+    """A comparison of two weightings. `words` are the overrides of the other one; only rows with both totals count.
+
+    `ranks` is Spearman's correlation of the two totals. `num_prompts` counts the prompts whose answers have different
+    totals; on `num_other_best` of them another answer is best. `moved` lists the rows whose rank changes most, with the
+    change (down is negative). The areas under the ROC curve are None without labels.
+    """
+
+    words: tuple[str, ...]
+    totals: tuple[float | None, ...]
+    mean: float | None
+    other_mean: float | None
+    ranks: float | None
+    num_prompts: int
+    num_other_best: int
+    moved: tuple[tuple[int, float], ...]
+    roc_auc: float | None
+    other_roc_auc: float | None
+
+
+def two_weightings(
+    words: Sequence[str],
+    prompts: Sequence[object],
+    totals: Sequence[float | None],
+    others: Sequence[float | None],
+    labels: Sequence[bool | None] | None,
+    *,
+    num_moved: int = 5,
+) -> TwoWeightings:
+    """Compare `totals` with `others`, the totals under `words`. All sequences have one entry per row."""
+    pairs = list(zip(totals, others, strict=True))
+    known = [row for row, (total, other) in enumerate(pairs) if total is not None and other is not None]
+    first, second = as_array([totals[row] for row in known]), as_array([others[row] for row in known])
+    turned = mean_ranks(second) - mean_ranks(first)
+    moves = sorted(((row, float(turned[place])) for place, row in enumerate(known)), key=lambda move: -abs(move[1]))
+    by_prompt: dict[str, list[int]] = {}
+    for row in known:
+        by_prompt.setdefault(json.dumps(prompts[row], sort_keys=True, default=str), []).append(row)
+    groups = [rows for rows in by_prompt.values() if len({totals[row] for row in rows}) > 1]
+    changed = [rows for rows in groups if not _best(rows, totals) & _best(rows, others)]
+    return TwoWeightings(
+        words=tuple(words),
+        totals=tuple(others),
+        mean=fmean(first.tolist()) if known else None,
+        other_mean=fmean(second.tolist()) if known else None,
+        ranks=pearson(mean_ranks(first), mean_ranks(second)),
+        num_prompts=len(groups),
+        num_other_best=len(changed),
+        moved=tuple((row, move) for row, move in moves[:num_moved] if move),
+        roc_auc=None if labels is None else agreement("total", totals, labels).roc_auc,
+        other_roc_auc=None if labels is None else agreement("total", others, labels).roc_auc,
+    )
+
+
+def _best(rows: Sequence[int], totals: Sequence[float | None]) -> set[int]:
+    """Return the rows of one prompt with the highest total."""
+    highest = max(total for row in rows if (total := totals[row]) is not None)
+    return {row for row in rows if totals[row] == highest}
+
 
 TOTAL, LENGTH = "total", "characters"
 _MOST_DISAGREEING = 3

@@ -1,4 +1,11 @@
-"""Pairs with the scores that a reward model gives both answers during training."""
+"""Hold preference pairs and the scores they get.
+
+Supported are TRL's formats (prompt, chosen, rejected; or chosen and rejected that both include the prompt) and
+RewardBench's (prompt, chosen, rejected, subset; arXiv 2403.13787).
+
+The names are those in the JSON of `rlhf eval`, except `from` and `to`, which are `start` and `end` here: `from` is a
+Python keyword.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +13,15 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Annotated, ClassVar, TypeAlias
+
+from pydantic import Field
+
+from rlhf_cli.errors import DataError
+from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.rewards.completion_text import Completion
+from rlhf_cli.runs.run_folder import REWARD_MODEL
+from rlhf_cli.text.suggest import nearest
 
 _IDS = ("chosen_ids", "rejected_ids")
 
@@ -56,3 +72,239 @@ def _messages(value: object) -> list[Mapping[str, object]]:
 def _content(message: Mapping[str, object]) -> str:
     content = message.get("content")
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+Row: TypeAlias = dict[str, object]
+"""Column -> value of one dataset row."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of answers. `prompts` is the shared beginning, empty if the rows do not separate it."""
+
+    prompts: list[Completion]
+    chosen: list[Completion]
+    rejected: list[Completion]
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+
+def pairs_of(rows: list[Row], *, as_chat: bool = False) -> Pairs:
+    """Return the pairs of preference rows. `as_chat` turns plain texts into a user and an assistant message.
+
+    Raise DataError for a missing column, or for a row that mixes texts and messages.
+    """
+    for column in ("chosen", "rejected"):
+        if column not in rows[0]:
+            raise DataError(
+                f"a reward model is evaluated on pairs, and there is no column {column!r}",
+                where="the evaluation rows",
+                got="columns " + ", ".join(rows[0]),
+                expected="prompt, chosen, rejected; or chosen and rejected with the prompt in both",
+                hint=nearest(column, rows[0]),
+            )
+    parted = [_parted(row, number, as_chat) for number, row in enumerate(rows, 1)]
+    return Pairs([one for one, _, _ in parted], [one for _, one, _ in parted], [one for _, _, one in parted])
+
+
+def _parted(row: Row, number: int, as_chat: bool) -> tuple[Completion, Completion, Completion]:
+    prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
+    if not chosen or not rejected:
+        raise _odd(row, number, "something on both sides")
+    if isinstance(chosen, str) and isinstance(rejected, str) and (prompt is None or isinstance(prompt, str)):
+        if not as_chat:
+            return prompt or "", chosen, rejected
+        if prompt is None:
+            raise _odd(row, number, "a prompt of its own, which --chat makes the user's message")
+        asked = [{"role": "user", "content": prompt}]
+        return asked, [{"role": "assistant", "content": chosen}], [{"role": "assistant", "content": rejected}]
+    if isinstance(prompt, list) and isinstance(chosen, str) and isinstance(rejected, str):
+        return prompt, [{"role": "assistant", "content": chosen}], [{"role": "assistant", "content": rejected}]
+    has_prompt = isinstance(prompt, list) and bool(prompt)
+    if not (isinstance(chosen, list) and isinstance(rejected, list) and (prompt is None or has_prompt)):
+        raise _odd(row, number, "text on both sides, or a list of messages on both")
+    if isinstance(prompt, list):
+        return prompt, chosen, rejected
+    # Both sides hold the whole transcript. The prompt is what they share at the beginning, at least the first message.
+    shared = 1
+    while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
+        shared += 1
+    if chosen[:shared] != rejected[:shared]:
+        raise _odd(row, number, "transcripts that begin with the same message, or a column `prompt`")
+    return chosen[:shared], chosen[shared:], rejected[shared:]
+
+
+def _odd(row: Row, number: int, expected: str) -> DataError:
+    got = ", ".join(f"{name}: {type(row.get(name)).__name__}" for name in ("prompt", "chosen", "rejected"))
+    return DataError("this is no pair", where=f"the evaluation rows, row {number}", got=got, expected=expected)
+
+
+SUBSET = "subset"
+"""RewardBench's column. If it exists, it is always a slice."""
+
+
+@dataclass(frozen=True)
+class SliceAccuracy(Estimate):
+    """The accuracy on some of the pairs; `margin` is their mean reward difference, chosen minus rejected."""
+
+    margin: float
+
+
+@dataclass(frozen=True)
+class Span:
+    """Both ends of a bin of real numbers."""
+
+    start: Annotated[float, Field(alias="from")]
+    end: Annotated[float, Field(alias="to")]
+
+
+@dataclass(frozen=True)
+class TokenSpan:
+    """Both ends of a bin of lengths, in tokens."""
+
+    start: Annotated[int, Field(alias="from")]
+    end: Annotated[int, Field(alias="to")]
+
+
+@dataclass(frozen=True)
+class ConfidenceBin(Span):
+    """The pairs in a confidence range: their mean `confidence` (None if the bin is empty) and accuracy."""
+
+    confidence: float | None
+    accuracy: Estimate
+
+
+@dataclass(frozen=True)
+class MarginBin(SliceAccuracy, Span):
+    """The accuracy on the pairs whose margin in the data is in a range."""
+
+
+@dataclass(frozen=True)
+class LengthBin(SliceAccuracy, TokenSpan):
+    """The accuracy on the pairs whose length difference, chosen minus rejected, is in a range."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How well confidence matches accuracy: expected calibration error, Brier score, log loss in nats."""
+
+    ece: float
+    brier: float
+    log_loss: float
+    bins: list[ConfidenceBin]
+
+
+@dataclass(frozen=True)
+class RewardDistribution:
+    """The rewards of all completions. `deviation` is None if it is not finite.
+
+    `margin` is the mean of chosen minus rejected. All intervals are over pairs, because the two rewards of a pair are
+    not independent.
+    """
+
+    mean: Estimate
+    deviation: float | None
+    chosen: Estimate
+    rejected: Estimate
+    margin: Estimate
+    min: float
+    max: float
+
+
+@dataclass(frozen=True)
+class LengthBias:
+    """How much a model prefers length: it is then right if the chosen answer is longer, and wrong if it is shorter.
+
+    A slice is None if it has no pairs; a correlation is None if rewards or lengths are constant. `longer_wins` is the
+    accuracy of always choosing the longer answer, which is the bias of the data itself.
+    """
+
+    unit: str
+    chosen_longer: SliceAccuracy | None
+    same: SliceAccuracy | None
+    chosen_shorter: SliceAccuracy | None
+    pearson: float | None
+    spearman: float | None
+    longer_wins: Estimate
+    bins: list[LengthBin]
+
+
+@dataclass(frozen=True)
+class MarginAgreement:
+    """Reward differences compared with the margins in the data, on the `count` pairs that have a margin.
+
+    A correlation is None if margins or differences are constant.
+    """
+
+    count: int
+    spearman: float | None
+    pearson: float | None
+    bins: list[MarginBin]
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A pair on which the model prefers the rejected answer; `confidence` is its probability for that answer.
+
+    `row` counts from 0; a text is a string or a list of messages. `subset` is None if the data has no such column.
+    """
+
+    row: int
+    prompt: object
+    chosen: object
+    rejected: object
+    reward_chosen: float
+    reward_rejected: float
+    confidence: float
+    subset: object = None
+
+
+@dataclass(frozen=True)
+class Histogram(Span):
+    """Counts of rewards in equal bins from the minimum to the maximum of all completions."""
+
+    counts: list[int]
+
+
+@dataclass(frozen=True)
+class Histograms:
+    """Histograms of the chosen and the rejected completions, with the same bins."""
+
+    chosen: Histogram
+    rejected: Histogram
+
+
+@dataclass(frozen=True)
+class RewardBenchScores:
+    """Accuracies of RewardBench's complete sections; `score` is their mean, None unless all four are complete."""
+
+    sections: dict[str, Estimate]
+    score: float | None
+
+
+@dataclass(frozen=True)
+class RewardModelEvaluation:
+    """All results of evaluating a reward model on preference pairs.
+
+    `rows` counts pairs, `truncated` completions longer than the model's limit, and `ties` pairs with equal rewards.
+    `slices` is keyed by column and value. `margins` is None for data without margins, `rewardbench` for data without a
+    complete RewardBench section. `with_eos` says that plain texts ended with the end-of-sequence token.
+    """
+
+    kind: ClassVar[str] = REWARD_MODEL
+
+    rows: int
+    pairs_per_second: float
+    truncated: int
+    accuracy: Estimate
+    ties: int
+    calibration: Calibration
+    rewards: RewardDistribution
+    length: LengthBias
+    slices: dict[str, dict[str, SliceAccuracy]]
+    margins: MarginAgreement | None
+    worst: list[Disagreement]
+    histogram: Histograms
+    rewardbench: RewardBenchScores | None = None
+    with_eos: bool = False

@@ -1,4 +1,4 @@
-"""Build a critic: a transformer with one value per token, from the policy, a reward model or an older critic.
+"""Build a critic: a transformer with a value for every token.
 
 It is a token-classification model with one label, so transformers alone can load a saved critic. The value at position
 t is that of the state in which token t + 1 is chosen.
@@ -7,17 +7,25 @@ t is that of the state in which token t + 1 is chosen.
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import torch
 from peft import PeftConfig, PeftModel, load_peft_weights
 from peft.tuners.tuners_utils import BaseTuner
+from peft.utils import ModulesToSaveWrapper
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+)
 from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.model_folders import is_language_model
+from rlhf_cli.models.model_folders import is_language_model, other_tokens
 from rlhf_cli.models.reward_checkpoint import load_reward_model
 
 _WHERE = "critic.init"
@@ -179,3 +187,63 @@ def _from_reward_model(path: str, dtype: str, trust_remote_code: bool) -> PreTra
     setattr(critic, critic.base_model_prefix, reward_model.base_model)
     setattr(critic, _head(critic)[0], _head(reward_model)[1])
     return critic.requires_grad_(True)
+
+
+def check_tokens(critic: PreTrainedModel, path: str, tokenizer: str, *, trust_remote_code: bool = False) -> None:
+    """Compare a critic loaded from `path` with the tokenizer of its policy, a folder or hub id.
+
+    Raise ModelError if a token of the policy has another id in the critic, or none. Skip the check if both are local
+    folders: `describe_critic` compared them before loading.
+    """
+    if Path(path).expanduser().is_dir() and Path(tokenizer).expanduser().is_dir():
+        return
+    written = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=trust_remote_code).get_vocab()
+    size = critic.config.get_text_config().vocab_size
+    if max(written.values()) >= size:
+        raise other_tokens(f"vocab_size {size}, the policy writes {max(written.values()) + 1} tokens", "critic.init")
+    try:
+        read = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code).get_vocab()
+    except (OSError, ValueError):  # a critic is saved without a tokenizer, so only the sizes can be compared
+        return
+    for token, number in sorted(written.items(), key=lambda one: one[1]):  # a vocabulary is not sorted
+        if read.get(token) != number:
+            known = read.get(token, "unknown")
+            raise other_tokens(f"token {token!r} is {number} to the policy and {known} to the critic", "critic.init")
+
+
+def head_names(path: str, *, revision: str | None = None, trust_remote_code: bool = False) -> list[str]:
+    """Return the head modules: `["score"]` for Llama, Qwen and most others, `["classifier"]` for BERT, and DeBERTa's
+    pooler.
+
+    They are newly initialised when a language model becomes a reward model, so they are trained fully and saved with an
+    adapter. Build the model without weights. Raise ModelError if the architecture has no classifier.
+    """
+    try:
+        config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=trust_remote_code, num_labels=1)
+        with torch.device("meta"):
+            model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            "no reward model can be made of this model",
+            where="model.path",
+            got=f"{path}: {error!s:.300}",
+            expected="an architecture that transformers has a ...ForSequenceClassification of",
+        ) from error
+    return [
+        name
+        for name, module in model.named_children()
+        if name != model.base_model_prefix and any(True for _ in module.parameters())
+    ]
+
+
+def restore_head_dtype(model: nn.Module) -> None:
+    """Restore the dtype of the heads that are trained beside an adapter.
+
+    On quantised weights TRL casts all trained parameters to bfloat16. An adapter layer converts its input, but a head
+    does not, so it fails on the first batch if the backbone computes in float32.
+    """
+    for module in model.modules():
+        if isinstance(module, ModulesToSaveWrapper):
+            dtype = next(module.original_module.parameters()).dtype
+            for trained in module.modules_to_save.values():
+                trained.to(dtype)

@@ -1,4 +1,7 @@
-"""Use a reward model as a reward function: texts in, one scalar per row out, like the scoring in TRL's trainers.
+"""Make a reward model a reward function: texts in, one scalar each.
+
+This computes the same as transformers' decoders with a `score` head: the head's output at a row's last token that is
+not the padding token.
 
 `batch_size` rows of `max_length` tokens bound the memory, however many rows are scored. If the model supports it, rows
 are packed into flat rows of that many tokens, and a prefix shared by neighbours is computed once. Otherwise rows are
@@ -11,17 +14,45 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from peft import PeftModel
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_layers import GenericForSequenceClassification
 from trl import apply_chat_template, is_conversational
 
 from rlhf_cli.errors import ModelError, Prose, in_a_line
-from rlhf_cli.models.packed_scores import packed_scores, why_not_scored_packed
+from rlhf_cli.models.packing.packed_rows import packed_texts, passes_of
+from rlhf_cli.models.packing.row_attention import model_inputs, register, why_not_packed
+from rlhf_cli.models.packing.varlen_kernel import distrust, heads_of_model, why_a_row_each
 from rlhf_cli.models.reward_checkpoint import load_reward_model, where_reward_model
-from rlhf_cli.packing.kernel_choice import distrust, heads_of_model, why_a_row_each
-from rlhf_cli.packing.packed_texts import passes_of
+
+
+def why_not_scored_packed(model: PreTrainedModel | PeftModel) -> str | None:
+    """Return why texts cannot be scored packed, in words, or None if they can.
+
+    If they can, register the attention function for packed rows.
+    """
+    classifier = model.get_base_model() if isinstance(model, PeftModel) else model
+    if getattr(type(classifier), "forward", None) is not GenericForSequenceClassification.forward:
+        return "its head is not transformers' own of decoders"
+    why = why_not_packed(model)
+    if why is None:
+        register()
+    return why
+
+
+def packed_scores(model: PreTrainedModel | PeftModel, rows: Sequence[Sequence[int]]) -> Tensor:
+    """Return (B,) scores of rows of tokens, whose last token is not padding; sorted rows share most prefixes."""
+    classifier = cast(PreTrainedModel, model.get_base_model()) if isinstance(model, PeftModel) else model
+    packed = packed_texts(rows, torch.device(classifier.device))
+    states: Tensor = classifier.base_model(**model_inputs(packed), use_cache=False).last_hidden_state
+    head = cast(torch.nn.Module, classifier.score)
+    scores: Tensor = head(states[0, packed.last_states()])
+    return scores[:, 0]
+
 
 _log = logging.getLogger("rlhf")
 

@@ -1,4 +1,4 @@
-"""Find or build a tiny policy: a byte-level transformer, warm-started on demonstrations.
+"""Find or build the embedded tiny policy and its byte tokenizer.
 
 The warm start is supervised and deliberately short. The model then adds small numbers, but sloppily, in several styles
 and often wrongly, like the demonstrations. That leaves reinforcement learning something to improve.
@@ -18,10 +18,37 @@ from pathlib import Path
 from typing import TypedDict
 
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.cache import made_once
+
+PAD, EOS = "<pad>", "<eos>"
+
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+
+
+def byte_tokenizer(context_tokens: int) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of 258 tokens: padding, end of sequence, and the 256 bytes.
+
+    `context_tokens` is its `model_max_length`.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate([PAD, EOS, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        padding_side="left",
+        model_max_length=context_tokens,
+        chat_template=_CHAT_TEMPLATE,
+    )
 
 
 class TinyWarmStart(TypedDict):

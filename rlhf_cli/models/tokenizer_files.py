@@ -1,20 +1,79 @@
-"""Read tokenizer files and count tokens, without transformers or torch."""
+"""Read the JSON files of a model and its tokenizer, count tokens, render a chat.
+
+`transformers.utils.chat_template_utils` defines the variables of a template; a test compares the two.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from datetime import datetime
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.json_values import JsonTree
-from rlhf_cli.models.config_json import token_ids
+from rlhf_cli.text.json_values import JsonTree, section
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
+
+
+def token_ids(tokenizer: JsonTree) -> dict[str, int]:
+    """Return token -> id from a tokenizer.json; a Unigram model lists its tokens in order, others map them."""
+    vocabulary, added = section(tokenizer, "model").get("vocab"), tokenizer.get("added_tokens")
+    known: JsonTree = dict(vocabulary) if isinstance(vocabulary, dict) else {}
+    if isinstance(vocabulary, list):
+        known = {str(entry[0]): number for number, entry in enumerate(vocabulary) if isinstance(entry, list)}
+    for entry in added if isinstance(added, list) else ():
+        if isinstance(entry, dict):
+            known[str(entry["content"])] = entry["id"]
+    return {token: number for token, number in known.items() if isinstance(number, int)}
+
+
+def language_part(config: JsonTree) -> JsonTree:
+    """Return the language model's section in the config of a multimodal model, else the config itself."""
+    return section(config, "text_config") or config
+
+
+def architectures_of(config: JsonTree) -> list[str]:
+    """Return the names of the model's classes; empty if the config lists none."""
+    named = config.get("architectures")
+    return [str(name) for name in named] if isinstance(named, list) else []
+
+
+def vocab_size_of(config: JsonTree) -> int | None:
+    """Return the number of tokens, or None if the config does not contain it."""
+    size = language_part(config).get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
+def context_of(config: JsonTree) -> int | None:
+    """Return the context length in tokens, or None if the config does not contain it."""
+    text = language_part(config)
+    sizes = (text.get(name) for name in ("max_position_embeddings", "n_positions"))
+    return next((size for size in sizes if isinstance(size, int)), None)
+
+
+def num_labels_of(config: JsonTree) -> int | None:
+    """Return the number of labels, or None if neither the config nor the class determines it."""
+    labels, num_labels = config.get("id2label"), config.get("num_labels")
+    if isinstance(labels, dict):
+        return len(labels)
+    if isinstance(num_labels, int):
+        return num_labels
+    # transformers omits the labels from the file if there are two, its default. Other classes have their own default.
+    return 2 if next(iter(architectures_of(config)), "").endswith(CLASSIFIERS) else None
+
 
 EMBEDDED_TOKENIZER = Path(__file__).with_name("embedded") / "tiny"
 """The folder of the tokenizer shared by the embedded models."""
@@ -120,3 +179,48 @@ def read_json(file: Path, where: str = "model.path") -> JsonTree:
     if not isinstance(content, dict):
         raise ModelError(f"{file.name} is no JSON object", where=where, got=f"{file}: {content!r:.80}")
     return content
+
+
+class _Generation(Extension):
+    """A jinja2 extension that ignores `{% generation %}`, the block around an assistant's text."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's own attribute
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Return the content of the block."""
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+def render_chat(
+    template: str,
+    messages: Sequence[Mapping[str, object]],
+    special_tokens: Mapping[str, str],
+    settings: Mapping[str, object] | None = None,
+) -> str:
+    """Return a conversation as a text that ends with the generation prompt.
+
+    `special_tokens` are `bos_token` and the like, `settings` further template variables. Raise jinja2.TemplateError if
+    the template is malformed or rejects the conversation.
+    """
+    given = {"add_generation_prompt": True, "tools": None, "documents": None, **special_tokens, **(settings or {})}
+    return _compiled(template).render(messages=messages, **given)
+
+
+@cache
+def _compiled(template: str) -> jinja2.Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment.from_string(template)
+
+
+def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)

@@ -1,9 +1,15 @@
-"""List the shapes of a model's weights without loading them. Does not import torch."""
+"""Read how large the weights of a model are, and which modules LoRA adapts.
+
+A string is a regular expression for the whole module name; a list contains name suffixes (peft's
+`check_target_module_exists`).
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,3 +95,17 @@ def tiny_shapes(hidden_size: int, num_layers: int) -> list[WeightShape]:
         shapes |= {f"{place}.mlp.down_proj.weight": (h, 4 * h)}
         shapes |= {f"{place}.{name}_layernorm.weight": (h,) for name in ("input", "post_attention")}
     return [WeightShape(name, shape, 4) for name, shape in shapes.items()]
+
+
+_PREFIXES = ("", "model.", "transformer.", "base_model.model.")
+"""Prefixes of module names that the model has and its weight files may lack."""
+
+
+def is_target(name: str, targets: str | Sequence[str]) -> bool:
+    """Return whether peft would put an adapter on the module `name`; an invalid pattern matches no module."""
+    if not isinstance(targets, str):
+        return any(name == target or name.endswith(f".{target}") for target in targets)
+    try:
+        return any(re.fullmatch(targets, prefix + name) for prefix in _PREFIXES)
+    except re.error:
+        return False

@@ -1,4 +1,4 @@
-"""Convert raw scores to effective ones: offset, clip, normalise, and fill excluded entries.
+"""Turn raw scores into what enters the total, and penalise overlong completions.
 
 Shapes: N rows of all ranks, the rows of a group consecutive; K components. NaN means "does not apply".
 """
@@ -111,3 +111,23 @@ def _deviation(values: Tensor) -> Tensor:
     count = (~exact.isnan()).sum(dim=-1, keepdim=True)
     squares = ((exact - exact.nanmean(dim=-1, keepdim=True)) ** 2).nansum(dim=-1, keepdim=True)
     return (squares / (count - 1).clamp(min=1)).sqrt().to(values)
+
+
+def soft_overlong(lengths: Tensor, max_completion_length: int, cache_tokens: int) -> Tensor:
+    """Return DAPO's soft overlong punishment (arXiv 2503.14476, eq. 13).
+
+        0                                where length <= max - cache
+        ((max - cache) - length) / cache where max - cache < length <= max
+        -1                               where max < length
+
+    Args:
+        lengths: (N,), tokens of each completion.
+        max_completion_length: the length at which a completion is truncated.
+        cache_tokens: in 1 .. max_completion_length, the last tokens before it, over which the punishment grows.
+
+    Returns:
+        (N,) float in [-1, 0].
+    """
+    if not 1 <= cache_tokens <= max_completion_length:
+        raise ValueError(f"cache_tokens is {cache_tokens}, not in 1 .. {max_completion_length} (the maximal length)")
+    return ((max_completion_length - cache_tokens - lengths) / cache_tokens).clamp(-1.0, 0.0)

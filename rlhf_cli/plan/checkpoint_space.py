@@ -12,10 +12,9 @@ from pathlib import Path
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.model_section import Lora
+from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.errors import RunError, UserError
-from rlhf_cli.models.adapter_targets import is_target
-from rlhf_cli.models.weight_shapes import WeightShape, stored_shapes, tiny_shapes
+from rlhf_cli.models.weight_shapes import WeightShape, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes, size
 
 _ADAMS_STATES = 2

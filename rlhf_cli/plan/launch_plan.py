@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.plan.devices import count_processes, visible_gpus
-from rlhf_cli.plan.network_interface import GLOO, interface_of
+from rlhf_cli.plan.network import GLOO, interface_of
 from rlhf_cli.plan.rollout_server_plan import ServerPlan, plan_server
 from rlhf_cli.tables.strategies import STRATEGIES
 

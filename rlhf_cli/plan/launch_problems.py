@@ -12,14 +12,13 @@ from urllib.parse import urlsplit
 
 from rlhf_cli.config.accelerate_file import KEY as ACCELERATE_KEY
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.rollout_rules import NAMES_A_SERVER, rollout_warnings
+from rlhf_cli.config.rules.launch_rules import NAMES_A_SERVER, rollout_warnings
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError, Prose, UserError
-from rlhf_cli.plan.accelerate_environment import accelerate_environment
-from rlhf_cli.plan.accelerate_variables import contradicting_variables, variable_warnings
+from rlhf_cli.plan.accelerate import accelerate_environment, contradicting_variables, variable_warnings
 from rlhf_cli.plan.devices import count_processes, is_left_to_a_node, may_have_other_gpus, num_gpus
-from rlhf_cli.plan.meeting_place import meeting_place, own_host
+from rlhf_cli.plan.network import meeting_place, own_host
 from rlhf_cli.plan.rollout_server_plan import vllm_problems
 from rlhf_cli.tables.strategies import STRATEGIES, StrategyRow
 

@@ -1,19 +1,27 @@
-"""Plans the memory of one device of a run, by passing facts about the experiment and its data to the estimate."""
+"""Plan the memory of one device of a run, from the longest rows of its data.
+
+Only the rows with the most characters are counted, with the policy's own tokenizer and without torch. The chat template
+is not rendered: a message counts a few more tokens than its text.
+
+The run itself decides from the loaded model (trainers/passes/chosen_passes.py). Both use tables/packable_models.py.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.memory.estimate import memory_plan
-from rlhf_cli.memory.malloc_keeps import malloc_keeps
-from rlhf_cli.memory.memory_advice import part_advice
-from rlhf_cli.memory.moments import Lowering, MemoryPlan, Moment
-from rlhf_cli.memory.run_load import Lengths, run_load
+from rlhf_cli.config.trl_args import setting
+from rlhf_cli.models.tokenizer_files import language_part, read_json
 from rlhf_cli.plan.checks.known import Known
-from rlhf_cli.plan.device_memory import gpu_bytes, host_bytes
-from rlhf_cli.plan.devices import num_gpus
-from rlhf_cli.tables.pass_modes import Passes
+from rlhf_cli.plan.devices import gpu_bytes, host_bytes, num_gpus
+from rlhf_cli.plan.memory.estimate import Lowering, MemoryPlan, Moment, malloc_keeps, memory_plan
+from rlhf_cli.plan.memory.memory_advice import part_advice
+from rlhf_cli.plan.memory.models_of_run import Lengths, run_load
+from rlhf_cli.tables.modes import Passes
+from rlhf_cli.tables.packable_models import ATTENTIONS, why_config_not_packed
+from rlhf_cli.text.json_values import JsonTree
 
 
 def planned_memory(experiment: Experiment, known: Known, lengths: Lengths | None, passes: Passes | None) -> MemoryPlan:
@@ -61,3 +69,126 @@ def uses_gpu(experiment: Experiment) -> bool:
     if launch.slurm is not None:
         return bool(launch.slurm.gpus_per_node)
     return num_gpus() > 0
+
+
+_AROUND_A_MESSAGE = 8
+"""Tokens that a chat template puts around a message (role, start and end markers); more than most templates use."""
+_COUNTED = 64
+"""How many rows are counted, those with the most characters: tokenizing a hundred thousand rows would take seconds."""
+_ANSWERS = ("completion", "chosen", "rejected", "reference")
+_WHOLE = ("messages", "conversations", "text")
+_IDS = ("input_ids", "chosen_ids", "rejected_ids", "input_ids_chosen", "input_ids_rejected")
+
+Count = Callable[[str], int]
+
+
+def longest_rows(experiment: Experiment, known: Known) -> Lengths | None:
+    """Return the longest prompt and row of all sources, in tokens.
+
+    Return None if the rows or the policy's tokenizer are not on this machine.
+    """
+    count = _counter(known)
+    tables = [seen.rows for seen in known.sources if seen.rows is not None]
+    rows = [table[number] for table in tables for number in range(len(table))]
+    if count is None or not rows:
+        return None
+    generates = experiment.trainer.row.generates
+    prompts = _of_the_longest([row.get("prompt") for row in rows], count)
+    if generates:
+        return Lengths(min(max(prompts), known.most_prompt_tokens or max(prompts)), 0)
+    by_size = sorted(rows, key=lambda row: _whole(row, len), reverse=True)
+    wholes = [_whole(row, count) for row in by_size[:_COUNTED]]
+    return Lengths(max(prompts), max(wholes), padded=_whole(by_size[0], len) != _whole(by_size[-1], len))
+
+
+def _of_the_longest(values: list[object], count: Count) -> list[int]:
+    return [_tokens(value, count) for value in sorted(values, key=lambda value: -_tokens(value, len))[:_COUNTED]]
+
+
+def _whole(row: Mapping[str, object], count: Count) -> int:
+    """Return the tokens of a row that is trained on: the prompt with its longest answer, or the whole text."""
+    prompt = _tokens(row.get("prompt"), count)
+    ids = [len(value) for name in _IDS if isinstance(value := row.get(name), list)]
+    wholes = [_tokens(row[name], count) for name in _WHOLE if row.get(name)]
+    answers = [_tokens(row[name], count) + 1 for name in _ANSWERS if row.get(name)]  # 1: the end of the sequence
+    return max([*ids, *wholes, prompt + max(answers, default=0)])
+
+
+def _tokens(value: object, count: Count) -> int:
+    if isinstance(value, str):
+        return count(value)
+    if isinstance(value, list):
+        texts = [message.get("content", message.get("value")) for message in value if isinstance(message, Mapping)]
+        return sum(count(str(text)) + _AROUND_A_MESSAGE for text in texts)
+    return 0
+
+
+def _counter(known: Known) -> Count | None:
+    tokenizer = known.tokenizer
+    if tokenizer is None or tokenizer.lengths([""], special_tokens=False) is None:
+        return None
+
+    def count(text: str) -> int:
+        return sum(tokenizer.lengths([text], special_tokens=False) or ())
+
+    return count
+
+
+_ATTENTION = ATTENTIONS[0]
+"""The default of transformers; no key of an experiment changes it."""
+
+
+def planned_passes(experiment: Experiment, known: Known) -> Passes | None:
+    """Return how rows go through the models of a trainer that generates.
+
+    Return None for a trainer that does not generate, and if only the loaded model can tell: its config.json is not on
+    this machine, or is of a model family that is not in the table.
+    """
+    trainer = experiment.trainer
+    if not trainer.row.generates:
+        return None
+    if trainer.passes in ("trimmed", "plain"):
+        return Passes(trainer.passes, "as asked")
+    config: JsonTree = {"model_type": "llama"}  # what `model.build` makes
+    if experiment.model.build is None:
+        config = _config_of(str(experiment.model.path), known)
+    try:
+        why = _why_not(experiment, config)
+        if why is None and experiment.critic is not None and experiment.critic.init != "policy":
+            of_critic = _why_not(experiment, _config_of(experiment.critic.init, known))
+            why = None if of_critic is None else f"the critic: {of_critic}"
+    except KeyError:
+        return None
+    if why is None and setting(known.trainer, trainer.args, "torch_compile") is True:
+        why = "it is compiled for rows of one shape"
+    return Passes("packed") if why is None else Passes("trimmed", why)
+
+
+def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
+    """Return why rows are not packed in the model of a config.json. Raise KeyError if its family is unknown."""
+    if language_part(config) is not config:
+        return "it reads more than text"
+    why = why_config_not_packed(config, _ATTENTION)
+    if why is None and _drops(experiment, config):
+        return "it drops at random in training, each row for itself"
+    return why
+
+
+def _drops(experiment: Experiment, config: JsonTree) -> bool:
+    """Return whether a forward pass in training applies dropout. TRL's `disable_dropout` does not disable dropout in
+    the attention; ours under PPO does (trainers/dropout.py).
+    """
+    trainer, lora = experiment.trainer, experiment.model.lora
+    if trainer.disables_dropout and trainer.baseline == "critic":
+        return False
+    return bool(config.get("attention_dropout")) or bool(
+        lora is not None and lora.lora_dropout and not trainer.disables_dropout
+    )
+
+
+def _config_of(path: str, known: Known) -> JsonTree:
+    """Return a model's config.json, or that of an adapter's base; empty if it is not on this machine."""
+    folder = known.folder_of(path)
+    if folder is not None and not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
+        return known.config_of(str(read_json(folder / "adapter_config.json").get("base_model_name_or_path")))
+    return known.config_of(path)

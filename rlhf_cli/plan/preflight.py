@@ -12,31 +12,36 @@ from rlhf_cli.errors import Problems, UserError
 from rlhf_cli.plan.checks.argument_checks import (
     best_model_problems,
     no_step_problems,
+    package_problems,
     range_problems,
     repeated_notice,
 )
-from rlhf_cli.plan.checks.batch_checks import round_problems, stage_problems
-from rlhf_cli.plan.checks.data_checks import class_file_problems, column_problems, source_problems
-from rlhf_cli.plan.checks.evaluation_checks import evaluation_cost, shared_prompt_notice
-from rlhf_cli.plan.checks.folder_checks import room_problems, unwritable_problems
-from rlhf_cli.plan.checks.format_checks import format_notices
+from rlhf_cli.plan.checks.batch_checks import evaluation_cost, round_problems, shared_prompt_notice, stage_problems
+from rlhf_cli.plan.checks.data_checks import class_file_problems, column_problems, row_problems, source_problems
 from rlhf_cli.plan.checks.hub_checks import hub_problems
 from rlhf_cli.plan.checks.known import Check, Known, nothing_known
-from rlhf_cli.plan.checks.machine_checks import machine_problems, precision_notice, sandbox_problems, tracker_problems
-from rlhf_cli.plan.checks.model_checks import critic_problems, passes_problems, policy_problems
-from rlhf_cli.plan.checks.package_checks import package_problems
-from rlhf_cli.plan.checks.prompt_checks import room_for_answers_problems, tokenizer_problems
+from rlhf_cli.plan.checks.machine_checks import (
+    machine_problems,
+    precision_notice,
+    room_problems,
+    sandbox_problems,
+    tracker_problems,
+    unwritable_problems,
+)
+from rlhf_cli.plan.checks.model_checks import (
+    adapter_problems,
+    critic_problems,
+    passes_problems,
+    policy_problems,
+    weight_problems,
+)
+from rlhf_cli.plan.checks.prompt_checks import format_notices, room_for_answers_problems, tokenizer_problems
 from rlhf_cli.plan.checks.reward_checks import aggregate_problems, missing_argument_problems, reward_problems
-from rlhf_cli.plan.checks.row_checks import row_problems
-from rlhf_cli.plan.checks.weight_checks import adapter_problems, weight_problems
-from rlhf_cli.plan.longest_rows import longest_rows
-from rlhf_cli.plan.paths_from_here import from_here
-from rlhf_cli.plan.planned_memory import planned_memory
-from rlhf_cli.plan.planned_passes import planned_passes
-from rlhf_cli.plan.reward_components import scored_by
+from rlhf_cli.plan.planned_memory import longest_rows, planned_memory, planned_passes
+from rlhf_cli.plan.reward_components import from_here, scored_by
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.plan.workload import checkpoints, evaluations, workload
-from rlhf_cli.tracking.tracking_plan import plan_tracking
+from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 
 CHECKS: tuple[Check, ...] = (
     range_problems,

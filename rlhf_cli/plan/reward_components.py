@@ -1,15 +1,32 @@
-"""Turns the section `rewards` into the components of a stack, with their gates and schedules."""
+"""Translate the section `rewards` into components of a stack."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 
-from rlhf_cli.config.schema import reward_section as schema
-from rlhf_cli.plan.paths_from_here import from_here, function_from_here
+from rlhf_cli.config.schema import reward_sections as schema
+from rlhf_cli.rewards.stack.aggregating import Schedule
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.gates import Gate
 from rlhf_cli.runs.text_endings import trained_with_eos
-from rlhf_cli.stack.component import Component
-from rlhf_cli.stack.gates import Gate
-from rlhf_cli.stack.weight_schedule import Schedule
+
+_BEFORE = r"(?<![^\s'\"(=,])"
+
+
+def from_here(text: str) -> str:
+    """Return a text in which paths below the working folder are relative to it; other paths are unchanged."""
+    here = str(Path.cwd())
+    return text if here == os.sep else re.sub(_BEFORE + re.escape(here + os.sep), "", text)
+
+
+def function_from_here(fn: str) -> str:
+    """Return `./rewards.py:short` for a function in a file below the working folder; others unchanged."""
+    relative = from_here(fn)
+    return fn if relative == fn else f".{os.sep}{relative}"
+
 
 A_CALL_S, A_ROW_S = 900.0, 60.0
 """Default time limits in seconds: for a call on a batch, and for an isolated call on a row."""

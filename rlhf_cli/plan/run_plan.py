@@ -1,17 +1,80 @@
-"""Defines the plan of a run: what the start panel shows and the launcher uses."""
+"""Hold what is known of a run before it starts: the plan and its counts."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rlhf_cli.memory.moments import MemoryPlan
+from rlhf_cli.plan.batches import BatchPlan, StagePlan
+from rlhf_cli.plan.checkpoint_space import CheckpointSpace
 from rlhf_cli.plan.launch_problems import Machine
-from rlhf_cli.plan.rollout_batches import BatchPlan
-from rlhf_cli.plan.row_batches import StagePlan
-from rlhf_cli.plan.workload_counts import Checkpoints, Evaluations, Workload
-from rlhf_cli.tables.pass_modes import Passes
-from rlhf_cli.tracking.tracking_plan import TrackingPlan
+from rlhf_cli.plan.memory.estimate import MemoryPlan
+from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan
+from rlhf_cli.tables.modes import Passes
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The totals of a run over all its processes; None if they depend on data that is not read yet.
+
+    `rounds` of generation are a fraction if the run ends within a round, which is still generated in full.
+    `steps_a_round` is the number of optimizer steps per round. `rows` counts rows trained on as they are. `epochs` are
+    passes over the data in both cases. `max_tokens` are generated, or trained on. `longest_prompt` and `longest_row`
+    are in tokens.
+    """
+
+    steps: int | None = None
+    rounds: float | None = None
+    steps_a_round: float | None = None
+    prompts: int | None = None
+    completions: int | None = None
+    rows: int | None = None
+    epochs: float | None = None
+    max_tokens: int | None = None
+    longest_prompt: int | None = None
+    longest_row: int | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """Return a dict of the counts."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """How often a run is evaluated, on how many `rows`, with how many `completions` per evaluation.
+
+    `times` and `rows` are None if the data decides; `every` says when, in words.
+    """
+
+    every: str
+    times: int | None
+    rows: int | None
+    completions: int | None
+
+    def as_json(self) -> dict[str, object]:
+        """Return a dict of the counts."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """How often a checkpoint is saved (`times` is None if the data decides), and the `space` needed, if known."""
+
+    every: str
+    times: int | None
+    space: CheckpointSpace | None
+
+    def as_json(self) -> dict[str, object]:
+        """Return a dict of the counts, with sizes in bytes."""
+        space = self.space
+        return {
+            "every": self.every,
+            "times": self.times,
+            "checkpoint_bytes": space.checkpoint if space is not None else None,
+            "at_once": space.copies if space is not None else None,
+            "model_bytes": space.model if space is not None else None,
+            "total_bytes": space.total if space is not None else None,
+        }
 
 
 @dataclass(frozen=True)

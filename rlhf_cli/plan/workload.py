@@ -6,10 +6,10 @@ import math
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.memory.run_load import Lengths
 from rlhf_cli.plan.checkpoint_space import checkpoint_space
 from rlhf_cli.plan.checks.known import Known
-from rlhf_cli.plan.workload_counts import Checkpoints, Evaluations, Workload
+from rlhf_cli.plan.memory.models_of_run import Lengths
+from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Workload
 
 
 def workload(experiment: Experiment, known: Known, lengths: Lengths | None) -> Workload:

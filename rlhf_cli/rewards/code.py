@@ -1,4 +1,4 @@
-"""Reward code for running and for passing tests, inside `rlhf_cli/sandbox`.
+"""Reward code for running and for passing tests, inside `rlhf_cli/services/sandbox`.
 
 Code that does not end, crashes or hits a limit scores 0. A failure of the sandbox itself raises.
 """
@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, text_of
-from rlhf_cli.sandbox.running import Isolation, run_code
+from rlhf_cli.services.sandbox.running import Isolation, run_code
 
 _Row = TypeVar("_Row")
 _Value = TypeVar("_Value")

@@ -10,13 +10,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf_cli.cache_folder import cache_folder
 from rlhf_cli.errors import Prose, RewardError
-from rlhf_cli.remote.chat_client import ChatClient
-from rlhf_cli.remote.http_client import shown, together
-from rlhf_cli.remote.reply_cache import ReplyCache
-from rlhf_cli.remote.rubric import Rubric
 from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
+from rlhf_cli.services.http_client import shown, together
+from rlhf_cli.services.judge_client import ChatClient, ReplyCache, Rubric, cache_folder
 
 _SCORE = r"(?:score|rating)\s*[:=]\s*(-?\d+(?:\.\d+)?)"
 

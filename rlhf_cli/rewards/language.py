@@ -16,7 +16,7 @@ from functools import cache
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.checked_arguments import refused_by
 from rlhf_cli.rewards.completion_text import Completion, Message, content_text, text_of
-from rlhf_cli.suggest import nearest
+from rlhf_cli.text.suggest import nearest
 
 # Maps a name in the config to the prefixes of its letters' Unicode names.
 _SCRIPTS: dict[str, tuple[str, ...]] = {

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.remote.http_client import JsonClient, shown, together
+from rlhf_cli.services.http_client import JsonClient, shown, together
 
 # Arguments that TRL passes to every reward besides the dataset's columns.
 _NO_COLUMNS = frozenset({"completion_ids", "trainer_state", "log_metric", "log_extra", "environments"})

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json, write_text
+from rlhf_cli.text.redaction import redacted_tree
 
 _FORMAT = "rlhf failure capsule 1"
 

@@ -1,19 +1,24 @@
-"""Write and read metrics.jsonl: one JSON object per log event, under TRL's metric names plus `step` and `time_s`."""
+"""Write and read metrics.jsonl.
+
+The table of each log event is the largest output of a long run: 11 kB for eight short answers, megabytes for 512 long
+ones. Until the upload, wandb keeps two more copies of each, in its run folder and in its artifact staging folder.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from rlhf_cli.json_values import finite_or_none
-from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.checkpoint_folders import flush
-from rlhf_cli.runs.evaluations import GREEDY, SAMPLED
-from rlhf_cli.runs.run_folder import unreadable, write_text
+from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, unreadable, write_text
+from rlhf_cli.text.json_values import finite_or_none
+from rlhf_cli.text.redaction import redacted_tree
 
 _REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
 _PASS = re.compile(r"^eval_pass@\d+/(?P<reward>.+)$")
@@ -184,3 +189,96 @@ def most_attempts(metrics: Iterable[str]) -> list[str]:
     `metrics` must be in increasing order of k, as they are logged.
     """
     return list({match["reward"]: match[0] for match in map(_PASS.match, metrics) if match}.values())
+
+
+_SIGNS = {
+    "loss": -1,
+    "accuracy": 1,
+    "margin": 1,
+    "rewards/accuracies": 1,
+    "rewards/margins": 1,
+    "mean_token_accuracy": 1,
+}
+"""Maps TRL's metric name -> 1 if higher is better, -1 if lower is better; in table order."""
+
+_HELD_OUT = "eval_"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric at the start and end of training. `sign` is 1 if higher is better, -1 if lower is."""
+
+    label: str
+    sign: int
+    start: float
+    end: float
+
+
+def measures(events: Sequence[Event]) -> list[Measure]:
+    """Return all logged measures, first on the training rows, then on the held-out rows.
+
+    On training rows the values are the means of the first and last tenth of the log events; on held-out rows they are
+    the first and last value.
+    """
+    return _measures_of(events, [prefix + name for prefix in ("", _HELD_OUT) for name in _SIGNS])
+
+
+def _measures_of(events: Sequence[Event], names: Iterable[str]) -> list[Measure]:
+    measured = []
+    for name in names:
+        values = series(events, name)[1]
+        if not values:
+            continue
+        is_held_out, plain = name.startswith(_HELD_OUT), name.removeprefix(_HELD_OUT)
+        span = (values[0], values[-1]) if is_held_out else start_and_end(values)
+        assert span is not None
+        label = plain.removeprefix("rewards/").replace("_", " ").replace("/", " ")
+        measured.append(Measure(label + (", held out" if is_held_out else ""), _SIGNS.get(plain, 1), *span))
+    return measured
+
+
+_OURS = re.compile(r"^completions_(\d+)\.parquet$")
+_WANDBS = (
+    "wandb/*run-*/files/media/table/completions_[0-9]*.table.json",
+    "wandb/*run-*/files/media/table/evaluation_[0-9]*.table.json",
+    "wandb/*run-*/files/media/table/evaluation_answers_*.table.json",
+    "wandb/artifacts/staging/*",
+)
+
+
+def table_file(run: Path, step: int) -> Path:
+    """Return the path of the completion table of a step. It need not exist."""
+    return run / "completions" / f"completions_{step:05d}.parquet"
+
+
+def tables_by_step(run: Path) -> list[tuple[int, Path]]:
+    """Return (step, file) of every completion table in a run folder, sorted by step."""
+    return sorted(
+        (int(match[1]), file) for file in run.glob("completions/*.parquet") if (match := _OURS.match(file.name))
+    )
+
+
+def prune_completions(run: Path, *, last: int, every: int | None) -> None:
+    """Delete a run's completion tables except the first, the `last` newest and those of every `every`-th step.
+
+    The first table of training always stays: its answers come from the initial policy, which all runs with the same
+    seed share, so `rlhf whatif` can rescore them with other weights. Readers of the tables handle missing ones. Of
+    wandb's copies only the `last` newest stay, because their file names do not give the optimizer step.
+    """
+    tables = tables_by_step(run)
+    first = next((step for step, _ in tables if step > 0), 0)  # step 0 is an evaluation before training
+    for step, file in tables[:-last]:
+        if step != first and (every is None or step % every != 0):
+            file.unlink(missing_ok=True)
+    for pattern in _WANDBS:
+        for file in _by_age(run, pattern)[:-last]:
+            file.unlink(missing_ok=True)
+
+
+def _by_age(run: Path, pattern: str) -> list[Path]:
+    """Return the files that match a pattern, oldest first; wandb may move a file away at any moment."""
+    ages: list[tuple[int, Path]] = []
+    for file in run.glob(pattern):
+        with contextlib.suppress(FileNotFoundError):
+            ages.append((file.stat().st_mtime_ns, file))
+    return [file for _, file in sorted(ages)]

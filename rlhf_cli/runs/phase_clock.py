@@ -1,4 +1,4 @@
-"""Measure training time per phase; each moment counts for the innermost phase only.
+"""Divide the time of a training among its phases.
 
 The clock listens to the phases that a rank already reports (pulse.py). It has no timers to start and stop: at each
 change of phase, all seconds since the last change are charged to the previous phase.
@@ -7,12 +7,15 @@ change of phase, all seconds since the last change are charged to the previous p
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rlhf_cli.runs import pulse
-from rlhf_cli.tables.step_phases import EVALUATION, REST, WAITING
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.tables.metrics import ELAPSED, EVALUATION, OF_REWARD, PHASES, REST, SHARE, SLOTS, TOKENS, WAITING
 
 REWARD = "reward/"
 """Prefix of the timing key of a reward."""
@@ -111,3 +114,106 @@ def _key_of(phases: tuple[str, ...]) -> str | None:
     if not phases or phases[0] in _UNTIMED:
         return None
     return EVALUATION if pulse.EVALUATION in phases else _KEYS.get(phases[-1], REST)
+
+
+@dataclass(frozen=True)
+class TimeShares:
+    """The timed seconds and each phase's share of them, largest first; shares add up to 1.
+
+    `slots_per_token` is the number of token slots computed per real token, or None if not counted.
+    """
+
+    elapsed_s: float
+    shares: dict[str, float]
+    slots_per_token: float | None
+
+    def seconds(self, key: str) -> float:
+        """Return the seconds of a phase (`reward/NAME` for a reward), or 0 if it never ran."""
+        return self.shares.get(key, 0.0) * self.elapsed_s
+
+
+def time_shares(names: Iterable[str], values: Callable[[str], Sequence[float]]) -> TimeShares | None:
+    """Return the time shares over log events with these metrics, or None if nothing was timed.
+
+    `values` returns a metric's values in the order of the events. A phase missing from an event took no time in it.
+    """
+    elapsed = values(ELAPSED)
+    total = float(sum(elapsed))
+    if total <= 0.0:
+        return None
+    seconds = {}
+    for name in names:
+        if name.startswith(SHARE):
+            shares = values(name)
+            at_end = elapsed[len(elapsed) - len(shares) :]
+            seconds[name.removeprefix(SHARE)] = float(sum(share * of for share, of in zip(shares, at_end, strict=True)))
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    slots, tokens = float(sum(values(SLOTS))), float(sum(values(TOKENS)))
+    return TimeShares(total, {key: one / total for key, one in ordered}, slots / tokens if tokens else None)
+
+
+def phase_label(key: str) -> str:
+    """Return the display name of a phase."""
+    reward = key.removeprefix(OF_REWARD.removeprefix(SHARE))
+    return f"reward {reward}" if reward != key else PHASES[key].label if key in PHASES else key
+
+
+_TAIL_BYTES = 1 << 16
+_EVENTS = 20
+"""Number of recent log events used for the pace: a run whose completions grow is now slower than its average."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """A run's speed. `s_per_step` is None until two steps are logged, `log_age_s` is None until one is."""
+
+    s_per_step: float | None
+    log_age_s: float | None
+
+
+def pace(folder: RunFolder) -> Pace:
+    """Return the pace of a run, read from the last lines of its metrics.
+
+    Skips lines that are not log events. Raises OSError if the file cannot be read.
+    """
+    file = folder.metrics
+    if not file.is_file():
+        return Pace(None, None)
+    points = _last_points(folder)
+    age_s = max(0.0, time.time() - file.stat().st_mtime)
+    if not points:
+        return Pace(None, age_s)
+    (first_step, first_s), (last_step, last_s) = points[-_EVENTS:][0], points[-1]
+    steps = last_step - first_step
+    return Pace((last_s - first_s) / steps if steps > 0 else None, age_s)
+
+
+def training_time_s(folder: RunFolder) -> float | None:
+    """Return the training seconds at a run's last log event, or None if it has none.
+
+    Raises OSError if the file cannot be read.
+    """
+    points = _last_points(folder) if folder.metrics.is_file() else []
+    return points[-1][1] if points else None
+
+
+def _last_points(folder: RunFolder) -> list[tuple[int, float]]:
+    """Return (step, training seconds) of the log events at the end of the metrics."""
+    with folder.metrics.open("rb") as stream:
+        stream.seek(max(0, folder.metrics.stat().st_size - _TAIL_BYTES))
+        lines = stream.read().decode("utf-8", errors="replace").splitlines()
+    return [point for line in lines if (point := _point(line)) is not None]
+
+
+def _point(line: str) -> tuple[int, float] | None:
+    """Return (step, training seconds) of a line; None if it is cut off, damaged, or the final summary."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(event, dict) or "train_runtime" in event:
+        return None
+    step, time_s = event.get("step"), event.get("time_s")
+    if not isinstance(step, int) or not isinstance(time_s, int | float):
+        return None
+    return step, float(time_s)

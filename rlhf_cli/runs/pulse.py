@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.runs.process_identity import boot_id
+from rlhf_cli.runs.run_status import boot_id
 
 LOADING, TRAINING, ENDING = "loading data and models", "training", "ending"
 GENERATION, REWARDS, ROLLOUT = "generation", "rewards", "log-probabilities and advantages of a rollout"

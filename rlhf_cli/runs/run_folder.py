@@ -1,11 +1,11 @@
-"""Define the layout of a run folder, and find runs from a user's input."""
+"""Know the layout of a run folder and find run folders."""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,11 @@ from pathlib import Path
 import yaml
 
 from rlhf_cli.errors import Prose, RunError
-from rlhf_cli.json_values import JsonTree
-from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.checkpoint_folders import checkpoints_in, flush
-from rlhf_cli.suggest import nearest
-from rlhf_cli.yaml_loader import SAFE_LOADER
+from rlhf_cli.text.json_values import JsonTree
+from rlhf_cli.text.redaction import redacted_tree
+from rlhf_cli.text.suggest import nearest
+from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
 FIRST_RUN = "rlhf train +exp=quickstart"
 """The command that makes a first run, in half a minute."""
@@ -295,3 +295,115 @@ def _said(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"line {error.problem_mark.line + 1}: {error.problem}"
     return str(error).splitlines()[0]
+
+
+_DEEPEST = 4
+_SWEEP = "sweep.json"
+_MOST_TOGETHER = 12
+"""A folder with more runs than this is shown one group at a time: too many keys would differ for one table."""
+
+
+def runs_in(root: Path) -> list[RunFolder]:
+    """Return the run at a folder, or the sorted runs below it. Raises RunError if there are none."""
+    if found := runs_below(root):
+        return found
+    if not root.is_dir():
+        return [open_run(root)]
+    raise RunError(
+        f"no run lies below {root}",
+        expected="a run, a sweep, or a folder of them",
+        hint=f"ls {os.path.relpath(root)}",
+    )
+
+
+def runs_below(root: Path) -> list[RunFolder]:
+    """Return the run at a folder, or the runs below it; [] if the folder does not exist."""
+    return [RunFolder(path.resolve()) for path in _run_folders(root, _DEEPEST)]
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs in one folder: those of a sweep, or single runs, newest first. `swept` are a sweep's keys."""
+
+    path: Path
+    folders: tuple[RunFolder, ...]
+    is_sweep: bool
+    swept: tuple[str, ...]
+
+
+def groups_of(word: str) -> list[RunGroup]:
+    """Return the groups below a folder, newest first; [] for a sweep, a run, or few enough runs for one table."""
+    path = Path(word).expanduser()
+    if not path.is_dir() or (path / _SWEEP).is_file():
+        return []
+    by_parent: dict[Path, list[RunFolder]] = {}
+    for folder in runs_below(path):
+        by_parent.setdefault(folder.path.parent, []).append(folder)
+    if sum(map(len, by_parent.values())) <= _MOST_TOGETHER:
+        return []
+
+    def age(folder: RunFolder) -> float:
+        return -folder.config.stat().st_mtime
+
+    groups = [
+        RunGroup(parent, tuple(sorted(folders, key=age)), (parent / _SWEEP).is_file(), swept_in(parent))
+        for parent, folders in by_parent.items()
+    ]
+    return sorted(groups, key=lambda group: age(group.folders[0]))
+
+
+def newest_of(group: RunGroup) -> list[str]:
+    """Return the paths of a group's newest runs: a sweep as one path, single runs up to a limit."""
+    if group.is_sweep:
+        return [str(group.path)]
+    return [str(folder.path) for folder in group.folders[:_MOST_TOGETHER]]
+
+
+def swept_in(folder: Path) -> tuple[str, ...]:
+    """Return the keys varied by the sweep in a folder; () if its sweep.json cannot be read."""
+    try:
+        swept = read_json(folder / _SWEEP).get("swept")
+    except RunError:
+        return ()
+    return tuple(str(key) for key in swept) if isinstance(swept, list) else ()
+
+
+def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
+    if (folder / "config.yaml").is_file():
+        yield folder
+    elif depth and folder.is_dir():
+        for inside in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
+            yield from _run_folders(inside, depth - 1)
+
+
+HELD_OUT = "held_out"
+"""Name of the evaluation on a run's own evaluation rows."""
+
+TRAINING_ROWS = "training_rows"
+"""Name of that evaluation if the run was trained on the prompts of all these rows."""
+
+REWARD_MODEL, POLICY = "reward_model", "policy"
+
+GREEDY, SAMPLED = "greedy", "sampled"
+"""The two ways a policy generates answers."""
+
+
+def run_of(model: Path) -> RunFolder | None:
+    """Return the run that trained this model, or None for a model folder outside a run."""
+    folder = RunFolder(model.parent)
+    return folder if model == folder.model and folder.config.is_file() else None
+
+
+def evaluations_of(model: Path) -> Path:
+    """Return `eval/` in the run folder, or in the model's own folder if it belongs to no run."""
+    run = run_of(model)
+    return (run.path if run is not None else model) / "eval"
+
+
+PICTURE = "history.png"
+"""File name of the plot with all evaluations of a training."""
+
+
+def in_training(run: RunFolder) -> Path:
+    """Return the folder of the evaluations made during training: `step-N.json`."""
+    return run.path / "eval" / "training"

@@ -1,4 +1,7 @@
-"""Read and write status.json: the state of a run, from its last record and whether its process still lives.
+"""Read and write status.json, and describe a run's state and result.
+
+A pid alone is not enough: pids are reused, and every machine has its own. The process's start time, in clock ticks
+since boot, and the boot id of the machine make it unique.
 
 A process that crashes or is killed leaves the state `running`. The next reader replaces it with `killed`.
 """
@@ -8,18 +11,96 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
+import socket
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from rlhf_cli.errors import CTRL_C, RunError
-from rlhf_cli.json_values import JsonTree
-from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
-from rlhf_cli.runs.run_folder import RunFolder, overwrite, read_json, unreadable, write_json
+from rlhf_cli.runs.metrics_file import read_metrics, reward_spans
+from rlhf_cli.runs.run_folder import FIRST_RUN, RunFolder, overwrite, read_json, runs_below, unreadable, write_json
 from rlhf_cli.runs.running_reward import while_running
+from rlhf_cli.text.json_values import JsonTree
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PLACE_OF_START = 19
+"""Index of field 22 of proc(5), `starttime`, counted from 0 after the name in parentheses of /proc/PID/stat."""
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """One process. `start_ticks` and `boot` are None on systems without /proc, such as macOS."""
+
+    pid: int
+    host: str
+    start_ticks: int | None = None
+    boot: str | None = None
+
+    def is_alive(self) -> bool | None:
+        """Return whether this exact process lives, or None if it ran on another machine.
+
+        Returns False if the machine has rebooted since, or if another process now has the pid.
+        """
+        if self.host != socket.gethostname():
+            return None
+        boot = boot_id()
+        if self.boot is not None and boot is not None and self.boot != boot:
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # it belongs to another user
+        if _has_ended(self.pid):
+            return False
+        now = start_ticks(self.pid)
+        return self.start_ticks is None or now is None or now == self.start_ticks
+
+    def is_of_this_boot(self) -> bool:
+        """Return whether it ran under the running kernel since the last boot; containers share one kernel."""
+        return self.boot is not None and self.boot == boot_id()
+
+    def describe(self) -> str:
+        """Return `process 4711 on HOST`."""
+        return f"process {self.pid} on {self.host}"
+
+
+def this_process() -> ProcessIdentity:
+    """Return the identity of the current process."""
+    return ProcessIdentity(os.getpid(), socket.gethostname(), start_ticks(os.getpid()), boot_id())
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a local process started, in clock ticks since boot, or None if unknown."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return int(stat.rpartition(")")[2].split()[_PLACE_OF_START])  # the name may contain spaces and parentheses
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _has_ended(pid: int) -> bool:
+    """Return whether a process is a zombie: it ended but was not reaped, as happens under a container's init."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[:1] in (["Z"], ["X"])
+
+
+def boot_id() -> str | None:
+    """Return the id of this machine's boot, or None if the system has none."""
+    try:
+        return _BOOT.read_text(encoding="ascii").strip() or None
+    except OSError:
+        return None
+
 
 CREATED, RUNNING, FINISHED, FAILED, PREEMPTED = "created", "running", "finished", "failed", "preempted"
 QUEUED = "queued"
@@ -153,3 +234,92 @@ def _may_live(status: Status) -> bool:
     if status.pid is None or status.host is None:
         return False
     return ProcessIdentity(status.pid, status.host, status.start_ticks, status.boot).is_alive() is not False
+
+
+UNREADABLE = "unreadable"
+"""The state of a run whose status.json cannot be read."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One row of `rlhf status`. Times are in seconds; unknown values are None."""
+
+    run: str
+    state: str
+    step: int = 0
+    max_steps: int | None = None
+    s_per_step: float | None = None
+    time_left_s: float | None = None
+    log_age_s: float | None = None
+    last_checkpoint: str | None = None
+    job_id: str | None = None
+    slurm_state: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All rows, and `notice`: why Slurm could not be queried, or None."""
+
+    rows: list[RunState]
+    notice: str | None
+
+
+def run_result(folder: RunFolder) -> dict[str, object]:
+    """Return a run's state, each reward at start and end, and the last value of every metric.
+
+    A status that cannot be read has the state UNREADABLE.
+    """
+    try:
+        status = read_status(folder)
+    except RunError:
+        status = Status(state=UNREADABLE)
+    events = read_metrics(folder.metrics) if folder.metrics.is_file() else []
+    last: dict[str, object] = {}
+    for event in events:
+        last |= {name: value for name, value in event.items() if value is not None}
+    checkpoint = folder.last_checkpoint()
+    model = folder.path / "model"
+    return {
+        "run": folder.shown,
+        "state": status.state,
+        "step": status.step,
+        "max_steps": status.max_steps,
+        "reason": status.reason,
+        "job_id": status.job_id,
+        "warnings": status.warnings,
+        "rewards": {name: {"start": start, "end": end} for name, (start, end) in reward_spans(events).items()},
+        "metrics": last,
+        "model": os.path.relpath(model) if model.is_dir() else None,
+        "last_checkpoint": os.path.relpath(checkpoint) if checkpoint is not None else None,
+    }
+
+
+def newest_run(root: Path = Path("runs"), *, finished: bool = False) -> RunFolder | None:
+    """Return the most recently updated run below `root`, or None; `finished` requires a finished run with a model."""
+    found = sorted(runs_below(root), key=_last_heard_of, reverse=True)
+    return next((run for run in found if not finished or _has_finished(run)), None)
+
+
+def with_newest(command: str, more: str = "", *, finished: bool = False, all_of_it: bool = False) -> str:
+    """Return e.g. `rlhf why runs/quickstart/mine`: the command with the newest run, or how to make a first run.
+
+    `all_of_it` names the experiment's folder with all its runs instead; `more` is appended.
+    """
+    run = newest_run(finished=finished)
+    if run is None:
+        return f"{FIRST_RUN} && {command} run:quickstart{more}"
+    named = os.path.join(*Path(run.shown).parts[:2]) if all_of_it else run.shown
+    return f"{command} {shlex.quote(named)}{more}"
+
+
+def _last_heard_of(run: RunFolder) -> float:
+    file = run.status if run.status.is_file() else run.config
+    return file.stat().st_mtime
+
+
+def _has_finished(run: RunFolder) -> bool:
+    try:
+        return read_status(run).state == FINISHED and run.model.is_dir()
+    except RunError:
+        return False

@@ -1,18 +1,25 @@
-"""Check every job of a sweep before any is written, and report all mistakes at once."""
+"""Check every job of a sweep before any is written."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_cli.config.compose import composing
+from rlhf_cli.config.rules.metric_rules import nearest_metric, not_logged
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError
+from rlhf_cli.jobs.one_run import take_as_ours
 from rlhf_cli.jobs.prepare import Adjust, Prepared, prepare
-from rlhf_cli.launch.freeze import experiment_name
+from rlhf_cli.jobs.resuming import Resumed, noted
+from rlhf_cli.launch.freeze import experiment_name, freeze_again
+from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import CREATED
 from rlhf_cli.sweeps.sweep_grid import Job
 
 _FEW = 3
@@ -114,3 +121,61 @@ def folder_of(jobs: Sequence[CheckedJob]) -> Path:
             hint=f"run.name=ANOTHER, or rlhf resume {folder}",
         )
     return folder
+
+
+@dataclass(frozen=True)
+class ReadyJob:
+    """A run folder to be trained.
+
+    `resume` continues from its newest checkpoint; `take_over` says that its last process, on another machine, is dead.
+    """
+
+    name: str
+    folder: RunFolder
+    experiment: Experiment
+    plan: Plan
+    resume: bool = False
+    take_over: bool = False
+
+    @property
+    def launch(self) -> LaunchPlan:
+        """Return the launch plan on the GPUs that this process sees."""
+        env = self.plan.machine.accelerate_env
+        return plan_launch(self.experiment, self.folder.path, resume=self.resume, accelerate_env=env)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Return whether it must run on specific GPUs."""
+        return "CUDA_VISIBLE_DEVICES" in self.plan.machine.accelerate_env
+
+
+def refuse_unlogged_watch(metric: str | None, experiments: Iterable[Experiment]) -> None:
+    """Raise ConfigError if no experiment can log the watched metric. With `metric` None, do nothing."""
+    if metric is None:
+        return
+    told = [not_logged(metric, experiment) for experiment in experiments]
+    wrong = [problem for problem in told if problem is not None]
+    if not wrong or len(wrong) < len(told):
+        return
+    what, valid = wrong[0]
+    close = nearest_metric(metric, valid)
+    raise ConfigError(
+        f"no run of this sweep logs {metric}: {what}",
+        where="command line",
+        got=f"--watch {metric}",
+        expected="a metric that is logged (docs/metrics.md)",
+        hint=f"--watch {close}" if close is not None else None,
+    )
+
+
+def goes_on(begun: Resumed, name: str, *, take_over: bool, dry_run: bool = False) -> ReadyJob:
+    """Return a frozen job, started or not, ready to run. Unless `dry_run`, note allowed changes in its folder."""
+    assert begun.plan is not None  # it is None only for a finished run
+    if not dry_run:
+        if begun.files:
+            experiment, composed = begun.prepared.experiment, begun.prepared.composed
+            freeze_again(begun.folder, experiment, composed, files=begun.plan.files, note=noted(begun))
+        take_as_ours(begun.folder)
+    is_begun = begun.status.state != CREATED
+    experiment = begun.prepared.experiment
+    return ReadyJob(name, begun.folder, experiment, begun.plan, resume=is_begun, take_over=take_over)

@@ -7,29 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf_cli.display.sweep_tables import PlannedJob, show_planned
+from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError, in_one_line
-from rlhf_cli.jobs.foreign_code import refuse_foreign_code
+from rlhf_cli.jobs.one_run import refuse_foreign_code
 from rlhf_cli.jobs.prepare import prepare_from
-from rlhf_cli.jobs.resume_options import ResumeOptions
-from rlhf_cli.jobs.resuming import resumed
-from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
-from rlhf_cli.runs.pace import training_time_s
+from rlhf_cli.jobs.resuming import ResumeOptions, resumed
+from rlhf_cli.jobs.run_states import goes_to_slurm, submit_sweep
+from rlhf_cli.launch.slurm_submission import check_slurm
+from rlhf_cli.runs.phase_clock import training_time_s
 from rlhf_cli.runs.run_folder import RunFolder, refuse_links
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.screen.screen_width import Screen
-from rlhf_cli.screen.sweep_plan import PlannedJob, show_planned
-from rlhf_cli.slurm.slurm_submission import check_slurm
-from rlhf_cli.sweeps.begun_jobs import goes_on
-from rlhf_cli.sweeps.checked_jobs import JobProblems, checked
-from rlhf_cli.sweeps.outcome import say_folder
-from rlhf_cli.sweeps.ready_job import ReadyJob
+from rlhf_cli.sweeps.checked_jobs import JobProblems, ReadyJob, checked, goes_on
+from rlhf_cli.sweeps.outcome import SweepEnd, say_folder
 from rlhf_cli.sweeps.search import go_on_with_search, is_search, search_of
 from rlhf_cli.sweeps.sweep import run_ready
-from rlhf_cli.sweeps.sweep_end import SweepEnd
-from rlhf_cli.sweeps.sweep_folder import SweepFolder, freeze, open_sweep
+from rlhf_cli.sweeps.sweep_folder import SweepFolder, SweepOptions, freeze, open_sweep
 from rlhf_cli.sweeps.sweep_grid import Job
-from rlhf_cli.sweeps.sweep_options import SweepOptions
 
 _MISSING = "missing"
 _LEFT_ALONE = {RUNNING: "is being trained", QUEUED: "Slurm has it", FINISHED: ""}

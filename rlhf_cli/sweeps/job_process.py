@@ -1,4 +1,7 @@
-"""Run one job of a sweep in its own process. The result is its exit code and status.json."""
+"""Run one job of a sweep in a fork, with what all jobs import.
+
+This module only imports, because an initialised device or a thread does not survive a fork.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ import sys
 import traceback
 from pathlib import Path
 
+from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Preempted, RewardFailed, RlhfError
 from rlhf_cli.jobs.one_run import train_frozen
-from rlhf_cli.lasting_output import lasting_output
-from rlhf_cli.redaction import remember_typed
+from rlhf_cli.process import lasting_output
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.screen.screen_width import Screen
-from rlhf_cli.sweeps.job_request import JobRequest
-from rlhf_cli.terminal_output import safe_output
+from rlhf_cli.sweeps.warm_processes import JobRequest
+from rlhf_cli.text.redaction import remember_typed
+from rlhf_cli.text.terminal_output import safe_output
 
 
 def run_job(request: JobRequest) -> int:

@@ -1,28 +1,58 @@
-"""Show the result of a sweep: the comparison, the report (also logged beside its runs), and the folder."""
+"""Say what came of a sweep: comparison, report, JSON, next commands."""
 
 from __future__ import annotations
 
 import contextlib
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from rlhf_cli.comparison.comparison import Comparison, compare
-from rlhf_cli.comparison.logged_run import read_runs
-from rlhf_cli.comparison.measures import is_shown
+from rlhf_cli.analysis.comparison.comparison import Comparison, compare
+from rlhf_cli.analysis.comparison.logged_run import read_runs
+from rlhf_cli.analysis.comparison.measures import is_shown
+from rlhf_cli.analysis.comparison.settings import Setting
+from rlhf_cli.analysis.comparison.written_out import comparison_json
+from rlhf_cli.analysis.met_or_missed import MISSED, verify
+from rlhf_cli.display.comparison_tables import show_comparison, show_left_out
+from rlhf_cli.display.run_tables import missed_line, tally
+from rlhf_cli.display.terminal import show_commands
 from rlhf_cli.errors import RunError
-from rlhf_cli.expectations.met_or_missed import MISSED, verify
-from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_state import UNREADABLE
-from rlhf_cli.runs.run_status import CREATED, FINISHED, read_status
-from rlhf_cli.screen.comparison_shown import show_comparison, show_left_out
-from rlhf_cli.screen.expectations_table import missed_line, tally
-from rlhf_cli.screen.next_commands import show_commands
-from rlhf_cli.sweeps.next_after_sweep import next_command
-from rlhf_cli.sweeps.sweep_folder import SweepFolder
+from rlhf_cli.runs.run_folder import RunFolder, runs_below
+from rlhf_cli.runs.run_status import CREATED, FINISHED, UNREADABLE, read_status, run_result
+from rlhf_cli.sweeps.sweep_folder import SweepFolder, typed_words
+
+_SEEDS = "seed=range(0,5)"
+_NOT_AGAIN = ("run.name", "seed")
+"""Keys to drop when the command is repeated with other seeds: a folder with that run.name exists by then."""
+
+
+def next_command(sweep: SweepFolder, comparison: Comparison | None) -> dict[str, str]:
+    """Return command -> purpose. `comparison` is None if no run could be read."""
+    shown = shlex.quote(RunFolder(sweep.path).shown)
+    if comparison is not None and any(run.metrics.num_events for run in comparison.runs):
+        settings = comparison.grouped.settings
+        if len(settings) > 1 and all(len(setting.by_seed) == 1 for setting in settings):
+            words = [word for word in typed_words(sweep.path) if word.lstrip("+").partition("=")[0] not in _NOT_AGAIN]
+            return {f"rlhf train -m {shlex.join([*words, _SEEDS])}": "five seeds a setting: intervals, and a verdict"}
+        if (best := _winner(comparison)) is not None and best.runs and (folder := best.runs[0].folder) is not None:
+            return {f"rlhf eval {shlex.quote(folder.shown)}": f"the model of {best.name}, measured"}
+    return {f"rlhf why {shown}": "what the logs say, the worst of each run"}
+
+
+def _winner(comparison: Comparison) -> Setting | None:
+    """Return the setting that a verdict names as the winner, or None."""
+    key_of = {axis.short: axis.key for axis in comparison.grouped.axes}
+    for verdict in comparison.verdicts:
+        settings = comparison.grouped.settings
+        won = [setting for setting in settings if setting.values[key_of[verdict.key]] == verdict.winner]
+        if verdict.winner is not None and len(won) == 1:
+            return won[0]
+    return None
+
 
 _PICTURE = "comparison.png"
 
@@ -63,11 +93,11 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
     """
     if not any(_has_begun(RunFolder(config.parent)) for config in folder.glob("*/config.yaml")):
         return
-    from rlhf_cli.report.comparison_picture import draw_comparison
-    from rlhf_cli.report.evaluation_picture import can_draw
-    from rlhf_cli.report.page.write_report import NAME, report_at_the_end
-    from rlhf_cli.tracking.report_run import log_report
-    from rlhf_cli.tracking.wandb_records import unsent
+    from rlhf_cli.display.comparison_picture import draw_comparison
+    from rlhf_cli.display.page.page_content import NAME, report_at_the_end
+    from rlhf_cli.measure.pictures import can_draw
+    from rlhf_cli.runs.tracking.tracked import log_report
+    from rlhf_cli.runs.tracking.wandb_records import unsent
 
     def say(line: str) -> None:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -106,3 +136,23 @@ def _state(run: RunFolder) -> str:
         return read_status(run).state
     except RunError:
         return UNREADABLE
+
+
+@dataclass(frozen=True)
+class SweepEnd:
+    """How a sweep ended: the exit code and its folder. `is_dry` is set if nothing was started."""
+
+    code: int
+    folder: Path
+    is_dry: bool = False
+
+    def as_json(self) -> dict[str, object]:
+        """Return the existing runs of the sweep and their comparison, null if no run could be read."""
+        found = runs_below(self.folder) if self.folder.is_dir() else []
+        runs, problems = read_runs(found, wanted=is_shown)
+        return {
+            "sweep": RunFolder(self.folder).shown,
+            "dry_run": self.is_dry,
+            "runs": [run_result(folder) for folder in found],
+            "comparison": comparison_json(compare(runs), problems) if runs else None,
+        }

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.config.schema.sweep_section import Sweep
+from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.sweeps.objective import Objective
-from rlhf_cli.sweeps.search_space import Space, distribution, word_of
+from rlhf_cli.sweeps.search_space import Objective, Space, distribution, word_of
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

@@ -1,34 +1,81 @@
-"""Run a sweep from the typed words to its final table: check and freeze every job, then run them."""
+"""Take a sweep from what was typed to its last table."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from rlhf_cli.errors import EXIT_OK, ConfigError, Prose
-from rlhf_cli.jobs.slurm_jobs import goes_to_slurm, submit_sweep
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.display.sweep_tables import show_sweep
+from rlhf_cli.display.terminal import Screen
+from rlhf_cli.errors import EXIT_OK, ConfigError, Prose, RunError
+from rlhf_cli.jobs.run_states import goes_to_slurm, submit_sweep
+from rlhf_cli.launch.freeze import experiment_name
+from rlhf_cli.launch.slurm_submission import check_slurm
+from rlhf_cli.runs.phase_clock import training_time_s
+from rlhf_cli.runs.run_folder import RunFolder, runs_below
+from rlhf_cli.runs.run_status import FINISHED, read_status, stopped_by_rule
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.screen.screen_width import Screen
-from rlhf_cli.screen.sweep_heading import show_sweep
-from rlhf_cli.slurm.slurm_submission import check_slurm
-from rlhf_cli.sweeps.checked_jobs import CheckedJob, Known, checked, folder_of
-from rlhf_cli.sweeps.expected_time import ExpectedTime, expected_time
-from rlhf_cli.sweeps.outcome import say_folder, show_outcome, way_on
-from rlhf_cli.sweeps.ready_job import ReadyJob
+from rlhf_cli.sweeps.checked_jobs import CheckedJob, Known, ReadyJob, checked, folder_of, refuse_unlogged_watch
+from rlhf_cli.sweeps.outcome import SweepEnd, say_folder, show_outcome, way_on
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search import run_search
-from rlhf_cli.sweeps.search_plan import search_plan
-from rlhf_cli.sweeps.sweep_end import SweepEnd
-from rlhf_cli.sweeps.sweep_folder import SweepFolder, write_sweep
+from rlhf_cli.sweeps.search_space import search_plan
+from rlhf_cli.sweeps.sweep_folder import SweepFolder, SweepOptions, write_sweep
 from rlhf_cli.sweeps.sweep_grid import Grid, grid_of
-from rlhf_cli.sweeps.sweep_options import SweepOptions
-from rlhf_cli.sweeps.watched_metric import refuse_unlogged_watch
+
+_NEWEST = 20
+"""Maximum number of finished runs to read. Reading all of them would take too long."""
+
+
+@dataclass(frozen=True)
+class ExpectedTime:
+    """The time of all jobs one after another, in seconds, and the number of earlier runs that it is based on."""
+
+    seconds: float
+    num_runs: int
+
+
+def expected_time(jobs: Sequence[CheckedJob]) -> ExpectedTime | None:
+    """Return the training time of all jobs, or None if no comparable run has finished for one of them."""
+    known: dict[tuple[Path, int | None], list[float]] = {}
+    total, used = 0.0, 0
+    for job in jobs:
+        root = Path(job.prepared.experiment.run.root).expanduser() / experiment_name(job.prepared.composed)
+        kind = (root, job.num_steps)
+        if kind not in known:
+            known[kind] = _times_s(*kind)
+            used += len(known[kind])
+        if not known[kind]:
+            return None
+        total += statistics.median(known[kind])
+    return ExpectedTime(total, used)
+
+
+def _times_s(root: Path, num_steps: int | None) -> list[float]:
+    """Return the training times of the newest finished runs below a folder that had `num_steps` steps."""
+    times: list[float] = []
+    newest = sorted(runs_below(root), key=lambda run: run.path.stat().st_mtime, reverse=True)
+    for run in newest[: _NEWEST * 5]:
+        try:
+            status = read_status(run)
+            if status.state != FINISHED or stopped_by_rule(status) or status.max_steps != num_steps:
+                continue
+            seconds = training_time_s(run)
+        except (RunError, OSError):
+            continue
+        if seconds is not None:
+            times.append(seconds)
+        if len(times) == _NEWEST:
+            break
+    return times
+
 
 _WORTH_SHOWING_S = 1.0
 

@@ -1,4 +1,4 @@
-"""Read and write a sweep's folder: sweep.json with the request, and one frozen run per job."""
+"""Know what lies in a sweep's folder, and how a sweep runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.jobs.usage import Options
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.runs.run_folder import RunFolder, read_json, unreadable, write_json
 from rlhf_cli.sweeps.checked_jobs import CheckedJob
@@ -121,3 +122,45 @@ def _job(entry: object) -> Job:
         raise TypeError("a name")
     words = entry.get("overrides")
     return Job(str(entry["name"]), dict(entry["values"]), tuple(map(str, words if isinstance(words, list) else ())))
+
+
+OF_SWEEPS = ("-j", "--watch", "-v", "--failed")
+"""Flags that do not apply to a single run."""
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """How a sweep runs.
+
+    `at_once` is the number of concurrent jobs. `watch` is the metric in the table (None: the reward, else the loss).
+    `verbose` shows every run's panels; `dry_run` starts nothing; `only_failed` resumes failed jobs only.
+    """
+
+    at_once: int = 1
+    watch: str | None = None
+    verbose: bool = False
+    dry_run: bool = False
+    only_failed: bool = False
+
+
+def sweep_options(options: Options) -> SweepOptions:
+    """Return the sweep options from the command line. Raise ConfigError if -j is not a number of at least 1."""
+    return SweepOptions(
+        at_once=options.number("-j") or 1,
+        watch=options.text("--watch"),
+        verbose=options.on("-v"),
+        dry_run=options.on("--dry-run"),
+        only_failed="--failed" in options.usage.flags and options.on("--failed"),
+    )
+
+
+def refuse_of_sweeps(options: Options, hint: str) -> None:
+    """Raise ConfigError if a sweep option was typed for a single run; `hint` is what to type for a sweep."""
+    typed = [name for name in OF_SWEEPS if name in options.usage.flags and options.on(name)]
+    if typed:
+        raise ConfigError(
+            f"{typed[0]} is an option of sweeps, and this is one run",
+            where="command line",
+            got=" ".join(typed),
+            hint=hint,
+        )

@@ -1,4 +1,4 @@
-"""Start jobs as forks of a process that has already imported torch and TRL, and collect their exit codes."""
+"""Start jobs as forks of a process that has imported torch and TRL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,26 @@ from pathlib import Path
 
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.plan.launch_plan import python_path
-from rlhf_cli.sweeps.job_request import JobRequest
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A job to start.
+
+    `run` is its folder, `console` the file for its output; `resume` and `take_over` say how it resumes. The other
+    fields are the environment, folder and arguments that its own command would have had.
+    """
+
+    id: int
+    run: str
+    console: str
+    resume: bool
+    take_over: bool
+    environment: dict[str, str]
+    cwd: str
+    argv: list[str]
+    sys_path: list[str]
+
 
 _LAST_LINES = 20
 _CLEARING_UP_S = 5.0

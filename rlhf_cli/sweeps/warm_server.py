@@ -23,9 +23,8 @@ import traceback
 import weakref
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
-from rlhf_cli.immediate_exit import leave
-from rlhf_cli.parent_death import die_with
-from rlhf_cli.sweeps.job_request import JobRequest
+from rlhf_cli.process import die_with, leave
+from rlhf_cli.sweeps.warm_processes import JobRequest
 
 _NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
@@ -36,9 +35,9 @@ def main(argv: list[str]) -> None:
     die_with(parent)
     for number in _NOT_FOR_US:
         signal.signal(number, signal.SIG_IGN)
-    import rlhf_cli.sweeps.preloaded
+    import rlhf_cli.sweeps.job_process
 
-    _refuse_begun(rlhf_cli.sweeps.preloaded.__name__)
+    _refuse_begun(rlhf_cli.sweeps.job_process.__name__)
     gc.collect()
     gc.freeze()  # otherwise each child's first collection would write to, and so copy, all imported objects
     _Server(requests, answers).serve()

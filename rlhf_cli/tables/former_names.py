@@ -1,4 +1,4 @@
-"""Lists names that settings have in other tools (verl, OpenRLHF) or had in older versions of TRL and transformers.
+"""List the names that settings have in other tools or had in older TRL.
 
 Each row gives today's name. Tests check that no row names a field of today's TRL.
 """
@@ -274,3 +274,139 @@ SPOKEN_SECTIONS: dict[str, str] = {
     **{"lora": "model.lora", "peft": "model.lora", "policy": "model", "dataset": "data", "slurm": "launch.slurm"},
 }
 """Common synonym of a section -> the section."""
+
+
+HYDRA_INSTEAD: dict[str, str] = {
+    "sweeper": "a grid is what -m makes of the values",
+    "launcher": "-j N runs N at a time on this machine, launch=slurm makes an array",
+    "sweep": "run.root and run.name say where a sweep lies",
+    "run": "run.root and run.name say where a run lies",
+    "job": "run.name says what a run is called",
+    "mode": "-m makes a sweep of it",
+    "searchpath": "files in ./conf win over what is shipped",
+    "verbose": "log.txt in the run folder has what libraries said",
+    "job_logging": "log.txt in the run folder has what libraries said",
+}
+"""A part of Hydra's own section -> what replaces it here: Hydra only composes and does not run anything."""
+
+VERBS_OF_OTHERS: dict[str, str] = {
+    "run": "train",
+    "start": "train",
+    "fit": "train",
+    "launch": "train",
+    "sweep": "train -m",
+    "multirun": "train -m",
+    "grpo": "train +exp=NAME trainer=grpo",
+    "ppo": "train +exp=NAME trainer=ppo",
+    "dpo": "train +exp=NAME trainer=dpo",
+    "kto": "train +exp=NAME trainer=kto",
+    "sft": "train +exp=NAME trainer=sft",
+    "rloo": "train +exp=NAME trainer=rloo",
+    "reward": "list reward",
+    "rewards": "list reward",
+    "ls": "list",
+    "options": "list",
+    "config": "show",
+    "cfg": "show",
+    "print": "show",
+    "diff": "show +exp=ONE --against ANOTHER",
+    "validate": "check",
+    "lint": "check",
+    "plan": "check",
+    "test": "audit",
+    "attack": "audit",
+    "evaluate": "eval",
+    "bench": "score",
+    "plot": "report",
+    "html": "report",
+    "table": "compare",
+    "continue": "resume",
+    "restart": "resume",
+    "rerun": "reproduce",
+    "logs": "why",
+    "diagnose": "why",
+    "ps": "status",
+    "jobs": "status",
+    "new": "init",
+    "create": "init",
+    "env": "doctor",
+    "info": "doctor",
+    "sample": "generate",
+    "infer": "generate",
+    "publish": "export",
+    "push": "export RUN --push",
+    "merge": "export",
+    "version": "--version",
+}
+"""A verb of other tools -> what to type after `rlhf` instead."""
+
+MEANT_FLAGS: dict[str, dict[str, str]] = {
+    "generate": dict.fromkeys(
+        (
+            *("--num", "--n", "--count", "--samples", "--num-samples", "--num_samples", "--best-of", "--completions"),
+            *("--num-generations", "--num_generations", "--num-completions", "--num_completions"),
+            "--num_return_sequences",
+        ),
+        "-n",
+    ),
+    "train": dict.fromkeys(("--parallel", "--workers", "--n_jobs", "--n-jobs"), "-j"),
+    "eval": {"--num": "--samples", "--n": "--samples", "-n": "--samples", "--limit": "--rows"},
+    "score": {"--file": "--completions", "--input": "--completions"},
+    "export": {"--output": "--out", "--to": "--out", "--hub": "--push", "--repo": "--push"},
+}
+"""A verb -> a flag that users may type -> the verb's own flag for it."""
+
+FLAGS_OF_OTHERS: dict[str, str] = {
+    # Hydra's
+    "--cfg": "rlhf show {words}",
+    "--info": "rlhf show {words}",
+    "--resolve": "rlhf show {words}",
+    "--package": "rlhf show {words} KEY",
+    "--config-name": "+exp={value}",
+    "--config-path": "rlhf list",
+    "--config-dir": "rlhf list",
+    "--hydra-help": "rlhf --help",
+    "--shell-completion": "rlhf completion bash",
+    "--multirun": "rlhf train -m {words}",
+    "-m": "rlhf train -m {words}",
+    # flags that users may expect
+    "--dry-run": "rlhf train --dry-run {words}",
+    "--dryrun": "rlhf train --dry-run {words}",
+    "--config": "+exp=NAME",
+    "--exp": "+exp={value}",
+    "--seed": "seed={value}",
+    "--name": "run.name={value}",
+    "--resume": "rlhf resume RUN",
+    "--sweep": "rlhf train -m {words}",
+    "--wandb": "track=wandb",
+    # from TRL's scripts, transformers and accelerate, unless it is an argument of the trainer here
+    "--config_file": "launch.accelerate_config={value}",
+    "--num_processes": "launch.processes={value}",
+    "--nproc_per_node": "launch.processes={value}",
+    "--num_machines": "launch.nodes={value}",
+    "--model_name_or_path": "model=local model.path={value}",
+    "--model": "model=local model.path={value}",
+    "--dataset_name": "data=file data.path={value}",
+    "--dataset": "data=file data.path={value}",
+    "--dataset_train_split": "data.split={value}",
+    "--reward_funcs": "reward@rewards.NAME=OPTION, or rlhf list reward",
+    "--reward_model_name_or_path": "rewards.NAME.model={value}",
+    "--reward_model_path": "rewards.NAME.model={value}",
+    "--output_dir": "run.root={value}",
+    "--output-dir": "run.root={value}",
+    "--run_name": "run.name={value}",
+    "--report_to": "track={value}",
+    "--resume_from_checkpoint": "rlhf resume RUN",
+    "--bf16": "launch.precision=bf16",
+    "--fp16": "launch.precision=fp16",
+    "--use_cpu": "launch.device=cpu",
+    "--use_vllm": "launch.rollout=vllm",
+    "--use_peft": "model.lora.r=16",
+    "--lora_r": "model.lora.r={value}",
+    "--lora_alpha": "model.lora.lora_alpha={value}",
+    "--load_in_4bit": "model.quantize=4bit",
+    "--trust_remote_code": "model.trust_remote_code=true",
+    "--deepspeed": "launch.strategy=zero2, or launch.strategy=zero3",
+    "--fsdp": "launch.strategy=fsdp2",
+}
+"""A flag of other tools -> what to type instead. `{words}` are the other words of the command, `{value}` its value."""

@@ -1,4 +1,4 @@
-"""Decides from a model's configuration whether its rows may be packed: the part of the check that needs no model.
+"""List by configuration values which models may be packed.
 
 Both the plan of a run and the run itself use it.
 """
@@ -6,6 +6,9 @@ Both the plan of a run and the run itself use it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+from rlhf_cli.errors import ModelError
+from rlhf_cli.tables.modes import Passes
 
 ATTENTIONS = ("sdpa",)
 """The attention functions of transformers that can be called on each segment of a flat batch."""
@@ -63,3 +66,14 @@ def why_config_not_packed(config: Mapping[str, object], attention: str) -> str |
     Raise KeyError for a `model_type` whose defaults are unknown.
     """
     return why_values_not_packed({**WHERE_NOT_SAID[str(config.get("model_type"))], **config}, attention)
+
+
+def refused_packing(found: Passes, *, where: str) -> ModelError:
+    """Return the error for `trainer.passes=packed`, given the supported passes and `where` the key was set."""
+    return ModelError(
+        "rows cannot be packed",
+        where=where,
+        got=f"packed, and {found.why}",
+        expected="auto: the fastest way that it can go",
+        hint="trainer.passes=auto",
+    )

@@ -1,4 +1,4 @@
-"""Lists TRL's trainers, one row each, with the facts that the checks, the loading of rows and the assembler need.
+"""List TRL's trainers and policy losses.
 
 `rlhf check` refuses a trainer without a row. `trainer.class` runs a class that inherits from one with a row, and uses
 the row named by `trainer.trl`.
@@ -9,7 +9,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_cli.tables.policy_losses import Normaliser
+Normaliser = Literal["row", "rows", "max_length", "window", "micro-batch"]
+"""What a loss divides the sum over tokens by: the tokens of each row, the number of rows, that number times the maximal
+completion length, the tokens of the accumulation window, or the tokens of the micro-batch.
+"""
+
+
+@dataclass(frozen=True)
+class LossRow:
+    """A value of `loss_type`. `is_clipped_ppo`: it is PPO's clipped loss with per-token advantages.
+
+    `takes_token_advantages`: it does not use one number per sequence.
+    """
+
+    name: str
+    normaliser: Normaliser
+    is_clipped_ppo: bool = False
+    takes_token_advantages: bool = True
+
+
+_LOSS_ROWS = (
+    LossRow("grpo", "row", is_clipped_ppo=True),
+    LossRow("dr_grpo", "max_length", is_clipped_ppo=True),
+    LossRow("dapo", "window", is_clipped_ppo=True),
+    LossRow("bnpo", "micro-batch", is_clipped_ppo=True),
+    LossRow("cispo", "window"),
+    LossRow("sapo", "row"),
+    LossRow("luspo", "rows", takes_token_advantages=False),
+    LossRow("vespo", "window"),
+)
+
+POLICY_LOSSES: dict[str, LossRow] = {row.name: row for row in _LOSS_ROWS}
+"""`loss_type` -> row. A contract test compares the names with TRL's."""
+
 
 TEXT = "text"
 """The column that SFTTrainer reads plain text from; `trainer.args.dataset_text_field` may name another."""

@@ -1,4 +1,4 @@
-"""Everything added to a TRL trainer, as one immutable value that the mixed class gets when it is constructed."""
+"""Hold what we add to a TRL trainer, given to it when it is constructed."""
 
 from __future__ import annotations
 
@@ -8,26 +8,50 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rlhf_cli.numerics.reward_columns import RunningDeviation
+from rlhf_cli.rewards.stack.aggregating import Aggregate
+from rlhf_cli.rewards.stack.component import Outcome
+from rlhf_cli.rewards.stack.settling import Rules
+from rlhf_cli.rewards.stack.token_offsets import Decode, Part
+from rlhf_cli.rewards.stack.truncation import Truncation
 from rlhf_cli.runs.pulse import Pulse
-from rlhf_cli.stack.aggregating import Aggregate
-from rlhf_cli.stack.component import Outcome
-from rlhf_cli.stack.parts import Part
-from rlhf_cli.stack.settling import Rules
-from rlhf_cli.stack.token_offsets import Decode
-from rlhf_cli.stack.truncation import Truncation
-from rlhf_cli.tables.generation_modes import GenerationSetting
-from rlhf_cli.tables.pass_modes import PassSetting
-from rlhf_cli.tables.policy_losses import Normaliser
-from rlhf_cli.trainers.answers import SumUp
+from rlhf_cli.tables.modes import GenerationSetting, PassSetting
+from rlhf_cli.tables.trl_trainers import Normaliser
 from rlhf_cli.trainers.ppo.critic import Critic
-from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
-from rlhf_cli.trainers.ppo.rollout import PpoSettings
+from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings
 from rlhf_cli.trainers.step_profile import StepProfile
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of the policy. `row` has the dataset's columns; `raw` and `fixed` have one entry per reward."""
+
+    row: dict[str, object]
+    completion: str | list[dict[str, object]]
+    completion_ids: list[int]
+    is_truncated: bool
+    raw: list[float | None]
+    fixed: list[float | None]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """All answers of all ranks to the held-out prompts; the `each` answers to a prompt are adjacent."""
+
+    each: int
+    answers: list[Answer]
+
+
+SumUp = Callable[
+    [dict[str, Answers], list[float], int, Mapping[str, RunningDeviation]],
+    dict[str, float | None],
+]
+"""Compute metric -> value from the answers by sampling mode, reward weights, step and running deviations by reward."""
 
 
 class Stack(Protocol):

@@ -1,4 +1,4 @@
-"""Stop a training before an optimizer step or a save with NaN or infinite values.
+"""Stop before an optimizer step from NaN or infinity, and dump the batch.
 
 Before every optimizer step, check the losses of its micro-batches, the gradient and the trained weights; before every
 save, check the weights again. The findings are summed over the ranks, so that all of them stop at the same place. The
@@ -9,22 +9,119 @@ saved.
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from rlhf_cli.errors import GuardStopped, Prose
 from rlhf_cli.runs.checkpoint_folders import newest_whole
 from rlhf_cli.runs.pulse import CHECKS, during
+from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.additions import Additions
-from rlhf_cli.trainers.bad_batch import write_batch
-from rlhf_cli.trainers.sharded_parameters import own_shard
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
+
+AsText = Callable[[Sequence[int]], str]
+
+_PER_TOKEN = ("advantages", "returns", "rollout_values", "old_per_token_logps", "ref_per_token_logps")
+_NO_LABEL = -100
+"""The label that torch's losses ignore, which transformers uses instead of ids."""
+
+
+def write_batch(
+    file: Path,
+    heading: Mapping[str, object],
+    window: Sequence[tuple[TrlBatch, Tensor]],
+    logs: TrlBatch,
+    as_text: AsText,
+) -> Path:
+    """Write heading, the micro-batches of one optimizer step with their losses, and TRL's table of the round.
+
+    window: (tensors by name, loss) per micro-batch. logs: TRL's `_logs` if the trainer generates, else empty. Values
+    that are not finite become the texts "nan" or "inf", because JSON has no such numbers. Return the file.
+    """
+    content = {
+        **heading,
+        "micro_batches": [{"loss": loss.item(), "rows": _rows(inputs, as_text)} for inputs, loss in window],
+        "round": _round(logs),
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        json.dumps(redacted_tree(_plain(content), values_only=True), indent=1, ensure_ascii=False) + "\n",
+        encoding="utf-8",
+    )
+    return file
+
+
+def _rows(inputs: object, as_text: AsText) -> list[dict[str, object]]:
+    """Return the rows of a micro-batch: ids decoded to text, numbers per row and per token unchanged."""
+    if not isinstance(inputs, Mapping):
+        return []
+    rows: list[dict[str, object]] = []
+    for name, tensor in inputs.items():
+        if not isinstance(tensor, Tensor) or tensor.ndim == 0:
+            continue
+        if tensor.ndim == 2 and name.endswith("ids") and not tensor.is_floating_point():
+            mask = inputs.get(
+                name.removesuffix("ids") + "mask", inputs.get(name.replace("input_ids", "attention_mask"))
+            )
+            known = mask.bool() if isinstance(mask, Tensor) and mask.shape == tensor.shape else tensor != _NO_LABEL
+            values: list[object] = [
+                as_text(ids[is_known].tolist()) for ids, is_known in zip(tensor, known, strict=True)
+            ]
+            name = name.removesuffix("_ids")
+        elif tensor.ndim == 1 or name in _PER_TOKEN:
+            values = tensor.tolist()
+        else:
+            continue
+        rows += [{} for _ in range(len(values) - len(rows))]
+        for row, value in zip(rows, values, strict=False):
+            row[name] = value
+    return rows
+
+
+def _round(logs: TrlBatch) -> list[dict[str, object]]:
+    """Return the rows of the newest round of all ranks: prompt, completion, rewards by name, advantage."""
+    columns: dict[str, Iterable[object]] = {
+        "prompt": logs.get("prompt", ()),
+        "completion": logs.get("completion", ()),
+        **{f"rewards/{name}": values for name, values in logs.get("rewards", {}).items()},
+        "advantage": logs.get("advantages", ()),
+    }
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=False)]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Tensor):
+        return _plain(value.detach().to(torch.float64).tolist())
+    return value if isinstance(value, str | int | float | bool | type(None)) else str(value)
+
+
+def own_shard(tensor: Tensor) -> Tensor:
+    """Return this rank's shard of a sharded tensor, and any other tensor unchanged."""
+    if isinstance(tensor, DTensor):
+        return tensor.to_local()
+    shard: Tensor = getattr(tensor, "ds_tensor", tensor)  # ZeRO-3's parameter is empty, and its shard an attribute
+    return shard
+
+
+def num_elements(parameter: torch.nn.Parameter) -> int:
+    """Return the number of a parameter's elements over all ranks, however it is sharded."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
+
 
 Named = Iterable[tuple[str, torch.nn.Parameter]]
 _FOUND = ("the loss", "the gradient", "a weight")

@@ -1,21 +1,30 @@
-"""Report a trainer's current phase, for errors, hangs and profiles.
+"""Report which phase a trainer is in, and time its waits for other ranks.
 
 This does not change the training. A phase that begins within another one interrupts it. The watchdog is off while a
 trainer loads or saves, since disks may be slow.
+
+It covers the functions of torch.distributed with which accelerate and TRL gather, reduce and broadcast. It does not
+cover what engines do in C++ or on their own streams: DDP averages gradients within backward, and a GPU computes during
+FSDP's gathers.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed
 from peft import PeftModel
 from torch import Tensor
 from torch.utils.data import DataLoader
+from trl.extras.profiling import ProfilingContext
 
+from rlhf_cli.for_a_while import with_values
+from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.pulse import (
     CLIPPING,
     DATA,
@@ -31,8 +40,7 @@ from rlhf_cli.runs.pulse import (
     SAVING,
 )
 from rlhf_cli.trainers.additions import BuiltWhole
-from rlhf_cli.trainers.step_profile import is_reference
-from rlhf_cli.trainers.token_slots import uncounted
+from rlhf_cli.trainers.step_profile import is_reference, uncounted
 
 if TYPE_CHECKING:
     from rlhf_cli.runs.pulse import Pulse
@@ -177,3 +185,79 @@ class _Told:
     def end(self, *_: object) -> None:
         """Return to the phases before."""
         self._pulse.enter_part(self._before.pop())
+
+
+_COLLECTIVES = (
+    *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "barrier"),
+    *("broadcast", "broadcast_object_list", "gather_object", "reduce"),
+)
+
+
+@contextlib.contextmanager
+def timed_waits(
+    clock: PhaseClock, *, wanted: bool = True, settle: Callable[[], object] | None = None
+) -> Iterator[None]:
+    """Report the time inside collectives to `clock` as waiting, in this context.
+
+    If not `wanted`, for a single rank, change no function. `settle` waits for a GPU, because a collective may return
+    before it has finished.
+    """
+    if not wanted:
+        yield
+        return
+    timed = {name: _timed(getattr(torch.distributed, name), clock, settle) for name in _COLLECTIVES}
+    with with_values(torch.distributed, **timed):
+        yield
+
+
+def _timed(
+    collective: Callable[..., object], clock: PhaseClock, settle: Callable[[], object] | None
+) -> Callable[..., object]:
+    @functools.wraps(collective)
+    def timed(*args: object, **named: object) -> object:
+        with clock.waiting():
+            done = collective(*args, **named)
+            if settle is not None:
+                settle()
+            return done
+
+    return timed
+
+
+class ProfiledCalls:
+    """Seconds by TRL's own name, `profiling/Time taken: GRPOTrainer.compute_loss`, summed over calls."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add the seconds that one call took."""
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
+    def taken(self) -> dict[str, float]:
+        """Return the sums since the last call."""
+        taken, self._seconds = self._seconds, {}
+        return taken
+
+
+@contextlib.contextmanager
+def profiled_calls(*, wanted: bool = True) -> Iterator[ProfiledCalls]:
+    """Collect all profiled calls of TRL in this process in this context, in addition to TRL's own logging.
+
+    Do not collect any if not `wanted`.
+    """
+    calls = ProfiledCalls()
+    if not wanted:
+        yield calls
+        return
+    log_metrics = ProfilingContext._log_metrics
+
+    def collect(self: ProfilingContext, duration: float) -> None:
+        calls.add(f"{self.metric_prefix}: {self.name}", duration)
+        log_metrics(self, duration)
+
+    ProfilingContext._log_metrics = collect  # type: ignore[method-assign]
+    try:
+        yield calls
+    finally:
+        ProfilingContext._log_metrics = log_metrics  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Adapt a TRL trainer's outputs: checkpoint folder, printed tables, secrets, choice of the best checkpoint.
+"""Tell a TRL trainer where to write and which secrets to hide.
 
 Every method here calls super() and copies no TRL code. tests/trainers/test_contract.py names each overridden method, so
 that a change in TRL fails there with a clear message.
@@ -7,18 +7,48 @@ that a change in TRL fails there with a clear message.
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import logging
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.suggest import nearest
+from rlhf_cli.text.redaction import redacted_tree
+from rlhf_cli.text.suggest import nearest
 from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.finite_steps import FiniteSteps
-from rlhf_cli.trainers.hidden_texts import hide_in_arguments, hide_in_tables
+
+
+def hide_in_tables(logs: Mapping[str, object]) -> None:
+    """Hide known secrets in TRL's `_logs` in place: an environment value may occur in every prompt.
+
+    Texts that only look like a secret stay: a model or a data set wrote them.
+    """
+    for column in logs.values():
+        if isinstance(column, Mapping):
+            hide_in_tables(column)
+        elif isinstance(column, deque):
+            for row, text in enumerate(redacted_tree(list(column), values_only=True)):
+                column[row] = text
+
+
+def hide_in_arguments(args: TrainingArguments, file: Path) -> None:
+    """Rewrite `file`, where transformers has just saved the arguments, if one of them contains a secret."""
+    values = {field.name: getattr(args, field.name, None) for field in dataclasses.fields(args)}
+    hidden = dict(zip(values, redacted_tree(list(values.values())), strict=True))  # reads the environment only once
+    changed = {name: value for name, value in hidden.items() if isinstance(value, str | list | tuple | dict)}
+    changed = {name: value for name, value in changed.items() if value != values[name]}
+    if changed:
+        shown = copy.copy(args)
+        vars(shown).update(changed)
+        torch.save(shown, file)
 
 
 class InRunFolder(FiniteSteps):

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_cli.tables.policy_losses import POLICY_LOSSES, Normaliser
+from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, Normaliser
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 KEPT_ROWS, KEPT_BATCHES = "kept_rows", "kept_batches"

@@ -5,22 +5,19 @@ from __future__ import annotations
 from trl import RLOOTrainer
 
 from rlhf_cli.trainers.additions import Additions, BuiltWhole
-from rlhf_cli.trainers.broken_off_evaluation import BreaksOffEvaluations
-from rlhf_cli.trainers.counted_passes import CountedLogps, CountedRows
-from rlhf_cli.trainers.exact_resume import ExactResume
-from rlhf_cli.trainers.generation.live_generation import LiveGeneration
+from rlhf_cli.trainers.exact_resume import ExactResume, ResumedState
 from rlhf_cli.trainers.in_phases import InPhases, InRolloutPhases
 from rlhf_cli.trainers.in_run_folder import InRunFolder
-from rlhf_cli.trainers.passes.row_passes import RowPasses
-from rlhf_cli.trainers.policy_evaluation import WithEvaluation
+from rlhf_cli.trainers.live_generation import LiveGeneration
+from rlhf_cli.trainers.policy_evaluation import BreaksOffEvaluations, WithEvaluation
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
-from rlhf_cli.trainers.resumed_state import ResumedState
 from rlhf_cli.trainers.rloo_baselines import WithLeaveOneOut
 from rlhf_cli.trainers.row_lengths import WithLengths
+from rlhf_cli.trainers.row_passes import RowPasses
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+from rlhf_cli.trainers.step_profile import CountedLogps, CountedRows
 from rlhf_cli.trainers.watched_rounds import WatchedRounds
-from rlhf_cli.trainers.whole_checkpoints import WholeCheckpoints
-from rlhf_cli.trainers.with_text_endings import WithTextEndings
+from rlhf_cli.trainers.whole_checkpoints import WholeCheckpoints, WithTextEndings
 
 
 def with_our_seams(trl_trainer: type, additions: Additions) -> type:

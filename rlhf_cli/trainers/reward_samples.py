@@ -16,10 +16,10 @@ import torch
 from datasets import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from rlhf_cli.json_values import finite_or_none
 from rlhf_cli.measure.scored_pairs import ScoredPair, texts_of
-from rlhf_cli.redaction import redacted_tree
 from rlhf_cli.runs.metrics_file import rewind
+from rlhf_cli.text.json_values import finite_or_none
+from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _IDS = ("chosen_ids", "rejected_ids")

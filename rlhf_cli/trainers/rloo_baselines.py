@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.reward_columns import Fill
-from rlhf_cli.stack.leave_out_scores import leave_out_scores
+from rlhf_cli.rewards.stack.settled_round import leave_out_scores
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 

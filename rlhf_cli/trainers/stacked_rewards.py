@@ -1,4 +1,6 @@
-"""Reward a TRL trainer by one stack: override `_calculate_rewards`, and correct what TRL logs.
+"""Reward a TRL trainer by the reward stack, through `_calculate_rewards`.
+
+TRL reads a table's columns before it computes advantages, so a column is added empty and filled later.
 
 TRL evaluates the stack's columns and gathers them into a matrix. This file settles it (offset, clip, normalise, gate,
 exclude, aggregate) and returns it; TRL weighs, sums, baselines and scales as usual. Afterwards the metrics that TRL
@@ -7,6 +9,7 @@ took from the settled matrix are set to the raw scores, so that runs with other 
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +21,11 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rlhf_cli.json_values import finite_or_none
-from rlhf_cli.numerics.process_rewards import process_advantages
+from rlhf_cli.numerics.group_advantages import process_advantages
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
-from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
-from rlhf_cli.stack.component import Outcome
-from rlhf_cli.stack.dead_signal import share_of_dead_groups
-from rlhf_cli.stack.reward_metrics import (
+from rlhf_cli.rewards.stack.component import Outcome
+from rlhf_cli.rewards.stack.dead_signal import share_of_dead_groups
+from rlhf_cli.rewards.stack.reward_metrics import (
     TOTAL_COLUMN,
     Counts,
     advantage_shares,
@@ -32,16 +33,64 @@ from rlhf_cli.stack.reward_metrics import (
     rollout_columns,
     table_columns,
 )
-from rlhf_cli.stack.running_state import read_running, write_running
-from rlhf_cli.stack.settled_round import settle_round
-from rlhf_cli.stack.settling import Settled
-from rlhf_cli.stack.token_rewards import token_rewards
-from rlhf_cli.stack.truncation import COMPONENT, FLAG, Endings, find_truncated, truncation_metrics
+from rlhf_cli.rewards.stack.settled_round import settle_round
+from rlhf_cli.rewards.stack.settled_rows import read_running, write_running
+from rlhf_cli.rewards.stack.settling import Settled
+from rlhf_cli.rewards.stack.token_offsets import token_rewards
+from rlhf_cli.rewards.stack.truncation import COMPONENT, FLAG, Endings, find_truncated, truncation_metrics
+from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
+from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.trainers.additions import Stack
 from rlhf_cli.trainers.in_run_folder import InRunFolder
 from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
-from rlhf_cli.trainers.logged_parts import PartColumns
 from rlhf_cli.trainers.trl_protocol import TrlBatch
+
+_COLUMN = "{}.parts"
+
+
+class PartColumns:
+    """The rewards that have returned parts so far, on any rank: their columns stay in all later tables.
+
+    Columns are gathered one by one, so every rank needs the same ones in the same order, whatever its rows got.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+
+    def empty(self, stack: Stack, num_rows: int) -> dict[str, list[object]]:
+        """Return column -> one None per row of this rank, for the rewards that have returned parts so far.
+
+        Every rank must call this.
+        """
+        own = [name for name in stack.names if any(row is not None for row in stack.outcomes[name].tokens)]
+        named = {*self._names, *gather_object(own)}
+        self._names = [name for name in stack.names if name in named]
+        return {_COLUMN.format(name): [None] * num_rows for name in self._names}
+
+    def filled(self, stack: Stack, advantages: Tensor) -> dict[str, list[str | None]]:
+        """Return column -> one JSON text per row of this rank: start, end, text, reward and advantage of each part.
+
+        advantages: (rows of this rank, tokens), or (rows,) if all tokens of a row share one. A part's advantage is the
+        mean over its tokens, null if it has no tokens.
+        """
+        return {
+            _COLUMN.format(name): [_as_json(stack, name, row, advantages[row]) for row in range(len(advantages))]
+            for name in self._names
+        }
+
+
+def _as_json(stack: Stack, name: str, row: int, advantages: Tensor) -> str | None:
+    parts = stack.parts(name, row)
+    if parts is None:
+        return None
+    of_parts = []
+    for part in parts:
+        of_tokens = advantages[list(part.tokens)] if advantages.ndim and part.tokens else advantages
+        advantage = of_tokens.mean().item() if part.tokens else None
+        shown = {"start": part.start, "end": part.end, "text": part.text, "reward": part.reward}
+        of_parts.append({**shown, "advantage": advantage})
+    return json.dumps(of_parts, ensure_ascii=False)
+
 
 _TABLE_COLUMNS = {"step", "prompt", "completion", "advantage", TOTAL_COLUMN}
 """Columns that the completions table always has."""

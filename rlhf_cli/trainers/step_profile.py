@@ -1,16 +1,80 @@
-"""Compute metrics of time per phase and of token slots between two log events."""
+"""Log where the time went between two log events and how much of a batch is padding.
+
+Code that passes rows of tokens to a model calls `count` once, right where it calls the model; wrappers that delegate to
+such code do not. Without a listener, a call only checks an empty list.
+
+Passes of our own that bypass TRL's count themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor
 
 from rlhf_cli.runs.phase_clock import REWARD, PhaseClock
-from rlhf_cli.tables.step_phases import ELAPSED, PHASES, SHARE, SLOTS, SLOTS_PER_TOKEN, TOKENS, Where
-from rlhf_cli.trainers.token_slots import TokenSlots
+from rlhf_cli.tables.metrics import ELAPSED, PHASES, SHARE, SLOTS, SLOTS_PER_TOKEN, TOKENS, Where
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+
+class TokenSlots:
+    """Counts since they were last taken."""
+
+    def __init__(self) -> None:
+        self._slots = 0
+        self._tokens: int | Tensor = 0
+
+    def add(self, slots: int, tokens: int | Tensor) -> None:
+        """Add a pass. A tensor stays on its device until the sum is taken."""
+        self._slots += slots
+        self._tokens = self._tokens + tokens
+
+    def taken(self) -> tuple[int, int]:
+        """Return (slots, real tokens) since the last call."""
+        slots, tokens = self._slots, int(self._tokens)
+        self._slots, self._tokens = 0, 0
+        return slots, tokens
+
+
+_asking: list[TokenSlots] = []
+
+
+def count(slots: int, tokens: int | Tensor) -> None:
+    """Record that a model's pass had `slots` positions for `tokens` tokens of the rows.
+
+    Each row counts all its tokens, even if rows share the slots of their prompt, so the ratio may be below 1. `tokens`
+    is a number, or a scalar tensor.
+    """
+    for slots_of in _asking:
+        slots_of.add(slots, tokens)
+
+
+@contextlib.contextmanager
+def counted_slots() -> Iterator[TokenSlots]:
+    """Count every pass of this process in this context."""
+    counted = TokenSlots()
+    _asking.append(counted)
+    try:
+        yield counted
+    finally:
+        _asking.remove(counted)
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Count no pass in this context: an evaluation's passes are not part of the training."""
+    asking = list(_asking)
+    _asking.clear()
+    try:
+        yield
+    finally:
+        _asking[:] = asking
+
 
 _DIGITS = 6
 """A clock is accurate to a microsecond at best, and every log event has some twenty of these numbers."""
@@ -63,3 +127,38 @@ def is_reference(model: torch.nn.Module, reference: object) -> bool:
         return model is reference
     layer = next((module for module in model.modules() if isinstance(module, BaseTunerLayer)), None)
     return layer is not None and (layer.disable_adapters or "ref" in layer.active_adapters)
+
+
+_IDS, _PROMPT = "input_ids", "prompt"
+"""Prompt ids do not go through a model separately: the ids of the answers include them."""
+
+
+class CountedRows(TrlTrainer):
+    """For a TRL trainer that learns from rows: the model computes all token slots of its batches."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+        """Return TRL's loss after counting the batch."""
+        for name in [name for name in inputs if name.endswith(_IDS) and not name.startswith(_PROMPT)]:
+            ids, mask = inputs[name], inputs.get(f"{name.removesuffix(_IDS)}attention_mask")
+            if isinstance(ids, Tensor):
+                count(ids.numel(), ids.numel() if mask is None else mask.sum())
+        return super().compute_loss(model, inputs, *args, **named)
+
+
+class CountedLogps(TrlTrainer):
+    """For a TRL trainer that generates: count the passes that compute log-probabilities."""
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        **others: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        count(input_ids.numel(), attention_mask.sum())
+        return super()._get_per_token_logps_and_entropies(
+            model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
+        )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from rlhf_cli.errors import GuardStopped
-from rlhf_cli.stack.dead_signal import DeadRound, cause_of, is_dead, seen_of
+from rlhf_cli.rewards.stack.dead_signal import DeadRound, cause_of, is_dead, seen_of
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack
 
 _NO_PROBABILITIES = ("probability tensor contains", "device-side assert triggered")

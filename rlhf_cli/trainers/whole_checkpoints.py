@@ -1,4 +1,4 @@
-"""Save checkpoints completely or not at all, including everything that mixins write into them.
+"""Save checkpoints that are whole or not there.
 
 All code that saves calls `_get_output_dir`: TRL, the Trainer below it, our own mixins. While a checkpoint is being
 saved, it returns a staging folder, which `runs/checkpoints.py` turns into a checkpoint when all have written.
@@ -26,7 +26,9 @@ from rlhf_cli.runs.checkpoint_folders import (
     staging_place,
 )
 from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
-from rlhf_cli.trainers.sharded_parameters import num_elements
+from rlhf_cli.runs.text_endings import write_text_endings
+from rlhf_cli.trainers.additions import Additions
+from rlhf_cli.trainers.finite_steps import num_elements
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _STATE_FILE = "trainer_state.json"
@@ -144,3 +146,18 @@ def _saved(trainer: TrlTrainer) -> list[Parameter]:
     parameters = list(trainer.model.parameters())
     has_adapter = hasattr(trainer.model, "peft_config")
     return [parameter for parameter in parameters if parameter.requires_grad] if has_adapter else parameters
+
+
+class WithTextEndings(TrlTrainer):
+    """For a TRL trainer of reward models: write `additions.ends_with_eos` beside all weights it saves."""
+
+    additions: Additions
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        # transformers calls this on every rank, but only the rank that writes creates the folder
+        if not self.args.should_save:
+            return
+        with_eos = self.additions.ends_with_eos
+        assert with_eos is not None
+        write_text_endings(Path(output_dir or self.args.output_dir), with_eos=with_eos)

@@ -30,10 +30,10 @@ from transformers import (
 )
 from trl import RewardConfig, RewardTrainer
 
-from rlhf_cli.measure.preference_pairs import pairs_of
 from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
-from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+from rlhf_cli.measure.scored_pairs import pairs_of
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
+from rlhf_cli.models.tiny import byte_tokenizer
 
 _CONTEXT = 1024
 

@@ -20,14 +20,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rlhf_cli.analysis.diagnosis.finding import RunSetup
+from rlhf_cli.analysis.diagnosis.logged import Log
+from rlhf_cli.analysis.diagnosis.run_diagnosis import look
+from rlhf_cli.analysis.diagnosis.watch import Watch
 from rlhf_cli.cli import main as rlhf
-from rlhf_cli.diagnosis.logged import Log
-from rlhf_cli.diagnosis.look import look
-from rlhf_cli.diagnosis.run_setup import RunSetup
-from rlhf_cli.diagnosis.watch import Watch
 from rlhf_cli.runs.metrics_file import Event, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.tables.finding_kinds import FINDING_KINDS
+from rlhf_cli.tables.metrics import FINDING_KINDS
 from scripts.bench.planted_faults import CLEAN, FAULTS
 from scripts.bench.simulated_logs import simulate
 

@@ -20,12 +20,11 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf_cli.analysis.whatif.stored_rounds import StoredRounds, read_rounds
+from rlhf_cli.analysis.whatif.what_if import RoundDifference, what_if
 from rlhf_cli.cli import main as rlhf
-from rlhf_cli.hindsight.round_differences import RoundDifference
-from rlhf_cli.hindsight.stored_rounds import StoredRounds, read_rounds
-from rlhf_cli.hindsight.what_if import what_if
-from rlhf_cli.jobs.asked_in_hindsight import ask
-from rlhf_cli.numerics.grouped_intervals import wilson_of_groups
+from rlhf_cli.jobs.whatif_request import ask
+from rlhf_cli.numerics.intervals import wilson_of_groups
 from rlhf_cli.rewards.length import length_ramp
 from rlhf_cli.rewards.toy import digits_only, sums_correct
 from rlhf_cli.runs.run_folder import RunFolder

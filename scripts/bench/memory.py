@@ -67,7 +67,7 @@ def make_place(place: Path, shape: dict[str, Any] = SHAPE) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+    from rlhf_cli.models.tiny import byte_tokenizer
 
     torch.manual_seed(0)
     tokenizer = byte_tokenizer(shape["max_position_embeddings"])
@@ -136,8 +136,8 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
     plan = preflight(prepared.experiment, prepared.composed)
     folder = create_run(prepared.experiment, prepared.composed, files=plan.files)
 
-    from rlhf_cli.assemble import trainer as assembling
     from rlhf_cli.launch import worker
+    from rlhf_cli.trainers.assemble import trainer as assembling
 
     meter = Meter(device)
     find_policy: Callable[..., Any] = assembling.policy_path

@@ -29,9 +29,9 @@ from torch import Tensor
 from transformers import TrainerCallback
 from transformers.utils import logging
 
-from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
-from rlhf_cli.trainers.passes.row_passes import RowPasses
+from rlhf_cli.trainers.row_passes import RowPasses
 
 ROWS, GROUP, LONGEST, VOCABULARY = 32, 8, 128, 8192
 STEPS = 3

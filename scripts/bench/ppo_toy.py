@@ -22,7 +22,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 
-from rlhf_cli.data.worlds.toy_sums import generate
+from rlhf_cli.data.worlds.toy_tasks import generate
 from rlhf_cli.models.tiny import EMBEDDED
 from rlhf_cli.numerics.intervals import student
 from rlhf_cli.runs.metrics_file import read_metrics, series

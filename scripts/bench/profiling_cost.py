@@ -26,7 +26,7 @@ from rlhf_cli.cli import main as rlhf
 from rlhf_cli.launch import callbacks
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.pulse import Pulse
-from rlhf_cli.trainers import counted_passes
+from rlhf_cli.trainers import step_profile
 from rlhf_cli.trainers.step_profile import StepProfile
 
 _WARM_UP = 3
@@ -102,7 +102,7 @@ def train(words: list[str], *, within: bool) -> Spent:
                 (PhaseClock, "hear"),
                 (PhaseClock, "run_rewards"),
                 (StepProfile, "taken"),
-                (counted_passes, "count"),
+                (step_profile, "count"),
             ):
                 stack.enter_context(instead(owner, name, spent.timed(name, getattr(owner, name))))
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -18,14 +18,13 @@ from datasets import Dataset
 from transformers import LlamaConfig, LlamaForSequenceClassification, PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from rlhf_cli.models.tiny import tiny_model_path
+from rlhf_cli.models.tiny import byte_tokenizer, tiny_model_path
 from rlhf_cli.rewards.length import length_ramp
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.toy import digits_only, sums_correct
-from rlhf_cli.stack.component import Component
-from rlhf_cli.stack.gates import Gate
-from rlhf_cli.stack.reward_stack import RewardStack
 from rlhf_cli.trainers.additions import Additions, RewardParts
 from rlhf_cli.trainers.mixing import built_whole
 

@@ -23,10 +23,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_cli.comparison.metric_columns import Series
-from rlhf_cli.comparison.over_seeds import IQM, MEAN, estimate
-from rlhf_cli.comparison.paired_differences import BETTER, WORSE, paired_difference, pairs_of
-from rlhf_cli.comparison.windows import Window
+from rlhf_cli.analysis.comparison.metric_columns import Series, Window
+from rlhf_cli.analysis.comparison.settings import IQM, MEAN, estimate
+from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, paired_difference, pairs_of
 from rlhf_cli.numerics.intervals import t_quantile
 
 _EVENTS = 50

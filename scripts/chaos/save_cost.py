@@ -41,9 +41,9 @@ def measure(place: Path, pairs: int) -> list[tuple[Cost, Cost]]:
 
     Raises RuntimeError where the run fails.
     """
-    import rlhf_cli.assemble.trainer
+    import rlhf_cli.trainers.assemble.trainer
 
-    assemble = rlhf_cli.assemble.trainer.assemble
+    assemble = rlhf_cli.trainers.assemble.trainer.assemble
     costs: list[tuple[Cost, Cost]] = []
 
     def with_saves(*words: Any, **named: Any) -> Any:
@@ -51,11 +51,11 @@ def measure(place: Path, pairs: int) -> list[tuple[Cost, Cost]]:
         trainer.add_callback(_saves(trainer, pairs, costs))
         return trainer
 
-    rlhf_cli.assemble.trainer.assemble = with_saves
+    rlhf_cli.trainers.assemble.trainer.assemble = with_saves
     try:
         code = rlhf([*WORDS, f"run.root={place / 'cost'}"])
     finally:
-        rlhf_cli.assemble.trainer.assemble = assemble
+        rlhf_cli.trainers.assemble.trainer.assemble = assemble
     if code != 0 or not costs:
         raise RuntimeError(f"the run ended with {code}")
     return costs

@@ -12,7 +12,7 @@ from scripts.chaos.strikes import Case
 STEPS = 20
 _REWARDS = '''"""Rewards that need processes of their own."""
 
-from rlhf_cli.sandbox.running import run_code
+from rlhf_cli.services.sandbox.running import run_code
 
 
 def isolated(completions, **kwargs):

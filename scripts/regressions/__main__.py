@@ -12,10 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rlhf_cli.expectations.met_or_missed import MISSED, Verified, verify
+from rlhf_cli.analysis.met_or_missed import MISSED, Verified, verify
+from rlhf_cli.display.run_tables import missed_line
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED
-from rlhf_cli.screen.expectations_table import missed_line
 from scripts.regressions.plants import BY_NAME, Plant
 
 

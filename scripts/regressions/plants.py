@@ -87,7 +87,7 @@ def padding_side() -> None:
 
 @planted("a gate is open where it should be closed", "toy_gates")
 def gate_inverted() -> None:
-    from rlhf_cli.stack.gates import Gate
+    from rlhf_cli.rewards.stack.gates import Gate
 
     original = Gate.is_open
     Gate.is_open = lambda self, raw: not original(self, raw)  # type: ignore[method-assign]
@@ -113,7 +113,7 @@ def critic_not_trained() -> None:
 
 @planted("the KL penalty is a bonus", "toy_ppo")
 def kl_sign() -> None:
-    from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
+    from rlhf_cli.trainers.ppo.rollout import KlPenalty
 
     original = KlPenalty.coef_in_reward.fget  # type: ignore[attr-defined]
     KlPenalty.coef_in_reward = property(lambda self: -original(self))  # type: ignore[assignment,method-assign]
@@ -163,7 +163,7 @@ def labels_shifted() -> None:
 
 
 def _reweigh(change: Callable[[list[float]], list[float]]) -> None:
-    from rlhf_cli.stack.reward_stack import RewardStack
+    from rlhf_cli.rewards.stack.reward_stack import RewardStack
 
     original = RewardStack.weights
     RewardStack.weights = lambda self, *args: change(original(self, *args))  # type: ignore[method-assign]

@@ -27,12 +27,12 @@ from transformers import (
     AutoTokenizer,
 )
 
-from rlhf_cli.assemble.policy_loading import policy_path
 from rlhf_cli.data.worlds import generate
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.rewards.toy import sums_correct
 from rlhf_cli.runs.metrics_file import read_metrics, series, start_and_end
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.trainers.assemble.policy_loading import policy_path
 
 EXPERIMENT = "study_truncation"
 BASE = "none"

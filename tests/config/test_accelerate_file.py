@@ -16,7 +16,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare, prepare_from
 from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.plan.accelerate_environment import accelerate_environment
+from rlhf_cli.plan.accelerate import accelerate_environment
 
 pytestmark = pytest.mark.usefixtures("place")
 Refused = Callable[..., ConfigError]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.config.argument_numbers import real_number, whole_number, whole_number_or_none
-from rlhf_cli.config.trl_args import TrainerFields, TrlField
+from rlhf_cli.config.trl_args import TrainerFields, TrlField, real_number, whole_number, whole_number_or_none
 from rlhf_cli.errors import ConfigError
 
 FIELDS = {

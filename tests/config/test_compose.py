@@ -11,7 +11,7 @@ from hydra.types import RunMode
 
 from rlhf_cli.config.compose import CONFIG_NAME, Composed, compose, composing
 from rlhf_cli.config.conf_folders import caption, groups, shipped_dir, user_dir
-from rlhf_cli.yaml_loader import SAFE_LOADER
+from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
 pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 Write = Callable[[str, str], Path]

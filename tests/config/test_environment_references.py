@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from rlhf_cli.config.compose import compose
-from rlhf_cli.config.compose_frozen import compose_frozen
+from rlhf_cli.config.compose import compose, compose_frozen
 from rlhf_cli.config.environment_references import (
     changed_variables,
     fingerprints,
@@ -15,7 +14,7 @@ from rlhf_cli.config.environment_references import (
     with_references,
 )
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.json_values import JsonTree
+from rlhf_cli.text.json_values import JsonTree
 
 pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 

@@ -13,8 +13,8 @@ from jsonschema.exceptions import best_match
 from rlhf_cli.cli import main
 from rlhf_cli.config.conf_folders import groups, shipped_dir
 from rlhf_cli.config.json_schema import configuration_schema
-from rlhf_cli.config.owned import OWNED
-from rlhf_cli.reference.described_schema import described
+from rlhf_cli.config.trl_args import OWNED
+from rlhf_cli.project.reference.reference_json import described
 
 FILES = [(group, file) for group, options in groups().items() for file in options.values()]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf_cli.config.rules.stop_rules import nearest_metric, not_logged
+from rlhf_cli.config.rules.metric_rules import nearest_metric, not_logged
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.sweeps.watched_metric import refuse_unlogged_watch
+from rlhf_cli.sweeps.checked_jobs import refuse_unlogged_watch
 
 pytestmark = pytest.mark.usefixtures("place")
 Judged = Callable[..., Experiment]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.config.compose import compose
-from rlhf_cli.config.nearest_keys import meant_key, nearest_path
-from rlhf_cli.json_values import JsonTree
+from rlhf_cli.config.nearest import meant_key, nearest_path
+from rlhf_cli.text.json_values import JsonTree
 
 pytestmark = pytest.mark.usefixtures("place")
 

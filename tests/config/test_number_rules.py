@@ -23,7 +23,7 @@ from rlhf_cli.config.rules.number_rules import number_problems
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.stack.returned_scores import LARGEST
+from rlhf_cli.rewards.stack.returned_scores import LARGEST
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 pytestmark = pytest.mark.usefixtures("place")

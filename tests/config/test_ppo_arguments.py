@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.config.schema.ppo_sections import Kl, PpoArgs
-from rlhf_cli.config.schema.trainer_section import Trainer
+from rlhf_cli.config.schema.trainer_sections import Kl, PpoArgs, Trainer
 from tests.support.ppo_words import PPO, QUICK, Judged, Refused
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_cli.config.compose import compose
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.ppo_sections import Critic, Kl, PpoArgs
+from rlhf_cli.config.schema.trainer_sections import Critic, Kl, PpoArgs
 from rlhf_cli.errors import Problems
 from rlhf_cli.jobs.prepare import prepare
 from tests.support.ppo_words import PPO, SHARED, Judged, Refused

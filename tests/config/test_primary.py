@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlhf_cli.config.primary import expand_primary
+from rlhf_cli.config.expand import expand_primary
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.config import compose as composition
-from rlhf_cli.config.compose import Composed, compose
-from rlhf_cli.config.compose_frozen import compose_frozen
+from rlhf_cli.config.compose import Composed, compose, compose_frozen
 from rlhf_cli.errors import ConfigError
 from tests.support import small_reward_runs
 from tests.support.quick_loader import QuickLoader

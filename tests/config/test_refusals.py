@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.config.owned import OWNED
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.trl_args import OWNED
 from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.jobs.prepare import prepare
 

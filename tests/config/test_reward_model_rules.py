@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_model_section import RewardModel
+from rlhf_cli.config.schema.reward_sections import RewardModel
 from rlhf_cli.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("place")

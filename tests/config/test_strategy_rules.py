@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf_cli.config.rules.strategy_rules import features
+from rlhf_cli.config.rules.launch_rules import features
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.tables.strategies import STRATEGIES

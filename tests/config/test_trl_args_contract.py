@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.owned import OWNED, OWNED_WITH_A_CRITIC
-from rlhf_cli.config.schema.ppo_sections import PpoArgs
-from rlhf_cli.tables.policy_losses import POLICY_LOSSES
-from rlhf_cli.tables.trl_trainers import TRAINERS, TrainerRow
+from rlhf_cli.config.schema.trainer_sections import PpoArgs
+from rlhf_cli.config.trl_args import OWNED, OWNED_WITH_A_CRITIC
+from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS, TrainerRow
 
 NAMES = list(TRAINERS)
 

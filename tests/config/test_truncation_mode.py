@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.config.expand import is_dense, truncation_warnings
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_section import Reward
-from rlhf_cli.config.truncation_mode import is_dense, truncation_warnings
+from rlhf_cli.config.schema.reward_sections import Reward
 
 Judged = Callable[..., Experiment]
 

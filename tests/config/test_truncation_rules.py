@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.truncation_section import Truncation
+from rlhf_cli.config.schema.reward_sections import Truncation
 from rlhf_cli.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("place")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rlhf_cli.analysis.diagnosis.run_diagnosis import LOOKS
 from rlhf_cli.cli import main
-from rlhf_cli.config.schema.warn_section import Warn
-from rlhf_cli.diagnosis.look import LOOKS
+from rlhf_cli.config.schema.run_sections import Warn
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.tables.finding_kinds import FINDING_KINDS
+from rlhf_cli.tables.metrics import FINDING_KINDS
 
 
 def kinds_off(*words: str) -> set[str]:

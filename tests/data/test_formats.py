@@ -15,13 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rlhf_cli.data.data_files import Scan, scan
 from rlhf_cli.data.formats.csv_table import read as read_csv
 from rlhf_cli.data.formats.decoded_text import blocks, numbered_lines, shorten
 from rlhf_cli.data.formats.parquet import head
-from rlhf_cli.data.kinds import BOOL, INTEGER, MIXED, NULL, NUMBER, TEXT, ListOf, Record, kind_of, label, merge
 from rlhf_cli.data.peeking import peek
-from rlhf_cli.data.scanning import Scan, scan
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import BOOL, INTEGER, MIXED, NULL, NUMBER, TEXT, ListOf, Record, Source, kind_of, label, merge
 
 KINDS: dict[str, Any] = {
     "null": None, "flag": True, "integer": 1, "number": 0.5, "text": "x", "list": [1], "object": {"a": 1}, "set": {1},

@@ -15,14 +15,13 @@ import pyarrow
 import pyarrow.json
 import pytest
 
-from rlhf_cli.data import loading, scanning
-from rlhf_cli.data.arrow_tables import features_of
-from rlhf_cli.data.formats import json_blocks, json_lines
-from rlhf_cli.data.formats.json_blocks import arrow_schema
-from rlhf_cli.data.kinds import INTEGER, MIXED, NULL, TEXT, ListOf, Record
-from rlhf_cli.data.loading import load_split
-from rlhf_cli.data.scanning import scan
-from rlhf_cli.data.source import Source
+from rlhf_cli.data import data_files, loading
+from rlhf_cli.data.data_files import scan
+from rlhf_cli.data.formats import json_rows
+from rlhf_cli.data.formats import json_rows as json_lines
+from rlhf_cli.data.formats.json_rows import arrow_schema
+from rlhf_cli.data.loading import features_of, load_split
+from rlhf_cli.data.source import INTEGER, MIXED, NULL, TEXT, ListOf, Record, Source
 from rlhf_cli.errors import DataError
 
 FINE = '{"a": "x", "n": 1}'
@@ -63,15 +62,15 @@ SPOILT = {
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few lines, however small the file is."""
-    monkeypatch.setattr(json_blocks, "_FIRST_BLOCK", 30)
-    monkeypatch.setattr(json_blocks, "_BLOCK", 60)
-    monkeypatch.setattr(scanning, "_WORTH_ARROW_BYTES", -1)
+    monkeypatch.setattr(json_rows, "_FIRST_BLOCK", 30)
+    monkeypatch.setattr(json_rows, "_BLOCK", 60)
+    monkeypatch.setattr(data_files, "_WORTH_ARROW_BYTES", -1)
 
 
 def by_lines(monkeypatch: pytest.MonkeyPatch, function: Callable[[], object]) -> object:
     """What `function` comes to without Arrow's reader; the text of the DataError that it ends in."""
     with monkeypatch.context() as patch:
-        patch.setattr(scanning, "_WORTH_ARROW_BYTES", 1 << 60)
+        patch.setattr(data_files, "_WORTH_ARROW_BYTES", 1 << 60)
         patch.setattr(loading, "_by_blocks", lambda *_: None)
         return outcome(function)
 
@@ -130,8 +129,8 @@ def test_types_are_those_of_datasets() -> None:
 
 def test_each_line_is_read_once(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 3,000 lines of one kind Python reads those of the first block, and Arrow each of the others once."""
-    monkeypatch.setattr(json_blocks, "_FIRST_BLOCK", 1000)
-    monkeypatch.setattr(json_blocks, "_BLOCK", 20_000)
+    monkeypatch.setattr(json_rows, "_FIRST_BLOCK", 1000)
+    monkeypatch.setattr(json_rows, "_BLOCK", 20_000)
     rows = [{"a": f"{number:05}", "n": 1000 + number} for number in range(3000)]
     line = len(json.dumps(rows[0])) + 1
     (workplace / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

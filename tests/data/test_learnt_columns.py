@@ -11,10 +11,18 @@ from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns, only_lear
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.overlong_prompts import no_cut_of_conversations, refuse_overlong
 from rlhf_cli.data.peeking import peek
-from rlhf_cli.data.row_table import RowTable, prepared_rows
-from rlhf_cli.data.rows import check_prompts, hold_out_places, is_empty, numbered, refuse_no_text, values_of
+from rlhf_cli.data.preferences import cut_padding, is_tokenised
+from rlhf_cli.data.rows import (
+    RowTable,
+    check_prompts,
+    hold_out_places,
+    is_empty,
+    numbered,
+    prepared_rows,
+    refuse_no_text,
+    values_of,
+)
 from rlhf_cli.data.source import Source
-from rlhf_cli.data.tokenised import cut_padding, is_tokenised
 from rlhf_cli.data.transcripts import split_row, split_transcripts
 from rlhf_cli.tables.trl_trainers import TRAINERS
 

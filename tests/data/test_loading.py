@@ -13,7 +13,7 @@ import pytest
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.source import Source
-from rlhf_cli.data.worlds import toy_sums
+from rlhf_cli.data.worlds import toy_tasks
 
 
 def load(*sources: Source, prompt=None, seed: int = 0) -> datasets.Dataset:
@@ -117,8 +117,8 @@ def test_a_null_in_a_template_names_its_row(jsonl, refusal) -> None:
 
 
 def test_worlds_take_their_own_seed_or_the_runs() -> None:
-    assert load(Source(world="toy_sums", args={"num_rows": 9}), seed=4).to_list() == toy_sums.generate(9, 4)
-    assert load(Source(world="toy_sums", args={"num_rows": 9, "seed": 2}), seed=4).to_list() == toy_sums.generate(9, 2)
+    assert load(Source(world="toy_sums", args={"num_rows": 9}), seed=4).to_list() == toy_tasks.generate(9, 4)
+    assert load(Source(world="toy_sums", args={"num_rows": 9, "seed": 2}), seed=4).to_list() == toy_tasks.generate(9, 2)
     assert len(load(Source(world="toy_sums"))) == 1000
 
 

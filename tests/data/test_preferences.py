@@ -8,10 +8,8 @@ from collections.abc import Callable
 import datasets
 import pytest
 
-from rlhf_cli.data.margins import MarginRule
-from rlhf_cli.data.preferences import PreferenceRules, bad_pairs, judge_pairs, leave_out
+from rlhf_cli.data.preferences import MarginRule, PreferenceRules, bad_pairs, cut_padding, judge_pairs, leave_out
 from rlhf_cli.data.rows import hold_out
-from rlhf_cli.data.tokenised import cut_padding
 
 Refusal = Callable[..., str]
 

@@ -12,18 +12,25 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf_cli.data import worlds
-from rlhf_cli.data.columns import column_names_after
 from rlhf_cli.data.first_rows import first_rows
 from rlhf_cli.data.loading import _do_not_mix, load_split
-from rlhf_cli.data.margins import MarginRule, distances, margins, refuse_margins
 from rlhf_cli.data.overlong_prompts import without_overlong
-from rlhf_cli.data.peeking import Preview, peek
-from rlhf_cli.data.preferences import PreferenceRules, check_pair_columns, judge_pairs, leave_out, no_pair_left
-from rlhf_cli.data.row_table import RowTable
-from rlhf_cli.data.rows import check_prompts, hold_out
+from rlhf_cli.data.peeking import Preview, column_names_after, peek
+from rlhf_cli.data.preferences import (
+    MarginRule,
+    PreferenceRules,
+    check_pair_columns,
+    distances,
+    judge_pairs,
+    leave_out,
+    margins,
+    no_pair_left,
+    refuse_margins,
+    with_ids,
+)
+from rlhf_cli.data.rows import RowTable, check_prompts, hold_out
 from rlhf_cli.data.source import Source
 from rlhf_cli.data.template import missing_column
-from rlhf_cli.data.tokenised import with_ids
 from rlhf_cli.data.transcripts import split_transcripts
 from rlhf_cli.errors import DataError
 

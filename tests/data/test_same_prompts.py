@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.data.row_table import RowTable
-from rlhf_cli.data.rows import hold_out_places
-from rlhf_cli.data.same_prompts import describe_shared, prompt_keys, shared_prompts
+from rlhf_cli.data.rows import RowTable, describe_shared, hold_out_places, prompt_keys, shared_prompts
 
 
 def said(role: str, text: str) -> dict[str, str]:

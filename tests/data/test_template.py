@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.data.columns import column_names_after
-from rlhf_cli.data.peeking import Preview
+from rlhf_cli.data.peeking import Preview, column_names_after
 from rlhf_cli.data.template import render, template_columns
 
 ROW = {"question": "2+2?", "answer": "{question}", "n": 3, "none": None, "chat": [{"role": "user"}]}

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf_cli.data.columns import column_names_after
 from rlhf_cli.data.loading import load_split
-from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.peeking import column_names_after, peek
 from rlhf_cli.data.source import Source
 from rlhf_cli.data.transcripts import split_pair
 

@@ -9,11 +9,10 @@ import datasets
 import pytest
 
 from rlhf_cli.data import loading
-from rlhf_cli.data.columns import renamed
 from rlhf_cli.data.data_files import find_files, format_of, is_hub, near_files
 from rlhf_cli.data.first_rows import first_rows
 from rlhf_cli.data.loading import load_split, quiet
-from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.peeking import peek, renamed
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError
 

@@ -11,7 +11,10 @@ import pytest
 from rlhf_cli.data import worlds
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import Source
-from rlhf_cli.data.worlds import WORLDS, draw, toy_judgements, toy_preferences, toy_speakers, toy_sums
+from rlhf_cli.data.worlds import WORLDS, toy_preferences, toy_tasks
+from rlhf_cli.data.worlds import toy_preferences as toy_judgements
+from rlhf_cli.data.worlds import toy_tasks as toy_speakers
+from rlhf_cli.data.worlds import toy_tasks as toy_sums
 from rlhf_cli.data.worlds.toy_preferences import true_score
 from rlhf_cli.errors import DataError
 from rlhf_cli.rewards.toy import score_speakers
@@ -29,12 +32,12 @@ def test_the_same_seed_gives_the_same_rows_and_fewer_are_the_first_of_more(world
 
 
 def test_drawing_is_a_fair_shuffle_again_and_again() -> None:
-    drawn = list(draw.without_repeats(5, 15, Random(0)))
+    drawn = list(toy_tasks.without_repeats(5, 15, Random(0)))
     assert [sorted(drawn[at : at + 5]) for at in (0, 5, 10)] == [[0, 1, 2, 3, 4]] * 3
-    counts = Counter(tuple(draw.without_repeats(3, 3, Random(seed))) for seed in range(6000))
+    counts = Counter(tuple(toy_tasks.without_repeats(3, 3, Random(seed))) for seed in range(6000))
     assert len(counts) == 6
     assert all(850 < count < 1150 for count in counts.values())  # 1000 expected, deviation 29
-    assert len(set(draw.without_repeats(10**12, 1000, Random(0)))) == 1000
+    assert len(set(toy_tasks.without_repeats(10**12, 1000, Random(0)))) == 1000
 
 
 def test_sums_are_right_and_do_not_repeat_before_all_were_drawn() -> None:
@@ -64,7 +67,7 @@ def test_sum_demonstrations_are_as_bad_as_documented() -> None:
 
 
 def test_speakers_are_two() -> None:
-    for row in toy_speakers.generate(60, seed=0, max_value=4):
+    for row in toy_speakers.generate_speakers(60, seed=0, max_value=4):
         assert row["prompt"] == f"{row['speaker_a']} and {row['speaker_b']}:"
         assert row["speaker_a"] != row["speaker_b"]
         assert row["max_value"] == 4
@@ -75,9 +78,9 @@ def test_speaker_demonstrations_are_as_sloppy_as_documented() -> None:
         a, b = row["prompt"].removesuffix(":").split(" and ")
         return score_speakers(row["completion"], a, b) != -1.0
 
-    assert sum(map(sound, toy_speakers.demonstrations(3000, seed=0))) / 3000 == pytest.approx(0.5, abs=0.03)
-    assert all(map(sound, toy_speakers.demonstrations(200, seed=0, sloppy_fraction=0.0)))
-    assert not any(map(sound, toy_speakers.demonstrations(200, seed=0, sloppy_fraction=1.0)))
+    assert sum(map(sound, toy_speakers.speaker_demonstrations(3000, seed=0))) / 3000 == pytest.approx(0.5, abs=0.03)
+    assert all(map(sound, toy_speakers.speaker_demonstrations(200, seed=0, sloppy_fraction=0.0)))
+    assert not any(map(sound, toy_speakers.speaker_demonstrations(200, seed=0, sloppy_fraction=1.0)))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,7 @@ def test_wrong_world_arguments(world: str, args: dict[str, object], expected: li
 
 def test_wrong_fractions(refusal) -> None:
     assert "wrong_fraction" in refusal(toy_sums.demonstrations, 3, 0, wrong_fraction=1.5)
-    assert "sloppy_fraction" in refusal(toy_speakers.demonstrations, 3, 0, sloppy_fraction=-1)
+    assert "sloppy_fraction" in refusal(toy_speakers.speaker_demonstrations, 3, 0, sloppy_fraction=-1)
 
 
 def test_peek_at_a_world() -> None:
@@ -146,7 +149,7 @@ def test_peek_at_a_world() -> None:
 
 
 def test_judgements_are_one_half_of_a_pair_each_and_half_of_them_good() -> None:
-    rows, pairs = toy_judgements.generate(2000, seed=1), toy_preferences.generate(2000, seed=1)
+    rows, pairs = toy_judgements.generate_judgements(2000, seed=1), toy_preferences.generate(2000, seed=1)
     for row, pair in zip(rows, pairs, strict=True):
         side = "chosen" if row["label"] else "rejected"
         assert (row["prompt"], row["completion"]) == (pair["prompt"], pair[side])
@@ -167,14 +170,14 @@ def test_of_a_world_of_one_number_and_of_all_that_may_be_near() -> None:
     rng = Random(0)
     assert {toy_sums.near_miss(3, rng) for _ in range(300)} == {1, 2, 4, 5, 13}
     assert {toy_sums.near_miss(10, rng) for _ in range(300)} == {0, 8, 9, 11, 12, 20}
-    said = [row["completion"] for row in toy_speakers.demonstrations(300, 0, max_value=1, sloppy_fraction=0.0)]
+    said = [row["completion"] for row in toy_speakers.speaker_demonstrations(300, 0, max_value=1, sloppy_fraction=0.0)]
     assert {int(number) for text in said for number in re.findall("[0-9]+", text)} == {0, 1}
     for share in (0.0, 1.0):
-        draw.check_fraction("x", share)
+        toy_tasks.check_fraction("x", share)
     for share in (-0.01, 1.01):
         with pytest.raises(DataError, match="share"):
-            draw.check_fraction("x", share)
-    draw.check_max_value(1)
+            toy_tasks.check_fraction("x", share)
+    toy_tasks.check_max_value(1)
     texts = [row["completion"] for row in toy_sums.demonstrations(300, 0, wrong_fraction=1.0, wordy_fraction=1.0)]
     assert not any(text.isdigit() for text in texts)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.conf_folders import groups
-from rlhf_cli.config.owned import OWNED
-from rlhf_cli.config.schema.ppo_sections import PpoArgs
-from rlhf_cli.reference.key_reference import all_keys
+from rlhf_cli.config.schema.trainer_sections import PpoArgs
+from rlhf_cli.config.trl_args import OWNED
+from rlhf_cli.project.reference.key_reference import all_keys
 from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTS = Path(__file__).parent / "names_of_others"

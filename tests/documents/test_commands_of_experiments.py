@@ -11,7 +11,7 @@ import pytest
 from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.errors import UserError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.usage import read_options, usage_of
+from rlhf_cli.jobs.usage import read_options, usage_of
 
 pytestmark = pytest.mark.usefixtures("place")
 EXPERIMENTS = sorted((shipped_dir() / "exp").glob("*.yaml"))

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from rlhf_cli.runs.phase_clock import _KEYS
-from rlhf_cli.tables.step_phases import PHASES, WAITING
+from rlhf_cli.tables.metrics import PHASES, WAITING
 
 PAGE = Path(__file__).parents[2] / "docs" / "profile.md"
 

@@ -18,7 +18,7 @@ PLANTED = """\
 from torch import Tensor
 
 from rlhf_cli.numerics.gae import whiten
-from rlhf_cli.numerics.kl_estimators import k1
+from rlhf_cli.numerics.ppo_losses import k1
 
 
 def right(logp: Tensor, logq: Tensor) -> Tensor:

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from rlhf_cli.cli import main
-from rlhf_cli.config.named_code import code_of
+from rlhf_cli.config.imported_code import code_of
 from rlhf_cli.errors import RunError
-from rlhf_cli.jobs.foreign_code import refuse_foreign_code, take_as_ours
+from rlhf_cli.jobs.one_run import refuse_foreign_code, take_as_ours
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.runs.run_folder import RunFolder, read_json, refuse_links, write_json

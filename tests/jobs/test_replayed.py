@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.assemble.stack_building import reward_stack
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.jobs.replayed import passed_words, replay_words, replayed
+from rlhf_cli.jobs.prepare import passed_words, prepare, replay_words, replayed
 from rlhf_cli.runs.failure_capsules import Capsule
+from rlhf_cli.trainers.assemble.stack_building import reward_stack
 
 WORDS = [
     "+exp=quickstart",

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.jobs.run_states import conclude, overview
+from rlhf_cli.launch.slurm_queue import Job, ask_slurm
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import Status, update_status
-from rlhf_cli.slurm.slurm_queue import Job, ask_slurm
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import EXIT_CRASH, ConfigError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch.as_asked import BuiltAs, refuse_unless_as_asked
-from rlhf_cli.launch.free_ports import free_ports
 from rlhf_cli.launch.freeze import create_run
+from rlhf_cli.launch.ranks import free_ports
+from rlhf_cli.launch.verify_launch import BuiltAs, refuse_unless_as_asked
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.runs.run_status import FAILED, read_status
 

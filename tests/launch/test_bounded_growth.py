@@ -14,10 +14,9 @@ from transformers.modelcard import parse_log_history
 
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.run_sections import KeepCompletions
-from rlhf_cli.launch import bounded_growth
-from rlhf_cli.launch.bounded_growth import PruneCompletions, ShortHistory, early_collection
-from rlhf_cli.runs.completion_tables import prune_completions
-from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.launch import callbacks
+from rlhf_cli.launch.callbacks import PruneCompletions, ShortHistory, early_collection
+from rlhf_cli.runs.metrics_file import prune_completions, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from tests.support.cut_runs import cut, events, is_same
 
@@ -186,7 +185,7 @@ def test_the_history_is_short_and_a_model_card_has_its_evaluations(tmp_path: Pat
 
 @pytest.fixture
 def kept_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_growth, "_KEPT_LOGS", 2)
+    monkeypatch.setattr(callbacks, "_KEPT_LOGS", 2)
 
 
 def test_a_run_that_kept_little_goes_on_as_one_that_kept_all(train, tmp_path: Path, kept_short: None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.launch.completion_ends import WatchCompletionEnds
+from rlhf_cli.launch.callbacks import WatchCompletionEnds
 from rlhf_cli.runs.run_status import read_status
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli import redaction
 from rlhf_cli.cli import main
-from rlhf_cli.config import compose, referee
+from rlhf_cli.config import compose, validate
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, read_status
+from rlhf_cli.text import redaction
 from tests.support.planted_secrets import ENVIRONMENT, NEEDLES, WORDS, plant, tellers
 
 RUNS = Path("runs/quickstart")
@@ -42,8 +42,8 @@ def switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_IN_TEXT", ())
     monkeypatch.setattr(redaction, "is_hidden_by_key", lambda key, value: False)
     monkeypatch.setattr(compose, "references_of", lambda config, tree: {})
-    monkeypatch.setattr(referee, "is_secret_key", lambda name: False)
-    monkeypatch.setattr(referee, "secret_variable_in", lambda text: None)
+    monkeypatch.setattr(validate, "is_secret_key", lambda name: False)
+    monkeypatch.setattr(validate, "secret_variable_in", lambda text: None)
 
 
 @pytest.mark.fault(48)

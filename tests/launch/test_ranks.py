@@ -23,7 +23,7 @@ from rlhf_cli.runs.run_status import FINISHED, RUNNING, read_status, update_stat
 COMMON = """
 import json, os, pathlib, signal, sys, time
 from rlhf_cli.launch.ranks import PARENT
-from rlhf_cli.parent_death import die_with
+from rlhf_cli.process import die_with
 die_with(int(os.environ[PARENT]))
 rank, folder = int(os.environ["RANK"]), pathlib.Path(sys.argv[1])
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.launch.seen_by_worker import said_of, ways_of
-from rlhf_cli.tables.pass_modes import Passes, RowAttention
+from rlhf_cli.launch.verify_launch import said_of, ways_of
+from rlhf_cli.tables.modes import Passes, RowAttention
 
 
 def trainer_on(device: str, why: str | None, mode: Any = "packed") -> Any:

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.config.schema.launch_section import Launch
+from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError, Interrupted
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch import stopping as module
-from rlhf_cli.launch.preemption import must_save_by
-from rlhf_cli.launch.stopping import Stopping
+from rlhf_cli.launch.stopping import Stopping, must_save_by
 
 
 @pytest.fixture
@@ -109,15 +108,15 @@ def test_every_rank_stops_where_one_is_to(monkeypatch: pytest.MonkeyPatch) -> No
     """A rank that nobody asked, beside one that was: what all_reduce makes of their flags decides for both."""
     import torch
 
-    from rlhf_cli.launch import stop_between_steps
-    from rlhf_cli.launch.stop_between_steps import StopBetweenSteps
+    from rlhf_cli.launch import stop_callbacks
+    from rlhf_cli.launch.stop_callbacks import StopBetweenSteps
 
     def other_was_asked(flag: torch.Tensor, op: object) -> None:
         assert op == torch.distributed.ReduceOp.MAX
         flag.fill_(max(int(flag), 1))
 
-    monkeypatch.setattr(stop_between_steps.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(stop_between_steps.distributed, "all_reduce", other_was_asked)
+    monkeypatch.setattr(stop_callbacks.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(stop_callbacks.distributed, "all_reduce", other_was_asked)
     stop = StopBetweenSteps(wish([]))
     control: Any = SimpleNamespace(should_save=False, should_training_stop=False)
     args: Any = SimpleNamespace(device=torch.device("cpu"))

@@ -20,8 +20,8 @@ import trl.generation.vllm_generation as generation
 from rich.console import Console
 
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch.free_ports import free_ports
 from rlhf_cli.launch.freeze import create_run
+from rlhf_cli.launch.ranks import free_ports
 from rlhf_cli.launch.rollout_server import rollout_server
 from rlhf_cli.launch.worker import run_rank
 from rlhf_cli.plan.launch_plan import plan_launch

@@ -19,8 +19,8 @@ from rlhf_cli.errors import RankFailed
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch import ranks
 from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.launch.hang_report import traces
 from rlhf_cli.launch.local import run_ranks
+from rlhf_cli.launch.watchdog import traces
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
 from rlhf_cli.runs.pulse import pulses
 from rlhf_cli.runs.run_folder import RunFolder

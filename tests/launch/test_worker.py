@@ -44,11 +44,11 @@ def folder(tmp_path: Path, frozen: str) -> RunFolder:
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Ranked:
     """`trainer(work, ends_at=...)`: the one that the next rank gets instead of a real one."""
-    import rlhf_cli.assemble.trainer
+    import rlhf_cli.trainers.assemble.trainer
 
     def use(work: Callable[[], None] = lambda: None, **named: Any) -> FakeTrainer:
         fake = FakeTrainer(work, **named)
-        monkeypatch.setattr(rlhf_cli.assemble.trainer, "assemble", lambda *args, **given: fake)
+        monkeypatch.setattr(rlhf_cli.trainers.assemble.trainer, "assemble", lambda *args, **given: fake)
         return fake
 
     return use
@@ -155,9 +155,11 @@ class TestFailures:
         assert "UserError" not in failure(folder)["message"]
 
     def test_an_error_before_training_is_recorded_too(self, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-        import rlhf_cli.assemble.trainer
+        import rlhf_cli.trainers.assemble.trainer
 
-        monkeypatch.setattr(rlhf_cli.assemble.trainer, "assemble", lambda *args, **named: raising(OSError("gone"))())
+        monkeypatch.setattr(
+            rlhf_cli.trainers.assemble.trainer, "assemble", lambda *args, **named: raising(OSError("gone"))()
+        )
         with pytest.raises(OSError, match="gone"):
             run_rank(folder, resume=False)
         assert read_status(folder).reason == "OSError: gone"

@@ -8,7 +8,7 @@ from random import Random
 import pandas
 import pytest
 
-from rlhf_cli.measure.component_statistics import NUM_BINS, QUANTILES, distribution
+from rlhf_cli.measure.score_bench import NUM_BINS, QUANTILES, distribution
 
 
 def test_by_hand() -> None:

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.measure.label_agreement import Agreement, agreement, labels_of
+from rlhf_cli.measure.score_bench import Agreement, agreement, labels_of
 from rlhf_cli.numerics.intervals import Estimate
 
 

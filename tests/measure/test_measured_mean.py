@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.measure.evaluation_files import evaluation_json
-from rlhf_cli.measure.measured_mean import mean_reward
-from rlhf_cli.measure.reward_model_results import RewardDistribution
+from rlhf_cli.measure.evaluation_files import evaluation_json, mean_reward
+from rlhf_cli.measure.scored_pairs import RewardDistribution
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.text_endings import write_text_endings
 from tests.support import measured

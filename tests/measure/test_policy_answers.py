@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.data.same_prompts import prompt_key
-from rlhf_cli.measure.policy_answers import AnsweredRow, Part, completions_of, sum_up_answers, write_completions
-from rlhf_cli.measure.policy_results import WinRate
-from rlhf_cli.measure.scored_rows import SettledReward, SettledRow
+from rlhf_cli.data.rows import prompt_key
+from rlhf_cli.measure.policy_results import (
+    AnsweredRow,
+    Part,
+    WinRate,
+    completions_of,
+    sum_up_answers,
+    write_completions,
+)
 from rlhf_cli.numerics.intervals import wilson
+from rlhf_cli.rewards.stack.scored_rows import SettledReward, SettledRow
 
 
 def answered(prompt: str, text: str, ids: int, *, is_truncated: bool = False) -> AnsweredRow:

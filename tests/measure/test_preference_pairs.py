@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.measure.preference_pairs import pairs_of
+from rlhf_cli.measure.scored_pairs import pairs_of
 
 USER, GOOD, BAD = [
     {"role": role, "content": text} for role, text in (("user", "q"), ("assistant", "x"), ("assistant", "y"))

@@ -10,9 +10,8 @@ import pandas
 import pytest
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.measure.reward_model_results import RewardModelEvaluation
-from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
-from rlhf_cli.measure.rewardbench import SECTIONS
+from rlhf_cli.measure.reward_model_scores import SECTIONS, evaluate_reward_model
+from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
 
 LOG3 = math.log(3)  # sigmoid(log 3) = 3/4
 

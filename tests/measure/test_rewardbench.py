@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rlhf_cli.measure.rewardbench import SECTIONS, sections
+from rlhf_cli.measure.reward_model_scores import SECTIONS, sections
 from rlhf_cli.numerics.intervals import Estimate
 
 

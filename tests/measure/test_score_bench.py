@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from rlhf_cli.measure.score_bench import score_bench
-from rlhf_cli.measure.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
+from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 
 
 def scored(*totals: float | None) -> CompletionScores:

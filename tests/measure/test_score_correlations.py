@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from scipy import stats
 
-from rlhf_cli.measure.score_correlations import as_array, correlations, mean_ranks
+from rlhf_cli.measure.score_bench import as_array, correlations, mean_ranks
 
 
 def test_ranks_of_ties_by_hand() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
-from rlhf_cli.measure.scored_rows import CompletionScores, RewardSummary, ScoredPart, ScoredReward, ScoredRow
+from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredPart, ScoredReward, ScoredRow
 
 
 def test_as_json() -> None:

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from rlhf_cli.measure.two_weightings import two_weightings
+from rlhf_cli.measure.score_bench import two_weightings
 
 PROMPTS = ["a", "a", "b", "b", "c"]
 

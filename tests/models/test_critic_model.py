@@ -110,7 +110,7 @@ def test_from_a_reward_model_that_is_an_adapter_with_it_merged(policy: Path, tmp
     model.save_pretrained(tmp_path)
     from transformers import AutoTokenizer
 
-    from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+    from rlhf_cli.models.tiny import byte_tokenizer
 
     byte_tokenizer(128).save_pretrained(tmp_path)
     assert AutoTokenizer.from_pretrained(tmp_path) is not None
@@ -162,7 +162,7 @@ def neo_x() -> Any:
 
 
 def test_of_another_architecture_the_head_has_another_name(tmp_path: Path) -> None:
-    from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+    from rlhf_cli.models.tiny import byte_tokenizer
 
     GPTNeoXForCausalLM(neo_x()).save_pretrained(tmp_path / "policy")
     reward_model = GPTNeoXForSequenceClassification(neo_x())

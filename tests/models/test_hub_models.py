@@ -9,7 +9,7 @@ from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled, Reposit
 from transformers import AutoConfig
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.hub_models import require_model
+from rlhf_cli.models.loading import require_model
 
 
 def refused_with(monkeypatch: pytest.MonkeyPatch, cause: BaseException) -> ModelError:

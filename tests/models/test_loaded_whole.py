@@ -9,7 +9,7 @@ import pytest
 from transformers import TrainingArguments
 from transformers.integrations import deepspeed
 
-from rlhf_cli.models.loaded_whole import loaded_whole
+from rlhf_cli.models.loading import loaded_whole
 
 
 class Zero3:

@@ -11,9 +11,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, LlamaConfig, Qwen2Config
 
 from rlhf_cli.models import reward_model_scorer
-from rlhf_cli.models.packed_scores import packed_scores, why_not_scored_packed
-from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from rlhf_cli.packing.packed_texts import packed_texts
+from rlhf_cli.models.packing.packed_rows import packed_texts
+from rlhf_cli.models.reward_model_scorer import RewardModelScorer, packed_scores, why_not_scored_packed
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
 from tests.support.tolerances import MODEL
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tokenizers.processors import TemplateProcessing
 
-from rlhf_cli.models.byte_tokenizer import byte_tokenizer
-from rlhf_cli.models.prompt_tokens import PromptTokens
+from rlhf_cli.models.loading import PromptTokens
+from rlhf_cli.models.tiny import byte_tokenizer
 
 
 @pytest.fixture(scope="module")

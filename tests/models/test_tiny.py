@@ -9,8 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_cli.data.worlds import demonstrations
-from rlhf_cli.models.byte_tokenizer import byte_tokenizer
-from rlhf_cli.models.tiny import tiny_model_path
+from rlhf_cli.models.tiny import byte_tokenizer, tiny_model_path
 
 SHAPE = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "context_tokens": 64, "seed": 0}
 WARM = {"worlds": ["toy_sums"], "steps": 40, "batch_size": 32, "learning_rate": 1e-2}

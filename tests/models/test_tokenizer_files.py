@@ -10,8 +10,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.chat_rendering import render_chat
-from rlhf_cli.models.tokenizer_files import TokenizerFiles, read_tokenizer
+from rlhf_cli.models.tokenizer_files import TokenizerFiles, read_tokenizer, render_chat
 from tests.support.model_copies import model_copy
 
 TEXTS = ["17+5=", "", "Grüße, 世界!", "<eos> a <pad>", "x" * 1000]

@@ -10,8 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares, token_shares
-from rlhf_cli.numerics.leave_one_out import scores_to_leave_out
+from rlhf_cli.numerics.group_advantages import (
+    grpo_parts,
+    normalized_sum_parts,
+    rloo_parts,
+    scores_to_leave_out,
+    shares,
+    token_shares,
+)
 from rlhf_cli.numerics.reward_columns import filled, normalized_in_group
 
 Array = Any

@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from rlhf_cli.numerics.grouped_intervals import student_of_groups, wilson_of_groups
-from rlhf_cli.numerics.intervals import student, t_quantile, wilson
+from rlhf_cli.numerics.intervals import student, student_of_groups, t_quantile, wilson, wilson_of_groups
 
 VALUES = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.leave_one_out import leave_one_out, scores_to_leave_out
+from rlhf_cli.numerics.group_advantages import leave_one_out, scores_to_leave_out
 from rlhf_cli.numerics.reward_columns import filled
 
 Row = list[float | None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlhf_cli.numerics.overlong import soft_overlong
+from rlhf_cli.numerics.reward_columns import soft_overlong
 
 
 def equation_13(length: int, longest: int, cache: int) -> float:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.process_rewards import Scale, process_advantages
+from rlhf_cli.numerics.group_advantages import Scale, process_advantages
 
 EPS = 1e-4
 

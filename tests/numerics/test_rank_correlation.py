@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import kendalltau
 
-from rlhf_cli.numerics.rank_correlation import best_changes, kendall_tau_b
+from rlhf_cli.numerics.calibration import best_changes, kendall_tau_b
 
 NAN = float("nan")
 

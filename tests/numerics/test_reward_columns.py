@@ -8,13 +8,7 @@ import numpy
 import pytest
 import torch
 
-from rlhf_cli.numerics.reward_columns import (
-    RunningDeviation,
-    clipped,
-    divisors,
-    filled,
-    normalized_in_group,
-)
+from rlhf_cli.numerics.reward_columns import RunningDeviation, clipped, divisors, filled, normalized_in_group
 from tests.support.settled_columns import NAN, Case, Rule, column, one
 
 

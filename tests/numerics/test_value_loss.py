@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlhf_cli.numerics.value_loss import value_losses
+from rlhf_cli.numerics.ppo_losses import value_losses
 from tests.support.tolerances import ARITHMETIC, ARITHMETIC_OF_TENSORS
 
 

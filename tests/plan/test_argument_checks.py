@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.tables.argument_ranges import RANGES
+from rlhf_cli.tables.trl_values import RANGES
 from tests.support.planning import Refused, planned
 
 QUICK = ("exp=quickstart", "launch=cpu")

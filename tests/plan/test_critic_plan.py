@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from rlhf_cli.display.start_panel import show_whole_plan
 from rlhf_cli.errors import ConfigError, ModelError, Problems
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
-from rlhf_cli.screen.start_panel import show_whole_plan
 from tests.support.model_copies import EMPTY_WEIGHTS, tokenizer_json
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -222,7 +222,7 @@ def test_told_with_the_rest(make: Make) -> None:
 
 def test_the_number_of_tokens_of_the_embedded_model() -> None:
     """Written down a second time, because the tokenizer's own module is slow to import."""
-    from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+    from rlhf_cli.models.tiny import byte_tokenizer
 
     assert len(byte_tokenizer(512)) == TINY_VOCABULARY
 

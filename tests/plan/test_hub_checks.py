@@ -11,12 +11,11 @@ import pytest
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import DataError, ModelError, Problems, UserError
-from rlhf_cli.evaluate.evaluation_target import file_source
-from rlhf_cli.evaluate.generation_target import model_to_sample
-from rlhf_cli.evaluate.policy_tokenizer import policy_tokenizer
+from rlhf_cli.evaluation.score_completions import policy_tokenizer
+from rlhf_cli.evaluation.targets import file_source, model_to_sample
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.remote import hub_lookup
-from rlhf_cli.remote.hub_lookup import Answer, Question
+from rlhf_cli.services import hub_lookup
+from rlhf_cli.services.hub_lookup import Answer, Question
 from tests.support.model_copies import model_copy
 from tests.support.planning import Refused, planned
 

@@ -7,7 +7,7 @@ import pytest
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan import devices
 from rlhf_cli.plan.checks import machine_checks
-from rlhf_cli.sandbox.running import Isolation
+from rlhf_cli.services.sandbox.running import Isolation
 from tests.support.planning import Refused, Write, planned
 
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from rlhf_cli.plan.meeting_place import MeetingPlace, meeting_place
+from rlhf_cli.plan.network import MeetingPlace, meeting_place
 from tests.support.planning import Refused, planned
 
 QUICK = ("exp=quickstart", "launch=cpu", "trainer.args.per_device_train_batch_size=32")

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from rlhf_cli.plan.network_interface import interface_of, towards
+from rlhf_cli.plan.network import interface_of, towards
 
 
 def test_loopback() -> None:

@@ -11,12 +11,12 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.packing.packable import why_not_packed
+from rlhf_cli.models.packing.row_attention import why_not_packed
 from rlhf_cli.plan.checks.known import nothing_known
-from rlhf_cli.plan.planned_passes import planned_passes
+from rlhf_cli.plan.planned_memory import planned_passes
+from rlhf_cli.tables.modes import Passes
 from rlhf_cli.tables.packable_models import WHERE_NOT_SAID, why_config_not_packed
-from rlhf_cli.tables.pass_modes import Passes
-from rlhf_cli.trainers.dropout import drops
+from rlhf_cli.trainers.forward_pass import drops
 from tests.support.planning import planned
 from tests.support.small_runs import PPO_SMALL, SMALL
 

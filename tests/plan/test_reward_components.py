@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_section import Reward
+from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.reward_components import KEEP_TIME, component, timeout_of
-from rlhf_cli.stack.gates import Gate, levels
-from rlhf_cli.stack.weight_schedule import Schedule
+from rlhf_cli.rewards.stack.aggregating import Schedule
+from rlhf_cli.rewards.stack.gates import Gate, levels
 
 pytestmark = pytest.mark.usefixtures("place")
 INF = float("inf")
@@ -35,7 +35,7 @@ def judged(*words: str) -> Experiment:
 
 
 def test_what_is_not_said_is_the_components_own_default() -> None:
-    from rlhf_cli.stack.component import Component
+    from rlhf_cli.rewards.stack.component import Component
 
     assert made() == Component("mine", score, timeout_s=900.0)
 
@@ -78,7 +78,7 @@ def test_how_long_a_call_may_take(section: dict[str, Any], seconds: float | None
 
 
 def test_ready_made_rewards_that_keep_their_own_time_are_those_with_a_time_for_each_row() -> None:
-    from rlhf_cli.stack.reward_functions import import_function
+    from rlhf_cli.rewards.stack.reward_functions import import_function
 
     seen = set()
     for file in (Path(__file__).parents[2] / "conf" / "reward").glob("*.yaml"):
@@ -103,7 +103,7 @@ def test_a_deadline_comes_before_the_run_is_given_up(timeout_s: str, is_fine: bo
 
 
 def test_where_somebody_looks_on_a_call_may_take_any_time() -> None:
-    from rlhf_cli.assemble.stack_building import reward_stack
+    from rlhf_cli.trainers.assemble.stack_building import reward_stack
 
     found = reward_stack(judged("rewards.brevity.timeout_s=7"), device="cpu")
     assert {one.name: one.timeout_s for one in found.components} == {"correct": None, "format": None, "brevity": 7.0}

@@ -12,7 +12,7 @@ import pytest
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.trl_args import trainer
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.plan.rollout_batches import BatchPlan, plan_batches
+from rlhf_cli.plan.batches import BatchPlan, plan_batches
 from tests.support.planning import planned
 
 SHORT = {

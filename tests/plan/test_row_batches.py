@@ -192,7 +192,7 @@ class TestQuantised:
         assert str(error.where) == "model.quantize (command line)"
 
     def test_where_it_is_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("rlhf_cli.plan.policy_model.importlib.util.find_spec", lambda name: object())
+        monkeypatch.setattr("rlhf_cli.plan.checks.model_checks.importlib.util.find_spec", lambda name: object())
         assert planned("+exp=toy_sft", "model.quantize=4bit", "model.lora.r=4").model.endswith(" + LoRA r=4, 4bit")
 
     def test_not_in_fp16(self) -> None:

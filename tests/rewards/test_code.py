@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.code import code_in, code_passes_tests, code_runs, split_tests
-from rlhf_cli.sandbox import running as sandbox
+from rlhf_cli.services.sandbox import running as sandbox
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wants Linux")
 

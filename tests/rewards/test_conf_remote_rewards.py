@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_cli.stack.reward_functions import required_columns, resolve
+from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
 
 FOLDER = Path(__file__).parents[2] / "conf" / "reward"
 COLUMNS: dict[str, list[str]] = {"server": [], "judge": [], "code_runs": [], "code_passes_tests": ["tests"]}
@@ -39,7 +39,7 @@ def test_resolving_them_imports_nothing_heavy() -> None:
     heavy = ["torch", "transformers", "trl", "datasets", "accelerate", "numpy", "openai"]
     code = f"""
 import sys
-from rlhf_cli.stack.reward_functions import resolve
+from rlhf_cli.rewards.stack.reward_functions import resolve
 for entry in {entries}:
     resolve(entry["fn"], entry["args"], where="rewards.x")
 print([name for name in {heavy} if name in sys.modules])

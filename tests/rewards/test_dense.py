@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.dense import split_spans
-from rlhf_cli.stack.token_values import place_spans
+from rlhf_cli.rewards.stack.returned_scores import place_spans
 
 
 def parts(text: str, *args: Any, **kwargs: Any) -> list[str]:

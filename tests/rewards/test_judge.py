@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.remote.rubric import Rubric
 from rlhf_cli.rewards.judge import Judge
-from rlhf_cli.stack.reward_functions import required_columns, resolve
+from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
+from rlhf_cli.services.judge_client import Rubric
 from tests.support.fake_server import Answer, reply, serving
 
 KEY = "sk-do-not-tell-6f2a"

@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.length import (
-    Unit,
-    length_ramp,
-    length_target,
-    lengths_of,
-    score_length_ramp,
-    score_length_target,
-)
+from rlhf_cli.rewards.length import Unit, length_ramp, length_target, lengths_of, score_length_ramp, score_length_target
 
 
 @pytest.mark.parametrize(

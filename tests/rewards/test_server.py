@@ -13,7 +13,7 @@ import pytest
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.server import RewardServer
-from rlhf_cli.stack.reward_functions import required_columns, resolve
+from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
 from tests.support.fake_server import Answer, serving
 
 

@@ -30,7 +30,7 @@ from rlhf_cli.runs.pulse import (
     VALUES,
     Pulse,
 )
-from rlhf_cli.tables.step_phases import PHASES
+from rlhf_cli.tables.metrics import PHASES
 
 IN_THE_TABLE = {
     **{DATA: "data", GENERATION: "generation", ROLLOUT: "rest of a rollout", REWARDS: "around rewards"},

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.found_runs import runs_in
-from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
+from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, runs_in, write_json
 
 MakeRun = Callable[..., RunFolder]
 

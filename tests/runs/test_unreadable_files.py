@@ -121,7 +121,7 @@ class TestStatus:
 
 
 def test_a_damaged_neighbour_does_not_hide_a_finished_run(make_run: MakeRun, monkeypatch, tmp_path: Path) -> None:
-    from rlhf_cli.jobs.run_names import find_run
+    from rlhf_cli.jobs.prepare import find_run
 
     good = make_run("runs/exp/good", status={"state": "finished"})
     good.model.mkdir()

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs import process_identity, writer_lock
-from rlhf_cli.runs.process_identity import ProcessIdentity, boot_id, start_ticks, this_process
+from rlhf_cli.runs import run_status, writer_lock
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import claim, read_status
+from rlhf_cli.runs.run_status import ProcessIdentity, boot_id, claim, read_status, start_ticks, this_process
 from rlhf_cli.runs.writer_lock import only_writer, read_writer
 
 MakeRun = Callable[..., RunFolder]
@@ -188,7 +187,7 @@ class TestIdentity:
     def test_a_name_with_spaces_and_parentheses(self, tmp_path: Path, monkeypatch) -> None:
         stat = tmp_path / "stat"
         stat.write_text("7 (a (b) c) S " + " ".join(str(number) for number in range(4, 53)))
-        monkeypatch.setattr(process_identity, "Path", lambda _: stat)
+        monkeypatch.setattr(run_status, "Path", lambda _: stat)
         assert start_ticks(7) == 22
 
     def test_status_knows_a_reused_pid(self, make_run: MakeRun) -> None:

@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.run_folder import RunFolder
 
 SIZE: dict[str, Any] = {

@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from rlhf_cli.comparison.logged_run import LoggedRun
-from rlhf_cli.comparison.metric_columns import columns_of
-from rlhf_cli.json_values import JsonTree
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun
+from rlhf_cli.analysis.comparison.metric_columns import columns_of
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.text.json_values import JsonTree
 
 Curves = Mapping[str, Sequence[float | None]]
 """Maps metric -> what is logged at steps 1, 2, ...; None and NaN are logged as null."""

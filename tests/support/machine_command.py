@@ -7,12 +7,13 @@ import sys
 import time
 
 from rlhf_cli import cli
+from rlhf_cli.cli.verbs import join, resume
 from rlhf_cli.launch import ranks
-from rlhf_cli.machines import first_machine, joining, machine_line, ranks_together
+from rlhf_cli.launch.machines import first_machine, joining, messages
+from rlhf_cli.launch.machines import first_machine as ranks_together
 from rlhf_cli.plan import launch_plan
-from rlhf_cli.verbs import join, resume
 
-MODULES = (first_machine, joining, machine_line, ranks, ranks_together, join, resume)
+MODULES = (first_machine, joining, messages, ranks, ranks_together, join, resume)
 
 
 def run_command(

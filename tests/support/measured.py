@@ -14,7 +14,7 @@ from rlhf_cli.measure.policy_results import (
     TokenEstimate,
     WinRate,
 )
-from rlhf_cli.measure.reward_model_results import (
+from rlhf_cli.measure.scored_pairs import (
     Calibration,
     ConfidenceBin,
     Disagreement,

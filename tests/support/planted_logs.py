@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rlhf_cli.diagnosis.finding import Finding, Fine
-from rlhf_cli.diagnosis.logged import Log
-from rlhf_cli.diagnosis.look import LOOKS, Diagnosis, look
-from rlhf_cli.diagnosis.run_setup import RunSetup
+from rlhf_cli.analysis.diagnosis.finding import Finding, Fine, RunSetup
+from rlhf_cli.analysis.diagnosis.logged import Log
+from rlhf_cli.analysis.diagnosis.run_diagnosis import LOOKS, Diagnosis, look
 
 GRPO = RunSetup(trainer="grpo", args={"max_completion_length": 32, "learning_rate": 0.001, "num_generations": 8})
 PPO = RunSetup(trainer="ppo", has_critic=True, kl_coef=0.05, args={"num_iterations": 4, "learning_rate": 0.001})

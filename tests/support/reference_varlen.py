@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.packing import kernel_choice, row_attention
+from rlhf_cli.models.packing import row_attention, varlen_kernel
 
 
 @dataclass
@@ -71,12 +71,12 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, kernel: Any = None) -> Any:
     """Have packed rows attend all at once on a CPU, in any precision, with the reference or with what is given."""
     kernel = ReferenceVarlen() if kernel is None else kernel
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
-    monkeypatch.setattr(kernel_choice, "_distrusted", distrusted := [])
+    monkeypatch.setattr(varlen_kernel, "_distrusted", distrusted := [])
 
     def why(_heads: Any) -> str | None:
         return distrusted[0] if distrusted else None
 
     monkeypatch.setattr(row_attention, "why_a_row_each", why)
-    monkeypatch.setattr("rlhf_cli.trainers.passes.pass_trial.why_a_row_each", why)
+    monkeypatch.setattr("rlhf_cli.trainers.row_passes.why_a_row_each", why)
     monkeypatch.setattr("rlhf_cli.models.reward_model_scorer.why_a_row_each", why)
     return kernel

@@ -34,9 +34,9 @@ def frozen(words: list[str]) -> RunFolder:
 
 def run_all(folders: list[RunFolder]) -> None:
     """Train every frozen run to its end in this process; a policy says what its prompt and place in the group say."""
-    import rlhf_cli.assemble.trainer
+    import rlhf_cli.trainers.assemble.trainer
 
-    assemble = rlhf_cli.assemble.trainer.assemble
+    assemble = rlhf_cli.trainers.assemble.trainer.assemble
 
     def replaying(*args: Any, **named: Any) -> Any:
         trainer = assemble(*args, **named)
@@ -45,7 +45,7 @@ def run_all(folders: list[RunFolder]) -> None:
         return trainer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rlhf_cli.assemble.trainer, "assemble", replaying)
+        patch.setattr(rlhf_cli.trainers.assemble.trainer, "assemble", replaying)
         for folder in folders:
             with pytest.MonkeyPatch.context() as dealing:
                 if folder.path.name.startswith(DEALT):

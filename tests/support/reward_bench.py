@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from rlhf_cli.stack.component import Component, Outcome
-from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.rewards.stack.component import Component, Outcome
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 
 BATCH: dict[str, Any] = {
     "prompts": ["zero", "one", "two", "three"],

@@ -30,22 +30,22 @@ def workplace(tmp_path: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch
 
 def without_pictures(patch: pytest.MonkeyPatch) -> None:
     """A picture of an evaluation takes longer than the rest of a small run: where it is looked at is `draws` asked."""
-    from rlhf_cli.assemble import during_training
-    from rlhf_cli.evaluate import evaluation_run
+    from rlhf_cli.evaluation import evaluation_run
+    from rlhf_cli.trainers.assemble import evaluation_in_training
 
-    patch.setattr(during_training, "draw_history", lambda folder, file: None)
+    patch.setattr(evaluation_in_training, "draw_history", lambda folder, file: None)
     patch.setattr(evaluation_run, "draw", lambda *args, **named: None)
 
 
 @pytest.fixture
 def draws(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures of evaluations are drawn, as they are for a user."""
-    from rlhf_cli.assemble import during_training
-    from rlhf_cli.evaluate import evaluation_run
-    from rlhf_cli.report import evaluation_history, evaluation_picture
+    from rlhf_cli.evaluation import evaluation_run
+    from rlhf_cli.measure import pictures
+    from rlhf_cli.trainers.assemble import evaluation_in_training
 
-    monkeypatch.setattr(during_training, "draw_history", evaluation_history.draw_history)
-    monkeypatch.setattr(evaluation_run, "draw", evaluation_picture.draw)
+    monkeypatch.setattr(evaluation_in_training, "draw_history", pictures.draw_history)
+    monkeypatch.setattr(evaluation_run, "draw", pictures.draw)
 
 
 @pytest.fixture
@@ -72,10 +72,10 @@ def train_ppo(train):
 @pytest.fixture
 def before_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], None]], None]:
     """`before_training(function)`: the function is given every trainer, assembled, before its first step."""
-    import rlhf_cli.assemble.trainer
+    import rlhf_cli.trainers.assemble.trainer
 
     functions: list[Callable[[Any], None]] = []
-    assemble = rlhf_cli.assemble.trainer.assemble
+    assemble = rlhf_cli.trainers.assemble.trainer.assemble
 
     def assembled(*args: Any, **named: Any) -> Any:
         trainer = assemble(*args, **named)
@@ -83,7 +83,7 @@ def before_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any]
             function(trainer)
         return trainer
 
-    monkeypatch.setattr(rlhf_cli.assemble.trainer, "assemble", assembled)
+    monkeypatch.setattr(rlhf_cli.trainers.assemble.trainer, "assemble", assembled)
     return functions.append
 
 

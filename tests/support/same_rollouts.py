@@ -10,10 +10,10 @@ import trl
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlhf_cli.stack.reward_stack import RewardStack
-from rlhf_cli.tables.pass_modes import PassSetting
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.tables.modes import PassSetting
 from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
-from rlhf_cli.trainers.passes.row_passes import RowPasses
+from rlhf_cli.trainers.row_passes import RowPasses
 from tests.support.kept_gradients import EOS, LONGEST, PAD, random_prompts, trained_on
 
 VOCABULARY = 64

@@ -9,10 +9,10 @@ import torch
 import trl
 from torch import Tensor
 
-from rlhf_cli.stack.reward_stack import RewardStack
-from rlhf_cli.tables.generation_modes import GenerationSetting
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.tables.modes import GenerationSetting
 from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
-from rlhf_cli.trainers.generation.live_generation import LiveGeneration
+from rlhf_cli.trainers.live_generation import LiveGeneration
 from tests.support.kept_gradients import random_prompts, trained_on
 from tests.support.tiny_decoders import ENDS, VOCABULARY, model_of
 

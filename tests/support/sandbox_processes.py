@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rlhf_cli.sandbox.running import Outcome
+from rlhf_cli.services.sandbox.running import Outcome
 
 Run = Callable[..., Outcome]
 

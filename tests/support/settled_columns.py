@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.reward_columns import (
-    RunningDeviation,
-)
-from rlhf_cli.stack.settling import Settled, settle
+from rlhf_cli.numerics.reward_columns import RunningDeviation
+from rlhf_cli.rewards.stack.settling import Settled, settle
 
 NAN = float("nan")
 

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.immediate_exit import leave
-from rlhf_cli.launch.free_ports import free_ports
+from rlhf_cli.launch.ranks import free_ports
 from rlhf_cli.launch.worker import run_rank
 from rlhf_cli.plan.launch_plan import plan_launch
+from rlhf_cli.process import leave
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from tests.support import small_reward_runs
 from tests.support.as_many_processes import DEMONSTRATIONS, GENERATED, REWARDS
@@ -110,9 +110,9 @@ def _ranks(words: list[str], run: Path) -> Any:
 
 def _run_here(folders: list[RunFolder]) -> None:
     """Train every run in this rank, then each from its first checkpoint; rank 0 writes what share it held."""
-    import rlhf_cli.assemble.trainer
+    import rlhf_cli.trainers.assemble.trainer
 
-    assemble = rlhf_cli.assemble.trainer.assemble
+    assemble = rlhf_cli.trainers.assemble.trainer.assemble
     built: list[Any] = []
 
     def watched(experiment: Any, folder: RunFolder, **named: Any) -> Any:
@@ -124,7 +124,7 @@ def _run_here(folders: list[RunFolder]) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         fsdp_on_cpu(patch)
-        patch.setattr(rlhf_cli.assemble.trainer, "assemble", watched)
+        patch.setattr(rlhf_cli.trainers.assemble.trainer, "assemble", watched)
         for folder in folders:
             run_rank(folder, resume=False)
             if os.environ["RANK"] == "0":
@@ -145,7 +145,7 @@ def _cut(folder: RunFolder) -> None:
 
 def _share_held(model: torch.nn.Module) -> float:
     """Return what share of the trained weights this rank has, its own shards or all of them."""
-    from rlhf_cli.trainers.sharded_parameters import num_elements, own_shard
+    from rlhf_cli.trainers.finite_steps import num_elements, own_shard
 
     trained = [one for one in model.parameters() if one.requires_grad]
     return sum(own_shard(one).numel() for one in trained) / sum(map(num_elements, trained))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 
 BATCH: dict[str, Any] = {"prompts": ["p", "p"], "completions": ["a", "bb"], "completion_ids": [[1], [2, 3]]}
 

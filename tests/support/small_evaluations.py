@@ -16,14 +16,14 @@ import pytest
 import torch
 import yaml
 
-from rlhf_cli.assemble.during_training import DuringTraining
-from rlhf_cli.assemble.stack_building import reward_stack
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.evaluate import generation
-from rlhf_cli.evaluate.generation import Completion
+from rlhf_cli.evaluation import generation
+from rlhf_cli.evaluation.generation import Completion
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.trainers.answers import Answer, Answers
+from rlhf_cli.trainers.additions import Answer, Answers
+from rlhf_cli.trainers.assemble.evaluation_in_training import DuringTraining
+from rlhf_cli.trainers.assemble.stack_building import reward_stack
 from tests.support.golden_reward_model import save_golden_reward_model
 
 _CLOCKS = {"time": 0.0, "pairs_per_second": 0.0}

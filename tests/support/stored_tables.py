@@ -11,7 +11,7 @@ import pyarrow.parquet
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.tables.rollout_columns import ROUND, STEP, TOKENS, TRUNCATED
+from rlhf_cli.tables.trl_values import ROUND, STEP, TOKENS, TRUNCATED
 
 ONE_GROUP = [
     "+exp=quickstart",

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rlhf_cli import cli
+from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.schema.keys import valid_keys
+from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.errors import Problems, Prose, RlhfError, UserError
 from rlhf_cli.jobs import prepare as prepare_module
-from rlhf_cli.usage import usage_of
-from rlhf_cli.verbs import VERBS
+from rlhf_cli.jobs.usage import usage_of
 
 Judge = Callable[[list[str]], object]
 """Prepares the experiment that words describe; raises UserError."""

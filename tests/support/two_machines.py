@@ -16,8 +16,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch.free_ports import free_ports
 from rlhf_cli.launch.freeze import create_run
+from rlhf_cli.launch.ranks import free_ports
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -27,7 +27,7 @@ _FORKS.set_forkserver_preload(["torch", "tests.support.machine_command"])
 RANK = """
 import json, os, pathlib, signal, sys, time
 from rlhf_cli.launch.ranks import PARENT
-from rlhf_cli.parent_death import die_with
+from rlhf_cli.process import die_with
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, update_status
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from rlhf_cli.sweeps.job_names import names_of, short_keys
+from rlhf_cli.sweeps.sweep_grid import names_of, short_keys
 
 
 def test_the_shortest_end_that_is_unambiguous() -> None:

@@ -23,8 +23,8 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.gpu_locks import gpus_of, holder_of, holding, take
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.sweeps.job_slots import JobSlots, threads_of_each
-from rlhf_cli.sweeps.ready_job import ReadyJob
+from rlhf_cli.sweeps.checked_jobs import ReadyJob
+from rlhf_cli.sweeps.run_jobs import JobSlots, threads_of_each
 from tests.support.small_runs import SMALL
 
 ON_GPUS = [word for word in SMALL if word != "launch=cpu"]

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.sweeps.objective import read_objective, refuse_unlogged, value_so_far
+from rlhf_cli.sweeps.search_space import read_objective, refuse_unlogged, value_so_far
 
 
 def test_it_is_the_mean_of_the_last_tenth() -> None:

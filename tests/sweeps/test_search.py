@@ -9,8 +9,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_status import read_status
-from rlhf_cli.sweeps.search_plan import search_plan
-from rlhf_cli.sweeps.search_space import Numbers
+from rlhf_cli.sweeps.search_space import Numbers, search_plan
 from tests.support.small_runs import SMALL
 
 OBJECTIVE = "sweep.objective=rewards/correct/mean"

@@ -8,9 +8,8 @@ from statistics import fmean
 
 import pytest
 
-from rlhf_cli.config.schema.sweep_section import Sweep
-from rlhf_cli.sweeps.objective import Objective, read_objective
-from rlhf_cli.sweeps.search_space import Numbers, Options, Space
+from rlhf_cli.config.schema.launch_sections import Sweep
+from rlhf_cli.sweeps.search_space import Numbers, Objective, Options, Space, read_objective
 from rlhf_cli.sweeps.study import JOURNAL, Memory
 
 SPACE: Space = {"w": Numbers(0.0, 1.0)}

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.display.sweep_tables import PRUNED
 from rlhf_cli.errors import RunError, UserError
-from rlhf_cli.jobs.resume_options import ResumeOptions
+from rlhf_cli.jobs.resuming import ResumeOptions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, claim, read_status, update_status
-from rlhf_cli.screen.sweep_table import PRUNED
 from rlhf_cli.sweeps.job_watch import JobWatch
-from rlhf_cli.sweeps.search_plan import SearchPlan, search_plan
+from rlhf_cli.sweeps.search import Trials
+from rlhf_cli.sweeps.search_space import SearchPlan, search_plan
 from rlhf_cli.sweeps.study import Memory
 from rlhf_cli.sweeps.sweep_folder import begin_sweep, open_sweep
-from rlhf_cli.sweeps.trials import Trials
 
 METRIC = "rewards/correct/mean"
 WORDS = ["+exp=quickstart", "track=none", "sweep=weights", f"sweep.objective={METRIC}", "sweep.trials=3"]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rlhf_cli.config.conf_folders import groups
-from rlhf_cli.config.owned import OWNED
-from rlhf_cli.config.schema.keys import field_at
-from rlhf_cli.config.schema.ppo_sections import PpoArgs
+from rlhf_cli.config.schema.experiment import field_at
+from rlhf_cli.config.schema.trainer_sections import PpoArgs
+from rlhf_cli.config.trl_args import OWNED
 from rlhf_cli.tables.former_names import FORMER_NAMES, SPOKEN_VALUES
 from rlhf_cli.tables.trl_trainers import TRAINERS
 

@@ -13,18 +13,20 @@ import transformers
 import trl
 from transformers.generation import logits_process as warpers
 
-from rlhf_cli.tables.argument_ranges import RANGES, Range
-from rlhf_cli.tables.clock_metrics import is_of_the_clock
-from rlhf_cli.tables.kl_forms import KL_FORMS, MAX_RELATIVE_ERROR
-from rlhf_cli.tables.logged_metrics import FAMILIES
+from rlhf_cli.tables.metrics import FAMILIES, is_of_the_clock
+from rlhf_cli.tables.modes import (
+    KL_FORMS,
+    MAX_RELATIVE_ERROR,
+    MAX_SOFTMAX_BYTES,
+    TRUNCATION_POLICIES,
+    Passes,
+    RowAttention,
+)
 from rlhf_cli.tables.packable_models import WHERE_NOT_SAID, why_config_not_packed, why_values_not_packed
-from rlhf_cli.tables.pass_modes import MAX_SOFTMAX_BYTES, Passes, RowAttention
-from rlhf_cli.tables.policy_losses import POLICY_LOSSES
 from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
-from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
 from rlhf_cli.tables.strategies import STRATEGIES
-from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES
+from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS
+from rlhf_cli.tables.trl_values import RANGES, REWARD_ARGUMENTS, Range
 
 Try = Callable[[float], object]
 

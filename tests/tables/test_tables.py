@@ -8,12 +8,11 @@ import re
 import trl
 
 from rlhf_cli.config.conf_folders import shipped_dir
-from rlhf_cli.numerics import kl_estimators
-from rlhf_cli.stack.truncation import EFFECTS
-from rlhf_cli.tables.kl_forms import KL_FORMS
-from rlhf_cli.tables.policy_losses import POLICY_LOSSES
-from rlhf_cli.tables.reward_arguments import REWARD_ARGUMENTS
-from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES
+from rlhf_cli.numerics import ppo_losses
+from rlhf_cli.rewards.stack.truncation import EFFECTS
+from rlhf_cli.tables.modes import KL_FORMS, TRUNCATION_POLICIES
+from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
+from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 
 
 def test_a_truncation_policy_has_a_row_an_effect_and_a_file() -> None:
@@ -30,7 +29,7 @@ def test_what_a_policy_does_is_what_its_row_says() -> None:
 def test_estimators_are_functions() -> None:
     named = [form.estimator for form in KL_FORMS.values() if form.estimator is not None]
     assert named == ["k1", "k3"]
-    assert all(callable(getattr(kl_estimators, name)) for name in named)
+    assert all(callable(getattr(ppo_losses, name)) for name in named)
     assert not any(form.in_reward and form.in_loss for form in KL_FORMS.values())  # it would count twice
 
 

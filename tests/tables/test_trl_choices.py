@@ -12,7 +12,7 @@ import transformers
 import trl
 from trl.trainer import dpo_trainer, grpo_trainer
 
-from rlhf_cli.tables.trl_choices import CHOICES
+from rlhf_cli.tables.trl_values import CHOICES
 
 
 def listed(config: Any, name: str) -> set[str]:

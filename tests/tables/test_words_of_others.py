@@ -11,11 +11,11 @@ import sys
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.conf_folders import groups
-from rlhf_cli.reference.key_reference import key_reference
-from rlhf_cli.tables.words_of_others import FLAGS_OF_OTHERS, VERBS_OF_OTHERS
-from rlhf_cli.usage import usage_of
-from rlhf_cli.verbs import VERBS
+from rlhf_cli.jobs.usage import usage_of
+from rlhf_cli.project.reference.key_reference import key_reference
+from rlhf_cli.tables.former_names import FLAGS_OF_OTHERS, VERBS_OF_OTHERS
 
 Said = pytest.CaptureFixture[str]
 

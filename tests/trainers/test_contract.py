@@ -15,7 +15,7 @@ from transformers import Trainer
 from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.utils import RepeatSampler
 
-from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers import trl_protocol
 from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts

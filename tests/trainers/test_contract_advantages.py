@@ -8,7 +8,7 @@ import pytest
 import trl
 from trl.trainer.grpo_config import GRPOConfig
 
-from rlhf_cli.hindsight.advantage_recipe import _SCALES
+from rlhf_cli.analysis.whatif.question import _SCALES
 
 GRPO = [
     "rewards = (rewards_per_func * self.reward_weights.to(device).unsqueeze(0)).nansum(dim=1)",

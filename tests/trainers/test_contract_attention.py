@@ -11,7 +11,7 @@ from transformers import AttentionInterface, LlamaConfig, LlamaModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from rlhf_cli.packing.row_attention import _MORE_THAN_CAUSAL
+from rlhf_cli.models.packing.row_attention import _MORE_THAN_CAUSAL
 from tests.support.reference_varlen import ReferenceVarlen
 
 

@@ -12,14 +12,12 @@ from accelerate.utils import operations
 from transformers import Trainer
 from transformers.trainer_utils import speed_metrics
 
-from rlhf_cli.stack.reward_stack import RewardStack
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.trainers.additions import Additions, RewardParts
-from rlhf_cli.trainers.counted_passes import CountedLogps, CountedRows
-from rlhf_cli.trainers.in_phases import InPhases, InRolloutPhases
+from rlhf_cli.trainers.exact_resume import ResumedState
+from rlhf_cli.trainers.in_phases import _COLLECTIVES, InPhases, InRolloutPhases
 from rlhf_cli.trainers.mixing import with_our_seams
-from rlhf_cli.trainers.resumed_state import ResumedState
-from rlhf_cli.trainers.step_profile import StepProfile
-from rlhf_cli.trainers.waits_for_ranks import _COLLECTIVES
+from rlhf_cli.trainers.step_profile import CountedLogps, CountedRows, StepProfile
 from tests.support.signatures import ON_POLICY, parameters
 
 OF_ROWS = [trl.SFTTrainer, trl.DPOTrainer, trl.KTOTrainer, trl.RewardTrainer]

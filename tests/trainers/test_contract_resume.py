@@ -11,8 +11,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainerState, get_scheduler
 
 from rlhf_cli.trainers.additions import Additions
+from rlhf_cli.trainers.exact_resume import ResumedState
 from rlhf_cli.trainers.mixing import with_our_seams
-from rlhf_cli.trainers.resumed_state import ResumedState
 from tests.support.signatures import parameters
 
 

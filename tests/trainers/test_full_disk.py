@@ -55,10 +55,10 @@ def told_bytes(told: str) -> tuple[int, int]:
 def test_the_older_one_is_whole_and_nothing_else_is_left(
     train, small_disk, capsys, monkeypatch, kilobytes: int, kept: list[str]
 ) -> None:
-    import rlhf_cli.plan.checks.folder_checks
+    import rlhf_cli.plan.checks.machine_checks
 
     # Somebody else filled it.
-    monkeypatch.setattr(rlhf_cli.plan.checks.folder_checks, "space_problems", lambda *_: ([], None))
+    monkeypatch.setattr(rlhf_cli.plan.checks.machine_checks, "space_problems", lambda *_: ([], None))
     place = small_disk(kilobytes)
     code, _ = train(f"run.root={place}/runs", "trainer.args.save_steps=1")
     folder = run_on(place)
@@ -101,10 +101,10 @@ def test_full_to_the_last_byte_it_is_said_and_the_status_knows(train, small_disk
 
 @pytest.mark.fault(4)
 def test_it_goes_on_once_there_is_room(train, small_disk, workplace: Path, monkeypatch) -> None:
-    import rlhf_cli.plan.checks.folder_checks
+    import rlhf_cli.plan.checks.machine_checks
     from rlhf_cli.cli import main
 
-    monkeypatch.setattr(rlhf_cli.plan.checks.folder_checks, "space_problems", lambda *_: ([], None))
+    monkeypatch.setattr(rlhf_cli.plan.checks.machine_checks, "space_problems", lambda *_: ([], None))
     place = small_disk(420)
     train(f"run.root={place}/runs", "trainer.args.save_steps=1")
     subprocess.run(["mount", "-o", "remount,size=4m", str(place)], check=True)

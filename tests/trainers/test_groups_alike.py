@@ -6,8 +6,8 @@ import pyarrow.parquet
 import pytest
 import torch
 
+from rlhf_cli.rewards.stack.dead_signal import share_of_dead_groups
 from rlhf_cli.runs.metrics_file import read_metrics, series
-from rlhf_cli.stack.dead_signal import share_of_dead_groups
 
 EQUAL = (torch.tensor([[1.0, 1.0, 0.9286]] * 8) * torch.tensor([1.0, 0.5, 0.2])).sum(dim=1)
 """Eight equal totals of float32, as weights of 1, 0.5 and 0.2 make them."""

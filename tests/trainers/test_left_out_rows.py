@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import rlhf_cli.assemble.trainer
+import rlhf_cli.trainers.assemble.trainer
 from rlhf_cli.cli import main
-from rlhf_cli.tables.policy_losses import POLICY_LOSSES
+from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
-from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
+from rlhf_cli.trainers.ppo.rollout import KlPenalty
 from tests.support.left_out_rounds import KEPT, NUM_ROWS, Learned, kept_rows, learn_from, round_of
 from tests.support.small_runs import PPO_SMALL, SMALL
 from tests.support.tolerances import MODEL
@@ -37,7 +37,7 @@ CASES = [
 def trainers(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> dict[str, Any]:
     """One trainer of each kind that generates, as a run of one step leaves it."""
     made: dict[str, Any] = {}
-    assemble = rlhf_cli.assemble.trainer.assemble
+    assemble = rlhf_cli.trainers.assemble.trainer.assemble
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("trainers"))
         patch.setenv("RLHF_CACHE", str(model_cache))
@@ -47,7 +47,7 @@ def trainers(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> dic
                 made[name] = assemble(*args, **named)
                 return made[name]
 
-            patch.setattr(rlhf_cli.assemble.trainer, "assemble", kept)
+            patch.setattr(rlhf_cli.trainers.assemble.trainer, "assemble", kept)
             assert main(["train", *SMALL, *words, "trainer.args.max_steps=1", f"run.name={name}"]) == 0
     return made
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.runs import checkpoint_state
+from rlhf_cli.runs import checkpoint_folders
 from rlhf_cli.runs.checkpoint_folders import write_manifest
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
@@ -75,7 +75,7 @@ def test_where_nothing_is_missing_the_permission_changes_nothing(whole, workplac
 @pytest.mark.fault(6)
 def test_negative_control_unseen_it_trains_another_model(whole, workplace: Path, monkeypatch) -> None:
     """What transformers does without us: it goes on, silently."""
-    monkeypatch.setattr(checkpoint_state, "_STATE", {})
+    monkeypatch.setattr(checkpoint_folders, "_STATE", {})
     folder = without(whole, workplace / "cut", "optimizer.pt")
     assert main(["resume", str(folder.path)]) == 0
     assert not is_same(folder, whole())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.hindsight.stored_rounds import read_rounds
+from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
 from tests.support.hindsight_runs import BASE, ROWS, begin, table
 
 LONG = ("trainer.args.steps_per_generation=2", "trainer.args.num_iterations=2", "trainer.args.max_steps=6")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.stack.reward_stack import RewardStack
 from tests.support.cut_runs import cut, events, goes_on_as, is_same
 
 STEPS = 8

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.runs.text_endings import trained_with_eos
-from rlhf_cli.trainers.with_text_endings import WithTextEndings
+from rlhf_cli.trainers.whole_checkpoints import WithTextEndings
 
 
 class Saves:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from rlhf_cli.packing.packable import has_relative_positions
-from rlhf_cli.trainers.passes import row_passes
-from rlhf_cli.trainers.trim import by_length, reordered_in_windows, trimmed, used_columns
+from rlhf_cli.models.packing.row_attention import has_relative_positions
+from rlhf_cli.trainers import row_passes
+from rlhf_cli.trainers.forward_pass import by_length, reordered_in_windows, trimmed, used_columns
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 PROMPT, COMPLETION = 5, 7

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch.serialization import get_crc32_options
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.checkpoint_folders import commit, problem_with, staging_place
 from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.mixing import built_whole

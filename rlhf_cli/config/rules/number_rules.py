@@ -14,12 +14,12 @@ from typing import Any
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.schema.keys import field_at, leaves, valid_keys
-from rlhf_cli.config.schema.ppo_sections import PpoArgs
+from rlhf_cli.config.schema.experiment import field_at, leaves, valid_keys
+from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.errors import ConfigError, UserError
-from rlhf_cli.json_values import JsonTree, section
-from rlhf_cli.stack.returned_scores import LARGEST
+from rlhf_cli.rewards.stack.returned_scores import LARGEST
 from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.text.json_values import JsonTree, section
 
 _ARGS = "trainer.args."
 _RATE = re.compile(r"(^|_)(learning_rate|lr)(_|$)")

@@ -9,10 +9,9 @@ from pydantic import ValidationError
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.ppo_sections import Critic, Kl, PpoArgs
+from rlhf_cli.config.schema.trainer_sections import Critic, Kl, PpoArgs
 from rlhf_cli.errors import ConfigError, Prose, UserError
-from rlhf_cli.tables.policy_losses import POLICY_LOSSES
-from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS
 
 
 def ppo_argument_problem(name: str, value: object, origins: Origins) -> UserError | None:

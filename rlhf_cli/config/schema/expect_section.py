@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 from pydantic import Field
 
 from rlhf_cli.config.schema.section import Section
-from rlhf_cli.suggest import nearest
+from rlhf_cli.text.suggest import nearest
 
 END, BEST, FIRST = "end", "best", "first"
 _LAST = re.compile(r"^last-([1-9]\d*)$")

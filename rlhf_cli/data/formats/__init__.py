@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.data.formats import csv_table, json_blocks, json_lines, json_list, parquet
+from rlhf_cli.data.formats import csv_table, json_rows, parquet
+from rlhf_cli.data.formats import json_rows as json_lines
+from rlhf_cli.data.formats import json_rows as json_list
 
 Row = dict[str, object]
 
@@ -30,13 +32,13 @@ class Format:
     suffixes: tuple[str, ...]
     read: Callable[..., Iterator[tuple[str, Row]]] | None = None
     head: Callable[[Sequence[Path], int], tuple[tuple[str, ...], list[Row], int]] | None = None
-    blocks: Callable[[Path], Iterator[json_blocks.Block]] | None = None
+    blocks: Callable[[Path], Iterator[json_rows.Block]] | None = None
     is_untyped: bool = False
 
 
 _ROWS = (
-    Format("jsonl", (".jsonl", ".jsonl.gz"), read=json_lines.read, blocks=json_blocks.read_blocks),
-    Format("json", (".json", ".json.gz"), read=json_list.read),
+    Format("jsonl", (".jsonl", ".jsonl.gz"), read=json_lines.read_lines, blocks=json_rows.read_blocks),
+    Format("json", (".json", ".json.gz"), read=json_list.read_list),
     Format("csv", (".csv", ".csv.gz"), read=csv_table.read, is_untyped=True),
     Format("parquet", (".parquet",), head=parquet.head),
 )

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from rlhf_cli.data.formats.decoded_text import numbered_lines, shorten
-from rlhf_cli.data.kinds import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, merge
+from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, merge
 from rlhf_cli.errors import DataError, Prose
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")  # 18 digits fit an int64

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import get_type_hints
 
-from rlhf_cli.data.worlds import toy_judgements, toy_preferences, toy_speakers, toy_sums
+from rlhf_cli.data.worlds import toy_preferences, toy_tasks
+from rlhf_cli.data.worlds import toy_preferences as toy_judgements
+from rlhf_cli.data.worlds import toy_tasks as toy_sums
 from rlhf_cli.errors import DataError
-from rlhf_cli.suggest import nearest
+from rlhf_cli.text.suggest import nearest
 
 DEFAULT_NUM_ROWS = 1000
 
@@ -31,9 +33,9 @@ class World:
 
 WORLDS = {
     "toy_demonstrations": World(toy_sums.demonstrations),
-    "toy_judgements": World(toy_judgements.generate),
+    "toy_judgements": World(toy_judgements.generate_judgements),
     "toy_preferences": World(toy_preferences.generate),
-    "toy_speakers": World(toy_speakers.generate, toy_speakers.demonstrations),
+    "toy_speakers": World(toy_tasks.generate_speakers, toy_tasks.speaker_demonstrations),
     "toy_sums": World(toy_sums.generate, toy_sums.demonstrations),
 }
 

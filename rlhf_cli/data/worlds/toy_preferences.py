@@ -1,7 +1,10 @@
-"""Generate preferences over answers to sums, in a world with a known true reward.
+"""Generate preferences and single judgements over answers to sums.
 
 A reward model learns from (chosen, rejected); `true_score` is what it should learn. A policy trained on the reward
 model is over-optimised if the learnt reward still rises while the true one falls.
+
+A thumb up or down is cheaper to collect than a comparison. The label still comes from the comparison: an answer is good
+if it was the better one of its pair.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import re
 from random import Random
 
-from rlhf_cli.data.worlds.toy_sums import draw_pairs, near_miss
+from rlhf_cli.data.worlds.toy_tasks import draw_pairs, near_miss
 
 _SHORT = ("it is {}.", "I think {}", "the sum is {}")
 _LONG = ("well, if I add the two then I think I get {}", "let me see, the two of them together make {} or so")
@@ -73,3 +76,24 @@ def _candidates(total: int, rng: Random) -> list[str]:
         rng.choice(_LONG).format(wrong),
         rng.choice(_DODGES),
     ]
+
+
+def generate_judgements(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | bool | float]]:
+    """Return rows of `prompt`, `completion`, `label` (true for its pair's better answer) and its true `score`.
+
+    Half of the labels are true, in random order, so that KTO's batches contain both kinds.
+    """
+    rng = Random(seed)
+    rows: list[dict[str, str | bool | float]] = []
+    for pair in generate(num_rows, seed, max_value):
+        is_good = rng.random() < 0.5
+        side = "chosen" if is_good else "rejected"
+        rows.append(
+            {
+                "prompt": pair["prompt"],
+                "completion": pair[side],
+                "label": is_good,
+                "score": pair[f"score_{side}"],
+            }
+        )
+    return rows

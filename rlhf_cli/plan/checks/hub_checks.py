@@ -12,7 +12,7 @@ from rlhf_cli.errors import DataError, ModelError, Prose, UserError
 from rlhf_cli.models.model_folders import is_hub_id
 from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
-from rlhf_cli.remote.hub_lookup import TIMEOUT_VARIABLE, Answer, Question, look_up
+from rlhf_cli.services.hub_lookup import TIMEOUT_VARIABLE, Answer, Question, look_up
 
 
 def hub_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:

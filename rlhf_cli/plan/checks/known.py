@@ -13,16 +13,15 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import TrainerFields
 from rlhf_cli.data.peeking import Preview
-from rlhf_cli.data.row_table import RowTable
+from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import Source
 from rlhf_cli.errors import UserError
-from rlhf_cli.json_values import JsonTree
 from rlhf_cli.models.tokenizer_files import TokenizerFiles, read_json
+from rlhf_cli.plan.batches import BatchPlan, StagePlan
 from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.launch_problems import Machine
-from rlhf_cli.plan.rollout_batches import BatchPlan
-from rlhf_cli.plan.row_batches import StagePlan
 from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.text.json_values import JsonTree
 
 HELD_OUT = "data.eval"
 """The name of the source of held-out rows."""

@@ -1,21 +1,24 @@
-"""Checks that the machine has what a run needs: devices, packages, servers, trackers."""
+"""Check the machine and the folder that a run is started on."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import cast, get_args
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import RewardError, UserError
+from rlhf_cli.errors import Prose, RewardError, RunError, UserError
+from rlhf_cli.plan.checkpoint_space import space_problems
 from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.devices import compute_capabilities
 from rlhf_cli.plan.launch_problems import look_at_machine, runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
-from rlhf_cli.sandbox.running import Isolation, protections
-from rlhf_cli.stack.argument_values import anchored
-from rlhf_cli.tracking.tracking_plan import missing_tracker
+from rlhf_cli.rewards.stack.argument_values import anchored
+from rlhf_cli.runs.tracking.tracking_plan import missing_tracker
+from rlhf_cli.services.sandbox.running import Isolation, protections
 
 _FIRST_WITH_BF16 = 8.0
 _RUNS_CODE = "rlhf_cli.rewards.code:"
@@ -64,3 +67,28 @@ def machine_problems(experiment: Experiment, composed: Composed, known: Known) -
     known.machine = look_at_machine(experiment, composed.origins)
     known.files |= known.machine.files
     yield from known.machine.problems
+
+
+def unwritable_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield an error if the run's folder cannot be made or written to."""
+    run = known.folder
+    folder = run or Path(experiment.run.root).expanduser().resolve()
+    while not folder.exists():
+        folder = folder.parent
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+        return
+    yield RunError(
+        "the run folder cannot be made" if run is None else "the run folder cannot be written to",
+        where="run.root" if run is None else str(folder),
+        got=f"{folder} is {'not writable' if folder.is_dir() else 'a file'}",
+        expected="a folder that can be written to",
+        hint="run.root=SOMEWHERE_ELSE" if run is None else Prose(f"cp -r {folder} SOMEWHERE_ELSE, and resume that"),
+    )
+
+
+def room_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield an error if not even one checkpoint fits on the disk, or note that not all of them will fit."""
+    problems, notice = space_problems(experiment, known.steps, known.folder)
+    yield from problems
+    if notice is not None:
+        known.notices.append(Notice("disk", notice))

@@ -1,17 +1,75 @@
-"""Checks the models a run starts from: the policy and the critic."""
+"""Check the models that a run starts from: folders, weights, policy and critic."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import UserError
-from rlhf_cli.models.model_folders import TINY_VOCABULARY, Policy, describe_critic, read_policy
-from rlhf_cli.packing.refused_packing import refused_packing
+from rlhf_cli.data.worlds import demonstrations
+from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
+from rlhf_cli.models.model_folders import (
+    TINY_VOCABULARY,
+    Policy,
+    describe_critic,
+    describe_model,
+    describe_reward_model,
+    read_policy,
+)
+from rlhf_cli.models.tokenizer_files import read_json
+from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.known import Known
-from rlhf_cli.plan.planned_passes import planned_passes
-from rlhf_cli.plan.policy_model import describe_policy
+from rlhf_cli.plan.planned_memory import planned_passes
+from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.tables.packable_models import refused_packing
+from rlhf_cli.text.suggest import nearest
+
+
+def describe_policy(experiment: Experiment, composed: Composed) -> str:
+    """Describe the model that is trained, in words.
+
+    Raise ModelError if the model does not exist, is not of the kind that the trainer trains, or cannot be quantised
+    here. Raise DataError for a warm start on a world without demonstrations.
+    """
+    model = experiment.model
+    more = (f" + LoRA r={model.lora.r}" if model.lora else "") + (f", {model.quantize}" if model.quantize else "")
+    if model.quantize is not None and importlib.util.find_spec("bitsandbytes") is None:
+        raise ModelError(
+            "quantised loading needs bitsandbytes, which is not installed",
+            where=composed.origins.where("model.quantize"),
+            got=f"model.quantize={model.quantize}",
+            hint="pip install bitsandbytes, or model.quantize=null",
+        )
+    if model.build is not None:
+        for world in model.build.warm_start.worlds if model.build.warm_start else ():
+            demonstrations(world, 1, seed=0, name=composed.origins.where("model.build.warm_start.worlds"))
+        return f"tiny: {model.build.num_layers} layers of {model.build.hidden_size}, byte-level, embedded" + more
+    assert model.path is not None
+    where = composed.origins.where("model.path")
+    described = describe_model(model.path, where=where, needs_tokenizer=model.tokenizer is None)
+    if _is_classifier(Path(model.path).expanduser()):
+        if experiment.trainer.row.trains != "reward model":
+            raise ModelError(
+                f"trainer={experiment.trainer.name} trains a language model, and this is a classifier",
+                where=where,
+                got=described,
+                expected="a causal language model",
+                hint=Prose("the model it was trained from; a reward model belongs to rewards.NAME.model"),
+            )
+        describe_reward_model(model.path, where=where)  # raises if it has several labels
+    return described + more
+
+
+def _is_classifier(folder: Path) -> bool:
+    """Return whether the config of a model folder, or of the adapter in it, declares a classifier."""
+    for name, field in (("config.json", "architectures"), ("adapter_config.json", "task_type")):
+        if (folder / name).is_file():
+            stated = read_json(folder / name).get(field) or ""
+            kind = str(stated[0] if isinstance(stated, list) else stated)
+            return kind.endswith(("ForSequenceClassification", "SEQ_CLS"))
+    return False
 
 
 def policy_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
@@ -39,3 +97,82 @@ def critic_problems(experiment: Experiment, composed: Composed, known: Known) ->
         assert model.path is not None
         policy = read_policy(model.path, model.tokenizer, where=composed.origins.where("model.path"))
     describe_critic(critic.init, policy, where=composed.origins.where("critic.init"))
+
+
+_WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
+
+
+def weight_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield an error for every model folder without weights, or whose weights are truncated or Git LFS pointers."""
+    named = {"model.path": experiment.model.path} | {
+        f"rewards.{name}.model": reward.model for name, reward in experiment.rewards.items()
+    }
+    if experiment.critic is not None and experiment.critic.init != "policy":
+        named["critic.init"] = experiment.critic.init
+    for key, path in named.items():
+        folder = known.folder_of(path)
+        if folder is None or not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+            continue  # the check that describes the model reports the error
+        if not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_FILES):
+            yield ModelError(
+                "the model folder has no weights in it",
+                where=composed.origins.where(key),
+                got=f"{folder}: " + ", ".join(sorted(file.name for file in folder.iterdir())[:6]),
+                expected="model.safetensors, or its parts and their index",
+                hint=Prose(f"a folder that save_pretrained made, or that `hf download` filled: {key}=FOLDER"),
+            )
+        elif (trouble := damaged_weights(folder)) is not None:
+            yield ModelError(
+                "the weights are not whole",
+                where=composed.origins.where(key),
+                got=f"{folder}: {trouble}",
+                expected="files as long as their headers say, every part of the index among them",
+                hint=Prose("copy or download the folder again"),
+            )
+
+
+def adapter_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Yield an error if no layer matches LoRA's targets or peft is missing; note targets that match no layer."""
+    lora = experiment.model.lora
+    if lora is None:
+        return
+    if importlib.util.find_spec("peft") is None:
+        yield ConfigError(
+            "an adapter needs peft, which is not installed",
+            where=composed.origins.where("model.lora"),
+            got=f"model.lora.r={lora.r}",
+            hint="pip install peft, or model.lora=null",
+        )
+    modules = _modules(experiment, known)
+    targets = lora.target_modules
+    if not modules or targets == "all-linear":
+        return
+    listed = {targets: targets} if isinstance(targets, str) else {target: [target] for target in targets}
+    without = [word for word, target in listed.items() if not any(is_target(name, target) for name in modules)]
+    if not without or any("expert" in name for name in modules):
+        return  # experts have other names in memory than in their files
+    layers = sorted({name.rpartition(".")[2] for name in modules})
+    close = [nearest(target, layers) for target in without]
+    if len(without) < len(listed):
+        text = f"no layer is named {' or '.join(without)}: the adapter sits on {', '.join(set(listed) - set(without))}"
+        known.notices.append(Notice("adapter", text))
+        return
+    meant = ",".join(dict.fromkeys(name for name in close if name is not None))
+    yield ConfigError(
+        "nothing would be trained: no layer of the model has a name that the adapter looks for",
+        where=composed.origins.where("model.lora.target_modules"),
+        got=", ".join(listed),
+        expected=f"all-linear, or some of {', '.join(layers)}",
+        hint=f"model.lora.target_modules='[{meant}]'" if meant else "model.lora.target_modules=all-linear",
+    )
+
+
+def _modules(experiment: Experiment, known: Known) -> list[str]:
+    """Return the names of the modules that hold a matrix, as named in the weight files; empty if unknown."""
+    build = experiment.model.build
+    shapes: list[WeightShape] | None = None
+    if build is not None:
+        shapes = tiny_shapes(build.hidden_size, build.num_layers)
+    elif (folder := known.folder_of(experiment.model.path)) is not None and (folder / "config.json").is_file():
+        shapes = stored_shapes(folder)
+    return [shape.name.removesuffix(".weight") for shape in shapes or () if len(shape.shape) >= 2]

@@ -1,24 +1,53 @@
-"""Checks that the policy can read the rows and has room to answer them, using only its tokenizer's files."""
+"""Check that the policy can read the rows and has room to answer."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import cast
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting
 from rlhf_cli.data.overlong_prompts import describe_overlong, no_cut_of_conversations, refuse_overlong
-from rlhf_cli.data.row_table import RowTable
-from rlhf_cli.data.rows import values_of
-from rlhf_cli.errors import ModelError, Prose, UserError, in_a_line
-from rlhf_cli.json_values import JsonTree
-from rlhf_cli.models.config_json import context_of, vocab_size_of
-from rlhf_cli.models.foreign_files import failing_template
-from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, TokenizerFiles, read_tokenizer
+from rlhf_cli.data.rows import RowTable, values_of
+from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError, in_a_line
+from rlhf_cli.models.model_folders import failing_template
+from rlhf_cli.models.tokenizer_files import (
+    EMBEDDED_TOKENIZER,
+    TokenizerFiles,
+    context_of,
+    read_tokenizer,
+    vocab_size_of,
+)
 from rlhf_cli.plan.checks.known import Known, Seen
-from rlhf_cli.plan.prompt_room import prompt_limit
 from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.runs.run_folder import run_of
+from rlhf_cli.runs.text_endings import trained_with_eos
+from rlhf_cli.text.json_values import JsonTree, section
+
+
+def prompt_limit(read: object, served: object, completion: object, *, where: str) -> int | None:
+    """Return how many tokens a prompt may have, or None if the model's context is unknown.
+
+    `read` is the model's own limit, `served` the limit of the server that generates, `completion` the most tokens of an
+    answer; each may be None. Raise ConfigError, naming `where`, if no token is left for a prompt.
+    """
+    context = min((number for number in (read, served) if isinstance(number, int) and number > 0), default=None)
+    if context is None:
+        return None
+    written = completion if isinstance(completion, int) and completion > 0 else 1
+    if written >= context:
+        raise ConfigError(
+            "completions leave no room for a prompt",
+            where=where,
+            got=f"{written}, and the model reads {context} tokens",
+            expected="fewer than it reads, prompt and completion together",
+            hint=f"trainer.args.max_completion_length={context // 2}",
+        )
+    return context - written
+
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 _ADDED = 8
@@ -131,7 +160,7 @@ def _written_out(
 def _rendered(
     messages: Sequence[Mapping[str, object]], tokenizer: TokenizerFiles, settings: Mapping[str, object]
 ) -> str:
-    from rlhf_cli.models.chat_rendering import render_chat
+    from rlhf_cli.models.tokenizer_files import render_chat
 
     special = {name: token for name in _SPECIAL if (token := tokenizer.special(name)) is not None}
     return render_chat(tokenizer.chat_template or "", messages, special, settings)
@@ -190,3 +219,63 @@ def _too_many_tokens(tokenizer: TokenizerFiles, config: JsonTree, where: str) ->
                 "the tokenizer that belongs to the model: ~model.tokenizer, or model.tokenizer=FOLDER_OR_HUB_ID"
             ),
         )
+
+
+def format_notices(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+    """Note a chat model that gets bare prompts, and a reward model that scores a format it was not trained on.
+
+    A chat template alone does not make a chat model, so a model of our own runs counts as one only if that run's
+    prompts were messages. If the format of the rows is not known yet, note nothing.
+    """
+    yield from ()
+    if experiment.data.prompt is None and not any(seen.rows for seen in known.sources):
+        return
+    is_chat = has_conversations(experiment, known)
+    policy = known.folder_of(experiment.model.path)
+    if policy is not None and not is_chat and known.tokenizer is not None and _is_chat_model(policy, known.tokenizer):
+        text = "the model has a chat template, and the prompts are bare text that does not go through it"
+        known.notices.append(Notice("model", f"{text}: {_as_messages(experiment)}, unless it is a base model"))
+    for name, reward in experiment.rewards.items():
+        folder = known.folder_of(reward.model)
+        if folder is None:
+            continue
+        if is_chat and trained_with_eos(folder) is True:
+            text = "was trained on plain texts, and would score conversations"
+            known.notices.append(Notice(f"rewards.{name}", f"{reward.model} {text}: {_as_text(experiment)}"))
+        elif not is_chat and trained_with_eos(folder) is not True and _is_chat_model(folder, _tokenizer_of(folder)):
+            text = "has a chat template, and would score bare texts that do not go through it"
+            known.notices.append(Notice(f"rewards.{name}", f"{reward.model} {text}: {_as_messages(experiment)}"))
+
+
+def _tokenizer_of(folder: Path) -> TokenizerFiles | None:
+    try:
+        return read_tokenizer(folder, where="rewards")
+    except UserError:
+        return None  # the run reports what is wrong with it
+
+
+def _is_chat_model(folder: Path, tokenizer: TokenizerFiles | None) -> bool:
+    template = tokenizer.chat_template if tokenizer is not None else None
+    if template is None or template == read_tokenizer(EMBEDDED_TOKENIZER, where="model.path").chat_template:
+        return False  # the embedded models have a template, but were trained on bare text
+    run = run_of(folder.resolve())
+    return run is None or isinstance(section(run.read_config(), "data").get("prompt"), list)
+
+
+def _as_messages(experiment: Experiment) -> str:
+    if not experiment.trainer.row.generates:
+        return "write the rows as messages, [{role: user, content: ...}] and [{role: assistant, content: ...}]"
+    prompt = experiment.data.prompt if isinstance(experiment.data.prompt, str) else "{prompt}"
+    return shlex.quote(f"data.prompt=[{{role: user, content: {_quoted(prompt)}}}]")
+
+
+def _as_text(experiment: Experiment) -> str:
+    prompt = experiment.data.prompt
+    if not isinstance(prompt, list):
+        return "take one that was trained on conversations, or rows whose prompts are text"
+    return shlex.quote(f"data.prompt={_quoted(prompt[-1].content)}")
+
+
+def _quoted(text: str) -> str:
+    """Return a text quoted for Hydra's grammar."""
+    return '"' + text.replace('"', '\\"') + '"'

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_section import AGGREGATES, Reward
+from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
 from rlhf_cli.errors import RewardError, UserError
 from rlhf_cli.models.model_folders import describe_reward_model
 from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.checks.prompt_checks import has_conversations
-from rlhf_cli.stack.argument_values import missing_arguments
-from rlhf_cli.stack.reward_functions import import_function, required_columns, resolve, source_file
+from rlhf_cli.rewards.stack.argument_values import missing_arguments
+from rlhf_cli.rewards.stack.reward_functions import import_function, required_columns, resolve, source_file
 
 
 def reward_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:

@@ -1,4 +1,4 @@
-"""Train a critic beside a policy: a separate model with its own optimizer, schedule, clipping and checkpoint.
+"""Train a critic beside the policy.
 
 Its backward pass follows the policy's, on the same micro-batch. So the two gradients need no memory at the same time,
 no parameter group is shared, and the policy's engine (DDP, FSDP2 or ZeRO) is not involved.
@@ -22,14 +22,47 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, Trainer, get_scheduler
 
-from rlhf_cli.packing.packable import has_relative_positions
-from rlhf_cli.packing.packed_rows import rows_by_prompt
-from rlhf_cli.trainers.ppo.valued_places import has_value, laid_out, whole_rows
-from rlhf_cli.trainers.trim import by_length
+from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
+from rlhf_cli.models.packing.row_attention import has_relative_positions, model_inputs
+from rlhf_cli.trainers.forward_pass import by_length, used_columns
+from rlhf_cli.trainers.step_profile import count
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 if TYPE_CHECKING:
     from peft import PeftModel
+
+
+def whole_rows(batch: TrlBatch) -> tuple[Tensor, Tensor]:
+    """Return (B, P + C) ids and mask of a batch's prompts and completions."""
+    ids, mask = (torch.cat([batch[f"prompt_{part}"], batch[f"completion_{part}"]], dim=1) for part in ("ids", "mask"))
+    return ids, mask
+
+
+def has_value(mask: Tensor, num_completion: int) -> Tensor:
+    """Return (B, C + 1) bool: True before every completion token and after a row's last, for (B, P + C) masks."""
+    counts = mask[:, -num_completion:].sum(dim=1)
+    return torch.arange(num_completion + 1, device=mask.device) <= counts.unsqueeze(1)
+
+
+def laid_out(
+    ids: Tensor, mask: Tensor, num_completion: int, *, is_packed: bool, may_move: bool
+) -> tuple[dict[str, object], Tensor]:
+    """Return the model's input for (B, P + C) rows, and its positions with a value, row by row.
+
+    `may_move`: rows may be moved to the left.
+    """
+    rows = packed_rows(ids, mask, num_completion, with_last=True) if is_packed else None
+    if rows is not None:
+        count(rows.input_ids.shape[1], mask.sum())
+        return model_inputs(rows), rows.states_around()
+    columns = used_columns(mask, num_completion, may_move=may_move)
+    ids_cut = ids[:, columns]
+    count(ids_cut.numel(), mask.sum())
+    places = torch.arange(ids_cut.numel(), device=ids.device).view_as(ids_cut)
+    places = places[:, ids.shape[1] - num_completion - 1 - columns.start :]
+    valued = places[has_value(mask, num_completion)[:, : places.shape[1]]]
+    return {"input_ids": ids_cut, "attention_mask": mask[:, columns]}, valued
+
 
 _STATE = "critic_state.pt"
 

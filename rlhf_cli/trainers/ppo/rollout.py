@@ -1,18 +1,61 @@
-"""Compute advantages and returns per token from a rollout's rewards and values, and log them."""
+"""Turn rewards, values and the KL penalty of a rollout into advantages and returns."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from rlhf_cli.numerics.advantages import token_shares
 from rlhf_cli.numerics.gae import explained_variance, gae, whiten
-from rlhf_cli.numerics.kl_estimators import k1, k3
-from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
+from rlhf_cli.numerics.group_advantages import token_shares
+from rlhf_cli.numerics.ppo_losses import AdaptiveKl, k1, k3
+from rlhf_cli.tables.modes import KL_FORMS, MAX_RELATIVE_ERROR, KlForm
+
+
+@dataclass(frozen=True)
+class KlPenalty:
+    """A KL(policy || reference) penalty: k1 subtracted from every token's reward, or k3 in TRL's loss.
+
+    Never both, which would count it twice. With `target` (nats per completion) and `horizon` (completions), the
+    coefficient adapts to the measured divergence; otherwise it is constant.
+    """
+
+    where: str = "reward"
+    coef: float = 0.05
+    target: float | None = None
+    horizon: int | None = None
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether a reference model is needed."""
+        return self.form.needs_reference
+
+    @property
+    def form(self) -> KlForm:
+        """Return the properties of this form of the penalty."""
+        return KL_FORMS[self.where]
+
+    @property
+    def coef_in_reward(self) -> float:
+        """Return the coefficient in the tokens' rewards, 0 if the penalty is in the loss."""
+        return self.coef if self.form.in_reward else 0.0
+
+    @property
+    def coef_in_loss(self) -> float:
+        """Return the coefficient in TRL's loss, 0 if the penalty is in the rewards."""
+        return self.coef if self.form.in_loss else 0.0
+
+    def updated(self, kl: float, num_rows: int) -> KlPenalty:
+        """Return the penalty after `num_rows` completions with a mean divergence of `kl` nats; NaN: no row counted."""
+        if self.target is None or self.horizon is None or math.isnan(kl):
+            return self
+        controller = AdaptiveKl(self.coef, self.target, self.horizon, MAX_RELATIVE_ERROR)
+        return replace(self, coef=controller.updated(kl, num_rows).coef)
+
 
 SumOverRanks = Callable[[Tensor], Tensor]
 

@@ -16,27 +16,24 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from rlhf_cli.numerics.kl_estimators import k3
-from rlhf_cli.numerics.value_loss import value_losses
+from rlhf_cli.numerics.ppo_losses import k3, value_losses
+from rlhf_cli.rewards.stack.token_offsets import last_token_rewards, token_rewards
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.pulse import CRITIC, VALUES, during
-from rlhf_cli.stack.token_rewards import last_token_rewards, token_rewards
-from rlhf_cli.tables.policy_losses import POLICY_LOSSES
-from rlhf_cli.trainers.dropout import in_evaluation_mode, switch_off_dropout
+from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.trainers.finite_steps import Named
-from rlhf_cli.trainers.passes.pass_trial import tried_rows
-from rlhf_cli.trainers.passes.row_passes import RowPasses
-from rlhf_cli.trainers.ppo.critic import Critic
-from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
+from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
+from rlhf_cli.trainers.ppo.critic import Critic, whole_rows
 from rlhf_cli.trainers.ppo.rollout import (
     Advantages,
+    KlPenalty,
     Rollout,
     advantages_of,
     rollout_metrics,
     rollout_shares,
     without_last,
 )
-from rlhf_cli.trainers.ppo.valued_places import whole_rows
+from rlhf_cli.trainers.row_passes import RowPasses, tried_rows
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack, overwrite_last
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from rlhf_cli.trainers.generation import live_generation
-from rlhf_cli.trainers.generation.kept_logps import KeptLogps
-from rlhf_cli.trainers.generation.live_generation import LiveGeneration
+from rlhf_cli.trainers import live_generation
+from rlhf_cli.trainers.live_generation import KeptLogps, LiveGeneration
 from tests.support.sampling_trainers import distance, trained
 from tests.support.tiny_decoders import model_of
 

@@ -10,7 +10,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.trainers.generation.live_generation import LiveGeneration
+from rlhf_cli.trainers.live_generation import LiveGeneration
 from tests.support.cut_runs import WINDOWS, goes_on_as
 
 ANSWERS = [word for word in WINDOWS if not word.startswith("model.build.")] + [

@@ -12,11 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.packing import kernel_choice, row_attention
-from rlhf_cli.tables.pass_modes import Passes
-from rlhf_cli.trainers.passes.forward_pass import Forward
-from rlhf_cli.trainers.passes.pass_trial import tried_rows
-from rlhf_cli.trainers.passes.row_passes import RowPasses
+from rlhf_cli.models.packing import row_attention, varlen_kernel
+from rlhf_cli.tables.modes import Passes
+from rlhf_cli.trainers.forward_pass import Forward
+from rlhf_cli.trainers.row_passes import RowPasses, tried_rows
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
 from tests.support.same_rollouts import distance, policy, trained
 
@@ -87,7 +86,7 @@ def test_what_another_rank_saw_counts_here(monkeypatch: pytest.MonkeyPatch) -> N
     trainer._try(trainer.model, "its log-probabilities", lambda: PLAIN, lambda: passes.append(1) or PLAIN)
     assert len(passes) == 2
     assert trainer.passes.describe() == "packed"
-    assert kernel_choice._distrusted == ["packed with torch's varlen_attn, a pass raised on another rank"]
+    assert varlen_kernel._distrusted == ["packed with torch's varlen_attn, a pass raised on another rank"]
 
 
 class GivesLogps:

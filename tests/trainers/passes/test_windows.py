@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.tables.pass_modes import Passes
-from rlhf_cli.trainers import trim
-from rlhf_cli.trainers.passes import row_passes
-from rlhf_cli.trainers.passes.row_passes import RowPasses
+from rlhf_cli.tables.modes import Passes
+from rlhf_cli.trainers import forward_pass, row_passes
+from rlhf_cli.trainers.row_passes import RowPasses
 
 LLAMA = SimpleNamespace(get_text_config=lambda: SimpleNamespace(rope_theta=1e4), is_encoder_decoder=False)
 
@@ -88,7 +87,7 @@ def test_what_is_one_number_a_row_goes_with_its_row() -> None:
         }
         for index, lengths in enumerate([[1, 3], [2, 4]])
     ]
-    found = trim.reordered_in_windows(batches, 2, lambda rows: trim.by_length(rows["completion_mask"]))
+    found = forward_pass.reordered_in_windows(batches, 2, lambda rows: forward_pass.by_length(rows["completion_mask"]))
     assert [batch["completion_mask"].sum(dim=1).tolist() for batch in found] == [[4, 3], [2, 1]]
     assert [batch["advantages"].tolist() for batch in found] == [pytest.approx([0.4, 0.3]), pytest.approx([0.2, 0.1])]
     assert [int(batch["num_items_in_batch"]) for batch in found] == [0, 10]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.trainers.passes.forward_pass import Forward
+from rlhf_cli.trainers.forward_pass import Forward
 from tests.support.same_rollouts import distance, trained
 
 EXACT: dict[str, Any] = {"dtype": torch.float64}

@@ -13,8 +13,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel, Trainer
 
-from rlhf_cli.trainers.passes.row_passes import RowPasses
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.row_passes import RowPasses
 from tests.support.signatures import parameters
 
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForTokenClassification, NemotronConfig, NemotronForCausalLM
 
-from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
+from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from tests.support.ppo_by_hand import plain, stir, unpadded, values_of

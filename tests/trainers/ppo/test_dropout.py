@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-import rlhf_cli.assemble.trainer
-from rlhf_cli.trainers.dropout import in_evaluation_mode, switch_off_dropout
+import rlhf_cli.trainers.assemble.trainer
+from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from tests.support.ppo_by_hand import assert_rows
 from tests.support.small_runs import starting_model
@@ -41,7 +41,7 @@ def dropping_model(train_ppo, tmp_path: Path, monkeypatch) -> None:
     shutil.copytree(starting_model(folder), copy)
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.3}))
-    monkeypatch.setattr(rlhf_cli.assemble.trainer, "policy_path", lambda experiment, on_progress: str(copy))
+    monkeypatch.setattr(rlhf_cli.trainers.assemble.trainer, "policy_path", lambda experiment, on_progress: str(copy))
 
 
 @pytest.mark.parametrize("share", ["none", "lora"])

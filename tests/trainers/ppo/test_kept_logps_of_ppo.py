@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.trainers.generation.kept_logps import KeptLogps
+from rlhf_cli.trainers.live_generation import KeptLogps
 from rlhf_cli.trainers.ppo.with_critic import WithCritic
 from tests.support.ppo_by_hand import Rollouts, assert_rows, raw_advantages, total_of, whitened
 from tests.support.tolerances import MODEL

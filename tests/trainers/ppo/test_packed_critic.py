@@ -10,7 +10,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification, Qwen2Config
 from transformers import Qwen2ForTokenClassification as Qwen2Critic
 
-from rlhf_cli.packing.row_attention import register
+from rlhf_cli.models.packing.row_attention import register
 from rlhf_cli.trainers.ppo.critic import Critic, CriticSettings, SeparateCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from tests.support.tolerances import MODEL_OF_TENSORS

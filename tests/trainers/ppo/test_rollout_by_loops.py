@@ -11,10 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.tables.kl_forms import MAX_RELATIVE_ERROR
-from rlhf_cli.trainers.ppo.kl_penalty import KlPenalty
-from rlhf_cli.trainers.ppo.rollout import PpoSettings, Rollout, advantages_of, rollout_metrics, rollout_shares
-from rlhf_cli.trainers.ppo.valued_places import has_value, laid_out, whole_rows
+from rlhf_cli.tables.modes import MAX_RELATIVE_ERROR
+from rlhf_cli.trainers.ppo.critic import has_value, laid_out, whole_rows
+from rlhf_cli.trainers.ppo.rollout import (
+    KlPenalty,
+    PpoSettings,
+    Rollout,
+    advantages_of,
+    rollout_metrics,
+    rollout_shares,
+)
 from tests.support.ppo_by_hand import gae_of, whitened
 
 LENGTHS, WIDTH, NAMES = (4, 1, 3, 0), 5, ("a", "b")

@@ -1,0 +1,337 @@
+"""Attack rewards with degenerate answers and compare their scores with the right answer's."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, median_low
+
+from rlhf_cli.analysis.audit.audit_result import AuditResult, Contribution, KindResult
+from rlhf_cli.analysis.audit.degenerate_answers import KINDS, OTHER_GOLD, Asked, Kind
+from rlhf_cli.analysis.audit.gold_answers import Way, final_part, reward_words
+from rlhf_cli.analysis.audit.trial import Trial, open_trial
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.formats import Row
+from rlhf_cli.numerics.intervals import wilson
+from rlhf_cli.rewards.completion_text import content_text
+from rlhf_cli.rewards.stack.scored_rows import ScoredRow
+
+_ROUNDING = 1e-9
+
+
+NEARLY = 0.8
+"""An answer that closes this share of the gap between the median degenerate total and the gold's is nearly as good."""
+
+
+@dataclass(frozen=True)
+class GoldRow:
+    """The gold answer's score in a row, and the minimum and median total of the degenerate answers there.
+
+    If the gold answer gets no more than the minimum, the rewards do not recognise it. Then no answer can tie with it,
+    but a higher total still beats it.
+    """
+
+    scored: ScoredRow
+    floor: float | None
+    usual: float | None
+
+    @property
+    def is_recognised(self) -> bool:
+        """Return whether the gold answer gets more than the worst of the others."""
+        total = self.scored.total
+        return total is not None and self.floor is not None and total > self.floor + room(total)
+
+
+def room(total: float) -> float:
+    """Return the tolerance for equal totals."""
+    return _ROUNDING * max(1.0, abs(total))
+
+
+def compared(
+    kind: Kind,
+    attacks: Mapping[int, tuple[str, ScoredRow]],
+    gold: Mapping[int, GoldRow],
+    *,
+    main: str | None,
+    least_share: float,
+) -> KindResult:
+    """Return the comparison of one variant of a kind with the gold answers, row by row.
+
+    attacks: row -> (text, its score). gold: by row. An answer without a total counts as losing, because it does not
+        enter any advantage. `main`: the component that distinguishes gold answers from the others, or None.
+        `least_share`: the kind is a hole if the lower end of the interval of its share is above.
+    """
+    rows = [row for row in gold if row in attacks]
+    beaten, tied, fooled, near, margins = [], [], [], [], []
+    for row in rows:
+        attack, right = attacks[row][1].total, gold[row].scored.total
+        if attack is None or right is None:
+            continue
+        margins.append(attack - right)
+        if attack > right + room(right):
+            beaten.append(row)
+        elif gold[row].is_recognised and attack >= right - room(right):
+            tied.append(row)
+        elif main is not None and _reaches(main, attacks[row][1], gold[row].scored):
+            fooled.append(row)
+        elif (usual := gold[row].usual) is not None and usual < right and attack >= usual + NEARLY * (right - usual):
+            near.append(row)
+    share = wilson(len(beaten) + len(tied), len(rows))
+    at_all = wilson(len(beaten) + len(tied) + len(fooled) + len(near), len(rows))
+    open_rows = [*beaten, *tied] or fooled or near or rows or list(attacks)
+    contributions = _contributions(
+        [attacks[row][1] for row in open_rows], [gold[row].scored for row in open_rows if row in gold]
+    )
+    totals = [one.total for _, one in attacks.values() if one.total is not None]
+    errors = {
+        name: reward.error
+        for _, scored in attacks.values()
+        for name, reward in scored.rewards.items()
+        if reward.error is not None
+    }
+    is_hole = share.low is not None and share.low > least_share
+    is_near = not is_hole and at_all.low is not None and at_all.low > least_share
+    return KindResult(
+        name=kind.name,
+        caption=kind.caption,
+        text=attacks[open_rows[0]][0],
+        mean_total=fmean(totals) if totals else None,
+        rows=len(rows),
+        beats=len(beaten),
+        ties=len(tied),
+        share=share,
+        margin=fmean(margins) if margins else None,
+        is_hole=is_hole,
+        is_near=is_near,
+        let_in=main if is_near and fooled else _let_in(contributions) if is_hole or is_near or not gold else None,
+        contributions=contributions,
+        errors=errors,
+        shown_row=open_rows[0],
+    )
+
+
+def main_component(
+    gold: Mapping[int, ScoredRow],
+    attacks: Sequence[tuple[int, ScoredRow]],
+    own: Collection[str],
+    *,
+    others: Sequence[tuple[int, ScoredRow]] = (),
+) -> str | None:
+    """Return the component that best distinguishes gold answers: the one whose gold score the fewest attacks reach.
+
+    gold: by row. attacks: (row, score). own: the components without a gate, because a gated one only repeats its gate's
+        information. others: the attacks that are right answers to other rows. If a component pays these less,
+        components that do not, such as a form reward, are excluded. Only components that pay gold answers more than the
+        median other answer count; of equals the one that pays them most. Return None if there is none.
+    """
+    rows = [(scored, gold[row]) for row, scored in attacks if row in gold]
+    if not rows:
+        return None
+    of_others = [(other, gold[row]) for row, other in others if row in gold]
+    knowing = {name for name in own if not all(_reaches(name, other, right) for other, right in of_others)}
+    usual = [other for other, _ in (of_others if knowing else rows)]
+    found = []
+    for name, value in contributions_of(list(gold.values())).items():
+        gain = (value or 0.0) - median(other.rewards[name].weighted or 0.0 for other in usual)
+        if gain > _ROUNDING and name in (knowing or own):
+            found.append((sum(_reaches(name, attack, right) for attack, right in rows), -gain, name))
+    return min(found)[-1] if found else None
+
+
+def _reaches(name: str, attack: ScoredRow, gold: ScoredRow) -> bool:
+    """Return whether a component pays the answer as much as the gold one, and the gold one more than 0."""
+    paid, right = attack.rewards[name].weighted, gold.rewards[name].weighted
+    return paid is not None and right is not None and right > 0 and paid >= right - room(right)
+
+
+def contributions_of(rows: Sequence[ScoredRow]) -> dict[str, float | None]:
+    """Return each component's mean weighted reward over rows; a component that does not apply counts as 0."""
+    if not rows:
+        return {}
+    return {name: fmean(row.rewards[name].weighted or 0.0 for row in rows) for name in rows[0].rewards}
+
+
+def _contributions(attacks: Sequence[ScoredRow], gold: Sequence[ScoredRow]) -> dict[str, Contribution]:
+    of_gold = contributions_of(gold)
+    return {
+        name: Contribution(attack=value or 0.0, gold=of_gold.get(name))
+        for name, value in contributions_of(attacks).items()
+    }
+
+
+def _let_in(contributions: Mapping[str, Contribution]) -> str | None:
+    """Return the component that pays the most compared with the gold answer; of equals the one that pays the most.
+
+    Return None if no component pays anything: then the gold answer is not rewarded either.
+    """
+
+    def paid(name: str) -> tuple[float, float]:
+        one = contributions[name]
+        return round(one.attack - (one.gold or 0.0), 9), one.attack
+
+    best = max(contributions, key=paid, default=None)
+    return None if best is None or (paid(best)[0] <= 0 and contributions[best].attack == 0) else best
+
+
+LEAST_SHARE = 0.2
+"""A kind is a hole if the whole 95 % interval of its share of rows is above this."""
+_MOST_CHARACTERS = 20_000
+_CHARACTERS_A_TOKEN = 4
+
+_Variant = Mapping[int, tuple[str, ScoredRow]]
+"""Row -> (text, its score)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The rows and kinds to try, the number of variants per kind (None: all), and the source of gold answers."""
+
+    rows: list[Row]
+    kinds: tuple[Kind, ...] = KINDS
+    variants: int | None = None
+    gold: str | None = None
+
+
+def attack(experiment: Experiment, plan: Plan, *, left_out: dict[str, str]) -> AuditResult:
+    """Return the scores of the degenerate answers and of the gold ones.
+
+    experiment: as it is trained; `left_out` maps rewards that are not attacked -> the reason. Raise like `open_trial`.
+    """
+    with open_trial(experiment, plan.rows, left_out=left_out, gold=plan.gold) as trial:
+        return _result(trial, plan, left_out)
+
+
+def _result(trial: Trial, plan: Plan, left_out: dict[str, str]) -> AuditResult:
+    answers = trial.gold_answers(is_costly=plan.variants is not None)
+    by_kind = _attacks(trial, plan, answers.way)
+    all_variants = [variant for variants in by_kind.values() for variant in variants]
+    every = [(row, one) for variant in all_variants for row, (_, one) in variant.items()]
+    totals_by_row: dict[int, list[float]] = {}
+    for row, scored in every:
+        if scored.total is not None:
+            totals_by_row.setdefault(row, []).append(scored.total)
+    gold = {
+        row: GoldRow(scored, min(found, default=None), median(found) if found else None)
+        for row, scored in answers.scores.items()
+        for found in [totals_by_row.get(row, [])]
+    }
+    unrecognised = sum(not one.is_recognised for one in gold.values())
+    share = wilson(unrecognised, len(gold))
+    own = [one.name for one in trial.stack.components if not one.gates]
+    others = [(row, one) for variant in by_kind.get(OTHER_GOLD, []) for row, (_, one) in variant.items()]
+    main = main_component(answers.scores, every, own, others=others)
+    kinds = []
+    for kind in plan.kinds:
+        found = [
+            compared(kind, one, gold, main=main, least_share=LEAST_SHARE) for one in by_kind.get(kind.name, []) if one
+        ]
+        if found:
+            kinds.append(max(found, key=_strength))
+    gold_scores = list(answers.scores.values())
+    totals = [one.total for one in gold_scores if one.total is not None]
+    has_gold = bool(answers.scores)
+    return AuditResult(
+        rows=len(plan.rows),
+        texts=trial.num_texts,
+        gold_source=trial.gold.source if trial.gold is not None and has_gold else None,
+        gold_way=answers.way.name if has_gold else None,
+        gold_text=next(iter(answers.texts.values()), None),
+        gold_total=fmean(totals) if totals else None,
+        gold_contributions=contributions_of(gold_scores),
+        gold_raw={name: _median(gold_scores, name) for name in trial.stack.names},
+        main=main,
+        num_unrecognised=unrecognised,
+        unrecognised=share.low is not None and share.low > LEAST_SHARE,
+        blind=_blind(trial.stack.names, gold_scores, [one for _, one in every]),
+        kinds=tuple(_ordered(kinds, has_gold=has_gold)),
+        left_out=left_out,
+        notes=tuple(trial.notes),
+    )
+
+
+def _attacks(trial: Trial, plan: Plan, way: Way) -> dict[str, list[dict[int, tuple[str, ScoredRow]]]]:
+    """Return kind -> variants -> row -> (text, its score)."""
+    asked = _asked(trial, way)
+    texts: list[tuple[str, int, int, str]] = []
+    for kind in plan.kinds:
+        for row, one in enumerate(asked):
+            written = list(kind.write(one))[: plan.variants]
+            texts += [(kind.name, variant, row, text) for variant, text in enumerate(written) if text is not None]
+    is_cut = {kind.name: kind.is_cut for kind in plan.kinds}
+    scored = trial.scored([(row, text) for _, _, row, text in texts], is_cut=[is_cut[name] for name, *_ in texts])
+    found: dict[str, list[dict[int, tuple[str, ScoredRow]]]] = {}
+    for (name, variant, row, text), score in zip(texts, scored, strict=True):
+        variants = found.setdefault(name, [])
+        while len(variants) <= variant:
+            variants.append({})
+        variants[variant][row] = (text, score)
+    return found
+
+
+def _asked(trial: Trial, way: Way) -> list[Asked]:
+    answers = trial.gold.answers if trial.gold is not None else [None] * len(trial.rows)
+    golds = [None if one is None else final_part(one) for one in answers]
+    known = [one for one in golds if one is not None]
+    words = [word for word, _ in Counter(word for one in known for word in one.split()).most_common(8)]
+    usual = [one for one, _ in Counter(known).most_common(3)]
+    is_tiny = trial.experiment.model.build is not None
+    looked_for = reward_words(component.score for component in trial.stack.components)
+    characters = (trial.limit_tokens or 512) * (1 if is_tiny else _CHARACTERS_A_TOKEN)
+    return [
+        Asked(
+            prompt=prompt_text(trial.rows[row].get("prompt", "")),
+            gold=gold,
+            others=_others(known, gold, row),
+            common=words,
+            most_common=usual,
+            way=way,
+            tags=trial.tags,
+            longest_characters=min(characters, _MOST_CHARACTERS),
+            reward_words=looked_for,
+        )
+        for row, gold in enumerate(golds)
+    ]
+
+
+def _blind(names: Sequence[str], gold: list[ScoredRow], attacks: list[ScoredRow]) -> tuple[str, ...]:
+    """Return the components that do not distinguish gold answers from any other text."""
+
+    def seen(rows: list[ScoredRow], name: str) -> set[float | None]:
+        return {row.rewards[name].raw for row in rows if row.rewards[name].open}
+
+    def is_blind(name: str) -> bool:
+        of_gold = seen(gold, name)
+        return len(of_gold) == 1 and of_gold == seen(attacks, name)
+
+    return tuple(name for name in names if gold and is_blind(name))
+
+
+def _strength(kind: KindResult) -> tuple[float, float]:
+    return (kind.beats + kind.ties) / kind.rows if kind.rows else 0.0, kind.margin or kind.mean_total or -math.inf
+
+
+def _ordered(kinds: list[KindResult], *, has_gold: bool) -> list[KindResult]:
+    """Return the holes first, the worst at the top; without gold answers, sort by mean total."""
+    if not has_gold:
+        return sorted(kinds, key=lambda one: -(one.mean_total if one.mean_total is not None else -math.inf))
+    return sorted(kinds, key=lambda one: (not one.is_hole, not one.is_near, *(-part for part in _strength(one))))
+
+
+def _others(known: Sequence[str], gold: str | None, row: int) -> list[str]:
+    """Return the distinct right answers of other rows, starting after this row."""
+    turned = [*known[row + 1 :], *known[: row + 1]]
+    return [one for one in dict.fromkeys(turned) if gold is None or one.casefold() != gold.casefold()]
+
+
+def prompt_text(prompt: object) -> str:
+    """Return a text prompt unchanged, or the last message of a conversation."""
+    if isinstance(prompt, list):
+        return content_text(prompt[-1]) if prompt else ""
+    return str(prompt)
+
+
+def _median(rows: Sequence[ScoredRow], name: str) -> float | None:
+    raw = [value for row in rows if (value := row.rewards[name].raw) is not None]
+    return median_low(raw) if raw else None

@@ -1,0 +1,223 @@
+"""Try every reward on an experiment's first rows and show the prompts.
+
+Does not import torch; loading a tokenizer takes `transformers` about a second. The steps are those of TRL's rollouts: a
+text is tokenised unchanged (with the tokenizer's prefix tokens), a conversation is rendered by the chat template with
+`add_generation_prompt=True` and `trainer.args.chat_template_kwargs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, cast
+
+from rlhf_cli.analysis.audit.attack import prompt_text
+from rlhf_cli.analysis.audit.audit_run import experiment_rows, unreachable
+from rlhf_cli.analysis.audit.trial import GoldAnswers, Trial, open_trial
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.formats import Row
+from rlhf_cli.errors import ModelError, Prose, UserError
+from rlhf_cli.evaluation.score_completions import policy_tokenizer
+from rlhf_cli.measure.score_bench import QUANTILES, quantiles
+from rlhf_cli.rewards.stack.scored_rows import ScoredRow
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class SeenPrompt:
+    """A prompt as decoded tokens: (text, whether it is a special token)."""
+
+    pieces: tuple[tuple[str, bool], ...]
+    tokens: int
+
+    @property
+    def text(self) -> str:
+        """Return the whole text, including special tokens."""
+        return "".join(text for text, _ in self.pieces)
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The token counts of many texts: quantile (0 is the minimum, 1 the maximum) -> tokens."""
+
+    of: str
+    count: int
+    quantiles: Mapping[float, float]
+
+
+@dataclass(frozen=True)
+class PromptsSeen:
+    """The first prompts as the model sees them, and the lengths of all prompts read."""
+
+    prompts: list[SeenPrompt]
+    lengths: list[Lengths]
+    ends_with: str
+    """The end-of-sequence token, which ends an answer."""
+
+
+def prompts_seen(
+    experiment: Experiment, prompts: Sequence[object], *, shown: int, answers: Sequence[str] = ()
+) -> PromptsSeen:
+    """Return the first `shown` prompts as tokens, and the lengths of all prompts and of the right answers.
+
+    Raise ModelError if the policy's tokenizer cannot be loaded, or if it has no chat template for conversations.
+    """
+    tokenizer = policy_tokenizer(experiment, wanted_by="a prompt as the model sees it")
+    args = experiment.trainer.trl_args
+    settings = trl_args.setting(trl_args.trainer(experiment.trainer.trl), args, "chat_template_kwargs")
+    ids = _encoded(tokenizer, prompts, settings if isinstance(settings, Mapping) else {})
+    lengths = [_lengths("prompts", [len(one) for one in ids])]
+    if answers:
+        counted = tokenizer(list(answers), add_special_tokens=False, verbose=False)["input_ids"]
+        lengths.append(_lengths("right answers", [len(one) for one in counted]))
+    return PromptsSeen([_prompt_seen(tokenizer, one) for one in ids[:shown]], lengths, str(tokenizer.eos_token))
+
+
+def _encoded(
+    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[object], settings: Mapping[str, object]
+) -> list[list[int]]:
+    if isinstance(prompts[0], str):
+        return [list(ids) for ids in tokenizer(list(prompts), verbose=False)["input_ids"]]
+    if tokenizer.chat_template is None:
+        raise ModelError(
+            "the model has no chat template, and the rows are conversations",
+            where="model.path",
+            got=str(tokenizer.name_or_path),
+            hint=Prose(
+                "plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"
+            ),
+        )
+    render: Callable[..., object] = tokenizer.apply_chat_template  # its return type depends on the arguments
+    asked = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **settings}
+    try:
+        rendered = cast("Mapping[str, list[list[int]]]", render(list(prompts), **asked))
+    except Exception as error:  # a template can raise anything: jinja2's errors, ValueError
+        if isinstance(error, UserError):
+            raise
+        raise ModelError(
+            "the chat template does not take these conversations",
+            where="model.path",
+            got=f"{type(error).__name__}: {error}",
+            expected=f"roles and contents that {tokenizer.name_or_path} knows",
+        ) from error
+    return [list(ids) for ids in rendered["input_ids"]]
+
+
+def _prompt_seen(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> SeenPrompt:
+    """Return the tokens as text; decode consecutive ordinary tokens together, because a character may span several."""
+    special = set(tokenizer.all_special_ids)
+    pieces: list[tuple[str, bool]] = []
+    run: list[int] = []
+    for token in [*ids, None]:
+        if token is not None and token not in special:
+            run.append(token)
+            continue
+        if run:
+            pieces.append((str(tokenizer.decode(run)), False))
+            run = []
+        if token is not None:
+            pieces.append((str(tokenizer.decode([token])), True))
+    return SeenPrompt(tuple(pieces), len(ids))
+
+
+def _lengths(of: str, counts: list[int]) -> Lengths:
+    return Lengths(of, len(counts), dict(zip(QUANTILES, quantiles(counts), strict=True)))
+
+
+_ROWS_FOR_LENGTHS = 1000
+
+
+@dataclass(frozen=True)
+class TriedAnswer:
+    """An answer that was scored: its kind (`gold`, `empty`, `echo`), its text, its rewards.
+
+    `raw` maps reward -> score, or None; `errors` maps reward -> the error it raised.
+    """
+
+    kind: str
+    text: str
+    total: float | None
+    raw: Mapping[str, float | None]
+    errors: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TriedRows:
+    """The first rows of an experiment: prompts as the model sees them, and the rewards of some answers.
+
+    `answers` are by row. If the policy's tokenizer is not available, `seen` is None and `why_not_seen` is the reason.
+    `gold_source` and `gold_way` are the column and format of the right answers, or None.
+    """
+
+    seen: PromptsSeen | None
+    why_not_seen: str | None
+    prompts: list[str]
+    gold_source: str | None
+    gold_way: str | None
+    answers: list[list[TriedAnswer]]
+    left_out: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """Return the object that `rlhf check --rows N --json` has under `rows`."""
+        content = asdict(self)
+        if self.seen is not None:
+            content["seen"]["prompts"] = [{"text": one.text, "tokens": one.tokens} for one in self.seen.prompts]
+            for one in content["seen"]["lengths"]:
+                one["quantiles"] = {f"{share:g}": tokens for share, tokens in one["quantiles"].items()}
+        return content
+
+
+def try_rows(experiment: Experiment, count: int) -> TriedRows:
+    """Score the first `count` rows. Raise DataError if there are no rows.
+
+    A missing tokenizer is reported with the other results, because it depends on this machine.
+    """
+    rows = experiment_rows(experiment, max(count, _ROWS_FOR_LENGTHS))
+    prompts = [prompt_text(row["prompt"]) for row in rows[:count]]
+    left_out = unreachable(experiment)
+    if len(left_out) == len(experiment.rewards):
+        seen, why = _seen(experiment, rows, count, [])
+        return TriedRows(seen, why, prompts, None, None, [], left_out, ())
+    with open_trial(experiment, rows, left_out=left_out, gold=None) as trial:
+        golds = [answer for answer in trial.gold.answers if answer is not None] if trial.gold is not None else []
+        seen, why = _seen(experiment, rows, count, golds)
+        gold = trial.gold_answers(is_costly=True, first=count)
+        answers = _tried(trial, gold, prompts)
+        source, way = (trial.gold.source, gold.way.name) if trial.gold is not None and gold.texts else (None, None)
+        return TriedRows(seen, why, prompts, source, way, answers, left_out, tuple(trial.notes))
+
+
+def _seen(
+    experiment: Experiment, rows: list[Row], count: int, golds: list[str]
+) -> tuple[PromptsSeen | None, str | None]:
+    try:
+        return prompts_seen(experiment, [row["prompt"] for row in rows], shown=count, answers=golds), None
+    except ModelError as error:
+        return None, str(error)
+
+
+def _tried(trial: Trial, gold: GoldAnswers, prompts: list[str]) -> list[list[TriedAnswer]]:
+    texts: list[tuple[str, int, str]] = []
+    for row, prompt in enumerate(prompts):
+        if row in gold.texts:
+            texts.append(("gold", row, gold.texts[row]))
+        texts += [("empty", row, ""), ("echo", row, prompt)]
+    scores = trial.scored([(row, text) for _, row, text in texts])
+    answers: list[list[TriedAnswer]] = [[] for _ in prompts]
+    for (kind, row, text), scored in zip(texts, scores, strict=True):
+        answers[row].append(_answer(kind, text, scored))
+    return answers
+
+
+def _answer(kind: str, text: str, scored: ScoredRow) -> TriedAnswer:
+    return TriedAnswer(
+        kind=kind,
+        text=text,
+        total=scored.total,
+        raw={name: one.raw for name, one in scored.rewards.items()},
+        errors={name: one.error for name, one in scored.rewards.items() if one.error is not None},
+    )

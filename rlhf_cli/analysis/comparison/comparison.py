@@ -1,0 +1,397 @@
+"""Compare runs: read them, group them, estimate, judge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
+from rlhf_cli.analysis.comparison.measures import COMPONENT, LEARNT, TOTALS, Measure, asked_measure, default_measures
+from rlhf_cli.analysis.comparison.metric_columns import Window
+from rlhf_cli.analysis.comparison.settings import (
+    ENOUGH_FOR_BOOTSTRAP,
+    IQM,
+    MEAN,
+    Grouped,
+    Setting,
+    conditions_apart,
+    group_over_seeds,
+    why_not_one_of,
+    why_unfair,
+)
+from rlhf_cli.analysis.comparison.settings import estimate as estimate_over
+from rlhf_cli.analysis.comparison.verdicts import Verdict, verdicts_on
+from rlhf_cli.analysis.comparison.what_differs import Axis, differences, is_seed
+from rlhf_cli.errors import UserError
+from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.text.suggest import nearest
+
+_MAKES_THE_TOTAL = ("rewards.", "primary", "aggregate", "truncation.")
+_MAKES_THE_SCORE = ("fn", "model", "args", "offset", "clip", "gate", "with_eos", "max_length", "on_error")
+
+
+def why_no_total(runs: Sequence[LoggedRun]) -> str | None:
+    """Return why the totals of these runs are not comparable, or None if they are the same sum.
+
+    A total depends on its weights: with other weights the same answers have another total.
+    """
+    different = [key for key in differences(runs) if key.startswith(_MAKES_THE_TOTAL) and not is_seed(key)]
+    if not different:
+        return None
+    weights = [key for key in different if key.split(".")[-1] == "weight" or ".weight." in key]
+    shown = ", ".join((weights or different)[:3]) + (" and more" if len(weights or different) > 3 else "")
+    verb = "differs" if len(weights or different) == 1 else "differ"
+    return f"no total: {shown} {verb}, so the same answers would have other totals"
+
+
+def other_scores(runs: Sequence[LoggedRun]) -> list[str]:
+    """Return one sentence per component whose score is defined differently between runs: other code or arguments."""
+    said = []
+    different = differences(runs)
+    for name in reward_names(runs):
+        prefix = f"rewards.{name}."
+        keys = [key for key in different if key.startswith(prefix) and key.split(".")[2] in _MAKES_THE_SCORE]
+        if keys and all(name in run.weights for run in runs):
+            said.append(f"{name} is not the same reward in all runs: {', '.join(keys[:3])} differs")
+    return said
+
+
+def parse_weights(text: str, runs: Sequence[LoggedRun]) -> dict[str, float]:
+    """Return reward -> weight of `a=1,b=0.2`. Raise UserError for an unknown reward or an invalid number."""
+    names = reward_names(runs)
+    weights: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if name not in names:
+            raise UserError(
+                "no run has such a reward",
+                where="--weights",
+                got=name or text,
+                expected=", ".join(names) or "runs that have rewards",
+                hint=nearest(name, names) or f"--weights {','.join(f'{name}=1' for name in names)}",
+            )
+        try:
+            weights[name] = float(value)
+        except ValueError:
+            raise UserError(
+                "a weight is a number", where=f"--weights {name}", got=value if equals else part, hint=f"{name}=1"
+            ) from None
+    return weights
+
+
+def in_words(weights: Mapping[str, float]) -> str:
+    """Return the sum that the weights define: `1 correct + 0.2 brevity`."""
+    terms = " ".join(f"{'-' if weight < 0 else '+'} {abs(weight):g} {name}" for name, weight in weights.items())
+    return terms.removeprefix("+ ")
+
+
+def lacking(weights: Mapping[str, float], runs: Sequence[LoggedRun]) -> list[str]:
+    """Return one sentence per run that lacks a weighted component and so has no total."""
+    said = []
+    for run in runs:
+        missing = [name for name in weights if f"rewards/{name}/mean" not in run.metrics]
+        if missing:
+            said.append(f"{run.name} has logged no {', '.join(missing)}: without a total")
+    return said
+
+
+MOST_MEASURES = 3
+
+
+@dataclass(frozen=True)
+class Front:
+    """Settings by their means over seeds. `by` lists the measures, `means` maps setting -> one number per measure.
+
+    `best` are on the front. `dominated` maps each other setting -> one on the front that is at least as good in all
+    measures and better in one. `unplaced` maps a setting -> the measures that it lacks.
+    """
+
+    by: tuple[str, ...]
+    means: Mapping[str, tuple[float, ...]]
+    best: tuple[str, ...]
+    dominated: Mapping[str, str]
+    unplaced: Mapping[str, tuple[str, ...]]
+
+
+def pareto_front(by: Sequence[str], signs: Sequence[int], means: Mapping[str, Sequence[float]]) -> Front:
+    """Return the front; `signs` are 1 if more is better, -1 if less is. Equal settings do not dominate each other."""
+    unplaced = {
+        name: tuple(label for label, value in zip(by, values, strict=True) if not math.isfinite(value))
+        for name, values in means.items()
+        if not all(map(math.isfinite, values))
+    }
+    signed = {
+        name: tuple(sign * value for sign, value in zip(signs, values, strict=True))
+        for name, values in means.items()
+        if name not in unplaced
+    }
+    best = tuple(name for name in signed if not any(_dominates(other, signed[name]) for other in signed.values()))
+    dominated = {
+        name: next(one for one in best if _dominates(signed[one], values))
+        for name, values in signed.items()
+        if name not in best
+    }
+    return Front(tuple(by), {name: tuple(values) for name, values in means.items()}, best, dominated, unplaced)
+
+
+def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    return one != other and all(a >= b for a, b in zip(one, other, strict=True))
+
+
+MOST_VALUES = 12
+"""Up to this many values of a key are compared pairwise by default: 66 differences per component."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of a comparison; empty or None means a default derived from the runs.
+
+    `on` are the metrics of the verdict, `by` the key whose values it compares, `baseline` the value to compare the
+    others with. `weights` is `a=1,b=0.2`. `metrics` replaces the measures shown, `front` the components of the Pareto
+    front. A minus before a metric means that less is better.
+    """
+
+    on: tuple[str, ...] = ()
+    by: str | None = None
+    baseline: str | None = None
+    window: Window = field(default_factory=Window)
+    weights: str | None = None
+    estimator: str = MEAN
+    metrics: tuple[str, ...] = ()
+    front: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side. `values` maps label of a measure -> name of a run -> number (NaN if missing).
+
+    `estimates` maps name of a setting -> label -> estimate over its seeds. `no_total` is the reason why there is no
+    total, or None if there is one or no run has rewards. `no_verdict` is the reason why there is no verdict although
+    settings differ; `verdicts` is then empty. `notes` are sentences for the reader: runs that do not count, NaN.
+    """
+
+    asked: Asked
+    grouped: Grouped
+    measures: list[Measure]
+    values: Mapping[str, Mapping[str, float]]
+    estimates: Mapping[str, Mapping[str, Estimate]]
+    no_total: str | None
+    weights: Mapping[str, float] | None
+    verdicts: list[Verdict]
+    no_verdict: str | None
+    front: Front | None
+    notes: list[str]
+
+    @property
+    def runs(self) -> list[LoggedRun]:
+        """Return all runs, also those that do not count."""
+        return self.grouped.runs
+
+    @property
+    def comparisons(self) -> int:
+        """Return the number of differences in the family."""
+        return sum(len(verdict.differences) for verdict in self.verdicts)
+
+
+def compare(runs: Sequence[LoggedRun], asked: Asked | None = None, *, all_names: Sequence[str] = ()) -> Comparison:
+    """Compare runs that were read together. `all_names` are logged metrics that were not read, for suggestions.
+
+    Raise UserError for a metric, key, value or weight that no run has.
+    """
+    asked = asked or Asked()
+    grouped = group_over_seeds(runs)
+    has_rewards = any(run.weights for run in runs)
+    no_total = why_no_total(runs) if has_rewards else None
+    weights = parse_weights(asked.weights, runs) if asked.weights else None
+    measures = default_measures(runs, no_total=no_total, weights=weights)
+    if asked.metrics:
+        measures = [asked_measure(word, runs, where="--metrics", all_names=all_names) for word in asked.metrics]
+    judged = [_judged(word, measures, runs, all_names) for word in asked.on]
+    measures += [one for one in judged if one.label not in {measure.label for measure in measures}]
+    if no_total is not None and any(one.kind == TOTALS and one.weights is None for one in measures):
+        grouped.notes.append(f"{no_total}; it is shown because it was asked for")
+    values = {one.label: {run.name: one.of(run, asked.window, grouped.up_to) for run in runs} for one in measures}
+    estimates = {
+        setting.name: {
+            one.label: estimate_over([values[one.label][run.name] for run in setting.runs], asked.estimator)
+            for one in measures
+        }
+        for setting in grouped.settings
+    }
+    axis = _axis(grouped, asked)
+    baseline = _baseline(axis, asked.baseline)
+    if not judged:
+        judged = [one for one in measures if one.kind == COMPONENT or one.weights is not None]
+        judged = judged or [one for one in measures if one.kind == LEARNT][:1] if not asked.metrics else measures
+    unfair = why_unfair(grouped, axis, baseline) if axis is not None else None
+    no_verdict = unfair or _why_no_verdict(asked, axis, grouped)
+    verdicts: list[Verdict] = []
+    if axis is not None and no_verdict is None:
+        verdicts = verdicts_on(judged, grouped, values, axis, baseline=baseline, estimator=asked.estimator)
+    apart = conditions_apart(grouped)
+    is_fair = (unfair is None and not apart) or bool(asked.front)
+    front = _front(asked, measures, runs, estimates, all_names) if is_fair else None
+    notes = [*grouped.notes, *_notes(grouped, measures, values), *(lacking(weights, runs) if weights else [])]
+    if apart and unfair is None:
+        notes.append(f"no front: settings differ in {', '.join(apart)}, and not each was run under all of these")
+    if asked.estimator == IQM and any(len(setting.by_seed) < ENOUGH_FOR_BOOTSTRAP for setting in grouped.settings):
+        notes.append(f"with fewer than {ENOUGH_FOR_BOOTSTRAP} seeds the bootstrap's intervals are too narrow")
+    return Comparison(
+        asked, grouped, measures, values, estimates, no_total, weights, verdicts, no_verdict, front, notes
+    )
+
+
+def in_common(comparison: Comparison) -> list[str]:
+    """Return the labels of the measures that at least two runs have."""
+    return [
+        label
+        for label, numbers in comparison.values.items()
+        if sum(math.isfinite(number) for number in numbers.values()) > 1
+    ]
+
+
+def total_in_words(comparison: Comparison) -> str | None:
+    """Return how the total is defined or why there is none; None if no run has rewards."""
+    if comparison.weights is not None:
+        return f"total by --weights: {in_words(comparison.weights)}, of the raw means of all runs"
+    if comparison.no_total is not None:
+        names = [measure.label for measure in comparison.measures if measure.kind == COMPONENT]
+        example = ",".join(f"{name}=1" for name in names[:3])
+        return f"{comparison.no_total}; --weights {example} makes one for all" if names else comparison.no_total
+    return None
+
+
+def _judged(word: str, measures: Sequence[Measure], runs: Sequence[LoggedRun], all_names: Sequence[str]) -> Measure:
+    """Return the measure of a word of `--on`; with --weights, `total` is the weighted total."""
+    weighted = next((measure for measure in measures if measure.weights is not None), None)
+    if word == "total" and weighted is not None:
+        return weighted
+    return asked_measure(word, runs, where="--on", all_names=all_names)
+
+
+def _axis(grouped: Grouped, asked: Asked) -> Axis | None:
+    """Return the key to compare: the `--by` key, else the only one that differs."""
+    if asked.by is None:
+        if len(grouped.axes) == 1:
+            return grouped.axes[0]
+        if not (asked.on or asked.baseline is not None):
+            return None
+        shorts = [axis.short for axis in grouped.axes]
+        raise UserError(
+            "several keys differ, and a verdict is about one" if shorts else "the runs differ in nothing but seeds",
+            where="--on" if asked.on else "--baseline",
+            got=", ".join(shorts) or "no key that differs",
+            expected="--by KEY" if shorts else "runs of two settings or more",
+            hint=f"--by {shorts[0]}" if shorts else None,
+        )
+    for axis in grouped.axes:
+        keys = (axis.short, axis.key, *axis.others)
+        if any(key == asked.by or key.endswith(f".{asked.by}") for key in keys):
+            return axis
+    names = [axis.short for axis in grouped.axes]
+    raise UserError(
+        "a seed is what a verdict is over, not about"
+        if any(asked.by in (axis.short, axis.key) for axis in grouped.seeds)
+        else "the runs do not differ in such a key",
+        where="--by",
+        got=asked.by,
+        expected=", ".join(names) or "runs of two settings or more",
+        hint=nearest(asked.by, names) or (f"--by {names[0]}" if names else None),
+    )
+
+
+def _why_no_verdict(asked: Asked, axis: Axis | None, grouped: Grouped) -> str | None:
+    """Return why there is no verdict by default. An explicit request always gets one, otherwise it needs several seeds
+    and few values.
+    """
+    if asked.on or asked.by is not None or asked.baseline is not None or not grouped.axes:
+        return None
+    if all(len(setting.by_seed) < 2 for setting in grouped.settings):
+        return "no verdict: one seed a setting, so an interval is impossible, not zero; seed=0,1,2,3,4 would give one"
+    if axis is None:
+        return why_not_one_of(grouped)
+    if (num_values := len(set(axis.texts))) > MOST_VALUES:
+        return f"no verdict: {num_values} values of {axis.short}, each against each, are too many; try --baseline VALUE"
+    return None
+
+
+def _baseline(axis: Axis | None, typed: str | None) -> str | None:
+    if axis is None or typed is None:
+        return None
+    for text in axis.texts:
+        if text == typed or _number(text) == _number(typed) is not None:
+            return text
+    values = list(dict.fromkeys(axis.texts))
+    raise UserError(
+        f"no run has this value of {axis.short}",
+        where="--baseline",
+        got=typed,
+        expected=", ".join(values),
+        hint=nearest(typed, values) or f"--baseline {values[0]}",
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _front(
+    asked: Asked,
+    measures: Sequence[Measure],
+    runs: Sequence[LoggedRun],
+    estimates: Mapping[str, Mapping[str, Estimate]],
+    all_names: Sequence[str],
+) -> Front | None:
+    """Return the front over `--front`, else over the first components."""
+    by = [asked_measure(word, runs, where="--front", all_names=all_names) for word in asked.front]
+    if by and not 2 <= len(by) <= MOST_MEASURES:
+        raise UserError(
+            "a front is over two or three measures", where="--front", got=",".join(asked.front), hint="--front a,b"
+        )
+    known = {measure.label: measure for measure in measures}
+    if lost := [one.label for one in by if one.label not in known]:
+        raise UserError("a front is over what is shown", where="--front", got=", ".join(lost), hint="--metrics ...")
+    by = by or [measure for measure in measures if measure.kind == COMPONENT][:MOST_MEASURES]
+    if len(by) < 2 or len(estimates) < 2:
+        return None
+    means = {
+        name: [math.nan if (mean := of[one.label].mean) is None else mean for one in by]
+        for name, of in estimates.items()
+    }
+    return pareto_front([one.label for one in by], [one.sign or 1 for one in by], means)
+
+
+def _lacks(setting: Setting, numbers: Mapping[str, float], nulls: Sequence[str]) -> list[str]:
+    """Return the runs without a measure that another seed of the same setting has."""
+    lost = [run.name for run in setting.runs if not math.isfinite(numbers[run.name]) and run.name not in nulls]
+    return lost if len(lost) < len(setting.runs) else []
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _notes(grouped: Grouped, measures: Sequence[Measure], values: Mapping[str, Mapping[str, float]]) -> list[str]:
+    notes = []
+    trainers = list(dict.fromkeys(run.trainer for run in grouped.runs))
+    if len(trainers) > 1:
+        notes.append(f"runs of different trainers ({', '.join(trainers)}): compared by what they have in common")
+    by_reason: dict[str, list[str]] = {}
+    for name, why in (pair for one in grouped.settings for pair in one.left_out.items()):
+        by_reason.setdefault(why, []).append(name)
+    notes += [
+        f"{_few(names)} {'does' if len(names) == 1 else 'do'} not count: {why}" for why, names in by_reason.items()
+    ]
+    notes += other_scores(grouped.runs)
+    counted = [run for setting in grouped.settings for run in setting.runs]
+    for measure in (one for one in measures if one.weights is None):
+        numbers = values[measure.label]
+        nulls = [run.name for run in counted if measure.metric in run.metrics and not math.isfinite(numbers[run.name])]
+        missing = [name for setting in grouped.settings for name in _lacks(setting, numbers, nulls)]
+        without = {"null or NaN": nulls, "missing": missing}
+        notes += [f"{measure.label} is {why} in {_few(lost)}" for why, lost in without.items() if lost]
+    return notes

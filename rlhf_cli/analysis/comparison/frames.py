@@ -1,0 +1,235 @@
+"""Give runs and their metrics as pandas frames, from folders or from wandb."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, read_runs, weights_of
+from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Wanted, columns_of
+from rlhf_cli.analysis.comparison.what_differs import differences
+from rlhf_cli.errors import Prose, RlhfError, RunError
+from rlhf_cli.runs.metrics_file import Event
+from rlhf_cli.runs.run_folder import RunFolder, runs_in
+from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, RUNNING
+from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.text.suggest import nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PREFIX = "wandb:"
+_TIMEOUT_S = 30
+_STATES = {"finished": FINISHED, "failed": FAILED, "crashed": KILLED, "killed": KILLED, "running": RUNNING}
+_TRAINING = ("seed", "trainer", "model", "data", "rewards", "primary", "aggregate", "critic", "kl", "reward_model")
+_SECTIONS = frozenset((*_TRAINING, "truncation", "guards", "launch", "track", "run"))
+"""Our sections; wandb's configuration may also contain TRL's arguments."""
+_STEPS = ("step", "train/global_step", "global_step", "_step")
+
+
+class WandbRun(Protocol):
+    """The part of a `wandb.Api().runs(...)` run that we read."""
+
+    name: str
+    id: str
+    state: str
+    config: JsonTree
+
+    def scan_history(self) -> Iterable[Mapping[str, object]]:
+        """Yield every logged row, a mapping of metric -> value."""
+
+
+class WandbApi(Protocol):
+    """The part of `wandb.Api()` that we call."""
+
+    def runs(self, path: str, filters: dict[str, object] | None = None) -> Iterable[WandbRun]:
+        """Return the runs of a project that match the filters."""
+
+
+def is_wandb(word: str) -> bool:
+    """Return whether the argument is `wandb:...`."""
+    return word.startswith(PREFIX)
+
+
+def read_wandb(word: str, *, wanted: Wanted | None = None, api: WandbApi | None = None) -> list[LoggedRun]:
+    """Return the runs of a project, or of one group if the word has three parts; not yet named by differences.
+
+    Raise RunError if the word has not two or three parts, if wandb is unreachable, or if it has no such runs.
+    """
+    parts = word.removeprefix(PREFIX).strip("/").split("/")
+    if len(parts) < 2 or not all(parts):
+        raise RunError(
+            "these are no runs of wandb's",
+            got=word,
+            expected="wandb:entity/project or wandb:entity/project/group",
+            hint="rlhf compare wandb:my-team/rlhf/quickstart/20260131-101500",
+        )
+    path, group = "/".join(parts[:2]), "/".join(parts[2:])
+    try:
+        api = api or _api()
+        found = list(api.runs(path, filters={"group": group} if group else None))
+        # Beside those that train a group holds what was logged about it, such as a report.
+        runs = [_logged(run, path, wanted) for run in found if "trainer" in run.config]
+    except RunError:
+        raise
+    except Exception as error:  # wandb raises its own, those of requests and plain ValueErrors
+        raise RunError(
+            "wandb cannot be asked",
+            where=word,
+            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            expected="a login (`wandb login`, or WANDB_API_KEY), a network, and a project that you may read",
+            hint=Prose("rlhf compare runs/...: run folders hold the same metrics, and need no network"),
+        ) from error
+    if not runs:
+        hint = f"rlhf compare wandb:{path}" if group else None
+        raise RunError("wandb has no such runs", got=word, hint=hint)
+    return runs
+
+
+def _api() -> WandbApi:
+    import wandb
+
+    api: WandbApi = wandb.Api(timeout=_TIMEOUT_S)
+    return api
+
+
+def _logged(run: WandbRun, path: str, wanted: Wanted | None) -> LoggedRun:
+    config = {key: value for key, value in run.config.items() if key in _SECTIONS}
+    metrics = columns_of(list(_events(run.scan_history())), wanted)
+    max_steps = section(section(config, "trainer"), "args").get("max_steps")
+    return LoggedRun(
+        name=run.name,
+        place=f"{PREFIX}{path}/{run.id}",
+        folder=None,
+        state=_STATES.get(run.state, run.state),
+        step=metrics.last_step,
+        max_steps=max_steps if isinstance(max_steps, int) else None,
+        reason=None,
+        settings=dict(flat(config)),
+        choices={},
+        weights=weights_of(config),
+        trainer=str(section(config, "trainer").get("name", "?")),
+        metrics=metrics,
+    )
+
+
+def _events(rows: Iterable[Mapping[str, object]]) -> Iterator[Event]:
+    """Yield log events with the names of metrics.jsonl, without the `train/` and `eval/` of transformers' callback."""
+    for row in rows:
+        step = next((value for name in _STEPS if isinstance(value := row.get(name), int | float)), None)
+        if step is not None:
+            named = {_plain(key): value for key, value in row.items() if key[0] != "_" and key not in _STEPS}
+            yield {**{key: value for key, value in named.items() if value is not None}, "step": int(step)}
+
+
+def _plain(key: str) -> str:
+    if key.startswith("eval/"):
+        return "eval_" + key.removeprefix("eval/")
+    return key.removeprefix("train/")
+
+
+_SHOWN = 12
+
+Place = str | os.PathLike[str]
+"""A run folder, a sweep, a folder of runs, or `wandb:entity/project[/group]`."""
+
+
+@dataclass(frozen=True)
+class LoadedRuns:
+    """Runs that were read together.
+
+    `runs` has one row per run, indexed by its name (the differences: `weight=0.5,seed=2`), with the columns `place`,
+    `state`, `step`, `max_steps`, `trainer`, and one for each configuration key that differs, under its full name.
+    `metrics` has one row per run, step and log event, indexed by `run` and `step`, and one float column per metric, NaN
+    if the event lacks it or logged null. `problems` are the errors for folders that could not be read.
+    """
+
+    runs: pd.DataFrame
+    metrics: pd.DataFrame
+    problems: tuple[RlhfError, ...]
+    logged: tuple[LoggedRun, ...]
+
+    def compare(self, asked: Asked | None = None) -> Comparison:
+        """Return the result of `rlhf compare` for these runs."""
+        return compare(self.logged, asked)
+
+
+def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRuns:
+    """Read the runs in these places into frames; `metrics` are the names to read, None for all.
+
+    Raise RunError for a place without runs. A run that cannot be read is added to the problems. A metric that no run
+    has is added too, with a warning.
+    """
+    import pandas as pd
+
+    folders: dict[RunFolder, None] = {}
+    elsewhere: list[LoggedRun] = []
+    wanted = None if metrics is None else frozenset(metrics).__contains__
+    for place in places or ("runs",):
+        if is_wandb(str(place)):
+            elsewhere += read_wandb(str(place), wanted=wanted)
+        else:
+            folders.update(dict.fromkeys(runs_in(Path(place).expanduser())))
+    runs, problems = read_runs(folders, wanted=wanted)
+    runs = named([*runs, *elsewhere])
+    for missing in _logged_by_none(metrics or (), runs, folders):
+        warnings.warn(str(missing), stacklevel=3)
+        problems = [*problems, missing]
+    keys = differences(runs) if runs else []
+    rows = [
+        {
+            "run": run.name,
+            "place": run.place,
+            "state": run.state,
+            "step": run.step,
+            "max_steps": run.max_steps,
+            "trainer": run.trainer,
+            **{key: run.settings.get(key) for key in keys},
+        }
+        for run in runs
+    ]
+    columns = ["run", "place", "state", "step", "max_steps", "trainer", *keys]
+    frames = [_of_run(run.metrics).assign(run=run.name) for run in runs if len(run.metrics)]
+    if frames:
+        of_metrics = pd.concat(frames).set_index("run", append=True).swaplevel()
+    else:
+        of_metrics = pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []], names=["run", "step"]))
+    return LoadedRuns(pd.DataFrame(rows, columns=columns).set_index("run"), of_metrics, tuple(problems), tuple(runs))
+
+
+def _logged_by_none(
+    metrics: Sequence[str], runs: Sequence[LoggedRun], folders: Iterable[RunFolder]
+) -> Iterator[RunError]:
+    """Yield an error for every requested metric that no run has, with the most similar existing name."""
+    absent = [name for name in metrics if all(name not in run.metrics for run in runs)]
+    if not absent or not runs:
+        return
+    everything, _ = read_runs(folders, wanted=None)
+    names = list(dict.fromkeys(name for run in everything for name in run.metrics))
+    for name in absent:
+        yield RunError(
+            f"no run logs the metric {name!r}",
+            got=f"metrics={list(metrics)}",
+            expected=f"some of {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}" if names else None,
+            hint=nearest(name, names),
+        )
+
+
+def _of_run(metrics: MetricColumns) -> pd.DataFrame:
+    """Combine the series of one run by step; the n-th event of a step with several events is the n-th row."""
+    import pandas as pd
+
+    columns = []
+    for name, series in metrics.items():
+        _, first, which = np.unique(series.steps, return_index=True, return_inverse=True)
+        nth = np.arange(len(series)) - first[which]
+        index = pd.MultiIndex.from_arrays([series.steps, nth], names=["step", "nth"])
+        columns.append(pd.Series(series.values, index=index, name=name))
+    return pd.concat(columns, axis=1).sort_index().droplevel("nth")

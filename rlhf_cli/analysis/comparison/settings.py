@@ -1,0 +1,312 @@
+"""Group runs that differ only in their seed, estimate what a setting is worth, and say what forbids a verdict.
+
+The interquartile mean and its stratified bootstrap follow Agarwal et al., Deep Reinforcement Learning at the Edge of
+the Statistical Precipice (arXiv 2108.13264), section 4.3: runs are drawn with replacement within each stratum, and the
+interval is the percentile one. The random numbers are the same in every call.
+
+A difference between runs of 12 and of 25 steps is no evidence about a weight that also changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun
+from rlhf_cli.analysis.comparison.what_differs import (
+    BATCH,
+    DATA,
+    MODEL,
+    STEPS,
+    Axis,
+    axes,
+    condition_of,
+    is_seed,
+    value_text,
+)
+from rlhf_cli.errors import in_one_line
+from rlhf_cli.numerics.intervals import LEVEL, Estimate, student
+from rlhf_cli.runs.run_status import told_state
+from rlhf_cli.text.json_values import section
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Runs that differ only in seeds.
+
+    `name` shows the difference from other settings (`weight=0.5`), `values` maps the axis' key -> its value as text.
+    `by_seed` maps seed -> the run that counts; `left_out` maps the other runs -> the reason, in words.
+    """
+
+    name: str
+    values: Mapping[str, str]
+    by_seed: Mapping[str, LoggedRun]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> list[LoggedRun]:
+        """Return the runs that count, in the order of their seeds."""
+        return list(self.by_seed.values())
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """All runs as settings. `axes` are the differences between settings, `seeds` the seed keys that differ.
+
+    `runs` are all grouped runs. `up_to` is the last step of the curves to compare: the last step that all runs reached
+    if no run has finished, else None.
+    """
+
+    settings: list[Setting]
+    axes: list[Axis]
+    seeds: list[Axis]
+    runs: list[LoggedRun]
+    up_to: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def keys(self) -> dict[str, tuple[str, ...]]:
+        """Return every key that differs -> its value in each run, as text."""
+        found: dict[str, tuple[str, ...]] = {}
+        for axis in [*self.axes, *self.seeds]:
+            found |= {axis.key: axis.texts, **axis.others}
+        return found
+
+
+def group_over_seeds(runs: Sequence[LoggedRun]) -> Grouped:
+    """Return the runs as settings, in the order of their values.
+
+    If any run has finished, only finished runs count, because a run that stopped at step 12 of 120 would lower its
+    setting's mean. Otherwise all runs with log events count, up to the last step that all of them reached.
+    """
+    found = axes(runs) if len(runs) > 1 else []
+    of_settings, of_seeds = [axis for axis in found if not axis.is_seed], [axis for axis in found if axis.is_seed]
+    has_finished = any(run.is_finished for run in runs)
+    logged = [run for run in runs if run.metrics.num_events]
+    up_to = None if has_finished or not logged else min(run.metrics.last_step for run in logged)
+    places: dict[tuple[str, ...], list[int]] = {}
+    for place in range(len(runs)):
+        places.setdefault(tuple(axis.texts[place] for axis in of_settings), []).append(place)
+    settings = []
+    for texts, members in sorted(places.items(), key=lambda one: [number_or_text(text) for text in one[0]]):
+        by_seed: dict[str, LoggedRun] = {}
+        left_out: dict[str, str] = {}
+        for place in sorted(members, key=lambda place: [number_or_text(axis.texts[place]) for axis in of_seeds]):
+            run = runs[place]
+            seed = "/".join(axis.texts[place] for axis in of_seeds) or _own_seed(run)
+            if why := _why_left_out(run, has_finished):
+                left_out[run.name] = why
+            elif seed in by_seed:
+                left_out[run.name] = f"the same settings and seed as {by_seed[seed].name}, which counts"
+            else:
+                by_seed[seed] = run
+        name = ",".join(f"{axis.short}={text}" for axis, text in zip(of_settings, texts, strict=True))
+        values = {axis.key: text for axis, text in zip(of_settings, texts, strict=True)}
+        settings.append(Setting(name or "all runs", values, by_seed, left_out))
+    notes = []
+    if up_to is not None:
+        notes.append(f"no run has finished: compared up to step {up_to}, the last that all of them have reached")
+    return Grouped(settings, of_settings, of_seeds, list(runs), up_to, notes)
+
+
+def _why_left_out(run: LoggedRun, has_finished: bool) -> str | None:
+    if not run.metrics.num_events:
+        return _end(run, ", nothing was logged")
+    if has_finished and not run.is_finished:
+        of = f" of {run.max_steps}" if run.max_steps is not None else ""
+        return _end(run, f" at step {run.step}{of}")
+    return None
+
+
+def _end(run: LoggedRun, at: str = "") -> str:
+    """Return how a run ended in one line; `rlhf why` shows the rest."""
+    told, reason = told_state(run.state, run.reason), in_one_line(run.reason or "")
+    return told + at + (f": {reason}" if reason and told == run.state else "")
+
+
+def _own_seed(run: LoggedRun) -> str:
+    return str(run.settings.get("seed", "-"))
+
+
+def number_or_text(text: str) -> tuple[int, float, str]:
+    """Return a sort key for values: numbers by size, before words."""
+    try:
+        return 0, float(text), text
+    except ValueError:
+        return 1, 0.0, text
+
+
+MEAN, IQM = "mean", "iqm"
+ESTIMATORS = (MEAN, IQM)
+ENOUGH_FOR_BOOTSTRAP = 10
+"""Below this many seeds, the coverage of the percentile bootstrap is clearly too low: scripts/bench/verdicts.py."""
+
+_TRIMMED = 0.25
+_DRAWS = 5000
+
+
+def estimate(values: Sequence[float], estimator: str = MEAN) -> Estimate:
+    """Return the estimate over seeds, ignoring values that are not finite.
+
+    One seed has no interval, because its variance is unknown. Equal values have no interval either: three identical
+    seeds are not certainty.
+    """
+    kept = [value for value in values if math.isfinite(value)]
+    if estimator == IQM:
+        return interquartile([kept]) if kept else Estimate(None, None, None, 0)
+    found = student(kept)
+    if kept and min(kept) == max(kept):
+        return Estimate(kept[0], None, None, len(kept))
+    return found
+
+
+def interquartile(strata: Sequence[Sequence[float]], *, draws: int = _DRAWS, seed: int = 0) -> Estimate:
+    """Return the mean of the middle half of all values, with a bootstrap that draws seeds within each stratum."""
+    arrays = [np.asarray(stratum) for stratum in strata]
+    together = np.concatenate(arrays)
+    middle = float(_trimmed(together[None, :])[0])
+    if min(map(len, arrays)) < 2 or together.min() == together.max():
+        return Estimate(middle, None, None, len(together))
+    random = np.random.default_rng(seed)
+    drawn = [array[random.integers(len(array), size=(draws, len(array)))] for array in arrays]
+    low, high = np.percentile(_trimmed(np.concatenate(drawn, axis=1)), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return Estimate(middle, float(low), float(high), len(together))
+
+
+def _trimmed(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return each row's mean without its lowest and highest quarter, rounded down, as scipy.stats.trim_mean."""
+    cut = int(_TRIMMED * rows.shape[1])
+    mean: NDArray[np.float64] = np.sort(rows)[:, cut : rows.shape[1] - cut].mean(axis=1)
+    return mean
+
+
+_ENDED = "finished at step"
+_ROWS_A_STEP = "rows a step"
+_TRL_BATCH = 8
+"""TRL's default of `per_device_train_batch_size`."""
+
+_MOST_NAMED, _MOST_VALUES = 4, 4
+_NOT_SET = "not set"
+_DIFFERS = {STEPS: "steps differ", BATCH: "batch differs", DATA: "data differ", MODEL: "model differs"}
+
+Conditions = Mapping[tuple[str, str], str]
+"""Map (condition, name of a key or of a fact) -> its value as text."""
+
+
+def why_unfair(grouped: Grouped, axis: Axis, baseline: str | None = None) -> str | None:
+    """Return why a verdict on a key would be unfair: the other conditions that differ; None if it is fair.
+
+    Only compare runs of one seed that agree in every other key. If the key is itself a condition (a sweep over models),
+    that condition may differ.
+    """
+    pairs = list(_compared(grouped, axis, baseline))
+    if not pairs:
+        others = [one.short for one in grouped.axes if one is not axis]
+        same = " and ".join([", ".join(others[:-1]), others[-1]] if len(others) > 1 else others)
+        return f"no verdict on {axis.short}: no two of its values were run with the same {same}" if others else None
+    own = {condition_of(key) for key in axis.others}
+    judged = own.pop() if len(own) == 1 else None
+    conditions = {run.place: _conditions(run) for pair in pairs for run in pair}
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for first, second in pairs:
+        for condition, name, texts in _differing(conditions[first.place], conditions[second.place]):
+            if condition != judged and not (judged is not None and name == _ENDED):
+                found.setdefault(condition, {}).setdefault(name, {}).update(dict.fromkeys(texts))
+    if not found:
+        return None
+    said = [f"{_DIFFERS[one]} with it ({_in_words(found[one])})" for one in _DIFFERS if one in found]
+    return f"no verdict on {axis.short}: {', '.join(said)}"
+
+
+def conditions_apart(grouped: Grouped) -> list[str]:
+    """Return the conditions in which settings differ, unless every setting was run under all of them."""
+    of_axis = {axis.key: {condition_of(key) for key in axis.others} - {None} for axis in grouped.axes}
+    found = {condition for conditions in of_axis.values() for condition in conditions}
+    cells = {
+        (
+            tuple(one.values[key] for key in of_axis if of_axis[key]),
+            tuple(one.values[key] for key in of_axis if not of_axis[key]),
+        )
+        for one in grouped.settings
+    }
+    if len(cells) == len({under for under, _ in cells}) * len({what for _, what in cells}):
+        return []
+    return [condition for condition in _DIFFERS if condition in found]
+
+
+def why_not_one_of(grouped: Grouped) -> str:
+    """Return why there is no verdict if several keys differ, and a `--by` key that would give one."""
+    shorts = [axis.short for axis in grouped.axes]
+    keys = f"no verdict: {len(shorts)} keys differ ({', '.join(shorts)})"
+    reasons = [why_unfair(grouped, axis) for axis in grouped.axes]
+    fair = [short for short, reason in zip(shorts, reasons, strict=True) if reason is None]
+    return f"{keys}; --by {fair[0]} gives a verdict on one of them" if fair else f"{keys}; {reasons[0]}"
+
+
+def _compared(grouped: Grouped, axis: Axis, baseline: str | None) -> Iterator[tuple[LoggedRun, LoggedRun]]:
+    """Yield pairs of runs of one seed that differ only in the axis: the first, or the baseline, with each other one."""
+    alike: dict[tuple[tuple[str, ...], str], dict[str, LoggedRun]] = {}
+    for setting in grouped.settings:
+        rest = tuple(text for key, text in setting.values.items() if key != axis.key)
+        for seed, run in setting.by_seed.items():
+            alike.setdefault((rest, seed), {})[setting.values[axis.key]] = run
+    for by_value in alike.values():
+        first = next(iter(by_value)) if baseline is None else baseline
+        yield from ((by_value[first], run) for value, run in by_value.items() if value != first and first in by_value)
+
+
+def _conditions(run: LoggedRun) -> Conditions:
+    found = {
+        (condition, key): value_text(value)
+        for key, value in run.settings.items()
+        if (condition := condition_of(key)) in (DATA, MODEL) and not is_seed(key)
+    }
+    steps = run.settings.get("trainer.args.max_steps")
+    key = "max_steps" if isinstance(steps, int | float) and steps > 0 else "num_train_epochs"
+    found[STEPS, f"trainer.args.{key}"] = value_text(run.settings.get(f"trainer.args.{key}"))
+    if run.is_finished:
+        found[STEPS, _ENDED] = str(run.step)
+    if (rows := _rows_a_step(run)) is not None:
+        found[BATCH, _ROWS_A_STEP] = str(rows)
+    for name, of_file in section(run.provenance, "sha256").items():
+        if name.startswith("data"):
+            found[DATA, f"content of {name}"] = str(of_file)[:8]
+    if run.starting_model is not None:
+        found[MODEL, "weights it began with"] = run.starting_model[:8]
+    return found
+
+
+def _rows_a_step(run: LoggedRun) -> int | None:
+    """Return the number of rows per optimizer step, or None if the number of processes is unknown."""
+    processes = run.provenance.get("world_size")
+    factors = [
+        run.settings.get("trainer.args.per_device_train_batch_size", _TRL_BATCH),
+        run.settings.get("trainer.args.gradient_accumulation_steps", 1),
+        processes if processes is not None else run.settings.get("launch.processes", 1),
+    ]
+    rows = 1
+    for factor in factors:
+        if not isinstance(factor, int):
+            return None
+        rows *= factor
+    return rows
+
+
+def _differing(first: Conditions, second: Conditions) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Yield (condition, name, both values); a fact (a hash, a count) that only one of them has is no difference."""
+    for condition, name in {**first, **second}:
+        texts = [one.get((condition, name), _NOT_SET) for one in (first, second)]
+        if texts[0] != texts[1] and not (_NOT_SET in texts and " " in name):
+            yield condition, name, texts
+
+
+def _in_words(names: Mapping[str, Mapping[str, None]]) -> str:
+    said = [
+        f"{name} {', '.join(list(texts)[:_MOST_VALUES])}{', ...' if len(texts) > _MOST_VALUES else ''}"
+        for name, texts in list(names.items())[:_MOST_NAMED]
+    ]
+    return "; ".join([*said, *([f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])])

@@ -1,0 +1,347 @@
+"""Say which values of a key are beyond doubt better, from differences paired over seeds.
+
+Runs of one seed share their prompts, their sampling and often their starting model, so the effect of a seed on both
+cancels in their difference. Over n common seeds the difference has the paired t interval, d ± t(n - 1) s / sqrt(n).
+
+All differences decided together form one family of m comparisons. Bonferroni's intervals, each with level 1 - 5 % / m,
+all hold at once at least 95 times in a hundred, whatever the dependence between the comparisons. A difference is
+significant if its interval excludes zero. Holm's test would reject slightly more, but intervals consistent with it end
+at zero for every rejected hypothesis (Strassburger and Bretz 2008, Statistics in Medicine 27:4914; Guilbaud 2008,
+Biometrical Journal 50:678), so they could not show how much better one value is.
+
+The required number of seeds comes from the power of the noncentral t distribution, assuming that the observed
+difference and deviation are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean, stdev
+
+from rlhf_cli.analysis.comparison.measures import Measure
+from rlhf_cli.analysis.comparison.settings import MEAN, Grouped
+from rlhf_cli.analysis.comparison.settings import estimate as estimate_over
+from rlhf_cli.analysis.comparison.what_differs import Axis
+from rlhf_cli.numerics.intervals import LEVEL, Estimate, student, t_quantile
+
+POWER = 0.8
+"""The required power: how often this many seeds would detect a difference of the observed size."""
+
+MOST_SEEDS = 1000
+BETTER, WORSE, UNDECIDED, EQUAL, IMPOSSIBLE = "better", "worse", "undecided", "equal", "impossible"
+
+Values = Mapping[str, Mapping[str, float]]
+"""Map value of the key -> seed -> measured value."""
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """The difference `value` - `other` over their common seeds, in units of the metric.
+
+    `difference` has the simultaneous interval of its family; `degrees` are those of its t, `effect` is d / s (None
+    without a deviation), `p_value` is for this comparison alone, `p_adjusted` is multiplied by the number of
+    comparisons, at most 1. `outcome` is about `value`: better, worse, undecided, equal in every seed, or impossible to
+    decide.
+    """
+
+    value: str
+    other: str
+    seeds: tuple[str, ...]
+    difference: Estimate
+    outcome: str
+    comparisons: int
+    effect: float | None = None
+    p_value: float | None = None
+    p_adjusted: float | None = None
+
+    @property
+    def degrees(self) -> int:
+        """Return the degrees of freedom of the t distribution."""
+        return max(0, len(self.seeds) - 1)
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """Return how many seeds would probably decide an undecided difference.
+
+        Return None if it is decided or if a thousand seeds are not enough.
+        """
+        if self.outcome != UNDECIDED or self.effect is None:
+            return None
+        return seeds_needed(self.effect, comparisons=self.comparisons)
+
+
+def pairs_of(values: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:
+    """Return the pairs to compare: each value with the baseline, or all pairs without one."""
+    if baseline is not None:
+        return [(value, baseline) for value in values if value != baseline]
+    return [(later, earlier) for earlier, later in combinations(values, 2)]
+
+
+def paired_difference(values: Values, value: str, other: str, *, sign: int, comparisons: int) -> PairedDifference:
+    """Compare two values of a key. `sign` is -1 if less is better, else 1; `comparisons` is the family's m."""
+    here, there = values.get(value, {}), values.get(other, {})
+    seeds = tuple(seed for seed in here if seed in there and math.isfinite(here[seed]) and math.isfinite(there[seed]))
+    gaps = [here[seed] - there[seed] for seed in seeds]
+    if len(gaps) < 2:
+        mean = gaps[0] if gaps else None
+        return PairedDifference(value, other, seeds, Estimate(mean, None, None, len(gaps)), IMPOSSIBLE, comparisons)
+    deviation, mean = stdev(gaps), fmean(gaps)
+    if deviation <= 1e-12 * max(map(abs, [*gaps, *(here[seed] for seed in seeds)])):
+        outcome = EQUAL if abs(mean) <= deviation else IMPOSSIBLE
+        return PairedDifference(value, other, seeds, Estimate(mean, None, None, len(gaps)), outcome, comparisons)
+    found = student(gaps, comparisons=comparisons)
+    assert found.low is not None
+    assert found.high is not None
+    is_decided = found.low > 0 or found.high < 0
+    outcome = (BETTER if mean * sign > 0 else WORSE) if is_decided else UNDECIDED
+    p_value = two_sided_p(mean / deviation * math.sqrt(len(gaps)), len(gaps) - 1)
+    return PairedDifference(
+        value,
+        other,
+        seeds,
+        found,
+        outcome,
+        comparisons,
+        effect=mean / deviation,
+        p_value=p_value,
+        p_adjusted=min(1.0, comparisons * p_value),
+    )
+
+
+def two_sided_p(t: float, degrees: int) -> float:
+    """Return the probability of a t statistic at least this far from zero under the null hypothesis."""
+    from scipy.special import stdtr
+
+    return float(2 * stdtr(degrees, -abs(t)))
+
+
+def power_of(effect: float, num_seeds: int, *, comparisons: int = 1) -> float:
+    """Return the probability that the interval over `num_seeds` excludes zero on the right side, for this d / s."""
+    from scipy.special import nctdtr
+
+    critical = t_quantile(1 - (1 - LEVEL) / (2 * comparisons), num_seeds - 1)
+    shift = abs(effect) * math.sqrt(num_seeds)
+    missed = float(nctdtr(num_seeds - 1, shift, critical))
+    if math.isnan(missed):  # SciPy's series does not converge in the far tail, where the answer is 0 or 1
+        missed = 0.0 if shift > critical else 1.0
+    return 1 - missed
+
+
+def seeds_needed(effect: float, *, comparisons: int = 1) -> int | None:
+    """Return the smallest number of seeds with a power of 80 %, or None if a thousand are not enough."""
+    if effect == 0 or power_of(effect, MOST_SEEDS, comparisons=comparisons) < POWER:
+        return None
+    enough, too_few = MOST_SEEDS, 1
+    while enough - too_few > 1:
+        middle = (enough + too_few) // 2
+        if power_of(effect, middle, comparisons=comparisons) >= POWER:
+            enough = middle
+        else:
+            too_few = middle
+    return enough
+
+
+FEW_SEEDS = 3
+"""With at most this many seeds, the estimated deviation is very uncertain."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result for one measure and the values of one key. `text` is the verdict in a sentence or two.
+
+    `values` are those of the key; `baseline` is the value that the others are compared with, or None if all pairs are
+    compared. `arms` maps value -> its own estimate over the seeds, averaged over the other keys that differ.
+    """
+
+    measure: Measure
+    key: str
+    values: tuple[str, ...]
+    baseline: str | None
+    differences: tuple[PairedDifference, ...]
+    arms: Mapping[str, Estimate]
+    text: str
+
+    @property
+    def winner(self) -> str | None:
+        """Return the value that is significantly better than every other one, or None.
+
+        With a baseline, the other values are not compared with each other, so only two values can have a winner.
+        """
+        if self.measure.sign == 0:
+            return None  # neither more nor less of it is better
+        beaten = {(one.value, one.other) if one.outcome == BETTER else (one.other, one.value) for one in self._decided}
+        wins = {value: {other for winner, other in beaten if winner == value} for value in self.values}
+        return next((value for value in self.values if wins[value] == {*self.values} - {value}), None)
+
+    @property
+    def _decided(self) -> list[PairedDifference]:
+        return [one for one in self.differences if one.outcome in (BETTER, WORSE)]
+
+
+def verdicts_on(
+    measures: Sequence[Measure],
+    grouped: Grouped,
+    values_of: Mapping[str, Mapping[str, float]],
+    axis: Axis,
+    *,
+    baseline: str | None,
+    estimator: str = MEAN,
+) -> list[Verdict]:
+    """Return one verdict per measure; all their comparisons form one family.
+
+    `values_of` maps label of a measure -> name of a run -> number. If other keys differ too, a seed's difference is the
+    mean over them, so that a seed stays one independent observation.
+    """
+    texts = list(dict.fromkeys(setting.values[axis.key] for setting in grouped.settings))
+    pairs = pairs_of(texts, baseline)
+    comparisons = len(pairs) * len(measures)
+    found = []
+    for measure in measures:
+        numbers = values_of[measure.label]
+        differences = tuple(
+            paired_difference(
+                _balanced(grouped, numbers, axis.key, (value, other)),
+                value,
+                other,
+                sign=measure.sign or 1,
+                comparisons=comparisons,
+            )
+            for value, other in pairs
+        )
+        arms = {
+            text: estimate_over(list(by_seed.values()), estimator)
+            for text, by_seed in _balanced(grouped, numbers, axis.key, texts).items()
+        }
+        text = in_words(measure, differences, baseline)
+        found.append(Verdict(measure, axis.short, tuple(texts), baseline, differences, arms, text))
+    return found
+
+
+def in_words(measure: Measure, differences: Sequence[PairedDifference], baseline: str | None = None) -> str:
+    """Return the differences on one measure in words: `0.1 beats 0 on correct by 0.04 [0.01, 0.07] (3 seeds).`"""
+    on = measure.label if measure.sign > 0 else f"{measure.label} ({measure.direction})"
+    said = _decided([one for one in differences if one.outcome in (BETTER, WORSE)], on)
+    said += _undecided([one for one in differences if one.outcome == UNDECIDED], measure.label, baseline)
+    said += [
+        f"{one.value} and {one.other} are equal on {measure.label} in every seed"
+        for one in differences
+        if one.outcome == EQUAL
+    ]
+    said += _impossible([one for one in differences if one.outcome == IMPOSSIBLE], measure.label)
+    return " ".join(f"{sentence}." for sentence in said)
+
+
+def decimals(half_width: float) -> int:
+    """Return the number of decimals for two significant digits of a half-width: 0.034 needs three."""
+    if not math.isfinite(half_width) or half_width <= 0:
+        return 3
+    return min(5, max(0, 1 - math.floor(math.log10(half_width))))
+
+
+def decimals_of(largest: float) -> int:
+    """Return the number of decimals for three significant digits: 0.547, 5.47, 54.7."""
+    if largest == 0 or not math.isfinite(largest):
+        return 3
+    return min(5, max(0, 2 - math.floor(math.log10(largest))))
+
+
+def _decided(differences: Sequence[PairedDifference], on: str) -> list[str]:
+    """Return one clause per winner: which values it beats and by how much."""
+    beaten: dict[str, list[str]] = {}
+    for one in differences:
+        mean, low, high = one.difference.mean, one.difference.low, one.difference.high
+        assert mean is not None
+        assert low is not None
+        assert high is not None
+        winner, loser = (one.value, one.other) if one.outcome == BETTER else (one.other, one.value)
+        near, far = sorted((abs(low), abs(high)))  # both ends are on the same side of zero
+        digits = decimals((high - low) / 2)
+        by = f"by {abs(mean):.{digits}f} [{near:.{digits}f}, {far:.{digits}f}]"
+        text = f"{loser} {by}" if winner in beaten else f"{loser} on {on} {by}"
+        beaten.setdefault(winner, []).append(text)
+    seeds = _seeds(differences)
+    return [f"{winner} beats {_listed(losers)} {seeds}" for winner, losers in beaten.items()]
+
+
+def _undecided(pairs: Sequence[PairedDifference], label: str, baseline: str | None) -> list[str]:
+    """Return one sentence with all undecided pairs, and one with the pair that needs the fewest more seeds."""
+    if not pairs:
+        return []
+    names = list(dict.fromkeys(name for one in pairs for name in (one.other, one.value)))
+    if baseline is not None:
+        between = f"between {baseline} and {_listed([name for name in names if name != baseline], 'or')}"
+    elif len(pairs) == len(names) * (len(names) - 1) // 2:
+        between = f"between {_listed(names)}"
+    else:
+        between = _listed([f"between {one.other} and {one.value}" for one in pairs], "nor")
+    return [f"No clear difference in {label} {between} {_seeds(pairs)}", _more_seeds(min(pairs, key=_seeds_away))]
+
+
+def _seeds(pairs: Sequence[PairedDifference]) -> str:
+    """Return `(3 seeds)`, or `(3 to 5 seeds)` if pairs have different numbers of common seeds."""
+    counts = sorted({len(one.seeds) for one in pairs})
+    return f"({' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds)" if counts else ""
+
+
+def _seeds_away(one: PairedDifference) -> tuple[float, float]:
+    """Sort pairs by how many more seeds would decide them, then by larger effect.
+
+    A pair with few seeds and a large effect may need fewer than one with many seeds and a larger t statistic.
+    """
+    needed = one.seeds_needed
+    return math.inf if needed is None else needed - len(one.seeds), -abs(one.effect or 0.0)
+
+
+def _listed(names: Sequence[str], word: str = "and") -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def _more_seeds(one: PairedDifference) -> str:
+    count, needed = len(one.seeds), one.seeds_needed
+    rough = "; rough estimate" if count <= FEW_SEEDS else ""
+    which = f"{one.other} from {one.value}"
+    if needed is None:
+        return f"Even {MOST_SEEDS} seeds would not separate {which}{rough}"
+    more = max(1, needed - count)
+    return f"About {more} more seed{'s' if more > 1 else ''} would separate {which}{rough}"
+
+
+def _impossible(pairs: Sequence[PairedDifference], label: str) -> list[str]:
+    by_count: dict[int, list[PairedDifference]] = {}
+    for one in pairs:
+        by_count.setdefault(len(one.seeds), []).append(one)
+    said = []
+    for count, some in by_count.items():
+        named = ", ".join(f"{one.other} and {one.value}" for one in some[:3]) + (" and others" if len(some) > 3 else "")
+        if count > 1:
+            said.append(f"No interval for {named}: they differ on {label} by the same in every seed")
+            continue
+        have = "no seed" if count == 0 else "one seed"
+        said.append(
+            f"No verdict on {label} for {named}: they have {have} in common, all else equal, and it takes two or more"
+        )
+    return said
+
+
+def _balanced(grouped: Grouped, numbers: Mapping[str, float], key: str, texts: Sequence[str]) -> Values:
+    """Return value -> seed -> mean over the other keys, using only cells that all these values have for the seed."""
+    cells: dict[str, dict[str, dict[tuple[str, ...], float]]] = {text: {} for text in texts}
+    for setting in grouped.settings:
+        text = setting.values[key]
+        if text not in cells:
+            continue
+        rest = tuple(value for name, value in setting.values.items() if name != key)
+        for seed, run in setting.by_seed.items():
+            number = numbers.get(run.name, math.nan)
+            if math.isfinite(number):
+                cells[text].setdefault(seed, {})[rest] = number
+    balanced: dict[str, dict[str, float]] = {text: {} for text in texts}
+    for text in texts:
+        for seed, by_rest in cells[text].items():
+            common = [rest for rest in by_rest if all(rest in cells[other].get(seed, {rest: 0}) for other in texts)]
+            if common:
+                balanced[text][seed] = sum(by_rest[rest] for rest in common) / len(common)
+    return balanced

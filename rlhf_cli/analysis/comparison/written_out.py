@@ -1,0 +1,160 @@
+"""Export a comparison as JSON, CSV or a LaTeX table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rlhf_cli.analysis.comparison.comparison import Comparison, total_in_words
+from rlhf_cli.analysis.comparison.measures import Measure
+from rlhf_cli.analysis.comparison.verdicts import decimals, decimals_of
+from rlhf_cli.errors import RlhfError
+from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.text.json_values import finite_or_none
+
+_SPECIAL = {sign: rf"\{sign}" for sign in "&%$#_{}"} | {"\\": r"\textbackslash{}"}
+
+
+def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) -> dict[str, object]:
+    """Return the whole comparison as JSON values; NaN becomes null."""
+    grouped = comparison.grouped
+    return {
+        "window": str(comparison.asked.window),
+        "estimator": comparison.asked.estimator,
+        "differs": [
+            {"key": one.key, "short": one.short, "keys": list(one.others), "values": list(dict.fromkeys(one.texts))}
+            for one in [*grouped.axes, *grouped.seeds]
+        ],
+        "measures": [_measure(one) for one in comparison.measures],
+        "settings": [
+            {
+                "name": setting.name,
+                "values": dict(setting.values),
+                "seeds": {seed: run.name for seed, run in setting.by_seed.items()},
+                "estimates": {
+                    label: {**asdict(one), "count": one.count}
+                    for label, one in comparison.estimates[setting.name].items()
+                },
+            }
+            for setting in grouped.settings
+        ],
+        "runs": [
+            {
+                "name": run.name,
+                "place": run.place,
+                "state": run.state,
+                "step": run.step,
+                "max_steps": run.max_steps,
+                "reason": run.reason,
+                "trainer": run.trainer,
+                "differs": {key: texts[place] for key, texts in grouped.keys.items()},
+                "values": {label: finite_or_none(of[run.name]) for label, of in comparison.values.items()},
+            }
+            for place, run in enumerate(comparison.runs)
+        ],
+        "no_verdict": comparison.no_verdict,
+        "verdicts": [
+            {
+                "measure": verdict.measure.label,
+                "direction": verdict.measure.direction,
+                "by": verdict.key,
+                "baseline": verdict.baseline,
+                "text": verdict.text,
+                "winner": verdict.winner,
+                "values": {value: asdict(one) for value, one in verdict.arms.items()},
+                "differences": [
+                    {**asdict(one), "degrees": one.degrees, "seeds_needed": one.seeds_needed}
+                    for one in verdict.differences
+                ],
+            }
+            for verdict in comparison.verdicts
+        ],
+        "front": None if comparison.front is None else _front(comparison),
+        "total": total_in_words(comparison),
+        "notes": comparison.notes,
+        "left_out": [str(problem) for problem in problems],
+    }
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """Return one row per run: its name, setting, seed and state, each key that differs, each measure."""
+    grouped = comparison.grouped
+    seeds = {run.name: seed for one in grouped.settings for seed, run in one.by_seed.items()}
+    setting_of = {run.name: one.name for one in grouped.settings for run in one.runs}
+    setting_of |= {name: one.name for one in grouped.settings for name in one.left_out}
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    labels = [one.label for one in comparison.measures]
+    writer.writerow(["run", "place", "setting", "counts", "state", "step", *grouped.keys, *labels])
+    for place, run in enumerate(comparison.runs):
+        numbers = [finite_or_none(comparison.values[label][run.name]) for label in labels]
+        keys = [texts[place] for texts in grouped.keys.values()]
+        counts = str(run.name in seeds).lower()
+        row = [run.name, run.place, setting_of[run.name], counts, run.state, run.step, *keys]
+        writer.writerow([*row, *("" if number is None else repr(number) for number in numbers)])
+    return stream.getvalue()
+
+
+def comparison_latex(comparison: Comparison) -> str:
+    """Return a booktabs tabular with one line per setting: mean and half-width, settings on the front in bold."""
+    measures = [one for one in comparison.measures if any(_has(comparison, name, one) for name in comparison.estimates)]
+    titles = [_tex(one.label) + (r" $\downarrow$" if one.sign < 0 else "") for one in measures]
+    digits = {one.label: _digits([of[one.label] for of in comparison.estimates.values()]) for one in measures}
+    lines = [
+        r"\begin{tabular}{l" + "r" * (len(measures) + 1) + "}",
+        r"\toprule",
+        " & ".join(["setting", "seeds", *titles]) + r" \\",
+        r"\midrule",
+    ]
+    for setting in comparison.grouped.settings:
+        name = _tex(setting.name)
+        if comparison.front is not None and setting.name in comparison.front.best:
+            name = rf"\textbf{{{name}}}"
+        cells = [_tex_estimate(comparison.estimates[setting.name][one.label], digits[one.label]) for one in measures]
+        lines.append(" & ".join([name, str(len(setting.by_seed)), *cells]) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [f"% {verdict.text}" for verdict in comparison.verdicts]
+    lines += [f"% {comparison.no_verdict}"] if comparison.no_verdict is not None else []
+    lines += [f"% differs: {key} {', '.join(dict.fromkeys(texts))}" for key, texts in comparison.grouped.keys.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _measure(one: Measure) -> dict[str, object]:
+    metric = dict(one.weights) if one.weights is not None else one.metric
+    return {"label": one.label, "metric": metric, "kind": one.kind, "direction": one.direction}
+
+
+def _front(comparison: Comparison) -> dict[str, object]:
+    front = comparison.front
+    assert front is not None
+    return {
+        "by": list(front.by),
+        "best": list(front.best),
+        "dominated": dict(front.dominated),
+        "unplaced": {name: list(lost) for name, lost in front.unplaced.items()},
+    }
+
+
+def _has(comparison: Comparison, setting: str, measure: Measure) -> bool:
+    return comparison.estimates[setting][measure.label].mean is not None
+
+
+def _tex(text: str) -> str:
+    return "".join(_SPECIAL.get(sign, sign) for sign in text)
+
+
+def _digits(estimates: Sequence[Estimate]) -> int:
+    """Return the decimals of a column: two digits of its widest interval, and three of its largest mean."""
+    halves = [(one.high - one.low) / 2 for one in estimates if one.low is not None and one.high is not None]
+    means = [abs(one.mean) for one in estimates if one.mean is not None]
+    return max(decimals(max(halves, default=0.0)), decimals_of(max(means)))
+
+
+def _tex_estimate(one: Estimate, digits: int) -> str:
+    if one.mean is None:
+        return "--"
+    if one.low is None or one.high is None:
+        return f"${one.mean:.{digits}f}$"
+    return rf"${one.mean:.{digits}f} \pm {(one.high - one.low) / 2:.{digits}f}$"

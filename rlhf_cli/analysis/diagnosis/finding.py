@@ -1,0 +1,140 @@
+"""Define a finding and what a diagnosis knows of a run beside its log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from rlhf_cli.text.json_values import JsonTree, section
+
+Severity = Literal["serious", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("serious", "warning", "note")
+"""The severities, worst first. serious: the run does not achieve its purpose. warning: it costs the run something, or
+soon will. note: true and worth a thought, but not shown during training.
+"""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A metric that supports a finding: its curve, and a description with numbers and steps."""
+
+    metric: str
+    says: str
+    steps: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Change:
+    """An override to type, such as `rewards.brevity.weight=0`, and its effect."""
+
+    words: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A present or imminent problem.
+
+    `kind` is one of tables/finding_kinds.py; `subject` is the reward or pair concerned if there may be several, else
+    ''. `what` is the headline, with numbers. `first_step` and `last_step` are the optimizer steps in which it was
+    observed.
+    """
+
+    kind: str
+    subject: str
+    severity: Severity
+    what: str
+    evidence: tuple[Evidence, ...]
+    first_step: int
+    last_step: int
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fine:
+    """A check that passed; `says` has the numbers."""
+
+    kind: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A check that was impossible, and why: a metric that is not logged, too few steps, too much noise."""
+
+    kind: str
+    why: str
+
+
+Seen: TypeAlias = Finding | Fine | Unseen
+
+
+def worst_first(findings: list[Finding]) -> list[Finding]:
+    """Return the findings sorted by severity, worst first, and otherwise in their order."""
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+_DEFAULT_LIMIT = 256
+"""TRL's default of max_completion_length."""
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """The configuration of a run.
+
+    `gated` maps a reward to the rewards of its gates, `weights` to its weight if that is a constant; `args` are TRL's
+    arguments as given, `rewards` the configured rewards. `may_use_vllm`: the rollout backend is `hf` and the device is
+    not the CPU.
+    """
+
+    trainer: str = ""
+    has_critic: bool = False
+    weights: Mapping[str, float] = field(default_factory=dict)
+    gated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    args: JsonTree = field(default_factory=dict)
+    rewards: Mapping[str, JsonTree] = field(default_factory=dict)
+    truncation: str = "none"
+    kl_coef: float | None = None
+    may_use_vllm: bool = False
+
+    @classmethod
+    def of(cls, config: JsonTree) -> RunSetup:
+        """Return the setup of a frozen configuration; missing or malformed entries get the defaults."""
+        rewards = {name: entry for name, entry in section(config, "rewards").items() if isinstance(entry, dict)}
+        trainer = section(config, "trainer")
+        coefficient = section(config, "kl").get("coef")
+        launch = section(config, "launch")
+        return cls(
+            trainer=str(trainer.get("name") or ""),
+            has_critic=trainer.get("baseline") == "critic",
+            weights={name: _weight(entry) for name, entry in rewards.items() if _weight(entry) is not None},  # type: ignore[misc]
+            gated={name: gates for name, entry in rewards.items() if (gates := _gates(entry))},
+            args=section(trainer, "args"),
+            rewards=rewards,
+            truncation=str(section(config, "truncation").get("policy") or "none"),
+            may_use_vllm=launch.get("rollout") == "hf" and launch.get("device") != "cpu",
+            kl_coef=float(coefficient) if isinstance(coefficient, int | float) else None,
+        )
+
+    @property
+    def limit(self) -> int:
+        """Return the maximum number of tokens of a completion."""
+        return int(self.number("max_completion_length", _DEFAULT_LIMIT))
+
+    def number(self, name: str, default: float) -> float:
+        """Return a numeric argument of TRL, or `default`."""
+        value = self.args.get(name)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+
+def _weight(reward: JsonTree) -> float | None:
+    weight = reward.get("weight", 1.0)
+    return float(weight) if isinstance(weight, int | float) else None
+
+
+def _gates(reward: JsonTree) -> tuple[str, ...]:
+    gate = reward.get("gate")
+    entries = gate if isinstance(gate, list) else [gate]
+    return tuple(str(entry["by"]) for entry in entries if isinstance(entry, dict) and "by" in entry)

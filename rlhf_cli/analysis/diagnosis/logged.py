@@ -1,0 +1,295 @@
+"""Hold a run's log as curves and tell trends from noise.
+
+A line is fitted by least squares. The residuals from a parabola, which may bend like a learning curve, give the size of
+the noise and its memory: of n values whose residuals have the lag-one autocorrelation r1, only
+
+    n_e = n (1 - r1) / (1 + r1)
+
+count (Santer et al. 2000, Journal of Geophysical Research 105, equations 3 to 6), in the variance of the residuals and
+in the degrees of freedom of Student's t, n_e - 3 for a parabola. Fitting biases r1 towards 0, by about (1 + 3 r1) / n
+(Kendall 1954, Biometrika 41, for an AR(1) process), which is corrected.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_cli.analysis.diagnosis.finding import Evidence, Unseen
+from rlhf_cli.runs.metrics_file import TOTAL
+
+_LONGEST = 4096
+"""A curve with more points is halved by averaging neighbours, which bounds memory and time in a long run."""
+_REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
+_NOT_A_REWARD = frozenset({"truncation"})
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric over optimizer steps; values (n,) and steps (n,) without the events that lack it or hold null."""
+
+    metric: str
+    steps: Floats
+    values: Floats
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def last(self, share: float) -> Curve:
+        """Return the last `share` of the points, at least one if there are any."""
+        first = len(self) - max(1, round(len(self) * share)) if len(self) else 0
+        return Curve(self.metric, self.steps[first:], self.values[first:])
+
+    def first(self, share: float) -> Curve:
+        """Return the first `share` of the points, at least one if there are any."""
+        end = max(1, round(len(self) * share)) if len(self) else 0
+        return Curve(self.metric, self.steps[:end], self.values[:end])
+
+    @property
+    def mean(self) -> float:
+        """Return the mean of the values. Raise ValueError for an empty curve."""
+        if not len(self):
+            raise ValueError(f"{self.metric} has no values")
+        return float(self.values.mean())
+
+
+class Log:
+    """All curves of a run. `max_steps` is the last step of the training, or None if unknown."""
+
+    def __init__(self, max_steps: int | None = None) -> None:
+        self.max_steps = max_steps
+        self.num_events = 0
+        """Log events of training, without evaluations."""
+        self.step = 0
+        self._steps: dict[str, array[float]] = {}
+        self._values: dict[str, array[float]] = {}
+        self._held: dict[str, int] = {}
+        self._widths: dict[str, int] = {}
+        self._nulls: dict[str, int] = {}
+        self._curves: dict[str, Curve] = {}
+
+    @classmethod
+    def of(cls, events: Iterable[Mapping[str, object]], max_steps: int | None = None) -> Log:
+        """Return the log with these events."""
+        log = cls(max_steps)
+        for event in events:
+            step = event.get("step")
+            log.take(int(step) if isinstance(step, int | float) else log.step, event)
+        return log
+
+    def take(self, step: int, event: Mapping[str, object]) -> None:
+        """Add a log event. Ignore values that are not numbers; count None and NaN as nulls."""
+        if "train_runtime" in event:
+            return
+        self.step = max(self.step, step)
+        if not any(name.startswith("eval_") for name in event):
+            self.num_events += 1
+        for name, value in event.items():
+            if isinstance(value, int | float) and value - value == 0:  # neither NaN nor infinite
+                self._add(name, step, float(value))
+            elif value is None or isinstance(value, float):
+                self._nulls[name] = self._nulls.get(name, 0) + 1
+        self._curves.clear()
+
+    def _add(self, name: str, step: int, value: float) -> None:
+        steps, values = self._steps.setdefault(name, array("d")), self._values.setdefault(name, array("d"))
+        width, held = self._widths.get(name, 1), self._held.get(name, 0)
+        if held:  # the last point is still the mean of fewer than `width` values
+            values[-1] += (value - values[-1]) / (held + 1)
+            steps[-1] = step
+        else:
+            steps.append(step)
+            values.append(value)
+        self._held[name] = (held + 1) % width
+        if len(values) >= _LONGEST and not self._held[name]:
+            thinned = np.frombuffer(values).reshape(-1, 2).mean(axis=1)
+            self._values[name] = array("d", thinned)
+            self._steps[name] = array("d", steps[1::2])
+            self._widths[name] = width * 2
+
+    @property
+    def progress(self) -> float:
+        """Return the completed share of the training, or 1 if its length is unknown."""
+        return self.step / self.max_steps if self.max_steps else 1.0
+
+    def curve(self, name: str) -> Curve:
+        """Return a metric's curve, empty if it was never a number."""
+        if name not in self._curves:
+            steps, values = self._steps.get(name, ()), self._values.get(name, ())
+            self._curves[name] = Curve(name, np.array(steps), np.array(values))
+        return self._curves[name]
+
+    def first_of(self, *names: str) -> Curve:
+        """Return the first of these curves that has points, else the first of them."""
+        return next((curve for name in names if len(curve := self.curve(name))), self.curve(names[0]))
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Return the metrics that have been a number, in the order of first occurrence."""
+        return [name for name in self._values if name.startswith(prefix)]
+
+    def nulls(self, name: str) -> int:
+        """Return how often a metric was null: NaN, or not measurable."""
+        return self._nulls.get(name, 0)
+
+    def rewards(self) -> list[str]:
+        """Return the names of the logged reward components, including those that were always null."""
+        named = (_REWARD_MEAN.match(name) for name in dict.fromkeys([*self._values, *self._nulls]))
+        return [match["name"] for match in named if match and match["name"] not in _NOT_A_REWARD]
+
+    def weight(self, reward: str) -> float | None:
+        """Return a reward's weight, or None if it changed; 1 if no weight is logged."""
+        weights = self.curve(f"rewards/{reward}/weight").values
+        if not len(weights):
+            return 1.0
+        return float(weights[-1]) if np.ptp(weights) <= 1e-9 * max(1.0, abs(float(weights[-1]))) else None
+
+    def total(self) -> Curve:
+        """Return the curve of the total reward."""
+        return self.curve(TOTAL)
+
+
+_LONGEST_MEMORY = 0.95
+_FEWEST = 4.0
+"""Minimum number of effective values: with fewer, Student's t has too few degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A line through a curve.
+
+    `change` is from its first to its last step, `start` the line's value at the first; `error` is the standard error of
+    the change and `freedom` its degrees of freedom.
+    """
+
+    start: float
+    change: float
+    error: float
+    freedom: float
+
+    @property
+    def end(self) -> float:
+        """Return the line's value at the last step."""
+        return self.start + self.change
+
+    def interval(self, alpha: float) -> tuple[float, float]:
+        """Return the two-sided confidence interval of the change with level 1 - `alpha`."""
+        reach = _quantile(round(self.freedom), alpha / 2) * self.error
+        return self.change - reach, self.change + reach
+
+    def rises(self, alpha: float) -> bool:
+        """Return whether the change is significantly above 0, one-sided at level `alpha`."""
+        return self.change > _quantile(round(self.freedom), alpha) * self.error
+
+    def falls(self, alpha: float) -> bool:
+        """Return whether the change is significantly below 0, one-sided at level `alpha`."""
+        return -self.change > _quantile(round(self.freedom), alpha) * self.error
+
+
+def trend(curve: Curve) -> Trend | None:
+    """Return the line through a curve, or None if too few of its values are independent."""
+    n = len(curve)
+    if n <= _FEWEST:
+        return None
+    x = curve.steps - curve.steps.mean()
+    y = curve.values - curve.values.mean()
+    spread = float(x @ x)
+    if spread == 0.0:
+        return None
+    slope = float(x @ y) / spread
+    residuals = y - slope * x
+    length = float(curve.steps[-1] - curve.steps[0])
+    start = curve.mean + slope * float(x[0])
+    # The part of a parabola that is neither constant nor straight.
+    bend = x * x - spread / n
+    bend -= x * (float(x @ bend) / spread)
+    if (size := float(bend @ bend)) > 0.0:
+        residuals = residuals - bend * (float(bend @ residuals) / size)
+    squares = float(residuals @ residuals)
+    if squares <= 1e-18 * max(1.0, float(curve.values @ curve.values)):  # no noise except rounding
+        return Trend(start, slope * length, 0.0, n - 3.0)
+    memory = max(0.0, float(residuals[1:] @ residuals[:-1]) / squares)
+    memory = min(_LONGEST_MEMORY, memory + (1.0 + 3.0 * memory) / n) if memory else 0.0
+    effective = n * (1.0 - memory) / (1.0 + memory)
+    if effective < _FEWEST:
+        return None
+    freedom = max(1.0, effective - 3.0)
+    return Trend(start, slope * length, math.sqrt(squares / freedom / spread) * length, freedom)
+
+
+@lru_cache(maxsize=1024)
+def _quantile(freedom: int, alpha: float) -> float:
+    """Return the value that Student's t with `freedom` degrees of freedom exceeds with probability `alpha`."""
+    from scipy.special import stdtrit  # takes half a second if not yet imported
+
+    return float(stdtrit(max(1, freedom), 1.0 - alpha))
+
+
+def means(curve: Curve, parts: int) -> list[float]:
+    """Return the means of `parts` consecutive parts of a curve, or of all values if there are fewer."""
+    return [float(part.mean()) for part in np.array_split(curve.values, min(parts, len(curve)))] if len(curve) else []
+
+
+ENOUGH = 10
+"""Minimum number of points to judge a level: one batch in ten may always be unusual."""
+ENOUGH_FOR_TREND = 12
+"""Minimum number of points to judge a trend: a line through fewer has too few degrees of freedom. A round of PPO is one
+point, so a run of hundreds of steps has tens of points.
+"""
+LATE = 0.5
+"""The final share of a curve used to judge a level: a state that lasts for half of a run is not temporary."""
+SURE = 0.005
+"""The false-positive probability of a trend test. With about fifteen checks per run, the total is below a tenth."""
+_DRAWN = 60
+
+
+def too_few(kind: str, curve: Curve, enough: int) -> Unseen | None:
+    """Return why a curve has too few points to judge, or None if it has enough."""
+    if len(curve) >= enough:
+        return None
+    if not len(curve):
+        return Unseen(kind, f"{curve.metric} is not logged")
+    return Unseen(kind, f"too few log events with {curve.metric}: {len(curve)}, of {enough} that it takes")
+
+
+def too_early(kind: str, log: Log, share: float = 0.5) -> Unseen | None:
+    """Return why it is too early to judge a lack of change, or None if this share of the training is done."""
+    if log.progress >= share:
+        return None
+    return Unseen(kind, f"it is step {log.step} of {log.max_steps}: too early to say what does not change")
+
+
+def evidence(curve: Curve, says: str) -> Evidence:
+    """Return a curve as evidence, thinned for one terminal line."""
+    stride = max(1, len(curve) // _DRAWN)
+    steps = tuple(int(step) for step in curve.steps[::stride])
+    return Evidence(curve.metric, says, steps, tuple(float(value) for value in curve.values[::stride]))
+
+
+def rounded(value: float) -> str:
+    """Return a number with two significant digits, as one would type it: `0.00033`, `1.5`, `120`."""
+    return f"{float(f'{value:.2g}'):g}"
+
+
+def steps_of(curve: Curve) -> tuple[int, int]:
+    """Return the first and the last step of a curve that has points."""
+    return int(curve.steps[0]), int(curve.steps[-1])
+
+
+def from_to(curve: Curve) -> str:
+    """Return `0.42 -> 0.9, steps 1 to 120`: the mean of the first and of the last tenth of a curve."""
+    first, last = steps_of(curve)
+    return f"{curve.first(0.1).mean:.3g} -> {curve.last(0.1).mean:.3g}, steps {first} to {last}"
+
+
+def on_average(curve: Curve) -> str:
+    """Return `0.97 on average over steps 60 to 120`."""
+    first, last = steps_of(curve)
+    return f"{curve.mean:.3g} on average over steps {first} to {last}"

@@ -1,0 +1,254 @@
+"""Check the outcome of a run: finite numbers, learning, and watched metrics that get worse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rlhf_cli.analysis.diagnosis.finding import Change, Evidence, Finding, Fine, RunSetup, Seen, Severity, Unseen
+from rlhf_cli.analysis.diagnosis.logged import (
+    ENOUGH,
+    ENOUGH_FOR_TREND,
+    LATE,
+    SURE,
+    Curve,
+    Log,
+    Trend,
+    evidence,
+    from_to,
+    means,
+    on_average,
+    rounded,
+    steps_of,
+    too_early,
+    too_few,
+    trend,
+)
+from rlhf_cli.analysis.diagnosis.policy_findings import slower
+from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
+
+_ALWAYS_NUMBERS = ("loss", "ppo/policy_loss", "ppo/value_loss", "kl", "kl/k1_policy_ref", "entropy")
+_SKIPPED_STEPS = 0.05
+"""Under fp16 overflowing gradients are normal: the scaler skips the step. More than one in twenty is too many."""
+
+
+def non_finite(log: Log, setup: RunSetup) -> Iterator[Seen]:
+    """Yield a finding for losses and gradients that were NaN or infinite, which metrics.jsonl stores as null.
+
+    A guard ends the run before such a step is applied, and gives this as the reason (docs/guards.md).
+    """
+    kind = "non_finite"
+    bad = {name: log.nulls(name) for name in _ALWAYS_NUMBERS if log.nulls(name)}
+    if log.nulls("grad_norm") > _SKIPPED_STEPS * max(1, log.num_events):
+        bad["grad_norm"] = log.nulls("grad_norm")
+    if bad:
+        seen = tuple(Evidence(name, f"null in {count} of {log.num_events} log events") for name, count in bad.items())
+        what = f"{' and '.join(bad)} {'were' if len(bad) > 1 else 'was'} no finite number"
+        changes = (*slower(log, setup), Change("trainer.args.max_grad_norm=0.5", "no step larger than that"))
+        yield Finding(kind, "", "serious", what, seen, 0, log.step, changes)
+    elif not log.num_events:
+        yield Unseen(kind, "nothing was logged")
+    else:
+        yield Fine(kind, f"losses and gradients were finite in {log.num_events} log events")
+
+
+_HALF, _NEARLY_ALL = 0.5, 0.9
+
+
+def no_deviation(log: Log, setup: RunSetup) -> Iterator[Seen]:
+    """Yield a finding if in most groups all completions have the same total, which gives no gradient.
+
+    If that holds for all groups in `guards.no_signal` consecutive rounds, a guard ends the run (docs/guards.md).
+    """
+    kind = "no_deviation"
+    curve = log.curve("frac_reward_zero_std")
+    if not len(curve) and setup.has_critic:
+        yield Fine(kind, "under a critic there are no groups")
+        return
+    if few := too_few(kind, curve, ENOUGH):
+        yield few
+        return
+    late = curve.last(LATE)
+    if late.mean < _HALF:
+        yield Fine(kind, f"groups without deviation: {on_average(late)}")
+        return
+    total, spread = log.total(), log.curve("reward_std")
+    scale = spread.first(0.2).mean if len(spread) else 0.0
+    rose = len(total) >= ENOUGH and len(spread) > 0 and total.last(0.2).mean > total.first(0.2).mean + scale
+    what = f"in {late.mean:.0%} of the groups all completions have the same total: they teach nothing"
+    group, batch = int(setup.number("num_generations", 8)), int(setup.number("per_device_train_batch_size", 8))
+    changes = [Change("trainer.args.temperature=1.2", "completions that differ more")]
+    if batch % (2 * group) == 0:
+        changes.insert(0, Change(f"trainer.args.num_generations={2 * group}", "larger groups are less often all alike"))
+    severity: Severity = "note" if rose else "serious" if late.mean >= _NEARLY_ALL else "warning"
+    seen = (evidence(curve, on_average(late)), *((evidence(total, from_to(total)),) if len(total) else ()))
+    told = f"{what}; the total has risen, so the task may be learned" if rose else what
+    yield Finding(kind, "", severity, told, seen, *steps_of(late), tuple(changes))
+
+
+_WINDOWS = (1.0, 0.75, 0.5)
+"""The final shares of a run that are searched for a decline, because its beginning is unknown."""
+_WORTH = 0.1
+"""In standard deviations of the rows: a smaller decline may be real but does not matter."""
+
+
+def overoptimised(log: Log, setup: RunSetup) -> Iterator[Seen]:
+    """Yield a finding if a metric that is only watched falls while the trained one rises.
+
+    Watched metrics are a reward of weight 0, an evaluation's total, and the loss on held-out rows (Gao et al., arXiv
+    2210.10760).
+    """
+    kind = "overoptimised"
+    pairs = list(_watched(log))
+    if not pairs:
+        yield Unseen(kind, "nothing is only watched: no reward of weight 0, no evaluation")
+    for watched, trained, sign in pairs:
+        if few := too_few(kind, watched, ENOUGH_FOR_TREND if sign > 0 and "eval_" not in watched.metric else ENOUGH):
+            yield few
+            continue
+        fall = _fall(watched, trained, sign, _scale(log, watched))
+        if fall is None:
+            yield Fine(kind, f"{watched.metric}: {from_to(watched)}")
+            continue
+        first, last = steps_of(fall)
+        best = _best_step(watched, sign)
+        verb = "falls" if sign > 0 else "rises"
+        other = "rises" if sign > 0 else "falls"
+        what = f"{watched.metric} {verb} from step {first} on while {trained.metric}, which is trained on, {other}"
+        seen = (evidence(watched, f"{from_to(fall)}"), evidence(trained, from_to(trained)))
+        yield Finding(kind, watched.metric, "serious", what, seen, first, last, tuple(_earlier(log, setup, best)))
+
+
+def _watched(log: Log) -> Iterator[tuple[Curve, Curve, float]]:
+    """Yield (watched curve, trained curve, 1 if more is better or -1)."""
+    total = log.total()
+    for name in log.rewards():
+        if log.weight(name) == 0.0:
+            yield log.curve(f"rewards/{name}/mean"), total, 1.0
+    held_out = log.first_of(f"eval_{SAMPLED}/total", f"eval_{GREEDY}/total", "eval_reward")
+    if len(held_out):
+        yield held_out, total, 1.0
+    elif len(log.curve("eval_loss")):
+        yield log.curve("eval_loss"), log.curve("loss"), -1.0
+
+
+def _scale(log: Log, watched: Curve) -> float:
+    """Return the standard deviation of single rows in the watched metric if logged; for a loss, its own size."""
+    name = watched.metric.removesuffix("/mean")
+    spread = log.first_of(f"{name}/std", "reward_std") if watched.metric != "eval_loss" else log.curve("eval_loss")
+    return spread.mean if len(spread) else 0.0
+
+
+def _fall(watched: Curve, trained: Curve, sign: float, scale: float) -> Curve | None:
+    """Return the longest final part of a curve that got worse while the trained metric did not, or None."""
+    for share in _WINDOWS:
+        part = watched.last(share)
+        line = trend(Curve(part.metric, part.steps, sign * part.values))
+        if line is None or not line.falls(SURE / len(_WINDOWS)) or -line.change < _WORTH * scale:
+            continue
+        is_inside = trained.steps >= part.steps[0]
+        beside = Curve(trained.metric, trained.steps[is_inside], sign * trained.values[is_inside])
+        if len(beside) >= ENOUGH and beside.last(0.3).mean > beside.first(0.3).mean:
+            return part
+    return None
+
+
+def _best_step(curve: Curve, sign: float) -> int:
+    """Return the step at the end of the best tenth of a curve."""
+    width = max(1, len(curve) // 10)
+    smooth = np.convolve(sign * curve.values, np.full(width, 1.0 / width), mode="valid")
+    return int(curve.steps[int(np.argmax(smooth)) + width - 1])
+
+
+def _earlier(log: Log, setup: RunSetup, step: int) -> Iterator[Change]:
+    if setup.has_critic:
+        yield Change(
+            f"kl.coef={rounded(max(0.1, 3 * (setup.kl_coef or 0.0)))}", "holds the policy near where both agreed"
+        )
+    elif setup.trainer in ("grpo", "rloo"):
+        yield Change(
+            f"trainer.args.beta={rounded(max(0.04, 3 * setup.number('beta', 0.0)))}", "holds the policy near the start"
+        )
+    yield Change(f"trainer.args.max_steps={max(1, step)}", "ends where it was best")
+    yield from slower(log, setup)
+
+
+_LITTLE = 0.2
+"""In standard deviations of the rows: a total whose whole interval is below this has not been learned."""
+_FLAT = 0.05
+_LITTLE_LOSS = 0.02
+_SIGMAS = 5.0
+"""In standard errors from sampling alone, which exclude the policy's own fluctuation."""
+
+
+def learning(log: Log, setup: RunSetup) -> Iterator[Seen]:
+    """Yield a finding if the total did not rise (the loss did not fall) and the noise is small, or if it fell."""
+    kind = "learning"
+    total, has_rewards = log.total(), bool(log.rewards())
+    curve, sign = (total, 1.0) if has_rewards else (log.curve("loss"), -1.0)
+    if few := too_few(kind, curve, ENOUGH_FOR_TREND):
+        yield few
+        return
+    if early := too_early(kind, log):
+        yield early
+        return
+    if has_rewards and any(log.weight(name) is None for name in log.rewards()):
+        yield Unseen(kind, "a weight moves: the total does not say what is learned")
+        return
+    spread = log.curve("reward_std")
+    scale = (spread.mean if len(spread) else 0.0) if has_rewards else abs(curve.first(0.1).mean)
+    little = (_LITTLE if has_rewards else _LITTLE_LOSS) * scale
+    line = trend(Curve(curve.metric, curve.steps, sign * curve.values))
+    thirds = means(curve, 3)
+    gain = sign * (thirds[-1] - thirds[0])
+    if gain > max(little, _SIGMAS * _of_thirds(curve)):  # clearly, also if the curve bends too much for a line
+        yield Fine(kind, f"{curve.metric}: {from_to(curve)}")
+    elif has_rewards and gain < -max(1.5 * little, _SIGMAS * scale * _of_sampling(log, len(curve))):
+        what = f"the total gets worse: {from_to(curve)}"
+        changes = tuple(slower(log, setup))
+        yield Finding(kind, "", "serious", what, (evidence(curve, from_to(curve)),), *steps_of(curve), changes)
+    elif line is None:
+        yield Unseen(kind, f"{curve.metric}: {from_to(curve)}; it wanders too much to say whether it rises")
+    else:
+        yield _learned(log, setup, curve, line, sign, little)
+
+
+def _of_thirds(curve: Curve) -> float:
+    """Return the standard error of the difference of the last and the first third's means, by their own scatter."""
+    last, first = curve.last(1 / 3).values, curve.first(1 / 3).values
+    return float(np.sqrt(last.var() / len(last) + first.var() / len(first)))
+
+
+def _of_sampling(log: Log, num_events: int) -> float:
+    """Return the standard error of the difference of two thirds' means from sampling, in deviations of a row."""
+    calls = [log.curve(f"rewards/{name}/{what}") for name in log.rewards() for what in ("calls", "calls_saved")]
+    rows = max((curve.mean for curve in calls if len(curve)), default=1.0)
+    return float(np.sqrt(2.0 / max(1.0, rows * num_events / 3)))
+
+
+def _learned(log: Log, setup: RunSetup, curve: Curve, line: Trend, sign: float, little: float) -> Seen:
+    """Return the result of a linear trend of the total, or of minus the loss."""
+    kind, told = "learning", f"{curve.metric}: {from_to(curve)}"
+    low, high = line.interval(_FLAT)
+    name, better = ("the total", "rise") if sign > 0 else ("the loss", "fall")
+    bounds = sorted((sign * low, sign * high))
+    seen = (evidence(curve, f"{from_to(curve)}; the change lies between {bounds[0]:.2g} and {bounds[1]:.2g}"),)
+    if line.falls(SURE) and -line.change > little:
+        what = f"{name} gets worse: {from_to(curve)}"
+        return Finding(kind, "", "serious", what, seen, *steps_of(curve), tuple(slower(log, setup)))
+    if low > 0.0:
+        return Fine(kind, told)
+    if high < little:
+        what = f"{name} does not {better}: {from_to(curve)}; by less than {little:.2g} in any case"
+        return Finding(kind, "", "serious", what, seen, *steps_of(curve), tuple(_faster(log, setup)))
+    return Unseen(kind, f"{told}; that cannot be told from noise")
+
+
+def _faster(log: Log, setup: RunSetup) -> Iterator[Change]:
+    rates = log.curve("learning_rate").values
+    rate = setup.number("learning_rate", float(rates.max()) if len(rates) else 0.0)
+    if rate > 0.0:
+        yield Change(f"trainer.args.learning_rate={rounded(3 * rate)}", "larger steps")
+    debug = "overfit" if log.rewards() else "overfit_rows"
+    yield Change(f"debug={debug}", "shows whether it can learn one batch at all")

@@ -1,0 +1,283 @@
+"""Check the rewards: whether they fail, distinguish rows, differ from each other, and whether gates move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+
+from rlhf_cli.analysis.diagnosis.finding import Change, Evidence, Finding, Fine, RunSetup, Seen, Severity, Unseen
+from rlhf_cli.analysis.diagnosis.logged import (
+    ENOUGH,
+    ENOUGH_FOR_TREND,
+    LATE,
+    Curve,
+    Log,
+    evidence,
+    on_average,
+    rounded,
+    steps_of,
+    too_early,
+)
+
+_SAME = 0.95
+"""A correlation with a square of 0.9: one reward explains nine tenths of the other's variance."""
+_MOSTLY = 0.8
+_LEARNED_BY = 1 / 3
+"""Before this share of the training, a reward that still varies may simply not have been learned yet."""
+_NEVER = 0.01
+"""A gate that is open for less than one row in a hundred counts as closed: a usual batch has no such row."""
+_MANY_ERRORS, _SOME_ERRORS = 0.1, 0.02
+_SOME_TIMEOUTS = 0.01
+"""The limits for errors are half and a tenth of guards.max_error_share, which ends a run. Failing rows are not missing
+at random.
+"""
+
+
+def reward_errors(log: Log, setup: RunSetup) -> Iterator[Seen]:
+    """Yield a finding for rewards that fail on at least 2 % of their rows, or time out on 1 %."""
+    kind, fine = "reward_errors", True
+    for name in log.rewards():
+        prefix = f"rewards/{name}"
+        asked = float(log.curve(f"{prefix}/calls").values.sum())
+        if not asked:
+            continue
+        errors, timeouts = log.curve(f"{prefix}/errors"), log.curve(f"{prefix}/timeouts")
+        share, late = float(errors.values.sum()) / asked, float(timeouts.values.sum()) / asked
+        if share < _SOME_ERRORS and late < _SOME_TIMEOUTS:
+            continue
+        fine = False
+        said = f"{share:.1%} of the rows it was asked for failed" + (f", {late:.1%} in time" if late else "")
+        # A log event of several rounds, or a point of a long log, is a mean, so their sum is not a count.
+        failed = errors if len(errors) else timeouts
+        each = f"{failed.mean:.3g} of {log.curve(f'{prefix}/calls').mean:.3g} rows a round"
+        changes = [
+            Change(f"rewards.{name}.on_error=raise", "ends the run at the first, with the row and the traceback")
+        ]
+        if late >= _SOME_TIMEOUTS:
+            changes.insert(0, Change(f"rewards.{name}.timeout_s=off", "lets it take its time"))
+        yield Finding(
+            kind,
+            name,
+            "serious" if share >= _MANY_ERRORS else "warning",
+            f"reward {name} fails: {said}",
+            (evidence(failed, f"{each}; reward_errors.jsonl in the run folder keeps them"),),
+            *steps_of(failed),
+            tuple(changes),
+        )
+    if not log.rewards():
+        yield Unseen(kind, "no rewards are logged")
+    elif fine:
+        yield Fine(kind, f"fewer than {_SOME_ERRORS:.0%} of the rows failed: {', '.join(log.rewards())}")
+
+
+def dead_reward(log: Log, setup: RunSetup) -> Iterator[Seen]:
+    """Yield a finding for rewards that were constant over all rows since the first log event, or always null."""
+    kind = "dead_reward"
+    alive = []
+    for name in log.rewards():
+        raw, spread = log.curve(f"rewards/{name}/mean"), log.curve(f"rewards/{name}/std")
+        opened = log.curve(f"rewards/{name}/open_fraction")
+        if len(opened) and opened.mean < _NEVER:
+            continue  # its gate is the cause, and has a finding of its own
+        is_watched = log.weight(name) == 0.0
+        severity: Severity = "warning" if is_watched else "serious"
+        changes = (
+            Change(f"rewards.{name}.weight=0", "only watches it, until it does tell them apart"),
+            Change(
+                "rlhf score", f"shows what {name} makes of single completions: rlhf score +exp=... --completions RUN"
+            ),
+        )
+        if not len(raw) and log.nulls(raw.metric) >= ENOUGH:
+            says = f"null in all {log.nulls(raw.metric)} log events up to step {log.step}"
+            what = f"reward {name} never applied to any row"
+            yield Finding(kind, name, severity, what, (Evidence(raw.metric, says),), 0, log.step, changes)
+        elif len(raw) < ENOUGH:
+            yield Unseen(kind, f"{name}: too few log events, {len(raw)} of {ENOUGH}")
+        elif _is_constant(raw, spread):
+            what = f"reward {name} is {raw.values[-1]:.4g} on every row: it teaches nothing"
+            yield Finding(kind, name, severity, what, (evidence(raw, on_average(raw)),), *steps_of(raw), changes)
+        else:
+            alive.append(name)
+    if alive:
+        yield Fine(kind, f"{', '.join(alive)} told rows apart")
+
+
+def _is_constant(raw: Curve, spread: Curve) -> bool:
+    size = max(1e-12, float(np.abs(raw.values).max()))
+    return float(np.ptp(raw.values)) <= 1e-6 * size and not bool((spread.values > 1e-6 * size).any())
+
+
+def gate(log: Log, setup: RunSetup) -> Iterator[Seen]:
+    """Yield a finding for gates that never open, and for gates that never close."""
+    kind = "gate"
+    if not setup.gated:
+        yield Fine(kind, "no reward has a gate")
+    for name, read in setup.gated.items():
+        opened = log.curve(f"rewards/{name}/open_fraction")
+        if len(opened) < ENOUGH:
+            yield Unseen(kind, f"{name}: too few log events, {len(opened)} of {ENOUGH}")
+            continue
+        by = " and ".join(read)
+        without = Change(f"rewards.{name}.gate=null", "lets it count on every row (or primary=null, if that gates it)")
+        if opened.mean < _NEVER:
+            read_by = [log.curve(f"rewards/{other}/mean") for other in read]
+            what = f"the gate of {name} on {by} is open for {opened.mean:.1%} of the rows: {name} hardly ever counts"
+            seen = (
+                evidence(opened, on_average(opened)),
+                *(evidence(one, on_average(one)) for one in read_by if len(one)),
+            )
+            yield Finding(kind, name, "serious", what, seen, *steps_of(opened), (without,))
+        elif float(opened.values.min()) > 1.0 - _NEVER and len(opened) >= ENOUGH_FOR_TREND:
+            if early := too_early(kind, log):
+                yield early
+                continue
+            what = f"the gate of {name} on {by} has never closed: it changes nothing"
+            yield Finding(
+                kind, name, "note", what, (evidence(opened, on_average(opened)),), *steps_of(opened), (without,)
+            )
+        else:
+            yield Fine(kind, f"the gate of {name} was open for {on_average(opened)}")
+
+
+def redundant(log: Log, setup: RunSetup) -> Iterator[Seen]:
+    """Yield a finding for pairs of weighted rewards whose raw scores agree on nearly every row, over half of the run.
+
+    If both are learned and hardly vary, a few unusual rows determine the correlation, so that does not count.
+    """
+    kind = "redundant"
+    weighted = [name for name in log.rewards() if log.weight(name) != 0.0]
+    alike: list[tuple[float, str]] = []
+    is_found = False
+    for one, other in combinations(weighted, 2):
+        metric = f"rewards/correlation/{one}/{other}"
+        curve = log.first_of(metric, f"rewards/correlation/{other}/{one}")
+        late = curve.last(LATE)
+        if len(late) < ENOUGH:
+            continue
+        typical, together = float(np.median(late.values)), _over_all_rows(log, late, one, other)
+        varies = _varies(log, one) and _varies(log, other)
+        learned = "; they vary little any more" if abs(together) >= _SAME and not varies else ""
+        told = f"{one} and {other}: {together:.2f} over all rows from step {steps_of(late)[0]} on{learned}"
+        alike.append((abs(together), told))
+        above = np.abs(late.values) >= _SAME
+        if abs(typical) < _SAME or above.mean() < _MOSTLY or not varies:
+            continue
+        is_found = True
+        if early := too_early(kind, log, _LEARNED_BY):
+            yield early
+            continue
+        less = min((one, other), key=lambda name: abs(log.weight(name) or 1.0))
+        same = f"{one} and {other} say the same" if typical > 0 else f"{one} and {other} undo each other"
+        yield Finding(
+            kind,
+            f"{one}/{other}",
+            "warning",
+            f"{same}: correlated by {typical:.2f}, by {_SAME} or more in {above.mean():.0%} of the last log events",
+            (evidence(curve, f"median {typical:.3f} over steps {steps_of(late)[0]} to {steps_of(late)[1]}"),),
+            *steps_of(late),
+            (
+                Change(
+                    f"rewards.{less}.weight=0", f"only watches {less}; the other's weight then says how much both count"
+                ),
+            ),
+        )
+    if len(weighted) < 2:
+        yield Fine(kind, "there is one weighted reward at most")
+    elif not alike:
+        yield Unseen(kind, f"no correlation of two weighted rewards is logged {2 * ENOUGH} times")
+    elif not is_found:
+        yield Fine(kind, f"the most alike are {max(alike)[1]}")
+
+
+def _over_all_rows(log: Log, correlation: Curve, one: str, other: str) -> float:
+    """Return the correlation of two rewards within log events, over all rows together.
+
+    The covariance in a log event is r s_1 s_2. The sum over all events, divided by the root of the product of the
+    summed variances, is the correlation of all rows around their events' means (for events of equal size). A mean or
+    median of r would weight an event with two unusual rows of 64 like one with half of them unusual, so nearly learned
+    rewards would have r = 1 in most events. If no deviations are logged, return the median.
+    """
+    spread, beside = (log.curve(f"rewards/{name}/std") for name in (one, other))
+    steps, places, places_beside = np.intersect1d(spread.steps, beside.steps, return_indices=True)
+    is_late = steps >= correlation.steps[0]
+    first, second = spread.values[places][is_late], beside.values[places_beside][is_late]
+    variances = float(first @ first) * float(second @ second)
+    if not variances:
+        return float(np.median(correlation.values))
+    # In a long log a point of a deviation averages several events; events without variance have no correlation.
+    point = np.searchsorted(steps[is_late], correlation.steps)
+    is_known = point < len(first)
+    counts = np.bincount(point[is_known], minlength=len(first))
+    sums = np.bincount(point[is_known], weights=correlation.values[is_known], minlength=len(first))
+    return float(np.sum(sums / np.maximum(counts, 1) * first * second)) / math.sqrt(variances)
+
+
+_NEARLY_ALL = 0.9
+"""Share of the advantages: the rest for all other rewards is within the gradient noise of a batch."""
+_DROWNED = 0.05
+_STILL_VARIES = 0.5
+
+
+def one_reward(log: Log, setup: RunSetup) -> Iterator[Seen]:
+    """Yield a finding if one reward has nearly all of the advantages while another that still varies has almost none.
+
+    A learned reward hardly varies and needs no share, so it does not count.
+    """
+    kind = "one_reward"
+    shares = {name: log.curve(f"rewards/{name}/advantage_share").last(LATE) for name in log.rewards()}
+    weighted = {name: curve for name, curve in shares.items() if log.weight(name) != 0.0}
+    if len(weighted) < 2:
+        yield Fine(kind, "there is one weighted reward at most")
+        return
+    enough = {name: curve for name, curve in weighted.items() if len(curve) >= ENOUGH}
+    if not enough:
+        yield Unseen(kind, f"no share of the advantages is logged {2 * ENOUGH} times")
+        return
+    largest = max(enough, key=lambda name: enough[name].mean)
+    share = enough[largest].mean
+    is_sustained = float((enough[largest].values >= _NEARLY_ALL).mean()) >= _MOSTLY
+    if share < _NEARLY_ALL or not is_sustained:
+        yield Fine(kind, f"the largest share of the advantages is that of {largest}: {share:.2f}")
+        return
+    drowned = [name for name in enough if name != largest and abs(enough[name].mean) < _DROWNED and _varies(log, name)]
+    if not drowned:
+        yield Fine(kind, f"{largest} has {share:.2f} of the advantages: the others vary little any more")
+        return
+    if early := too_early(kind, log, _LEARNED_BY):
+        yield early
+        return
+    whole = log.curve(enough[largest].metric)
+    names = " and ".join(drowned)
+    seen = [evidence(whole, on_average(enough[largest]))]
+    for name in drowned:
+        spread = log.curve(f"rewards/{name}/std")
+        seen += [
+            evidence(log.curve(enough[name].metric), on_average(enough[name])),
+            evidence(spread, on_average(spread)),
+        ]
+    what = f"{largest} has {share:.2f} of the advantages, and {names}, which still varies, next to none"
+    changes = tuple(_heavier(log, name, largest) for name in drowned)
+    yield Finding(kind, largest, "warning", what, tuple(seen), *steps_of(enough[largest]), changes)
+
+
+def _varies(log: Log, name: str) -> bool:
+    """Return whether the spread of a reward's raw scores is at least half of its initial spread."""
+    spread = log.curve(f"rewards/{name}/std")
+    if len(spread) < ENOUGH:
+        return False
+    early, late = spread.first(0.2).mean, spread.last(LATE).mean
+    return late > 0.0 and late >= _STILL_VARIES * early
+
+
+def _heavier(log: Log, name: str, largest: str) -> Change:
+    """Return the weight that gives a reward a third of the largest reward's deviation in the total."""
+    spreads = [log.curve(f"rewards/{one}/std").last(LATE) for one in (name, largest)]
+    own, others = (curve.mean if len(curve) else 1.0 for curve in spreads)
+    weight = abs(log.weight(largest) or 1.0) * others / (3.0 * own) if own else 1.0
+    sign = -1.0 if (log.weight(name) or 1.0) < 0 else 1.0
+    return Change(
+        f"rewards.{name}.weight={rounded(sign * weight)}", f"gives {name} a third of {largest}'s part in the total"
+    )

@@ -1,0 +1,150 @@
+"""Compare a run's log with its `expect` section: each expectation is met, missed or open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from rlhf_cli.analysis.comparison.measures import number_of
+from rlhf_cli.analysis.comparison.metric_columns import BEST, FIRST, LAST, MetricColumns, Window, read_columns
+from rlhf_cli.config.rules.metric_rules import logged_name
+from rlhf_cli.config.schema import expect_section
+from rlhf_cli.config.schema.expect_section import Expectation, checked_expectations, expectations_of
+from rlhf_cli.errors import Prose, RunError
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import FINISHED, Status, read_status
+from rlhf_cli.text.json_values import JsonTree, JsonValue, finite_or_none, section
+from rlhf_cli.text.suggest import nearest
+
+State = Literal["met", "missed", "open"]
+MET: Final = "met"
+MISSED: Final = "missed"
+OPEN: Final = "open"
+
+_EVAL = "eval_"
+_KINDS = {expect_section.BEST: BEST, expect_section.FIRST: FIRST}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one expectation. `metric` is the name in metrics.jsonl, `value` is NaN without a number.
+
+    `name` is its key below `expect`. The state is `open` until the run reaches the step of the expectation; `why`
+    explains an open state or a missing number.
+    """
+
+    name: str
+    expectation: Expectation
+    metric: str
+    state: State
+    value: float
+    why: str | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """Return everything as JSON values, null for a missing number or bound."""
+        one = self.expectation
+        return {
+            "name": self.name,
+            "metric": self.metric,
+            "at": one.at,
+            "at_least": finite_or_none(one.low),
+            "at_most": finite_or_none(one.high),
+            "state": self.state,
+            "value": finite_or_none(self.value),
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A run and the outcomes of its expectations; empty if it has none."""
+
+    folder: RunFolder
+    status: Status
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def state(self) -> State | None:
+        """Return missed if any outcome is, else open if any is, else met; None without expectations."""
+        states = [one.state for one in self.outcomes]
+        return next((state for state in (MISSED, OPEN, MET) if state in states), None)
+
+    def as_json(self) -> dict[str, object]:
+        """Return everything as JSON values."""
+        return {
+            "run": self.folder.shown,
+            "run_state": self.status.state,
+            "step": self.status.step,
+            "max_steps": self.status.max_steps,
+            "state": self.state,
+            "expectations": [one.as_json() for one in self.outcomes],
+        }
+
+
+def verify(folder: RunFolder) -> Verified:
+    """Return the outcomes of the expectations of the run in `folder`.
+
+    Raise RunError if its configuration, status or metrics cannot be read.
+    """
+    config, status = folder.read_config(), read_status(folder)
+    expected = frozen_expectations(folder, config)
+    if not expected:
+        return Verified(folder, status, ())
+    columns = read_columns(folder.metrics)
+    outcomes = outcomes_of(expected, columns, section(config, "rewards"), is_finished=status.state == FINISHED)
+    return Verified(folder, status, tuple(outcomes))
+
+
+def frozen_expectations(folder: RunFolder, config: JsonTree) -> dict[str, Expectation]:
+    """Return the expectations of a frozen run, by name. Raise RunError if an edit made them invalid."""
+    frozen: JsonValue = config.get("expect")
+    try:
+        return expectations_of(checked_expectations(frozen))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise RunError(
+            "what the run is expected to come to cannot be read",
+            where=f"expect in {folder.config}",
+            got=str(frozen),
+            expected=str(error),
+            hint=Prose("put it right in that file; the run itself is as it was"),
+        ) from error
+
+
+def outcomes_of(
+    expected: Mapping[str, Expectation], columns: MetricColumns, rewards: Iterable[str], *, is_finished: bool
+) -> list[Outcome]:
+    """Return the outcome of each expectation from the log; `rewards` are the names of the run's rewards."""
+    names = list(rewards)
+    return [_outcome(name, one, logged_name(one.metric, names), columns, is_finished) for name, one in expected.items()]
+
+
+def _outcome(name: str, one: Expectation, metric: str, columns: MetricColumns, is_finished: bool) -> Outcome:
+    has_come = columns.last_step >= one.at if isinstance(one.at, int) else is_finished
+    value = _number(one, metric, columns)
+    if not has_come and not is_finished:
+        return Outcome(name, one, metric, OPEN, value, f"the run is at step {columns.last_step}")
+    if not has_come:
+        return Outcome(name, one, metric, MISSED, math.nan, f"the run ended at step {columns.last_step}")
+    if math.isnan(value):
+        return Outcome(name, one, metric, MISSED, value, _no_number(metric, columns))
+    return Outcome(name, one, metric, MET if one.is_met_by(value) else MISSED, value)
+
+
+def _number(one: Expectation, metric: str, columns: MetricColumns) -> float:
+    """Return the number to compare with the bound, read like in `comparison`; see `Expectation`."""
+    kind = _KINDS.get(one.at, LAST) if isinstance(one.at, str) else LAST
+    up_to = one.at if isinstance(one.at, int) else None
+    if metric.startswith(_EVAL) and (kind != LAST or one.last_events):
+        # An evaluation is a single number, so do not average it with others.
+        return Window(kind, one.last_events or 1).of(columns.series(metric), more_is_better=one.at_least is not None)
+    sign = 1 if one.at_least is not None else -1
+    return number_of(columns, metric, Window(kind, one.last_events), sign=sign, up_to=up_to)
+
+
+def _no_number(metric: str, columns: MetricColumns) -> str:
+    if metric in columns:
+        return "it was logged without a number there"
+    close = nearest(metric, columns)
+    return "it was never logged" + (f"; {close} was" if close else "")

@@ -1,0 +1,374 @@
+"""Compare a run with itself run again: the first difference and its likely causes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rlhf_cli.analysis.comparison.logged_run import flat
+from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
+from rlhf_cli.runs.metrics_file import Event, read_metrics
+from rlhf_cli.runs.provenance import CODE, CONFIG, PENDING_CONFIG, kind_of_file, weights_hash
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.tables.metrics import is_of_the_clock
+from rlhf_cli.tables.resume_keys import row_of
+from rlhf_cli.text.json_values import JsonTree, JsonValue, section
+
+NOT_LOGGED = "not logged"
+LOG_EVENT = "log event"
+"""The `metric` of a difference if one of the runs logged nothing at a step."""
+
+_OF_ONE_CALL = ("train_runtime", "train_loss")
+"""Names in the last line of a log. It is about one call of the trainer, and a resumed run had several."""
+_EVAL = "eval_"
+_CAUSES_FIRST = (
+    *("epoch", "learning_rate", "num_input_tokens", "num_tokens", "completions/", "rewards/", "reward"),
+    *("frac_reward", "sampling/", "kl", "entropy", "ppo/", "clip_ratio", "mean_token", "accuracy", "margin"),
+    *("loss", "critic/", "grad_norm"),
+)
+"""The order of computation in a step: earlier metrics may cause later differences. An evaluation follows its step."""
+_NOT_COMPARED = ("step", "time_s")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first difference of two logs: its place and both values; null if a number was not finite.
+
+    `others` are the other metrics that differ at the same step, in the order of their computation.
+    """
+
+    step: int
+    metric: str
+    before: JsonValue
+    after: JsonValue
+    others: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> float | None:
+        """Return the absolute difference, or None if a value is not a number."""
+        if isinstance(self.before, int | float) and isinstance(self.after, int | float):
+            return abs(self.after - self.before)
+        return None
+
+
+@dataclass(frozen=True)
+class LogsCompared:
+    """The comparison of two logs up to a step.
+
+    `equal_steps` is the last step up to which everything is equal, `num_events` and `num_numbers` count the compared
+    items, `of_the_clock` lists the metrics that were not compared.
+    """
+
+    last_step: int
+    num_events: int
+    num_numbers: int
+    of_the_clock: tuple[str, ...]
+    equal_steps: int
+    difference: Difference | None
+
+
+def compare_logs(before: Iterable[Event], after: Iterable[Event], *, up_to: int | None = None) -> LogsCompared:
+    """Compare two logs event by event, up to a step (None for everything). Numbers must be bitwise equal.
+
+    Ignore clock-based metrics (tables/clock_metrics.py) and the last line, which summarises one call.
+    """
+    one, other = _by_place(before, up_to), _by_place(after, up_to)
+    places = sorted({**one, **other})
+    names = dict.fromkeys(name for event in (*one.values(), *other.values()) for name in event)
+    clock = tuple(sorted(name for name in names if is_of_the_clock(name)))
+    num_events = num_numbers = equal_steps = last_step = 0
+    found: Difference | None = None
+    for place in places:
+        step = place[0]
+        if found is not None and step > found.step:
+            break
+        difference = _difference(step, one.get(place), other.get(place))
+        num_events += place in one and place in other
+        num_numbers += len([name for name in one.get(place, {}) if _is_compared(name)])
+        last_step = step
+        if difference is None:
+            continue
+        if found is None:
+            found = difference
+        else:  # the evaluation of the same step also differs
+            found = Difference(step, found.metric, found.before, found.after, (*found.others, *_named(difference)))
+    equal_steps = max((place[0] for place in places if found is None or place[0] < found.step), default=0)
+    return LogsCompared(last_step, num_events, num_numbers, clock, equal_steps, found)
+
+
+def _by_place(events: Iterable[Event], up_to: int | None) -> dict[tuple[int, bool, int], Event]:
+    """Return the events by (step, whether an evaluation, index among that kind at that step)."""
+    counted: Counter[tuple[int, bool]] = Counter()
+    found = {}
+    for event in events:
+        step = event["step"]
+        assert isinstance(step, int | float)
+        if any(name in event for name in _OF_ONE_CALL) or (up_to is not None and step > up_to):
+            continue
+        kind = int(step), any(name.startswith(_EVAL) for name in event)
+        found[(*kind, counted[kind])] = event
+        counted[kind] += 1
+    return found
+
+
+def _difference(step: int, before: Event | None, after: Event | None) -> Difference | None:
+    if before is None or after is None:
+        said = [NOT_LOGGED if event is None else "logged" for event in (before, after)]
+        return Difference(step, LOG_EVENT, said[0], said[1])
+    names = [name for name in {**before, **after} if _is_compared(name)]
+    differing = sorted((name for name in names if not _is_same(before, after, name)), key=_rank)  # a stable sort
+    if not differing:
+        return None
+    first, *others = differing
+    return Difference(step, first, _shown(before, first), _shown(after, first), tuple(others))
+
+
+def _is_compared(name: str) -> bool:
+    return name not in _NOT_COMPARED and not is_of_the_clock(name)
+
+
+def _is_same(before: Event, after: Event, name: str) -> bool:
+    return name in before and name in after and before[name] == after[name]
+
+
+def _shown(event: Event, name: str) -> JsonValue:
+    value = event.get(name, NOT_LOGGED)
+    return value if isinstance(value, int | float | str | bool) or value is None else str(value)
+
+
+def _rank(name: str) -> int:
+    """Return the position of a metric's computation in a step, judging by its name."""
+    plain = name.removeprefix(_EVAL)
+    return next((rank for rank, prefix in enumerate(_CAUSES_FIRST) if plain.startswith(prefix)), len(_CAUSES_FIRST))
+
+
+def _named(difference: Difference) -> tuple[str, ...]:
+    return (difference.metric, *difference.others)
+
+
+_SHOWN = 12
+"""Enough characters of a hash to distinguish two."""
+_SIZES = ("world_size", "num_parameters", "num_train_rows", "mixed_precision", "distributed_type")
+_LOGGED = "trainer.args.logging_"
+_MACHINE = {
+    "torch_threads": "threads of torch: sums are split among them",
+    "device": "device",
+    "device_name": "device",
+    "cuda": "CUDA",
+    "attention": "how packed rows attend",
+}
+_SERVED = ("rlhf_cli.rewards.judge:", "rlhf_cli.rewards.server:")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A possible cause: its kind, its name, and its value in both runs."""
+
+    kind: str
+    name: str
+    before: str
+    after: str
+
+    def as_json(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {"kind": self.kind, "name": self.name, "before": self.before, "after": self.after}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The recorded facts about how a run was made; `settings` is its configuration by dotted key."""
+
+    settings: Mapping[str, object]
+    provenance: JsonTree
+
+
+def causes_of(before: Recorded, after: Recorded) -> list[Cause]:
+    """Return all recorded differences that may change a number, the most probable first.
+
+    Ignore settings that cannot affect a step (the run's path, its mirrors).
+    """
+    return [
+        *_settings(before.settings, after.settings),
+        *_files(before.provenance, after.provenance),
+        *_starting_models(before.provenance, after.provenance),
+        *_went_on(before.provenance),
+        *_versions(before.provenance, after.provenance),
+        *_machine(before.provenance, after.provenance),
+    ]
+
+
+def unrepeatable(run: Recorded, *, had_timeouts: bool) -> list[str]:
+    """Return the parts of a run that may differ even if nothing changed."""
+    found = []
+    if str(run.provenance.get("device", "")).startswith("cuda"):
+        found.append("it ran on a GPU: some sums are not made in the same order each time")
+    served = [
+        key.split(".")[1]
+        for key, value in run.settings.items()
+        if key.startswith("rewards.") and key.endswith(".fn") and str(value).startswith(_SERVED)
+    ]
+    if served:
+        found.append(f"a server answers for {', '.join(served)}: nobody knows what it runs")
+    if run.settings.get("trainer.args.use_vllm") is True:
+        found.append("vLLM samples: what it batches together hangs on the clock")
+    if had_timeouts:
+        found.append("rewards ran into their timeouts: whether they do hangs on the clock")
+    return found
+
+
+def _settings(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Cause]:
+    for key in dict.fromkeys([*before, *after]):
+        old, new = before.get(key), after.get(key)
+        row = row_of(key)
+        is_harmless = row.effect == "taken" and row.only_if is None and not key.startswith(_LOGGED)
+        if old != new and not is_harmless:
+            yield Cause("configuration", key, _in_short(old), _in_short(new))
+
+
+def _files(before: JsonTree, after: JsonTree) -> Iterator[Cause]:
+    old, new = section(before, "sha256"), section(after, "sha256")
+    for name in dict.fromkeys([*old, *new]):
+        if name not in (CONFIG, PENDING_CONFIG) and old.get(name) != new.get(name):
+            kind = "reward code" if kind_of_file(name) == CODE else "data"
+            yield Cause(kind, name, _file_hash(old.get(name)), _file_hash(new.get(name)))
+
+
+def _starting_models(before: JsonTree, after: JsonTree) -> Iterator[Cause]:
+    old, new = section(before, "starting_model"), section(after, "starting_model")
+    for key in ("weights_sha256", "commit"):
+        if old.get(key) != new.get(key):
+            yield Cause("starting model", key, _file_hash(old.get(key)), _file_hash(new.get(key)))
+
+
+def _went_on(before: JsonTree) -> Iterator[Cause]:
+    """Yield changes made when the first run was resumed, because its configuration is the final one."""
+    resumed = before.get("resumed")
+    for entry in resumed if isinstance(resumed, list) else ():
+        if isinstance(entry, dict) and (section(entry, "changes") or section(entry, "files")):
+            changed = ", ".join([*section(entry, "changes"), *section(entry, "files")])
+            yield Cause("resumed", f"from step {entry.get('step')}", f"begun without {changed}", "all of it so")
+
+
+def _versions(before: JsonTree, after: JsonTree) -> Iterator[Cause]:
+    old, new = section(before, "versions"), section(after, "versions")
+    for name in dict.fromkeys([*old, *new]):
+        if old.get(name) != new.get(name):
+            yield Cause("version", name, _in_short(old.get(name)), _in_short(new.get(name)))
+    code = [one.get("rlhf_code") for one in (before, after)]
+    if None not in code and code[0] != code[1]:
+        yield Cause("version", "rlhf's own code", _file_hash(code[0]), _file_hash(code[1]))
+
+
+def _machine(before: JsonTree, after: JsonTree) -> Iterator[Cause]:
+    for name, kind in _MACHINE.items():
+        if before.get(name) is not None and before.get(name) != after.get(name):
+            yield Cause(kind, name, _in_short(before.get(name)), _in_short(after.get(name)))
+    old, new = section(before, "host"), section(after, "host")
+    if old.get("processor") is not None and old.get("processor") != new.get("processor"):
+        yield Cause("processor", "processor", _in_short(old.get("processor")), _in_short(new.get("processor")))
+    for name in _SIZES:
+        if before.get(name) is not None and before.get(name) != after.get(name):
+            yield Cause("as it came up", name, _in_short(before.get(name)), _in_short(after.get(name)))
+    old, new = section(before, "environment"), section(after, "environment")
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            yield Cause("environment", name, "another value", "another value")
+
+
+def _file_hash(value: object) -> str:
+    return value[:_SHOWN] if isinstance(value, str) else "none"
+
+
+def _in_short(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+@dataclass(frozen=True)
+class WeightsCompared:
+    """The hashes of the weights of one part of two runs: `model`, `critic`, or a checkpoint."""
+
+    part: str
+    before: str
+    after: str
+
+    @property
+    def is_equal(self) -> bool:
+        """Return whether the weights are equal."""
+        return self.before == self.after
+
+
+@dataclass(frozen=True)
+class SameAgain:
+    """Two runs that should be identical, and whether they are.
+
+    `causes` are all recorded differences that may change a number, `unrepeatable` the parts that may differ even if
+    nothing changed; both are also set if the runs are equal.
+    """
+
+    before: RunFolder
+    after: RunFolder
+    logs: LogsCompared
+    weights: tuple[WeightsCompared, ...]
+    causes: tuple[Cause, ...]
+    unrepeatable: tuple[str, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Return whether all compared numbers and hashes are equal."""
+        return self.logs.difference is None and all(part.is_equal for part in self.weights)
+
+    def as_json(self) -> dict[str, object]:
+        """Return everything as JSON values."""
+        difference = self.logs.difference
+        return {
+            "equal": self.is_equal,
+            "run": self.before.shown,
+            "again": self.after.shown,
+            "steps": self.logs.last_step,
+            "equal_steps": self.logs.equal_steps,
+            "log_events": self.logs.num_events,
+            "numbers": self.logs.num_numbers,
+            "of_the_clock": list(self.logs.of_the_clock),
+            "first_difference": None if difference is None else asdict(difference),
+            "weights": [{**asdict(part), "equal": part.is_equal} for part in self.weights],
+            "causes": [cause.as_json() for cause in self.causes],
+            "unrepeatable": list(self.unrepeatable),
+        }
+
+
+def compare_again(before: RunFolder, after: RunFolder, *, up_to: int | None = None) -> SameAgain:
+    """Compare two runs up to a step, None for their ends; compare weights if both kept them at that step.
+
+    Raise RunError if one of their files cannot be read.
+    """
+    old, new = read_metrics(before.metrics), read_metrics(after.metrics)
+    recorded = [Recorded(dict(flat(run.read_config())), read_json(run.provenance)) for run in (before, after)]
+    had_timeouts = any(name.endswith("/timeouts") and bool(value) for event in old for name, value in event.items())
+    return SameAgain(
+        before,
+        after,
+        compare_logs(old, new, up_to=up_to),
+        tuple(_weights(before, after, up_to)),
+        tuple(causes_of(*recorded)),
+        tuple(unrepeatable(recorded[0], had_timeouts=had_timeouts)),
+    )
+
+
+def _weights(before: RunFolder, after: RunFolder, up_to: int | None) -> list[WeightsCompared]:
+    if up_to is None:
+        parts = {"model": (before.model, after.model), "critic": (before.critic, after.critic)}
+    else:
+        folders = [checkpoint_folder(run.checkpoints, up_to) for run in (before, after)]
+        parts = {f"checkpoint-{up_to}": (folders[0], folders[1])}
+    found = []
+    for part, (one, other) in parts.items():
+        hashes = [_hash(one), _hash(other)]
+        if hashes[0] is not None and hashes[1] is not None:
+            found.append(WeightsCompared(part, hashes[0], hashes[1]))
+    return found
+
+
+def _hash(folder: Path) -> str | None:
+    return weights_hash(folder) if folder.is_dir() else None

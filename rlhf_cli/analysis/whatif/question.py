@@ -1,0 +1,148 @@
+"""Hold what is asked of a run, its alternatives, and how its trainer makes advantages."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError, Prose
+from rlhf_cli.plan.reward_components import KEEP_TIME
+from rlhf_cli.text.json_values import JsonValue
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key with its old and new value; None means no value."""
+
+    key: str
+    old: JsonValue
+    new: JsonValue
+
+
+@dataclass(frozen=True)
+class Question:
+    """The old and the new experiment.
+
+    `words` are those typed, `rescored` the names of rewards whose stored scores do not apply to the new experiment.
+    """
+
+    words: tuple[str, ...]
+    old: Experiment
+    new: Experiment
+    changes: tuple[Change, ...]
+    rescored: frozenset[str] = frozenset()
+
+
+def why_not_cheap(experiment: Experiment, name: str) -> str | None:
+    """Return why `--recompute` skips a reward, or None if it is a plain, fast function."""
+    reward = experiment.rewards[name]
+    if reward.fn is None:
+        return f"the reward model {reward.model}"
+    if reward.fn.startswith(KEEP_TIME):
+        return f"{reward.fn}, which asks a server or runs code"
+    return "a function that is to be isolated" if reward.isolate else None
+
+
+def gate_in_words(gate: Mapping[str, object]) -> str:
+    """Return `correct >= 1 else zero` for a configured gate."""
+    signs = {"at_least": ">=", "at_most": "<=", "equals": "=", "between": "in"}
+    told: Sequence[str] = [f"{sign} {_plain(gate[key])}" for key, sign in signs.items() if gate.get(key) is not None]
+    return f"{gate['by']} {' and '.join(told)} else {_plain(gate['otherwise'])}"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_plain, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+MOST = 50
+
+
+def alternatives(words: list[str]) -> list[list[str]]:
+    """Return every combination of the words' values, with the syntax of `rlhf train -m`.
+
+    Return one list if no word has several values. Raise ConfigError for more than 50 combinations.
+    """
+    each = [_values(word) for word in words]
+    found = [list(one) for one in itertools.product(*each)]
+    if len(found) > MOST:
+        raise ConfigError(
+            "so many what-ifs fill no table",
+            where="command line",
+            got=f"{len(found)} combinations",
+            expected=f"at most {MOST}",
+            hint=Prose("fewer values a word"),
+        )
+    return found
+
+
+def _values(word: str) -> list[str]:
+    try:
+        (override,) = OverridesParser.create().parse_overrides([word])
+    except HydraException:
+        return [word]  # composing the configuration reports the error
+    if not override.is_sweep_override():
+        return [word]
+    return [f"{word.partition('=')[0]}={value}" for value in override.sweep_string_iterator()]
+
+
+Scale = Literal["group", "batch", "none"]
+_SCALES: dict[object, Scale] = {True: "group", False: "none", "group": "group", "batch": "batch", "none": "none"}
+"""TRL also accepts a bool."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The computation of advantages. `baseline` is `group` (GRPO and its variants), `others` (RLOO) or `critic` (PPO).
+
+    `scale` is for GRPO; `is_normalized`, `clip_range` and `kl_coef`, the coefficient of the KL in the reward, are for
+    RLOO. `why_none` is the reason why the advantages cannot be computed from the rollouts, or None.
+    """
+
+    baseline: Literal["group", "others", "critic"]
+    num_generations: int
+    scale: Scale = "none"
+    is_normalized: bool = False
+    clip_range: tuple[float, float] | None = None
+    kl_coef: float = 0.0
+    why_none: str | None = None
+
+    @property
+    def is_over_batch(self) -> bool:
+        """Return whether the advantages of a group depend on the other groups of its round."""
+        return self.scale == "batch" or self.is_normalized
+
+
+def recipe_of(experiment: Experiment) -> Recipe:
+    """Return how this experiment's trainer computes advantages from totals."""
+    trainer = experiment.trainer
+    fields = trl_args.trainer(trainer.trl)
+
+    def setting(name: str) -> object:
+        return trl_args.setting(fields, trainer.trl_args, name) if name in fields.fields else None
+
+    each = int(cast(int, setting("num_generations")))
+    if trainer.baseline == "critic":
+        return Recipe("critic", each, why_none="PPO's advantages are made of its critic's values, which are not stored")
+    dense = "trainer.dense gives every token an advantage of its own; the table holds their rewards' sums"
+    if trainer.trl == "RLOOTrainer":
+        clip = setting("reward_clip_range")
+        return Recipe(
+            "others",
+            each,
+            is_normalized=bool(setting("normalize_advantages")),
+            clip_range=(float(clip[0]), float(clip[1])) if isinstance(clip, list | tuple) else None,
+            kl_coef=float(cast(float, setting("beta"))),
+        )
+    # normalize_then_sum: the stack z-scores within the group, then TRL divides by the batch's deviation.
+    whole_batch = experiment.aggregate == "normalize_then_sum"
+    scale = "batch" if whole_batch else _SCALES[setting("scale_rewards")]
+    return Recipe("group", each, scale=scale, why_none=dense if trainer.dense else None)

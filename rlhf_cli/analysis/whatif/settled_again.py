@@ -1,0 +1,207 @@
+"""Settle stored rounds again with an experiment's rewards.
+
+Stack, gates, settling and truncation policy are those of training; numerics/group_advantages.py computes TRL's
+advantages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from rlhf_cli.analysis.whatif.question import Recipe, recipe_of, why_not_cheap
+from rlhf_cli.analysis.whatif.stored_rounds import ROW, StoredRound, StoredScores
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.numerics.group_advantages import grpo_advantages, rloo_advantages, summed
+from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
+from rlhf_cli.plan.reward_components import component
+from rlhf_cli.rewards.stack.aggregating import Schedule
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.reward_functions import RewardFunction, resolve
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.rewards.stack.settled_round import leave_out_scores, settle_round
+from rlhf_cli.rewards.stack.settling import Settled
+from rlhf_cli.rewards.stack.truncation import COMPONENT, Endings
+from rlhf_cli.tables import trl_values
+from rlhf_cli.trainers.assemble.stack_building import aggregate_of, truncation_policy
+
+
+@dataclass(frozen=True)
+class SettledAgain:
+    """One round settled with these rewards; N rows, K rewards.
+
+    `compared` (N,) are the totals before the trainer's baseline, without KL, NaN for a row without one. `given` (N, K)
+    are the weighted rewards that sum to them. `advantages` (N,) are also without KL, or None. `is_unknown` (N,) bool,
+    True = the log lacks a score that the row's group needs, so the group is excluded; `num_unknown` counts the rows
+    that lack a score themselves. `why` is the reason why a round has no advantages or, if `has_totals` is False, no
+    totals.
+    """
+
+    settled: Settled
+    compared: Tensor
+    given: Tensor
+    advantages: Tensor | None
+    is_unknown: Tensor
+    num_unknown: int
+    why: str | None
+    has_totals: bool
+
+
+class SettlesAgain:
+    """Settles the rounds of a run one after another, like a training with these rewards.
+
+    `max_steps` are the optimizer steps of the whole training, for relative weight schedules; None if unknown. `known`
+    are the rewards in the run's own settings: other scores are from an environment. `recompute` computes scores that
+    the run has not stored; stored scores of `rescored` rewards are ignored.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        max_steps: int | None,
+        *,
+        known: Collection[str],
+        recompute: bool = False,
+        rescored: frozenset[str] = frozenset(),
+    ) -> None:
+        self.recipe: Recipe = recipe_of(experiment)
+        self.aggregate, self.truncation = aggregate_of(experiment), truncation_policy(experiment)
+        self.scores = {
+            name: StoredScores(name, _function(experiment, name) if recompute else None, is_rescored=name in rescored)
+            for name in experiment.rewards
+        }
+        self.stack = RewardStack(
+            [_component(component(name, reward, self.scores[name])) for name, reward in experiment.rewards.items()]
+        )
+        self._max_steps = max_steps
+        self._known = list(dict.fromkeys([*self.stack.names, *known, COMPONENT]))
+        self._limit = trl_args.setting(
+            trl_args.trainer(experiment.trainer.trl), experiment.trainer.trl_args, "max_completion_length"
+        )
+        self._running: dict[str, RunningDeviation] = {}
+        self._next_round = 0
+        self._has_gap = False
+
+    @property
+    def num_computed(self) -> int:
+        """Return how many scores were computed because the run had not stored them."""
+        return sum(scores.num_computed for scores in self.scores.values())
+
+    def settle(self, stored: StoredRound) -> SettledAgain:
+        """Settle the next round."""
+        components, each = self.stack.components, self.recipe.num_generations
+        self._has_gap |= stored.number != self._next_round
+        self._next_round = stored.number + 1
+        names = [*self.stack.names, *stored.environments(self._known)]
+        raw, fixed = self._evaluated(stored, names)
+        is_unknown = torch.zeros(stored.num_rows, dtype=torch.bool)
+        for scores in self.scores.values():
+            is_unknown[list(scores.unknown)] = True
+        num_unknown = int(is_unknown.sum())
+        is_unknown = is_unknown.view(-1, each).any(dim=1).repeat_interleave(each)
+        raw[is_unknown] = fixed[is_unknown] = torch.nan
+        own = self.stack.weights(stored.updates, self._max_steps or 1)
+        weights = torch.tensor([*own, *[1.0] * (len(names) - len(own))], dtype=torch.float32)
+        fill: Fill = "group" if self.recipe.baseline == "group" else "zero"
+        settled, self._running = settle_round(
+            raw,
+            fixed,
+            weights,
+            components,
+            self._running,
+            names=names,
+            aggregate=self.aggregate,
+            num_generations=each,
+            is_training=True,
+            truncation=self.truncation,
+            endings=self._endings(stored),
+            fill=fill,
+        )
+        return self._compared(settled, is_unknown, num_unknown)
+
+    def _compared(self, settled: Settled, is_unknown: Tensor, num_unknown: int) -> SettledAgain:
+        recipe = self.recipe
+        given, weights, clip = settled.for_trl, settled.trl_weights, recipe.clip_range
+        if recipe.baseline == "others":
+            left_out = leave_out_scores(settled, self.aggregate, recipe.num_generations, clip)
+            given, weights, clip = left_out.for_trl, left_out.weights, None if left_out.is_clipped else clip
+        totals = summed(given, weights)
+        if clip is not None:
+            totals = totals.clamp(min=clip[0], max=clip[1])
+        why = self._why_no_totals(is_unknown)
+        has_totals = why is None
+        why = why or recipe.why_none
+        if why is None and recipe.is_over_batch and bool(is_unknown.any()):
+            why = "advantages are scaled over a round, and the log lacks scores of some of its groups"
+        advantages = None if why is not None else self.advantages(totals)
+        return SettledAgain(settled, totals, given * weights, advantages, is_unknown, num_unknown, why, has_totals)
+
+    def advantages(self, totals: Tensor) -> Tensor:
+        """Return the trainer's (N,) advantages of (N,) totals."""
+        recipe = self.recipe
+        if recipe.baseline == "others":
+            return rloo_advantages(totals, recipe.num_generations, is_normalized=recipe.is_normalized)
+        return grpo_advantages(totals, recipe.num_generations, recipe.scale)
+
+    def _why_no_totals(self, is_unknown: Tensor) -> str | None:
+        for one in self.stack.components:
+            if one.normalize == "running" and self._has_gap:
+                return (
+                    f"rewards.{one.name}.normalize=running divides by all scores so far, and not all rounds are stored"
+                )
+            if one.normalize in ("running", "batch") and bool(is_unknown.any()):
+                self._has_gap = True
+                return f"rewards.{one.name}.normalize={one.normalize} divides by scores that the log lacks"
+            if self._max_steps is None and isinstance(one.weight, Schedule) and one.weight.steps is None:
+                return f"rewards.{one.name}.weight follows a schedule, and how long the training is to be is not known"
+        return None
+
+    def _evaluated(self, stored: StoredRound, names: list[str]) -> tuple[Tensor, Tensor]:
+        """Return (N, K) raw scores and (N, K of the stack) fixed ones in float32, like TRL; NaN if missing."""
+        batch: dict[str, object] = dict(stored.dataset_columns([*names, *self._known]))
+        batch |= {"prompts": stored.columns["prompt"], "completions": stored.columns["completion"]}
+        batch |= {ROW: list(range(stored.num_rows))}
+        batch["trainer_state"] = SimpleNamespace(global_step=stored.updates, max_steps=self._max_steps)
+        batch["log_extra"] = batch["log_metric"] = lambda name, value: None
+        for scores in self.scores.values():
+            scores.begin(stored)
+        outcomes = self.stack.evaluate(**batch)
+        for scores in self.scores.values():
+            if scores.problem is not None:
+                raise scores.problem
+        raw = [outcomes[name].raw if name in outcomes else stored.numbers(name) for name in names]
+        return _matrix(raw), _matrix([outcomes[name].fixed for name in self.stack.names])
+
+    def _endings(self, stored: StoredRound) -> Endings:
+        is_cut = [bool(value) for value in stored.columns[trl_values.TRUNCATED]]
+        lengths = [int(value or 0) for value in stored.numbers(trl_values.TOKENS)]
+        limit = self._limit if isinstance(self._limit, int) else None
+        return Endings(torch.tensor(is_cut), torch.tensor(lengths), limit)
+
+    def close(self) -> None:
+        """Stop the background work of the stack."""
+        self.stack.close()
+
+
+def _matrix(columns: list[list[float | None]]) -> Tensor:
+    rows = [[torch.nan if value is None else value for value in column] for column in columns]
+    return torch.tensor(rows, dtype=torch.float32).T.contiguous()
+
+
+def _component(one: Component) -> Component:
+    """Return the component without a timeout, because its scores are stored."""
+    return replace(one, timeout_s=None, eager=False)
+
+
+def _function(experiment: Experiment, name: str) -> RewardFunction | None:
+    """Return the function that scores a reward, or None if it is not computed here."""
+    reward = experiment.rewards[name]
+    if why_not_cheap(experiment, name) is not None:
+        return None
+    assert reward.fn is not None
+    return resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")

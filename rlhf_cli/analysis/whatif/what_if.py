@@ -1,0 +1,400 @@
+"""Answer `rlhf whatif`: settle stored rounds again and say where they differ.
+
+The push of advantages: a step of size eta on the objective sum_i A_i log pi(y_i), taken over the distribution of
+answers itself, makes pi'(y) proportional to pi(y) exp(eta A(y)). The mean of any score c then is, to first order in
+eta,
+
+    E'[c] = E[c] + eta Cov(A, c) .
+
+So the covariance of the advantages with a reward's raw scores, within groups, is the direction in which that reward is
+pushed. `push` is its estimate over a round, sum_i A_i (c_i - mean of c in the group) / n, in raw units per unit of eta.
+A network does not move answers independently: docs/whatif.md measures how often the sign is right.
+
+Shapes: N rows, groups are consecutive; NaN = no score, or no total.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from rlhf_cli.analysis.whatif.question import Change, Question, Recipe, gate_in_words
+from rlhf_cli.analysis.whatif.settled_again import SettledAgain, SettlesAgain
+from rlhf_cli.analysis.whatif.stored_rounds import StoredRound, StoredRounds
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_sections import Reward
+from rlhf_cli.errors import ConfigError, DataError
+from rlhf_cli.numerics.calibration import best_changes, kendall_tau_b
+from rlhf_cli.rewards.stack.aggregating import Aggregate
+from rlhf_cli.rewards.stack.reward_metrics import advantage_shares
+from rlhf_cli.tables import trl_values
+from rlhf_cli.text.json_values import finite_or_none
+
+LENGTH = "length"
+_NOTHING = 1e-3
+"""Smaller advantages are rounding errors of a group without deviation, divided by TRL's eps of 1e-4."""
+
+OldNew = tuple[float | None, float | None]
+"""A figure before and after; None if undefined."""
+
+
+@dataclass(frozen=True)
+class RoundDifference:
+    """How one round would have differed. Undefined figures are None.
+
+    `step` is the first optimizer step that learnt from the round. `num_unknown` rows lack a required score in the log:
+    their groups, `num_groups` less `num_answered`, are excluded from everything. `tau` is the mean of Kendall's tau-b
+    over the `num_ranked` groups in which both totals differ; `best_changed` and `sign_changed` are shares of groups and
+    of rows. `share`, `correlation` and `push` are by component, the latter two also by `length` (tokens).
+    `replay_error` is the distance between the stored advantages and those recomputed with the run's own settings. `why`
+    is the reason why there are no advantages, or no totals.
+    """
+
+    step: int
+    num_groups: int
+    num_answered: int
+    num_unknown: int
+    num_ranked: int
+    mean_total: OldNew
+    tau: float | None
+    best_changed: float | None
+    sign_changed: float | None
+    share: Mapping[str, OldNew]
+    correlation: Mapping[str, OldNew]
+    push: Mapping[str, OldNew]
+    replay_error: float | None
+    why: str | None
+
+
+@dataclass(frozen=True)
+class OneSide:
+    """One side of the comparison: the settled round, its advantages (N,) or None, and how to compute them."""
+
+    settled: SettledAgain
+    advantages: Tensor | None
+    recipe: Recipe
+    aggregate: Aggregate
+
+
+def round_difference(
+    stored: StoredRound, old: OneSide, new: OneSide, replay_error: float | None, why: str | None
+) -> RoundDifference:
+    """Return the difference of the round between both sides."""
+    # A critic does not compare within groups, so rank all rows of a round together, each answered or not.
+    each = stored.num_rows if old.recipe.baseline == "critic" else old.recipe.num_generations
+    is_answered = ~new.settled.is_unknown
+    answered = is_answered.view(-1, each).any(dim=1)
+    has_totals = old.settled.has_totals and new.settled.has_totals
+    before, after = (side.settled.compared.masked_fill(~is_answered, torch.nan) for side in (old, new))
+    tau = kendall_tau_b(before, after, each)
+    ranked = tau[~tau.isnan()]
+    changed = best_changes(before, after, each)[answered]
+    sides = [side.advantages for side in (old, new)]
+    is_both = all(one is not None for one in sides)
+    pairs = [None if one is None or not is_both else one[is_answered] for one in sides]
+    scored = {name: _tensor(stored.numbers(name)) for name in old.settled.settled.names if name in stored.columns}
+    scored |= {
+        name: column
+        for name, column in zip(new.settled.settled.names, new.settled.settled.raw.double().unbind(1), strict=True)
+        if name not in scored
+    }
+    scored[LENGTH] = _tensor(stored.numbers(trl_values.TOKENS))
+    by_score = {name: column[is_answered] for name, column in scored.items()}
+    return RoundDifference(
+        step=stored.step,
+        num_groups=len(answered),
+        num_answered=int(answered.sum()),
+        num_unknown=new.settled.num_unknown,
+        num_ranked=len(ranked) if has_totals else 0,
+        mean_total=(_mean_total(old, is_answered), _mean_total(new, is_answered)) if has_totals else (None, None),
+        tau=_mean(ranked) if has_totals else None,
+        best_changed=_mean(changed.double()) if has_totals else None,
+        sign_changed=None if pairs[0] is None or pairs[1] is None else _sign_changed(pairs[0], pairs[1]),
+        share=_paired(*(_shares(side, is_answered) for side in (old, new))) if is_both else {},
+        correlation={name: _of_both(pairs, _correlation, column) for name, column in by_score.items()},
+        push={
+            name: _of_both(pairs, lambda one, other: push(one, other, each), column)
+            for name, column in by_score.items()
+        },
+        replay_error=replay_error,
+        why=why,
+    )
+
+
+def push(advantages: Tensor, scores: Tensor, num_generations: int) -> float | None:
+    """Return the covariance above of (N,) advantages and (N,) scores, within groups; None without any score."""
+    grouped = scores.view(-1, num_generations)
+    centred = (grouped - grouped.nanmean(dim=1, keepdim=True)).view(-1)
+    products = (advantages.double() * centred)[~centred.isnan()]
+    return _mean(products)
+
+
+def _of_both(pairs: list[Tensor | None], figure: Callable[[Tensor, Tensor], float | None], column: Tensor) -> OldNew:
+    old, new = (None if one is None else figure(one, column) for one in pairs)
+    return old, new
+
+
+def _shares(side: OneSide, is_answered: Tensor) -> dict[str, float]:
+    """Return each component's share of the advantages, as logged in training."""
+    assert side.advantages is not None
+    recipe = side.recipe
+    args = {"normalize_advantages": recipe.is_normalized} if recipe.baseline == "others" else {}
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(**args),
+        scale_rewards=recipe.scale,
+        reward_clip_range=recipe.clip_range,
+        normalize_advantages=recipe.is_normalized,
+        beta=recipe.kl_coef,
+    )
+    settled, each = side.settled, recipe.num_generations
+    given = settled.given[is_answered].double()
+    if not len(given):
+        return {}
+    names = settled.settled.names
+    advantages = side.advantages[is_answered].double()
+    found = advantage_shares(trainer, names, given, side.aggregate, each, advantages)
+    return {name.split("/")[1]: share for name, share in found.items()}
+
+
+def _paired(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, OldNew]:
+    return {name: (old.get(name), new.get(name)) for name in {**old, **new}}
+
+
+def _sign_changed(old: Tensor, new: Tensor) -> float | None:
+    signs = [torch.where(one.abs() > _NOTHING, torch.sign(one), 0.0) for one in (old, new)]
+    return _mean((signs[0] * signs[1] < 0).double())
+
+
+def _correlation(advantages: Tensor, scores: Tensor) -> float | None:
+    """Return Pearson's correlation over the rows with a score, or None if one of the two is constant."""
+    both = torch.stack([advantages.double(), scores])[:, ~scores.isnan()]
+    if both.shape[1] < 2 or not bool((both.std(dim=1) > 0).all()):
+        return None
+    return float(torch.corrcoef(both)[0, 1])
+
+
+def _mean_total(side: OneSide, is_answered: Tensor) -> float | None:
+    totals = side.settled.settled.row_totals[is_answered]
+    return _mean(totals[~totals.isnan()].double())
+
+
+def _mean(values: Tensor) -> float | None:
+    return finite_or_none(float(values.mean())) if values.numel() else None
+
+
+def _tensor(values: list[float | None]) -> Tensor:
+    return torch.tensor([torch.nan if value is None else value for value in values], dtype=torch.float64)
+
+
+REPLAYED = 1e-4
+"""Tolerance between the stored advantages and those of the run's own settings, in units of 1 or of the largest."""
+_EXACT = 1e-6
+"""Tolerance for equal advantages: below it, the KL has no part in them and a row does not count as moved."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The settings of one reward: its weight, and its gates in words."""
+
+    weight: str
+    gate: str
+
+
+@dataclass(frozen=True)
+class Mover:
+    """A completion whose advantage would have changed; `scores` are raw, None if missing."""
+
+    step: int
+    prompt: object
+    completion: object
+    scores: Mapping[str, float | None]
+    total: OldNew
+    advantage: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The answer to one question, round by round. `rules` maps reward -> (old, new).
+
+    `movers` are the rows with the largest changes over all rounds. `left_out` has the reason for each skipped table.
+    """
+
+    words: tuple[str, ...]
+    changes: tuple[Change, ...]
+    rules: Mapping[str, tuple[Rule | None, Rule | None]]
+    rounds: tuple[RoundDifference, ...]
+    movers: tuple[Mover, ...]
+    left_out: tuple[str, ...]
+    num_computed: int
+
+    def mean(self, figure: Callable[[RoundDifference], float | None]) -> float | None:
+        """Return the mean of a figure over the rounds in which it is defined."""
+        found = [value for one in self.rounds if (value := figure(one)) is not None]
+        return math.fsum(found) / len(found) if found else None
+
+
+def what_if(
+    question: Question, stored: StoredRounds, max_steps: int | None, *, recompute: bool = False, num_movers: int = 5
+) -> WhatIf:
+    """Return the results of the stored rounds under the new settings.
+
+    `max_steps`: optimizer steps of the whole training, or None if unknown. Raise ConfigError if stored failures would
+    have ended the run, and DataError if groups are incomplete. Errors of an aggregate and, with `recompute`, of rewards
+    propagate.
+    """
+    _refuse_failures(question.new, stored)
+    old, new = both_settle(question, max_steps, recompute=recompute)
+    rounds: list[RoundDifference] = []
+    movers: list[Mover] = []
+    try:
+        for one in stored.rounds:
+            if one.num_rows % old.recipe.num_generations:
+                raise DataError(
+                    "the rows are no whole groups",
+                    where=f"step {one.step}",
+                    got=f"{one.num_rows} rows, trainer.args.num_generations={old.recipe.num_generations}",
+                    expected="a table as the run has written it",
+                )
+            before, after, error, why = both_sides(one, old, new)
+            rounds.append(round_difference(one, before, after, error, why))
+            movers = _most([*movers, *_movers(one, before, after, num_movers)], num_movers)
+    finally:
+        old.close()
+        new.close()
+    return WhatIf(
+        words=question.words,
+        changes=question.changes,
+        rules=_rules(question.old, question.new),
+        rounds=tuple(rounds),
+        movers=tuple(movers),
+        left_out=stored.left_out,
+        num_computed=new.num_computed,
+    )
+
+
+def both_settle(question: Question, max_steps: int | None, *, recompute: bool) -> tuple[SettlesAgain, SettlesAgain]:
+    """Return the objects that settle rounds with the old and with the new settings."""
+    known = question.old.rewards
+    old = SettlesAgain(question.old, max_steps, known=known)
+    return old, SettlesAgain(question.new, max_steps, known=known, recompute=recompute, rescored=question.rescored)
+
+
+def both_sides(
+    stored: StoredRound, old: SettlesAgain, new: SettlesAgain
+) -> tuple[OneSide, OneSide, float | None, str | None]:
+    """Return both sides of the round, the replay error of the old one, and why there are no advantages.
+
+    RLOO includes the KL of the policy from its reference in the reward. Its part is the difference between the stored
+    advantages and those of the rewards; it is the same on both sides, because the rollouts are the same.
+    """
+    before, after = old.settle(stored), new.settle(stored)
+    was, would = before.advantages, after.advantages
+    why = before.why or after.why
+    error: float | None = None
+    if was is not None:
+        logged = torch.tensor([value or 0.0 for value in stored.numbers("advantage")])
+        error = _distance(logged, was)
+        if error > _EXACT and old.recipe.kl_coef and not old.recipe.is_normalized:
+            penalty = _penalty(logged - was, before, old.recipe.num_generations)
+            was = old.advantages(before.compared + penalty)
+            error = _distance(logged, was)
+            would, why = _with_penalty(penalty, after, new, why)
+        if error > REPLAYED:
+            why = "the KL that is in the normalised advantages cannot be told apart from the rewards"
+            if not (old.recipe.kl_coef and old.recipe.is_normalized):
+                why = "the run's own settings do not give the advantages that it stored"
+    if why is not None:
+        was = would = None
+    sides = OneSide(before, was, old.recipe, old.aggregate), OneSide(after, would, new.recipe, new.aggregate)
+    return *sides, error, why
+
+
+def _distance(logged: Tensor, replayed: Tensor) -> float:
+    return float((logged - replayed).abs().max() / max(1.0, float(logged.abs().max())))
+
+
+def _penalty(beyond: Tensor, before: SettledAgain, num_generations: int) -> Tensor:
+    """Return (N,) minus KL times its coefficient, up to a constant per group, so that leave-one-out gives `beyond`.
+
+    For A_i = n/(n - 1) (k_i - mean of k) over the n rows of a group with a total; NaN for the others.
+    """
+    count = (~before.compared.isnan()).view(-1, num_generations).sum(dim=1).repeat_interleave(num_generations)
+    return (beyond * (count - 1) / count).masked_fill(before.compared.isnan(), torch.nan)
+
+
+def _with_penalty(
+    penalty: Tensor, after: SettledAgain, new: SettlesAgain, why: str | None
+) -> tuple[Tensor | None, str | None]:
+    if why is None and bool((penalty.isnan() & ~after.compared.isnan()).any()):
+        why = "the KL in the reward of rows that were left out is not stored"
+    return (None if why is not None else new.advantages(after.compared + penalty)), why
+
+
+def _movers(stored: StoredRound, old: OneSide, new: OneSide, count: int) -> list[Mover]:
+    """Return the rows of a round whose advantage changes most, one per distinct prompt and completion."""
+    if old.advantages is None or new.advantages is None:
+        return []
+    distance: list[float] = (new.advantages - old.advantages).abs().masked_fill(new.settled.is_unknown, 0.0).tolist()
+    found: dict[str, Mover] = {}
+    raw, names = new.settled.settled.raw.tolist(), new.settled.settled.names
+    before, after = (side.settled.settled.row_totals.tolist() for side in (old, new))
+    for row in sorted(range(len(distance)), key=distance.__getitem__, reverse=True):
+        if distance[row] <= _EXACT or len(found) == count:
+            break
+        prompt, completion = stored.columns["prompt"][row], stored.columns["completion"][row]
+        scores = {name: _number(value) for name, value in zip(names, raw[row], strict=True)}
+        scores |= {name: value for name in scores if (value := stored.entry(name, row)) is not None}
+        found.setdefault(
+            repr((prompt, completion)),
+            Mover(
+                step=stored.step,
+                prompt=prompt,
+                completion=completion,
+                scores=scores,
+                total=(_number(before[row]), _number(after[row])),
+                advantage=(float(old.advantages[row]), float(new.advantages[row])),
+            ),
+        )
+    return list(found.values())
+
+
+def _most(movers: list[Mover], count: int) -> list[Mover]:
+    return sorted(movers, key=lambda one: abs(one.advantage[1] - one.advantage[0]), reverse=True)[:count]
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _refuse_failures(new: Experiment, stored: StoredRounds) -> None:
+    for name, reward in new.rewards.items():
+        if reward.on_error != "raise":
+            continue
+        failed = next((one for one in stored.rounds if any(one.texts(f"{name}.error"))), None)
+        if failed is not None:
+            raise ConfigError(
+                "with this setting the run would have ended",
+                where=f"rewards.{name}.on_error",
+                got=f"raise; it failed on a row of step {failed.step}",
+                expected="exclude, or a number",
+            )
+
+
+def _rules(old: Experiment, new: Experiment) -> dict[str, tuple[Rule | None, Rule | None]]:
+    return {
+        name: (_rule(old.rewards.get(name)), _rule(new.rewards.get(name)))
+        for name in dict.fromkeys([*old.rewards, *new.rewards])
+    }
+
+
+def _rule(reward: Reward | None) -> Rule | None:
+    if reward is None:
+        return None
+    weight = reward.weight
+    shown = f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
+    return Rule(shown, ", ".join(gate_in_words(gate.model_dump()) for gate in reward.gates))

@@ -1,0 +1,221 @@
+"""Run the command line: import the verb, run it and return an exit code.
+
+Exit codes: 0 success, 2 the user's configuration or data is wrong, 1 a bug or a crash in user code, 75 preempted and
+resumable, 141 stdout was closed early (`| head -1`), as for other shell commands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import importlib
+import os
+import shlex
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Mapping
+
+import rlhf_cli
+from rlhf_cli.cli.output import is_json_alone, json_alone, print_problems, tell, value_streams
+from rlhf_cli.cli.verbs import GROUPS, TEN, VERBS
+from rlhf_cli.errors import (
+    CTRL_C,
+    EXIT_CRASH,
+    EXIT_OK,
+    EXIT_UNREAD,
+    Interrupted,
+    Preempted,
+    RewardFailed,
+    RlhfError,
+    UserError,
+)
+from rlhf_cli.jobs.usage import JSON, folded, shown_width, usage_of
+from rlhf_cli.process import into_nothing, lasting_output, leave, nobody_reads, open_closed_streams, stopped_early
+from rlhf_cli.tables.former_names import VERBS_OF_OTHERS
+from rlhf_cli.text.redaction import forgetting, remember_typed
+from rlhf_cli.text.suggest import nearest
+from rlhf_cli.text.terminal_output import safe_output
+
+_HELP = """rlhf: describe an RLHF experiment in YAML, run it, sweep it, compare the runs.
+
+usage: rlhf VERB [words]
+
+{verbs}
+
+  rlhf train +exp=quickstart                       half a minute, no download
+  rlhf train +exp=quickstart seed=3                override it
+  rlhf train -m +exp=quickstart 'seed=range(0,3)'  sweep it
+
+rlhf VERB --help says more; {more}rlhf --version.
+"""
+_HELP_ALL = "--help-all"
+
+_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+_CALLING = f"{os.path.dirname(os.path.dirname(__file__))}{os.sep}rewards{os.sep}stack{os.sep}"
+"""The folder whose code calls rewards."""
+_LONG = ("train", "resume", "join")
+"""Verbs that continue after the reader of their output has gone."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code. `argv` holds the words after `rlhf`; None takes them from sys.argv."""
+    words = sys.argv[1:] if argv is None else argv
+    open_closed_streams()
+    with forgetting(), safe_output():
+        remember_typed(words)
+        try:
+            code = _dispatch(words)
+        except BrokenPipeError:  # `rlhf list | head -1`; errors of other pipes do not get here
+            code = EXIT_UNREAD
+    if argv is None:
+        code = _written(code)
+        if not _is_waited_for():
+            leave(code)  # unloading 600 to 4000 modules takes as long as composing a config
+    return code
+
+
+def _is_waited_for() -> bool:
+    """Return whether a non-daemon thread is still running; Python would wait for it at exit."""
+    return any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread())
+
+
+def _written(code: int) -> int:
+    """Flush stdout and return `code`, or the exit code of a crash if writing fails (a full disk, for example)."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        into_nothing(sys.stdout)  # else Python flushes again at exit and complains
+        return code
+    except OSError as error:
+        tell("error", f"what was to be printed cannot be written: {error.strerror}")
+        return EXIT_CRASH
+    return code
+
+
+def _dispatch(words: list[str]) -> int:
+    if len(words) > 1 and words[0] == "help":
+        words = [words[1], "--help", *words[2:]]
+    if not words or words[0] in ("-h", "--help", "help"):
+        more = f"rlhf {_HELP_ALL} has {len(VERBS) - len(TEN)} more verbs; "
+        print(
+            folded(_HELP.format(verbs=_lines({verb: VERBS[verb] for verb in TEN}), more=more).rstrip(), shown_width())
+        )
+        return EXIT_OK
+    if words[0] == _HELP_ALL:
+        verbs = "\n\n".join(f"{title}\n{_lines(of_group)}" for title, of_group in GROUPS.items())
+        print(folded(_HELP.format(verbs=verbs, more="").rstrip(), shown_width()))
+        return EXIT_OK
+    if words[0] in ("-V", "--version"):
+        print(f"rlhf {rlhf_cli.__version__}")
+        return EXIT_OK
+    verb, *rest = words
+    if verb not in VERBS:
+        unknown = UserError(f"there is no verb {verb!r}", hint=f"rlhf {shlex.join(_meant(verb, rest))}")
+        if JSON in words:
+            print_problems(unknown)
+        tell("error", str(unknown))
+        return unknown.exit_code
+    usage = usage_of(verb)
+    if any(word in ("-h", "--help") for word in rest):
+        print(folded(usage.text.strip(), shown_width()))
+        return EXIT_OK
+    with contextlib.ExitStack() as stack:
+        if verb in _LONG:
+            stack.enter_context(lasting_output())
+        if JSON in rest and JSON in usage.flags:
+            stack.enter_context(json_alone())
+        return _run(verb, rest)
+
+
+def _lines(verbs: Mapping[str, str]) -> str:
+    return "\n".join(f"  {verb:<11} {what}" for verb, what in verbs.items())
+
+
+def _meant(verb: str, rest: list[str]) -> list[str]:
+    """Return the command that the user probably meant by an unknown verb and the words after it."""
+    if (meant := VERBS_OF_OTHERS.get(verb)) is not None and meant.split()[0] in (*VERBS, "--version"):
+        return [*meant.split(), *rest]
+    close = nearest(verb, VERBS)
+    return [close, *rest] if close is not None else ["--help"]
+
+
+@contextlib.contextmanager
+def _quick_start() -> Iterator[None]:
+    """Open a context in which imports and class creation run faster.
+
+    Garbage collection runs rarely: modules stay, so it would scan everything again and again and free little. pydantic
+    does not search the installed distributions for plugins.
+    """
+    before = gc.get_threshold()
+    is_ours = _PLUGINS not in os.environ
+    os.environ.setdefault(_PLUGINS, "__all__")
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        if is_ours:
+            os.environ.pop(_PLUGINS, None)
+
+
+def _from_the_reward_on(error: BaseException) -> BaseException:
+    """Return a reward's error without our calling frames, so that the traceback starts in the user's code."""
+    trace = theirs = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.startswith(_CALLING) and trace.tb_next is not None:
+            theirs = trace.tb_next
+        trace = trace.tb_next
+    return error.with_traceback(theirs)
+
+
+def _run(verb: str, words: list[str]) -> int:
+    with contextlib.nullcontext() if verb in _LONG else _quick_start():
+        return _answered(verb, words)
+
+
+def _refused(error: RlhfError) -> int:
+    """Print an error that was raised on purpose, and return its exit code."""
+    if is_json_alone():
+        print_problems(error)
+    label = "stopped" if isinstance(error, Preempted) else "error"
+    if isinstance(error, RewardFailed) and error.__cause__ is not None:
+        traceback.print_exception(_from_the_reward_on(error.__cause__))
+    notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+    tell(label, f"{error}{notes}")
+    return error.exit_code
+
+
+def _answered(verb: str, words: list[str]) -> int:
+    try:
+        # Importing a verb is slow, and the user may press Ctrl-C during it.
+        with stopped_early():
+            with _quick_start():
+                module = importlib.import_module(f"rlhf_cli.cli.verbs.{verb}")
+            code: int = module.run(words)
+    except RlhfError as error:
+        return _refused(error)
+    except KeyboardInterrupt as interrupt:
+        by = f" by {interrupt if isinstance(interrupt, Interrupted) else CTRL_C}"
+        by += ": nothing was being trained" if verb in _LONG and isinstance(interrupt, Interrupted) else ""
+        if is_json_alone():
+            print_problems(Preempted(f"stopped{by}"))
+        print(f"stopped{by}", file=sys.stderr)
+        return Preempted.exit_code
+    except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError) and verb not in _LONG:
+            return EXIT_UNREAD  # rich turns a broken pipe into exit code 1
+        raise
+    except Exception as error:  # a bug here or in the user's reward: print the traceback
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return _refused(
+                UserError("a name is too long for a file", got=error.filename, expected="at most 255 bytes")
+            )
+        if isinstance(error, BrokenPipeError) and nobody_reads([*value_streams(), sys.stderr]):
+            raise
+        if is_json_alone():
+            print_problems(error)
+        traceback.print_exc()
+        return EXIT_CRASH
+    return code

@@ -1,0 +1,129 @@
+"""Print to stdout and stderr: one JSON value with `--json`, errors in words.
+
+Child processes inherit this: their stdout is our stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import TextIO, cast
+
+from rlhf_cli.errors import Problems, Prose, RlhfError
+from rlhf_cli.process import Lasting
+from rlhf_cli.text.json_values import write_json
+from rlhf_cli.text.terminal_output import Drawn, printable
+
+_STDOUT, _STDERR = 1, 2
+_kept: list[TextIO] = []
+"""The streams that receive the value, innermost last; empty unless other output is redirected."""
+
+
+@contextlib.contextmanager
+def json_alone() -> Iterator[None]:
+    """Open a context in which only `print_json` writes to stdout; it tolerates a closed pipe if stdout does."""
+    sys.stdout.flush()
+    stdout, own = sys.stdout, None
+    if _is_real(stdout):
+        own = os.dup(_STDOUT)
+        os.dup2(_STDERR, _STDOUT)
+    with _closed_without_a_word(own) if own is not None else contextlib.nullcontext(stdout) as kept:
+        _kept.append(cast(TextIO, Lasting(kept)) if isinstance(stdout, Lasting) else kept)
+        sys.stdout = sys.stderr
+        try:
+            yield
+        finally:
+            _kept.pop()
+            sys.stdout = stdout
+            if own is not None:
+                os.dup2(own, _STDOUT)
+
+
+@contextlib.contextmanager
+def _closed_without_a_word(own: int) -> Iterator[TextIO]:
+    """Open a context with a stream to a file descriptor; ignore a broken pipe on closing."""
+    stream = open(own, "w", encoding="utf-8")  # noqa: SIM115  closed below
+    try:
+        yield stream
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()
+
+
+def is_json_alone() -> bool:
+    """Return whether stdout is kept for one JSON value."""
+    return bool(_kept)
+
+
+def _is_real(stream: TextIO) -> bool:
+    """Return whether a stream is the process's own stdout; in a test or a notebook it is not."""
+    try:
+        return stream.fileno() == _STDOUT
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def print_json(value: object) -> None:
+    """Print a value to stdout as `json_text.write_json` does: without secrets, an iterator as a list."""
+    stream = _kept[-1] if _kept else sys.stdout
+    write_json(value, stream.write)
+    print(file=stream, flush=True)
+
+
+def value_streams() -> list[TextIO]:
+    """Return the streams that may hold a part of the value."""
+    return [*_kept, sys.stdout]
+
+
+def print_problems(error: BaseException) -> None:
+    """Print an error as the one JSON value; ignore a closed pipe, as the exit code reports the error too."""
+    with contextlib.suppress(BrokenPipeError):
+        print_json(problems_json(error))
+
+
+def problems_json(error: BaseException) -> dict[str, object]:
+    """Return an error as `{"problems": [...]}`: `kind` is its class name, the rest are the parts of its message."""
+    errors = error.problems if isinstance(error, Problems) else [error]
+    return {"problems": [_problem(one) for one in errors]}
+
+
+def _problem(error: BaseException) -> dict[str, object]:
+    kind = type(error).__name__
+    if not isinstance(error, RlhfError):
+        return {"kind": kind, "what": str(error)} | dict.fromkeys(("where", "got", "expected", "try", "advice"))
+    is_advice = isinstance(error.hint, Prose)
+    got = None if error.got is None else str(error.got)
+    return {
+        "kind": kind,
+        "what": error.what,
+        "where": error.where,
+        "got": got,
+        "expected": error.expected,
+        "try": None if is_advice else error.hint,
+        "advice": error.hint if is_advice else None,
+    }
+
+
+_RED, _YELLOW, _GREEN, _PLAIN = "\x1b[1;31m", "\x1b[1;33m", "\x1b[32m", "\x1b[0m"
+_TRY = re.compile(r"^(  (?:try|advice):)", re.MULTILINE)
+
+
+def tell(label: str, text: str) -> None:
+    """Print `label: text`, in colour on a colour terminal unless NO_COLOR is set."""
+    text = printable(text)
+    if _is_coloured():
+        colour = _YELLOW if label == "stopped" else _RED
+        text = _TRY.sub(rf"{_GREEN}\1{_PLAIN}", text)
+        label = f"{colour}{label}:{_PLAIN}"
+    else:
+        label = f"{label}:"
+    sys.stderr.write(Drawn(f"{label} {text}\n"))
+    sys.stderr.flush()
+
+
+def _is_coloured() -> bool:
+    # https://no-color.org: any non-empty value disables colour.
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

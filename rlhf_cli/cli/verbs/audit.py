@@ -1,0 +1,54 @@
+"""rlhf audit +exp=NAME [overrides]     attack the rewards before a training does: sixteen kinds of degenerate answer
+                                     (empty, the prompt copied, many answers listed, tags only, orders to a judge ...)
+                                     on real rows, scored by the experiment's own rewards, weights, gates and truncation
+                                     policy, against the right answer. What gets as much is shown, with the reward that
+                                     let it in and what to type. Nothing is trained; a model.path is needed
+                                     only where a reward counts tokens (docs/audit.md)
+
+--limit N          so many rows (default 64; 8 where a reward asks a model, a server or a sandbox)
+--kinds KIND ...   only these kinds; several may be joined by commas
+--gold COLUMN      where the right answers are, or a text with {column} in it, written as a policy should write it:
+                   '<think>so</think><answer>{answer}</answer>'. Left out, both are looked for
+--strict           end with exit code 2 where a hole is found
+--json             print one object: holes, kinds with totals and shares, advice
+"""
+
+from __future__ import annotations
+
+import sys
+
+from rlhf_cli.analysis.audit.audit_result import AuditResult, with_advice
+from rlhf_cli.analysis.audit.audit_run import attack_reachable, chosen_kinds, plan_of
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.display.audit_table import show_audit
+from rlhf_cli.display.terminal import wide_console
+from rlhf_cli.errors import EXIT_OK, EXIT_USER_ERROR
+from rlhf_cli.jobs.prepare import prepare, without_policy
+from rlhf_cli.jobs.usage import read_options
+
+
+def run(argv: list[str]) -> int:
+    """Audit the rewards of an experiment and print what was found; returns the exit code.
+
+    Raises ConfigError where there is nothing to attack, and what composing, reading the data and building the rewards
+    raise.
+    """
+    options = read_options(__doc__, argv, verb="audit")
+    kinds = chosen_kinds(options.texts("--kinds"))
+    experiment = prepare(options.words, adjust=without_policy).experiment
+    plan = plan_of(experiment, kinds, limit=options.number("--limit"), gold=options.text("--gold"))
+    if plan.cost is not None:
+        print(plan.cost, file=sys.stderr)
+    result = attack_reachable(experiment, plan)
+
+    def retry(words: tuple[str, ...], names: tuple[str, ...]) -> AuditResult:
+        other = prepare([*options.words, *words], adjust=without_policy).experiment
+        only = tuple(kind for kind in kinds if kind.name in names)
+        return attack_reachable(other, plan_of(other, only, limit=len(plan.rows), gold=plan.gold))
+
+    result = result.advised(with_advice(result, experiment, retry if plan.cost is None else None))
+    if options.as_json:
+        print_json(result.as_json())
+    else:
+        show_audit(wide_console(), result)
+    return EXIT_USER_ERROR if options.on("--strict") and result.is_sound is False else EXIT_OK

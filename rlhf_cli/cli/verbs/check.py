@@ -1,0 +1,57 @@
+"""rlhf check +exp=NAME [overrides]     everything that can be known before a run: keys, types, values, data files,
+columns, reward functions, model folder, batch arithmetic, room for checkpoints; with run.resume=auto what a run that
+goes on would refuse. Imports no torch and writes nothing.
+
+--allow KEY ...   with run.resume=auto: although this key, or `data`, `code`, `config`, is another one now
+--take-over       with run.resume=auto: of a run that another machine left
+--rows N          the first N prompts as the model will see them, special tokens and all, how long all are in tokens,
+                  and every reward tried on the right answer, on no answer, on the prompt itself
+--json            the plan as one object
+"""
+
+from __future__ import annotations
+
+from rlhf_cli.display.terminal import Screen
+from rlhf_cli.errors import EXIT_OK
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.jobs.usage import read_options
+
+
+def run(argv: list[str]) -> int:
+    """Check an experiment and show what it would do; returns the exit code."""
+    options = read_options(__doc__, argv, verb="check")
+    prepared = prepare(options.words)
+    # A typo is refused above, before what draws and plans is imported.
+
+    from rlhf_cli.cli.output import print_json
+    from rlhf_cli.display.plan_tables import describe_launch
+    from rlhf_cli.display.start_panel import show_whole_plan
+    from rlhf_cli.jobs.one_run import planned_json
+    from rlhf_cli.jobs.resuming import resume_options, resumed
+    from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
+    from rlhf_cli.plan.launch_plan import plan_launch
+    from rlhf_cli.plan.preflight import preflight
+
+    experiment, composed = prepared.experiment, prepared.composed
+    plan = preflight(experiment, composed)
+    if (earlier := existing_run(experiment, composed)) is not None:
+        resumed(earlier, prepared, resume_options(options).allowed)
+    tried = None
+    if (count := options.number("--rows")) is not None:
+        from rlhf_cli.analysis.audit.tried_rows import try_rows  # rewards are called, and a tokenizer is loaded
+
+        tried = try_rows(experiment, count)
+    if options.as_json:
+        rows = tried.as_json() if tried is not None else None
+        print_json({"ok": True, **planned_json(prepared, plan, earlier=earlier), "rows": rows})
+        return EXIT_OK
+    console = Screen()
+    if tried is not None:
+        from rlhf_cli.display.row_tables import show_tried_rows
+
+        show_tried_rows(console, tried)
+    launch = plan_launch(experiment, planned_folder(experiment, composed), accelerate_env=plan.machine.accelerate_env)
+    show_whole_plan(console, experiment, plan, title=experiment_name(composed), folder=None)
+    console.print(f"launch: {describe_launch(launch)}; `rlhf train --dry-run` shows the commands", highlight=False)
+    console.print("[green]ok[/], nothing was written")
+    return EXIT_OK

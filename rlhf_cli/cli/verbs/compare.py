@@ -1,0 +1,212 @@
+"""rlhf compare RUN...        runs side by side: what differs, a line a setting, and which is better beyond doubt
+
+RUN is a run folder, a sweep, a folder of runs, a glob in quotes, run:NAME, or wandb:entity/project[/group]. Of a folder
+with more than 12 runs the newest sweep, or the newest single runs, are shown, and the others are listed. Runs that
+differ only in their seed become one line with mean and 95 % interval. Components are raw; a total is shown only where
+it is the same sum in all runs. Where one key differs the verdict on each component comes of itself.
+
+--on METRIC        the verdict is about this: correct, kl, length, total or a name of metrics.jsonl; more than one with
+                   commas. -kl: less is better
+--by KEY           the key whose values it tells apart (its end is enough: weight), where several differ
+--baseline VALUE   hold the other values against this one, not each against each: fewer comparisons
+--weights a=1,b=2  one total for all runs: the sum of their raw means with these weights
+--window WINDOW    last (a tenth of the log events; default), last-K (K of them), best, auc (area per step), first
+--estimator NAME   iqm: interquartile mean with a bootstrap over seeds instead of the mean with Student's interval
+--metrics A,B      show these instead
+--front A,B[,C]    the front over these instead of the first components
+--runs             each run as well
+--json             all of it as JSON
+--csv FILE         a row a run; - for the screen
+--latex [FILE.tex]   a table for booktabs; on the screen without a file
+--png FILE.png     a picture: intervals, differences and the front (pip install 'rlhf-cli[plot]')
+--wandb-view       save a view of these runs in wandb, raw rewards by what differs (pip install 'rlhf-cli[wandb-view]')
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare, in_common
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun
+from rlhf_cli.analysis.comparison.measures import is_shown
+from rlhf_cli.analysis.comparison.metric_columns import parse_window, read_columns
+from rlhf_cli.analysis.comparison.settings import ESTIMATORS, MEAN
+from rlhf_cli.analysis.comparison.written_out import comparison_csv, comparison_json, comparison_latex
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.display.comparison_tables import show_comparison, show_left_out, show_other_groups
+from rlhf_cli.display.terminal import Screen, wide_console
+from rlhf_cli.errors import EXIT_OK, Problems, Prose, RlhfError, RunError, UserError
+from rlhf_cli.jobs.run_arguments import read_by_words
+from rlhf_cli.jobs.usage import Options, read_options
+from rlhf_cli.runs.run_folder import RunGroup, groups_of, newest_of
+from rlhf_cli.runs.run_status import with_newest
+from rlhf_cli.text.json_values import section
+
+_ROOT = "runs"
+_BY_NAME = "run:"
+_SCREEN = "-"
+_LOOKED_INTO = 3
+
+
+def run(argv: list[str]) -> int:
+    """Compare the runs that `argv` names and print it; returns the exit code.
+
+    A run that cannot be read is left out, and it is said why. Raises RunError where none is named or none has logged
+    anything, Problems where none can be read, UserError for what no run has.
+    """
+    options = _parse(argv)
+    asked = Asked(
+        on=_names(options, "--on"),
+        by=options.text("--by"),
+        baseline=options.text("--baseline"),
+        window=parse_window(options.text("--window") or "last"),
+        weights=options.text("--weights"),
+        estimator=_estimator(options),
+        metrics=_names(options, "--metrics"),
+        front=_names(options, "--front"),
+    )
+    words = {word.removeprefix("-") for word in (*asked.on, *asked.metrics, *asked.front)}
+    groups = _groups(options, asked)
+    runs, problems = read_by_words(
+        newest_of(groups[0]) if groups else options.words,
+        wanted=lambda metric: is_shown(metric) or metric in words,
+        where="rlhf compare",
+    )
+    if not runs:
+        raise problems[0] if len(problems) == 1 else Problems([one for one in problems if isinstance(one, UserError)])
+    if options.on("--wandb-view"):
+        print(f"view: {_view(runs)}")
+    comparison = compare(runs, asked, all_names=_all_names(runs) if words else ())
+    _refuse_nothing(comparison, problems)
+    _print(comparison, problems, options)
+    if groups:
+        show_other_groups(wide_console(), options.words[0].rstrip("/"), groups, len(runs))
+    return EXIT_OK
+
+
+def _groups(options: Options, asked: Asked) -> list[RunGroup]:
+    """Return the groups of a folder of many runs, of which a screen shows the newest; none where something was asked
+    for: files, one key, every run.
+    """
+    files = ("--csv", "--latex", "--png", "--wandb-view", "--runs")
+    if len(options.words) != 1 or asked != Asked() or options.as_json or any(map(options.on, files)):
+        return []
+    return groups_of(options.words[0])
+
+
+def _print(comparison: Comparison, problems: Sequence[RlhfError], options: Options) -> None:
+    written = {"--csv": comparison_csv, "--latex": comparison_latex}
+    for name, in_words in written.items():
+        if (place := options.text(name)) and place != _SCREEN:
+            with _file(name, Path(place)) as file:
+                file.write_text(in_words(comparison), encoding="utf-8")
+    if (png := options.path("--png")) is not None:
+        from rlhf_cli.display.comparison_picture import draw_comparison
+
+        with _file("--png", png) as file:
+            draw_comparison(comparison, file)
+    on_screen = [name for name in written if _is_for_screen(options, name)]
+    if options.as_json:
+        print_json(comparison_json(comparison, problems))
+    elif on_screen:
+        print(written[on_screen[0]](comparison), end="")
+    else:
+        console = wide_console()
+        show_comparison(console, comparison, each_run=options.on("--runs"))
+        show_left_out(console, problems)
+        return
+    show_left_out(Screen(stderr=True), problems)
+
+
+def _is_for_screen(options: Options, name: str) -> bool:
+    return options.text(name) in (_SCREEN, "")
+
+
+@contextlib.contextmanager
+def _file(option: str, place: Path) -> Iterator[Path]:
+    """Give a file to be written, in a folder that is there. Raises RunError where it cannot be."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        yield place
+    except OSError as error:
+        raise RunError("the file cannot be written", where=option, got=f"{place}: {error.strerror}") from None
+
+
+def _refuse_nothing(comparison: Comparison, problems: Sequence[RlhfError]) -> None:
+    """Raise RunError where no two runs can be held against each other, nor a single one shown."""
+    runs = comparison.runs
+    num_logged = sum(run.metrics.num_events > 0 for run in runs)
+    if num_logged == 1 or (num_logged and in_common(comparison)):
+        return
+    if len(runs) > 1 and (shared := set.intersection(*(set(run.metrics) for run in runs))):
+        raise _not_comparable(runs, sorted(shared))
+    logged = [f"{run.name} ({run.state}): {', '.join(list(run.metrics)[:4]) or 'nothing'}" for run in runs[:4]]
+    error = RunError(
+        "the runs have no metric in common" if len(runs) > 1 else "the run has logged nothing",
+        got="\n".join([*logged, *(["..."] if len(runs) > 4 else [])]),
+        expected="two runs that have logged the same metric" if len(runs) > 1 else "a run that has begun to train",
+        hint="rlhf status",
+    )
+    raise Problems([error, *(one for one in problems if isinstance(one, UserError))]) if problems else error
+
+
+def _not_comparable(runs: Sequence[LoggedRun], shared: Sequence[str]) -> RunError:
+    """Return the error for runs that log the same name and are compared by other numbers: it is no number of both."""
+    by = [f"{run.name} ({run.trainer}): {', '.join(run.weights) or 'its loss'}" for run in runs[:4]]
+    return RunError(
+        f"the runs are compared by different numbers: {' and '.join(shared[:3])} of the one is not that of the other",
+        got="\n".join([*by, *(["..."] if len(runs) > 4 else [])]),
+        expected="runs that are scored by a reward of the same name, or of the same trainer",
+        hint=f"rlhf compare ... --metrics {','.join(shared[:3])}, or rlhf eval RUN",
+    )
+
+
+def _view(runs: Sequence[LoggedRun]) -> str:
+    """Save a view of the runs in wandb and return its address. Raises UserError where that cannot be."""
+    from rlhf_cli.runs.tracking.workspace_view import make_view
+
+    folders = [run.folder for run in runs if run.folder is not None]
+    if len(folders) < len(runs):
+        raise UserError("a view is made of runs on this machine", where="--wandb-view", got="runs of wandb's alone")
+    places = [section(folder.read_config(), "track") for folder in folders]
+    if len({(place.get("entity"), place.get("project")) for place in places}) > 1:
+        raise UserError("a view is of one project", where="--wandb-view", hint=Prose("name runs of one track.project"))
+    groups = {folder.sweep_group for folder in folders}
+    entity, project = places[0].get("entity"), places[0].get("project")
+    group = groups.pop() if len(groups) == 1 else None
+    return make_view(str(entity) if entity else None, str(project), group, folders)
+
+
+def _all_names(runs: Sequence[LoggedRun]) -> list[str]:
+    """Return every metric that the first runs have logged, to suggest one of them."""
+    files = [run.folder.metrics for run in runs if run.folder is not None]
+    return list(dict.fromkeys(name for file in files[:_LOOKED_INTO] for name in read_columns(file)))
+
+
+def _names(options: Options, flag: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (options.text(flag) or "").split(",") if name.strip())
+
+
+def _estimator(options: Options) -> str:
+    """Return how a setting's seeds are put together. Raises UserError for what is no way to."""
+    name = options.text("--estimator") or MEAN
+    if name not in ESTIMATORS:
+        raise UserError("there is no such estimator", where="--estimator", got=name, expected=" or ".join(ESTIMATORS))
+    return name
+
+
+def _parse(argv: list[str]) -> Options:
+    """Return what was typed. Raises RunError where no run is named, UserError for two things on one screen."""
+    options = read_options(__doc__, argv, verb="compare")
+    if not options.words:
+        raise RunError(
+            "no run was named",
+            expected="run folders, a sweep, a glob",
+            hint=with_newest("rlhf compare", all_of_it=True),
+        )
+    if sum((options.as_json, _is_for_screen(options, "--csv"), _is_for_screen(options, "--latex"))) > 1:
+        got = "two of --json, --csv -, --latex"
+        raise UserError("one thing at a time goes to the screen", got=got, hint="--csv FILE")
+    return options

@@ -1,0 +1,225 @@
+"""rlhf eval RUN [key=value ...]       what a trained model is worth on rows it has not seen: tables, JSON and a picture
+                                    in RUN/eval/
+
+RUN is a run folder, run:NAME, or a reward model's own folder; whether it holds a reward model or a policy is read from
+it. The rows are those the run held out (data.eval), else --data. key=value changes the run's configuration:
+model.path=FOLDER takes another policy or a checkpoint, data.eval.path=FILE other rows.
+
+--data FILE      evaluate on these rows: a file, a folder of files or a hub id. For a reward model prompt, chosen,
+                 rejected; a column `subset` gives the RewardBench table
+--rows N         only N of the rows, evenly spread
+--out FOLDER     write there instead of RUN/eval/
+--json           print what is written as NAME.json instead of the tables
+--batch-size N   completions in one batch
+--trust          run the reward files and other code that the run names, though somebody else made it
+
+for a reward model
+--slice COLUMN ...   accuracy by this column's values
+--chat           score plain texts as a user's and an assistant's message
+--eos            plain texts end with the end-of-sequence token
+--no-eos         or do not; without either as those did that the model was trained on, and so it scores as a reward,
+                 too. `offset: auto` subtracts their mean
+
+for a policy
+--samples N      completions a prompt beside the greedy one, sampled as in training (default 4; 0 for none)
+--against RUN    win rate against another run's policy on the same prompts, by this run's rewards
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.display.evaluation_tables import show_evaluation
+from rlhf_cli.display.progress_bars import Spinner
+from rlhf_cli.display.terminal import Screen
+from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
+from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, words_for_model_alone
+from rlhf_cli.jobs.one_run import refuse_foreign_code
+from rlhf_cli.jobs.prepare import Prepared, find_run, is_run_name, prepare, prepare_from
+from rlhf_cli.jobs.usage import Options, read_options
+from rlhf_cli.measure.evaluation_files import evaluation_json
+from rlhf_cli.plan.checks.hub_checks import require_on_hub
+from rlhf_cli.plan.data_sources import describe_eval_rows
+from rlhf_cli.runs.run_folder import HELD_OUT, POLICY, REWARD_MODEL, names_a_run, refuse_links
+from rlhf_cli.runs.run_status import with_newest
+from rlhf_cli.runs.text_endings import trained_with_eos
+from rlhf_cli.services.hub_lookup import Question
+
+_ONLY = {
+    REWARD_MODEL: ("--slice", "--chat", "--eos", "--no-eos"),
+    POLICY: ("--samples", "--against"),
+}
+_SAMPLES = 4
+_LONGEST_NAME = 100
+
+
+def run(argv: list[str]) -> int:
+    """Evaluate one model, write the figures and show them; returns the exit code.
+
+    Raises RunError where no run is named, ConfigError for an option that does not fit the model.
+    """
+    options = _parse(argv)
+    words, data = options.words, options.text("--data")
+    named = next((word for word in words if names_a_run(word)), None)
+    if named is None:
+        raise RunError(
+            "no run was named",
+            expected="a run folder, run:NAME or a reward model's folder",
+            hint=with_newest("rlhf eval", finished=True),
+        )
+    words.remove(named)
+    target = _target(named, words)
+    _refuse_of_other_kind(options, target)
+    if target.run is not None:
+        refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf eval {target.run.shown}")
+        refuse_links(target.run.path)
+    prepared = _prepare(target, words, data)
+    experiment = prepared.experiment
+    if _is_typed(words, "model.path"):
+        other = Path(str(experiment.model.path))
+        if not other.expanduser().exists():
+            require_on_hub(Question("model", str(other)), where="model.path", local="model.path=FOLDER")
+        target = replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
+    other_run = options.text("--against")
+    against = _target(other_run, []) if other_run is not None else None
+    if against is not None and not (against.kind == POLICY and experiment.rewards):
+        raise ConfigError(
+            "there is nothing to win by",
+            where="--against",
+            got="a reward model" if against.kind == REWARD_MODEL else f"{target.label}, which has no rewards",
+            expected="two policies, the first with rewards",
+        )
+    name = _name(options, words, target, against)
+
+    with Spinner(shown=True, doing="importing torch and TRL"):
+        from rlhf_cli.evaluation.evaluation_run import Asked, evaluate
+
+        if target.kind != REWARD_MODEL:
+            importlib.import_module("rlhf_cli.evaluation.policy_on_rows")
+
+    screen, samples = Screen(), options.number("--samples", least=0)
+    evaluated = evaluate(
+        target,
+        experiment,
+        Asked(
+            name=name,
+            data=data or describe_eval_rows(experiment.data),
+            out=options.path("--out"),
+            rows=options.number("--rows"),
+            slices=options.texts("--slice"),
+            samples=_SAMPLES if samples is None else samples,
+            batch_size=options.number("--batch-size"),
+            as_chat=options.on("--chat"),
+            with_eos=_with_eos(options, target),
+            against=against,
+            trained=prepare_from(target.run, []).experiment if target.run is not None else None,
+            of_run=data is None and not _has_other_rows(words),
+        ),
+        lambda message: screen.print(f"[dim]{message}", highlight=False),
+    )
+    if options.as_json:
+        print_json(evaluation_json(evaluated.evaluation))
+    else:
+        show_evaluation(screen, evaluated.evaluation, evaluated.files)
+    return EXIT_OK
+
+
+def _prepare(target: Target, words: list[str], data: str | None) -> Prepared:
+    rows = EvaluationRows(target, data)
+    if target.run is None:
+        return prepare(words_for_model_alone(target.model, words), adjust=rows)
+    return prepare_from(target.run, words, adjust=rows)
+
+
+def _parse(argv: list[str]) -> Options:
+    """Return what was typed, with every number looked at before a model is."""
+    options = read_options(__doc__, argv, verb="eval")
+    for name, least in (("--rows", 1), ("--batch-size", 1), ("--samples", 0)):
+        options.number(name, least=least)
+    if options.on("--eos") and options.on("--no-eos"):
+        raise ConfigError("one of the two", where="command line", got="--eos --no-eos", hint="rlhf eval --help")
+    return options
+
+
+def _target(named: str, words: list[str]) -> Target:
+    if not is_run_name(named):
+        return find_target(Path(named))
+    root = next((word.partition("=")[2] for word in words if word.lstrip("+").startswith("run.root=")), "runs")
+    return find_target(find_run(named, root, where="rlhf eval").path)
+
+
+def _refuse_of_other_kind(options: Options, target: Target) -> None:
+    other = POLICY if target.kind == REWARD_MODEL else REWARD_MODEL
+    for word in _ONLY[other]:
+        if options.on(word):
+            raise ConfigError(
+                f"{word} is for a {other.replace('_', ' ')}",
+                where="command line",
+                got=f"{target.label}, a {target.kind.replace('_', ' ')}",
+                hint="rlhf eval --help",
+            )
+
+
+def _is_typed(words: list[str], key: str) -> bool:
+    return any(word.lstrip("+").startswith(f"{key}=") for word in words)
+
+
+def _with_eos(options: Options, target: Target) -> bool:
+    """Return whether plain texts end with the end-of-sequence token: as in the model's training if nothing is said."""
+    if options.on("--eos") or options.on("--no-eos"):
+        return options.on("--eos")
+    return trained_with_eos(target.model) is True
+
+
+def _name(options: Options, words: list[str], target: Target, against: Target | None) -> str:
+    """Return the name of the files: the rows, then all that sets the figures apart from those of plain `eval RUN`.
+
+    Only the run's own rows and model make `held_out`, whose mean `offset: auto` takes. (Where the model was trained on
+    the prompts of all of them, `evaluate` calls the files `training_rows`.)
+    """
+    data, samples = options.text("--data"), options.number("--samples", least=0)
+    parts = ["other_rows" if data is None and _has_other_rows(words) else _rows_name(data)]
+    if (with_eos := _with_eos(options, target)) != (trained_with_eos(target.model) is True):
+        parts.append("eos" if with_eos else "no_eos")
+    parts += ["chat"] * options.on("--chat")
+    if (rows := options.number("--rows")) is not None:
+        parts.append(f"{rows}_rows")
+    if samples not in (None, _SAMPLES):
+        parts.append(f"{samples}_samples")
+    # The batch decides which random numbers a sampled answer gets.
+    if (batch_size := options.number("--batch-size")) is not None and target.kind == POLICY:
+        parts.append(f"batches_of_{batch_size}")
+    parts += [_as_name(word) for word in words if not _is_typed([word], "run.root")]
+    if against is not None:
+        parts.append(f"against_{_as_name(against.label)}")
+    name = "_".join(parts)
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: _LONGEST_NAME - len(digest) - 1]}_{digest}"
+
+
+def _has_other_rows(words: list[str]) -> bool:
+    return any(word.lstrip("+~").startswith(("data.", "data=", "seed=")) for word in words)
+
+
+def _rows_name(data: str | None) -> str:
+    """Return `held_out`, or the name of the file that `--data` gave."""
+    if data is None:
+        return HELD_OUT
+    stem = Path(data).name.partition(".")[0]
+    return stem if stem and stem != HELD_OUT else f"{stem}_file"
+
+
+def _as_name(word: str) -> str:
+    """Turn `trainer.args.temperature=0.5` into `temperature_0.5`; of a path in it take the last part."""
+    key, equals, value = word.lstrip("+~").partition("=")
+    name = f"{key.rpartition('.')[2]}_{Path(value).name}" if equals else word
+    if key == "model.path":
+        name = Path(value).name
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_")

@@ -1,0 +1,95 @@
+"""rlhf export RUN     the model of a finished run as a folder to give away: whole weights (an adapter is merged into
+its base), tokenizer, a card with rewards, data, evaluations and provenance. transformers and vLLM load it by itself.
+
+RUN is a run folder or run:NAME. Secrets, and the paths of this machine, stay here.
+
+  --out FOLDER       write there; RUN/export without it. A folder that is there is refused, but for --push
+  --push REPO        upload it to the hub as OWNER/NAME, private; a folder that --out names and an export wrote is
+                     uploaded as it is, so that its card can be edited first
+  --public           with --push: everybody may see it
+  --checkpoint N     the weights of checkpoint-N, also of a run that has not finished
+  --critic           the critic of a PPO run instead of its policy
+  --trust            run the code that comes with the model, which is then in the folder, too
+  --json             {folder, kind, step, merged, files, bytes, weights_sha256, notes, pushed_to}
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.display.project_screens import show_given_away
+from rlhf_cli.display.terminal import Screen, wide_console
+from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
+from rlhf_cli.jobs.prepare import find_run, is_run_name
+from rlhf_cli.jobs.usage import Options, read_options
+from rlhf_cli.project.export.exported_folder import exported_before, give_away
+from rlhf_cli.project.export.source_model import find_source
+from rlhf_cli.runs.run_folder import RunFolder, open_run
+from rlhf_cli.runs.run_status import with_newest
+
+_FOLDER = "export"
+
+
+def run(argv: list[str]) -> int:
+    """Write the model of a run, upload it where that is asked, and say where it is; returns the exit code.
+
+    Raises RunError for what is no run or has not finished, ModelError for weights that cannot be given away.
+    """
+    options = read_options(__doc__, argv, verb="export")
+    if len(options.words) != 1:
+        got = " ".join(options.words) or "nothing"
+        raise RunError(
+            "one run is exported at a time",
+            got=got,
+            expected="a run folder or run:NAME",
+            hint=with_newest("rlhf export", finished=True),
+        )
+    repo = options.text("--push")
+    if options.on("--public") and repo is None:
+        raise ConfigError("--public is for --push", where="command line", hint="--push OWNER/NAME --public")
+    folder = _run(options.words[0])
+    source = find_source(
+        folder,
+        step=options.number("--checkpoint", least=0),
+        critic=options.on("--critic"),
+        trust=options.on("--trust"),
+    )
+    out = _out(options, folder)
+    console = Screen(stderr=True) if options.as_json else wide_console()
+    given = exported_before(source, out) if repo is not None else None
+    if given is None:
+        given = give_away(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
+    pushed_to = _push(options, given.folder, repo) if repo is not None else None
+    if options.as_json:
+        print_json({**asdict(given), "folder": RunFolder(given.folder).shown, "pushed_to": pushed_to})
+    else:
+        show_given_away(console, folder.shown, given, pushed_to, flags=_flags(options))
+    return EXIT_OK
+
+
+def _flags(options: Options) -> list[str]:
+    """Return the flags that name the weights and the folder, to be typed again when they are uploaded."""
+    values = [(name, options.text(name)) for name in ("--out", "--checkpoint")]
+    typed = [word for name, value in values if value is not None for word in (name, value)]
+    return [*typed, *(["--critic"] if options.on("--critic") else [])]
+
+
+def _run(word: str) -> RunFolder:
+    return find_run(word, "runs", where="rlhf export") if is_run_name(word) else open_run(Path(word))
+
+
+def _out(options: Options, folder: RunFolder) -> Path:
+    out = options.path("--out")
+    if out is not None:
+        return out.absolute()
+    step = options.text("--checkpoint")
+    parts = [_FOLDER, *(["critic"] if options.on("--critic") else []), *([step] if step is not None else [])]
+    return folder.path / "-".join(parts)
+
+
+def _push(options: Options, folder: Path, repo: str) -> str:
+    from rlhf_cli.project.export.hub_push import push
+
+    return push(folder, repo, public=options.on("--public"), message=f"{folder.name}, by rlhf export")

@@ -1,0 +1,153 @@
+"""rlhf generate RUN [key=value ...]       n completions a prompt with the scores of the run's rewards: what the best of
+rlhf generate MODEL +exp=NAME [...]     n is worth, preference pairs, and the best answers as training data
+
+RUN is a run folder or run:NAME. MODEL is a folder, a hub id or run:NAME, and prompts and rewards are then those of the
+experiment. Prompts are those of the rows that are trained on, since what is made here is to train on; for a baseline
+that a run can be held against ask for those that were held out. trainer.args.temperature=0.7 and the like say how to
+sample, model.path=CHECKPOINT takes another model.
+
+-n N             completions a prompt (default 8)
+--limit N        so many prompts, evenly spread over the rows (default 100)
+--all            all prompts
+--held-out       the prompts that training does not see (data.eval)
+--data FILE      the prompts of this file, with the columns that the rewards read
+--by REWARD      pick by this reward instead of the total
+--margin X       only pairs whose scores are at least so far apart
+--keep N         so many of the best answers to a prompt (default 1)
+--at-least X     only answers with such a score
+--out FOLDER     write there, else into RUN/generated, or generated/MODEL here
+--overwrite      write over what is there
+--batch-size N   completions sampled at once (default 32); another number draws other random numbers
+--trust          run the reward files that RUN names, though somebody else made it
+--json           print what is in best_of_n.json, and where the files are
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from rich.text import Text
+
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
+from rlhf_cli.display.progress_bars import Spinner, generation_bar
+from rlhf_cli.display.terminal import Screen
+from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
+from rlhf_cli.evaluation.generation_run import BEST, PAIRS, make_room, shown
+from rlhf_cli.evaluation.targets import (
+    SampledRows,
+    Target,
+    model_to_sample,
+    refuse_greedy,
+    refuse_without_scores,
+    run_to_sample,
+)
+from rlhf_cli.jobs.one_run import refuse_foreign_code
+from rlhf_cli.jobs.prepare import Prepared, is_run_name, prepare, prepare_from
+from rlhf_cli.jobs.run_arguments import run_at
+from rlhf_cli.jobs.usage import Options, read_options
+from rlhf_cli.measure.best_of_n import TOTAL
+from rlhf_cli.runs.run_folder import names_a_run, refuse_links
+from rlhf_cli.runs.run_status import with_newest
+
+_SAMPLES, _LIMIT = 8, 100
+
+
+def run(argv: list[str]) -> int:
+    """Sample, score, write and show; returns the exit code.
+
+    Raises RunError where no run or model is named, or files would be overwritten, ConfigError for what does not fit.
+    """
+    options = read_options(__doc__, argv, verb="generate")
+    num_samples = options.number("-n") or _SAMPLES
+    limit = None if options.on("--all") else options.number("--limit") or _LIMIT
+    least_margin, at_least = _decimal(options, "--margin"), _decimal(options, "--at-least")
+    batch_size, keep, by = options.number("--batch-size"), options.number("--keep") or 1, options.text("--by")
+    if options.on("--held-out") and options.text("--data") is not None:
+        raise ConfigError("which prompts?", where="command line", got="--held-out and --data", expected="one of them")
+    target, prepared = _prepared(options)
+    experiment = prepared.experiment
+    refuse_without_scores(list(experiment.rewards), by, target.label)
+    refuse_greedy(experiment.trainer.args.get("temperature"))
+    target = replace(target, folder=options.path("--out") or target.folder)
+    make_room(target.folder, overwrite=options.on("--overwrite"))
+
+    with Spinner(shown=True, doing="importing torch and TRL"):
+        from rlhf_cli.evaluation.generation_run import Request, generate, prompts_of
+
+    screen = Screen(stderr=options.as_json)
+    rows, which = prompts_of(experiment, data=options.text("--data"), held_out=options.on("--held-out"), limit=limit)
+    total = len(rows) * num_samples
+    asked = f"{total} completions of {len(rows)} prompts, {num_samples} each"
+    screen.print(f"[bold]{target.label}[/] on {which}: {asked}", highlight=False)
+    request = Request(num_samples, by or TOTAL, least_margin or 0.0, keep, at_least, batch_size)
+    with generation_bar(screen, total) as bar:
+        generated = generate(target, experiment, rows, which, request, on_batch=bar.add, on_scoring=bar.scoring)
+    if options.as_json:
+        print_json({**generated.content, "files": [shown(file) for file in generated.files]})
+        return EXIT_OK
+    for warning in generated.warnings:
+        screen.print(Text(f"warning: {warning}", style="bold yellow"))
+    show_best_of_n(screen, generated.best)
+    show_made(screen, generated.made, _commands(target))
+    screen.print()
+    for file in generated.files:
+        screen.print(shown(file), soft_wrap=True, highlight=False)
+    return EXIT_OK
+
+
+def _prepared(options: Options) -> tuple[Target, Prepared]:
+    """Return whose completions are asked for, and the experiment that scores them."""
+    words, data = options.words, options.text("--data")
+    named = next((word for word in words if names_a_run(word) and not word.startswith("+")), None)
+    if named is None:
+        raise RunError(
+            "no run was named",
+            expected="a run folder or run:NAME; or a model, and the experiment whose rewards score it",
+            hint=with_newest("rlhf generate", finished=True),
+        )
+    words.remove(named)
+    is_run = is_run_name(named) or (Path(named) / "config.yaml").is_file()
+    run = run_at(named, words, where="rlhf generate") if is_run else None
+    if any(word.lstrip("+").startswith("exp=") for word in words):
+        target = model_to_sample(named, run)
+        return target, prepare(words, adjust=SampledRows(target, data))
+    target = run_to_sample(run.path if run is not None else Path(named))
+    assert target.run is not None
+    refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf generate {target.run.shown}")
+    refuse_links(target.run.path)
+    prepared = prepare_from(target.run, words, adjust=SampledRows(target, data))
+    if any(word.lstrip("+").startswith("model.path=") for word in words):
+        other = Path(str(prepared.experiment.model.path))
+        target = replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
+    return target, prepared
+
+
+def _decimal(options: Options, name: str) -> float | None:
+    """Return the value of a flag as a number, None where it was not typed. Raises ConfigError for what is none."""
+    text = options.text(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"{name} is a number", where="command line", got=f"{name} {text}", expected=f"{name} 0.5")
+    return value
+
+
+def _commands(target: Target) -> dict[str, str]:
+    """Return a command for each file of training data, which begins where these completions came from."""
+    return {
+        name: shlex.join(
+            [
+                *("rlhf", "train", f"trainer={trainer}", "model=local", f"model.path={shown(target.model)}"),
+                *("data=file", f"data.path={shown(target.folder / name)}"),
+            ]
+        )
+        for name, trainer in ((PAIRS, "dpo"), (BEST, "sft"))
+    }

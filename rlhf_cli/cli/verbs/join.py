@@ -1,0 +1,44 @@
+"""rlhf join HOST:PORT     be one of the machines that train a run
+
+`rlhf train ... launch.nodes=2 launch.rdzv=HOST:PORT` on the first machine prints the line to type on the others, and
+waits for them. They need the same Python environment, and the run's folder under the same path (a shared file system).
+What is typed on any of them to stop the run, stops it on all, after it is saved.
+
+  --trust          run the reward files and other code that the run names, though it is not known here who made it
+  --json           what came of the run as one object, at the end
+"""
+
+from __future__ import annotations
+
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.display.terminal import Screen
+from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.jobs.one_run import refuse_foreign_code
+from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.launch.machines.joining import invited, train_with_others
+from rlhf_cli.plan.network import meeting_place
+from rlhf_cli.runs.run_status import run_result
+
+
+def run(argv: list[str]) -> int:
+    """Train on this machine what another one offers; returns the exit code, which is that of the first machine.
+
+    Raises what `invited` and `train_with_others` raise, and RunError for a run that names code of somebody else's.
+    """
+    options = read_options(__doc__, argv, verb="join")
+    words = options.words
+    place = meeting_place(words[0]) if len(words) == 1 else None
+    if place is None:
+        raise ConfigError(
+            "join is told where the machines meet",
+            got=" ".join(words) or "nothing",
+            expected="HOST:PORT, as the first machine printed it",
+            hint="rlhf join HOST:29500",
+        )
+    console = Screen()
+    invitation = invited(place, console)
+    refuse_foreign_code(invitation.folder, trust=options.on("--trust"), command=f"rlhf join {place}")
+    train_with_others(invitation, console)
+    if options.as_json:
+        print_json(run_result(invitation.folder))
+    return EXIT_OK

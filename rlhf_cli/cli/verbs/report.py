@@ -1,0 +1,72 @@
+"""rlhf report RUN | SWEEP ...          one HTML file that needs no network: verdict, curves, Pareto front, completions
+side by side, findings, what differs, commands and versions. RUN is a run folder, a sweep, a folder of runs, a glob in
+quotes, run:NAME, or wandb:entity/project[/group]
+
+--out FILE   where it is written; else report.html in the folder that was named, of several in the one around them
+--json       print where it is and what it holds as one object
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.display.terminal import Screen
+from rlhf_cli.errors import EXIT_OK, RunError, UserError
+from rlhf_cli.jobs.run_arguments import read_by_words
+from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.runs.run_status import with_newest
+
+_KILOBYTE = 1000
+
+
+def run(argv: list[str]) -> int:
+    """Write the report of the runs that `argv` names and say where it is; returns the exit code.
+
+    Raises RunError where none is named or none can be read, UserError where the file cannot be written.
+    """
+    options = read_options(__doc__, argv, verb="report")
+    words = options.words
+    if not words:
+        raise RunError(
+            "no run was named",
+            expected="runs, sweeps, folders of them",
+            hint=with_newest("rlhf report", all_of_it=True),
+        )
+    runs, problems = read_by_words(words, wanted=None, where="rlhf report")
+    folder = _folder_of(words, runs)
+    out = options.path("--out") or folder / "report.html"
+    if out.is_dir():
+        hint = f"--out {out / 'report.html'}"
+        raise UserError("the report is a file", where="--out", got=f"the folder {out}", hint=hint)
+
+    from rlhf_cli.display.page.page_content import report_on, title_of
+
+    try:
+        written = report_on(runs, problems, out, title=title_of([folder.resolve()]))
+    except OSError as error:
+        raise UserError(f"{out} cannot be written", where="--out", got=error.strerror or str(error)) from error
+    if options.as_json:
+        print_json({**asdict(written), "path": str(out)})
+        return EXIT_OK
+    console = Screen(soft_wrap=True, highlight=False)
+    shown = os.path.relpath(out) if out.resolve().is_relative_to(Path.cwd()) else str(out)
+    holds = [f"{written.runs} run{'s' if written.runs > 1 else ''}"]
+    holds += [f"{written.settings} settings"] if written.settings > 1 else []
+    size = f"{written.num_bytes / _KILOBYTE:.0f} kB"
+    console.print(f"{shown}  ({size}: {', '.join(holds)}, {written.plots} plots)", markup=False)
+    for problem in written.left_out:
+        console.print(f"left out: {problem}", style="yellow", markup=False)
+    return EXIT_OK
+
+
+def _folder_of(words: Sequence[str], runs: Sequence[LoggedRun]) -> Path:
+    """Return the folder that one word names, else the one around all runs; the current one for runs from elsewhere."""
+    if len(words) == 1 and Path(words[0]).expanduser().is_dir():
+        return Path(words[0]).expanduser()
+    places = [run.folder.path.resolve() for run in runs if run.folder is not None]
+    return Path(os.path.commonpath(places)) if places else Path.cwd()

@@ -1,0 +1,69 @@
+"""rlhf reproduce RUN [key=value ...]   run it again from its folder, in a new one, and say whether it came out the
+same: every metric but times to the last bit, and the weights; or the first step and metric that differ, and what is
+recorded that may be why: settings, data, reward code, starting model, versions, threads, processor. RUN stays as it is
+
+key=value is for asking what a change changes first. The new run lies in runs/reproduced and is not tracked.
+
+  --steps N        only the first N steps, with the schedules of the whole run
+  --against RUN    hold it against this run, which is there already, and train nothing
+  --trust          run the reward files and other code that the run names, though somebody else made it
+  --json           an object: `equal`, `first_difference`, `weights`, `causes`
+
+Exit code 0 where it is equal, 1 where it differs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlhf_cli.analysis.reproducibility import SameAgain, compare_again
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.display.run_tables import show_same_again
+from rlhf_cli.display.terminal import wide_console
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RunError
+from rlhf_cli.jobs.one_run import refuse_foreign_code, show_run_folder
+from rlhf_cli.jobs.reproducing import reproduction_of, run_again
+from rlhf_cli.jobs.run_arguments import run_at
+from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
+from rlhf_cli.runs.run_status import with_newest
+
+
+def run(argv: list[str]) -> int:
+    """Run a run again and print whether it came out the same; returns the exit code.
+
+    Raises RunError for what is no run or has logged nothing, and whatever ends the new run.
+    """
+    options = read_options(__doc__, argv, verb="reproduce")
+    named = [word for word in options.words if names_a_run(word)]
+    if len(named) != 1:
+        raise RunError(
+            "one run is run again at a time", got=" ".join(named) or "nothing", hint=with_newest("rlhf reproduce")
+        )
+    words = [word for word in options.words if word != named[0]]
+    earlier, steps = run_at(named[0], words, where="rlhf reproduce"), options.number("--steps")
+    other = options.text("--against")
+    if other is not None and words:
+        raise ConfigError(
+            "nothing is trained with --against, so nothing can be changed",
+            where="command line",
+            got=" ".join(words),
+            hint=f"rlhf reproduce {named[0]} --against {other}",
+        )
+    if other is not None:
+        both = compare_again(earlier, open_run(Path(other)), up_to=steps)
+    else:
+        both = _again(earlier, words, steps, trust=options.on("--trust"))
+    if options.as_json:
+        print_json(both.as_json())
+    else:
+        console = wide_console()
+        show_same_again(console, both)
+        show_run_folder(console, both.after)
+    return EXIT_OK if both.is_equal else EXIT_CRASH
+
+
+def _again(earlier: RunFolder, words: list[str], steps: int | None, *, trust: bool) -> SameAgain:
+    refuse_foreign_code(earlier, trust=trust, command=f"rlhf reproduce {earlier.shown}")
+    again = reproduction_of(earlier, words, steps=steps)
+    return compare_again(earlier, run_again(wide_console(), again), up_to=again.up_to)

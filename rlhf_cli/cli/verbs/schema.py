@@ -1,0 +1,57 @@
+"""rlhf schema [GROUP | VERB]     JSON Schema: without a word of an experiment, which is the whole configuration, else
+of the files of a group of conf/ (rlhf schema reward), or of what a verb prints with --json (rlhf schema compare)
+
+An editor with a YAML language server checks and completes a file that begins with
+    # yaml-language-server: $schema=rlhf.schema.json
+where `rlhf schema --out rlhf.schema.json` has written it. It knows keys, types and values; what several keys have to do
+with one another is for `rlhf check`.
+
+--out FILE.json   write it there
+--json            it is JSON in any case
+"""
+
+from __future__ import annotations
+
+import json
+
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.config.conf_folders import groups
+from rlhf_cli.config.json_schema import configuration_schema
+from rlhf_cli.display.terminal import Screen
+from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
+from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.json_shapes.shapes_of_verbs import SHAPES, output_schema
+from rlhf_cli.project.reference.reference_json import described
+from rlhf_cli.text.suggest import nearest
+
+
+def run(argv: list[str]) -> int:
+    """Print or write a schema; returns the exit code. Raises ConfigError for what is neither group nor verb."""
+    options = read_options(__doc__, argv, verb="schema")
+    what, *more = options.words or ["exp"]
+    if more or what not in (*groups(), *SHAPES):
+        close = nearest(what, (*groups(), *SHAPES))
+        raise ConfigError(
+            "a schema of what?",
+            where="command line",
+            got=" ".join(options.words),
+            expected="nothing, a group (" + ", ".join(groups()) + ") or a verb",
+            hint=f"rlhf schema {close}" if close else "rlhf schema",
+        )
+    schema = described(configuration_schema(what), what) if what in groups() else output_schema(what)
+    out = options.path("--out")
+    if out is None:
+        print_json(schema)
+        return EXIT_OK
+    try:
+        out.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{out} cannot be written", where="--out", got=error.strerror or str(error)) from None
+    if options.as_json:
+        print_json({"path": str(out), "of": what})
+    else:
+        use = (
+            f"; first line of a file in conf/{what}:  # yaml-language-server: $schema={out}" if what in groups() else ""
+        )
+        Screen(soft_wrap=True).print(f"{out}{use}", markup=False, highlight=False)
+    return EXIT_OK

@@ -1,0 +1,94 @@
+"""rlhf score +exp=NAME [overrides] --completions FILE
+rlhf score RUN [overrides]         the rewards of an experiment, or of a run as it was frozen, on given completions, no
+                                   policy: every component raw, effective and weighted, a row at a time; how each lies,
+                                   what goes with what
+
+--completions FILE   JSONL, JSON, CSV or Parquet with prompt, completion and the columns the rewards read; a run
+                     folder, run:NAME or its completions/ stands for its last table, as RUN does without any. With one
+                     of RUN/failures/ the reward that failed there is called again, alone and as in training: it fails
+                     in the same way, until it is mended
+--label COLUMN       which answers are good, by a column of true and false: how well each reward and the total agree
+--against WORD ...   the same rows under another weighting beside it: rewards.brevity.weight=0.5
+--trust              run the reward files that RUN names, though somebody else made it
+--limit N            only the first N rows are scored
+--show N             print the first N rows as texts, coloured by what each part got
+--json               print one object: rows with prompt and completion, summary, distributions, correlations ...
+"""
+
+from __future__ import annotations
+
+import sys
+
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.display.score_tables import show_bench, show_parts
+from rlhf_cli.display.terminal import wide_console
+from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.jobs.one_run import refuse_foreign_code
+from rlhf_cli.jobs.prepare import passed_words, prepare, prepare_from, replay_words, replayed, without_policy_and_data
+from rlhf_cli.jobs.run_arguments import place_of, take_run
+from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.runs.failure_capsules import Capsule, read_capsule, rows_of
+from rlhf_cli.runs.run_folder import RunFolder
+
+
+def run(argv: list[str]) -> int:
+    """Score the completions of a file by an experiment's rewards and print them; returns the exit code.
+
+    Raises ConfigError where no file is named.
+    """
+    options = read_options(__doc__, argv, verb="score")
+    limit, shown = options.number("--limit"), options.number("--show", least=0)
+    run = take_run(options.words, where="rlhf score")
+    named = options.text("--completions")
+    completions = place_of(named, where="--completions") if named is not None else None if run is None else run.path
+    if completions is None:
+        raise ConfigError(
+            "which completions?",
+            where="command line",
+            expected="--completions FILE, with the columns prompt and completion, a run folder or run:NAME",
+            hint=f"rlhf score {' '.join(options.words) or '+exp=NAME'} --completions FILE",
+        )
+    if run is not None:
+        refuse_foreign_code(run, trust=options.on("--trust"), command=f"rlhf score {run.shown}")
+    completions = rows_of(completions)
+    capsule = read_capsule(completions)
+    experiment, words = _experiment(run, options.words, capsule), options.texts("--against")
+    other = _experiment(run, [*options.words, *words], capsule) if words else None
+    if not experiment.rewards:
+        raise ConfigError(
+            "there is no reward to score by",
+            where="rewards",
+            got=f"trainer={experiment.trainer.name}, rewards is empty",
+            expected="an experiment with rewards",
+            hint="+reward@rewards.correct=exact_match, or rlhf list reward",
+        )
+
+    from rlhf_cli.evaluation.score_completions import read_completions, score
+    from rlhf_cli.measure.score_bench import score_bench
+
+    rows = read_completions(completions, limit=limit)
+    if capsule is not None:
+        print(replay_words(capsule, len(rows)), file=sys.stderr)
+    step, max_steps = (0, 1) if capsule is None else (capsule.step, capsule.max_steps)
+    scores = score(experiment, rows, step=step, max_steps=max_steps)
+    against = None if other is None else (words, score(other, rows, step=step, max_steps=max_steps))
+    bench = score_bench(rows, scores, label=options.text("--label"), other=against)
+    if options.as_json:
+        print_json(bench.as_json(rows, scores))
+    else:
+        console = wide_console()
+        show_parts(console, rows[: shown or 0], scores)
+        show_bench(console, rows, scores, bench)
+    if capsule is not None:
+        print(passed_words(capsule), file=sys.stderr)
+    return EXIT_OK
+
+
+def _experiment(run: RunFolder | None, words: list[str], capsule: Capsule | None) -> Experiment:
+    """Return the experiment of the words, on top of a run's where there is one; of a failure, that reward alone."""
+    if run is None:
+        experiment = prepare(words, adjust=without_policy_and_data).experiment
+    else:
+        experiment = prepare_from(run, words, adjust=without_policy_and_data).experiment
+    return experiment if capsule is None else replayed(experiment, capsule)

@@ -1,0 +1,81 @@
+"""rlhf show +exp=NAME [overrides] [KEY...]     the resolved configuration, each value with the place it came from
+
+KEY is a section or a key (rewards, trainer.args): only these are shown. A run folder or run:NAME in the place of
++exp=NAME shows what the run was frozen with.
+
+rlhf show +exp=quickstart rewards                    one section
+rlhf show +exp=quickstart --changed                  what the experiment says, without what is default
+rlhf show +exp=quickstart --against toy_ppo          what differs between two experiments, and where it comes from
+rlhf show +exp=quickstart --against runs/quickstart/20260131-101500      the same against a run
+rlhf show +exp=quickstart --against '+exp=quickstart trainer=rloo'       the same against other words
+
+--changed            only what is not default
+--against WORDS      an experiment's name, a run, or overrides in quotes
+--json               the configuration and its origins, or the differences, as JSON
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.config.conf_folders import groups
+from rlhf_cli.config.environment_references import with_references
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.display.configuration_tables import show_configuration, show_differences
+from rlhf_cli.display.terminal import wide_console
+from rlhf_cli.errors import EXIT_OK
+from rlhf_cli.jobs.run_arguments import NamedExperiment, named_experiment
+from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.project.reference.differences import Side, differences, only_sections, unlike_default
+from rlhf_cli.text.json_values import JsonTree
+
+
+def run(argv: list[str]) -> int:
+    """Print the configuration that `argv` describes, or where it differs from another; returns the exit code."""
+    options = read_options(__doc__, argv, verb="show")
+    named = named_experiment(options.words)
+    here = _side(named)
+    if (against := options.text("--against")) is not None:
+        other = named_experiment(_words_of(against))
+        there = _side(other)
+        found = [one for one in differences(here, there) if _is_asked(one.key, named.keys)]
+        if options.as_json:
+            print_json({"here": here.label, "there": there.label, "differences": [asdict(one) for one in found]})
+        else:
+            show_differences(wide_console(), found, here, there)
+        return EXIT_OK
+    tree = only_sections(unlike_default(here.tree) if options.on("--changed") else here.tree, named.keys)
+    if options.as_json:
+        print_json({"config": tree, "origins": _origins(tree, here.origins)})
+    else:
+        show_configuration(wide_console(), tree, here.origins)
+    return EXIT_OK
+
+
+def _side(named: NamedExperiment) -> Side:
+    composed = named.prepared.composed
+    tree = with_references(named.prepared.as_written.model_dump(mode="json"), composed.references)
+    return Side(named.label, tree, composed.origins, is_run=named.run is not None)
+
+
+def _words_of(against: str) -> list[str]:
+    """Return the words that stand in one word: a name alone is an experiment's."""
+    return [f"+exp={against}"] if against in groups().get("exp", {}) else shlex.split(against)
+
+
+def _is_asked(key: str, keys: tuple[str, ...]) -> bool:
+    return not keys or any(f"{key}.".startswith(f"{asked}.") or f"{asked}.".startswith(f"{key}.") for asked in keys)
+
+
+def _origins(tree: JsonTree, origins: Origins, prefix: str = "") -> dict[str, str]:
+    """Return where the values of a tree come from, by dotted key; a default has no origin."""
+    found: dict[str, str] = {}
+    for name, value in tree.items():
+        key = f"{prefix}.{name}" if prefix else name
+        if isinstance(value, dict) and value:
+            found |= _origins(value, origins, key)
+        elif key in origins.by_key:
+            found[key] = str(origins.by_key[key])
+    return found

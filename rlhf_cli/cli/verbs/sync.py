@@ -1,0 +1,62 @@
+"""rlhf sync RUN | SWEEP | FOLDER ...   send to wandb what runs recorded offline, and the reports of sweeps
+
+A run that was sent already is left as it is, one that still trains is sent when it has ended. Needs a login: `wandb
+login`, or WANDB_API_KEY.
+
+  --dry-run   say what would be sent and send nothing; needs no login
+  --json      a list of objects instead of lines
+"""
+
+from __future__ import annotations
+
+import os
+
+from rich.console import Console
+
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.display.terminal import Screen
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, UserError
+from rlhf_cli.jobs.run_arguments import place_of
+from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.tracking.sending import Sending, by_wandb, send, to_send
+
+_STYLES = {"sent": "green", "to send": "cyan", "not sent": "red"}
+
+
+def run(argv: list[str]) -> int:
+    """Send what the folders in `argv` have for wandb; returns the exit code, 1 where some of it could not be sent.
+
+    Raises RunError for what is no run, UserError where nobody is logged in.
+    """
+    options = read_options(__doc__, argv, verb="sync")
+    words = options.words
+    if not words:
+        raise UserError("no run was named", expected="runs, sweeps or folders of them", hint="rlhf sync runs/")
+    sendings = to_send([place_of(word, where="rlhf sync") for word in words])
+    console = Screen()
+    if not options.on("--dry-run"):
+        count = sum(one.state == "to send" for one in sendings)
+        with console.status(f"sending {count} to wandb ..."):
+            sendings = send(sendings, by=by_wandb)
+    if options.as_json:
+        print_json([_object(one) for one in sendings])
+    else:
+        _show(console, sendings)
+    return EXIT_CRASH if any(one.state == "not sent" for one in sendings) else EXIT_OK
+
+
+def _show(console: Console, sendings: list[Sending]) -> None:
+    width = max(len(one.state) for one in sendings)
+    for one in sendings:
+        style = _STYLES.get(one.state, "dim")
+        why = f"  [dim]{one.why}[/]" if one.why else ""
+        console.print(f"[{style}]{one.state:<{width}}[/]  {_shown(one)}{why}", highlight=False, soft_wrap=True)
+
+
+def _object(one: Sending) -> dict[str, object]:
+    return {"run": _shown(one), "state": one.state, "why": one.why, "files": [os.path.relpath(f) for f in one.files]}
+
+
+def _shown(one: Sending) -> str:
+    return RunFolder(one.folder).shown

@@ -1,0 +1,59 @@
+"""rlhf verify RUN | SWEEP ...          whether runs have come to what their `expect:` says: met, missed, or open where
+the run has not come so far, each with its number; a run that expects nothing is named. docs/expectations.md says how
+the numbers are read
+
+  --json   an object: `state`, and `runs`, each with its `expectations`
+
+Exit code 0 where everything is met, 1 where anything is missed or open, 2 where no run expects anything.
+"""
+
+from __future__ import annotations
+
+from rlhf_cli.analysis.met_or_missed import MET, MISSED, OPEN, Verified, verify
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.display.run_tables import show_verified
+from rlhf_cli.display.terminal import wide_console
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Problems, RunError, UserError
+from rlhf_cli.jobs.run_arguments import folders_of
+from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.runs.run_status import with_newest
+
+
+def run(argv: list[str]) -> int:
+    """Print what became of what the runs in `argv` were expected to come to; returns the exit code.
+
+    Raises RunError, or Problems with all of them, for what is no run or cannot be read, and where nothing is expected.
+    """
+    options = read_options(__doc__, argv, verb="verify")
+    if not options.words:
+        raise RunError("no run was named", expected="a run folder, or a sweep's", hint=with_newest("rlhf verify"))
+    runs = _verified(options.words)
+    states = [one.state for one in runs if one.state is not None]
+    if not states:
+        raise RunError(
+            "none of these runs expects anything" if len(runs) > 1 else "the run expects nothing",
+            where=", ".join(one.folder.shown for one in runs[:3]) + (" ..." if len(runs) > 3 else ""),
+            expected="`expect:` in the experiment, before the run is made",
+            hint="expect: [{metric: reward, at: end, at_least: 0.5}]",
+        )
+    state = next(state for state in (MISSED, OPEN, MET) if state in states)
+    if options.as_json:
+        print_json({"state": state, "runs": [one.as_json() for one in runs]})
+    else:
+        show_verified(wide_console(), runs)
+    return EXIT_OK if state == MET else EXIT_CRASH
+
+
+def _verified(words: list[str]) -> list[Verified]:
+    """Return every run that the words mean, once. Raises what is wrong with any of them, all at once."""
+    runs: dict[object, Verified] = {}
+    problems: list[UserError] = []
+    for word in words:
+        try:
+            for folder in folders_of(word, where="rlhf verify"):
+                runs[folder] = verify(folder)
+        except UserError as error:
+            problems.append(error)
+    if problems:
+        raise problems[0] if len(problems) == 1 else Problems(problems)
+    return list(runs.values())

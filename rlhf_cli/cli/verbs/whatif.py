@@ -1,0 +1,87 @@
+"""rlhf whatif RUN key=value ...     what other weights, gates, aggregate, normalisation or truncation policy would
+                                  have made of the rollouts that a run stored: totals, order, advantages. No training
+
+RUN is a run folder, or run:NAME. key=value changes the run's configuration: rewards.NAME.weight, gate, offset, clip,
+normalize, on_error; aggregate, primary, truncation; trainer.args.scale_rewards, normalize_advantages,
+reward_clip_range. Several words are one question; several values, rewards.NAME.weight=0,0.1,0.5, are a table of
+questions. The first step is exact: any run of this seed begins with these rollouts (docs/whatif.md).
+
+--recompute      compute, on the stored texts, scores that the run has not: rows that a gate turned away, a new reward,
+                 a reward with other args. Plain functions only
+--show N         so many of the completions that move most (default 3)
+--trust          run the reward files and other code that the run names, though somebody else made it
+--json           print one object instead of the tables
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from rlhf_cli.analysis.whatif.question import Question, alternatives
+from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.config.schema.reward_sections import AGGREGATES
+from rlhf_cli.display.terminal import wide_console
+from rlhf_cli.errors import EXIT_OK, RunError
+from rlhf_cli.jobs.one_run import refuse_foreign_code
+from rlhf_cli.jobs.prepare import find_run, is_run_name
+from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.jobs.whatif_request import ask
+from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
+from rlhf_cli.runs.run_status import read_status, with_newest
+
+_PIPE_WIDTH = 120
+_MOVERS = 3
+
+
+def run(argv: list[str]) -> int:
+    """Answer one question, or several, of one run and print it; returns the exit code.
+
+    Raises RunError where no run is named, and what `ask`, `read_rounds` and `what_if` raise.
+    """
+    options = read_options(__doc__, argv, verb="whatif")
+    words, recompute = options.words, options.on("--recompute")
+    num_movers = options.number("--show", least=0)
+    folder = _folder(words)
+    questions = [ask(folder, one, recompute=recompute) for one in alternatives(words)]
+    if recompute or any(_names_code(question) for question in questions):
+        refuse_foreign_code(folder, trust=options.on("--trust"), command=f"rlhf whatif {folder.shown}")
+    stored = read_rounds(folder)
+
+    from rlhf_cli.analysis.whatif.what_if import what_if  # torch comes with it
+    from rlhf_cli.display.hindsight_tables import show_alternatives, show_what_if
+
+    max_steps = read_status(folder).max_steps
+    most = _MOVERS if num_movers is None else num_movers
+    answers = [what_if(question, stored, max_steps, recompute=recompute, num_movers=most) for question in questions]
+    if options.as_json:
+        print_json({"run": folder.shown, "questions": [asdict(answer) for answer in answers]})
+        return EXIT_OK
+    console = wide_console(_PIPE_WIDTH)
+    if len(answers) == 1:
+        show_what_if(console, folder.shown, answers[0])
+    else:
+        show_alternatives(console, folder.shown, answers)
+    return EXIT_OK
+
+
+def _folder(words: list[str]) -> RunFolder:
+    """Take the run out of the words and return it."""
+    named = [word for word in words if names_a_run(word)]
+    if len(named) != 1:
+        raise RunError(
+            "which run?" if not named else "one run at a time",
+            got=" ".join(named) or None,
+            expected="a run folder, or run:NAME, and what would be different",
+            hint=with_newest("rlhf whatif", " rewards.NAME.weight=0.3"),
+        )
+    words.remove(named[0])
+    if is_run_name(named[0]):
+        return find_run(named[0], "runs", where="rlhf whatif")
+    return open_run(Path(named[0]))
+
+
+def _names_code(question: Question) -> bool:
+    """Return whether the answer runs code that the configuration names: a function that aggregates."""
+    return any(one.aggregate not in AGGREGATES for one in (question.old, question.new))

@@ -1,0 +1,43 @@
+"""rlhf why RUN | SWEEP ...             what was logged, read: findings from the worst on, each with its evidence and
+what to type instead; then what is fine, and what could not be looked at. Of several runs a line each. A run may be at
+work, or have failed: that is said first. run:NAME is the newest finished run of an experiment.
+docs/diagnosis.md has every finding, and how often it is wrong
+
+  --json   an object, of several runs a list of them
+"""
+
+from __future__ import annotations
+
+from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose, diagnose_readable
+from rlhf_cli.cli.output import print_json
+from rlhf_cli.display.findings_panel import show_why, show_worst
+from rlhf_cli.display.terminal import wide_console
+from rlhf_cli.errors import EXIT_OK, RunError
+from rlhf_cli.jobs.run_arguments import folders_of
+from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.runs.run_status import with_newest
+
+
+def run(argv: list[str]) -> int:
+    """Print a diagnosis of the runs that `argv` names; returns the exit code, whatever was found.
+
+    Raises RunError for what is no run, and where the one run that is named cannot be read.
+    """
+    options = read_options(__doc__, argv, verb="why")
+    words = options.words
+    if not words:
+        raise RunError("no run was named", expected="a run folder, or a sweep's", hint=with_newest("rlhf why"))
+    folders = list(dict.fromkeys(folder for word in words for folder in folders_of(word, where="rlhf why")))
+    if len(folders) == 1:
+        one = diagnose(folders[0])
+        if options.as_json:
+            print_json(one.as_json())
+        else:
+            show_why(wide_console(), one)
+        return EXIT_OK
+    runs = [diagnose_readable(folder) for folder in folders]
+    if options.as_json:
+        print_json([run.as_json() for run in runs])
+    else:
+        show_worst(wide_console(), runs)
+    return EXIT_OK

@@ -1,0 +1,124 @@
+"""Expand shorthand: `primary` into gates, a truncation policy into its mode.
+
+Bootstrapping adds the critic's value of the missing continuation to the reward of a truncated row (`add`) or replaces
+that reward by it (`replace`). Use `add` for rewards given step by step, `replace` for a score of the whole answer:
+docs/ppo.md.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from rlhf_cli.config.rules.trainer_rules import class_file
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_sections import AGGREGATES, Gate, Reward
+
+
+def expand_primary(experiment: Experiment) -> Experiment:
+    """Return the experiment with `primary` turned into ordinary gates, so that the code handles only gates.
+
+    The primary reward and those it depends on come before it and get no gate. An experiment without `primary`, or whose
+    `primary` does not name one of its rewards, is returned unchanged.
+    """
+    gate = experiment.primary
+    if gate is None or gate.by not in experiment.rewards:
+        return experiment
+    before = _waits_for(experiment.rewards, gate.by) | {gate.by}
+    rewards = {
+        name: reward if name in before else reward.model_copy(update={"gate": [*reward.gates, gate]})
+        for name, reward in experiment.rewards.items()
+    }
+    return experiment.model_copy(update={"rewards": rewards, "primary": None})
+
+
+def _waits_for(rewards: dict[str, Reward], name: str) -> set[str]:
+    """Return every reward whose score must be known before that of `name`."""
+    earlier: set[str] = set()
+    waiting = [name]
+    while waiting:
+        gates: list[Gate] = rewards[waiting.pop()].gates
+        new = {gate.by for gate in gates if gate.by in rewards} - earlier
+        earlier |= new
+        waiting += new
+    return earlier
+
+
+_LISTS = {"list", "List", "Sequence", "tuple"}
+
+
+def with_truncation_mode(experiment: Experiment) -> Experiment:
+    """Return the experiment with `truncation.mode` filled in, if its policy has modes and none was chosen."""
+    truncation = experiment.truncation
+    if truncation.mode is not None or not truncation.row.modes:
+        return experiment
+    mode = truncation.row.modes[0]
+    if truncation.row.mode_if_dense is not None and _has_dense_rewards_alone(experiment):
+        mode = truncation.row.mode_if_dense
+    return experiment.model_copy(update={"truncation": truncation.model_copy(update={"mode": mode})})
+
+
+def truncation_warnings(experiment: Experiment) -> Iterator[str]:
+    """Yield a warning if the chosen mode does not fit the rewards, with its effect."""
+    truncation = experiment.truncation
+    if truncation.row.mode_if_dense is None:
+        return
+    plain = [name for name, reward in experiment.rewards.items() if reward.weight != 0 and not is_dense(reward)]
+    if truncation.mode == "add" and not _has_dense_rewards_alone(experiment):
+        whose = ", ".join(plain) or "the aggregate"
+        yield (
+            f"bootstrap adds the value of what would have followed to a score of the whole answer ({whose}): being cut"
+            " off pays twice, and the policy learns never to end; truncation.mode=replace (docs/ppo.md)"
+        )
+    if truncation.mode == "replace" and _has_dense_rewards_alone(experiment):
+        yield (
+            "bootstrap takes the reward on the last token of a row that was cut away, and every reward is dense: what"
+            " that token earned it had earned; truncation.mode=add (docs/ppo.md)"
+        )
+
+
+def _has_dense_rewards_alone(experiment: Experiment) -> bool:
+    """Return whether every reward with a weight is given step by step."""
+    counting = [reward for reward in experiment.rewards.values() if reward.weight != 0]
+    return experiment.aggregate in AGGREGATES and bool(counting) and all(is_dense(reward) for reward in counting)
+
+
+def is_dense(reward: Reward) -> bool:
+    """Return whether a reward is declared per token: by `spread: even`, or by its function's return type.
+
+    The function's source is read, not imported: a list of lists (`list[list[float]]`, `list[list[Span]]`) is dense. A
+    function without a return type counts as a score of the whole answer.
+    """
+    if reward.fn is None:
+        return False
+    return reward.spread == "even" or _returns_lists(reward.fn)
+
+
+def _returns_lists(fn: str) -> bool:
+    file, name = class_file(fn), fn.rpartition(":")[2]
+    if file is None or not file.is_file():
+        return False
+    try:
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+    except (SyntaxError, ValueError):
+        return False  # preflight reports it
+    functions = [one for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == name]
+    returned: ast.AST | None = functions[-1].returns if functions else None
+    if isinstance(returned, ast.Constant) and isinstance(returned.value, str):
+        returned = _parsed(returned.value)
+    if returned is None:
+        return False
+    outer = [node for node in ast.walk(returned) if _is_list(node)]
+    return any(_is_list(inner) for one in outer for inner in ast.walk(one) if inner is not one)
+
+
+def _parsed(annotation: str) -> ast.AST | None:
+    """Return the type in a quoted annotation, or None if it is prose, which Python allows there."""
+    try:
+        return ast.parse(annotation, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _is_list(node: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in _LISTS

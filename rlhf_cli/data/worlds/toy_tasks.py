@@ -1,0 +1,132 @@
+"""Generate the toy tasks: sums, and two speakers in one completion.
+
+It is a small verifiable task. A reward can distinguish right or wrong, concise or wordy, ended or rambling on.
+
+It is a small credit-assignment task: parts of one completion belong to different speakers, so a reward may go to the
+tokens of one of them only (for example the one with the larger number).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+from rlhf_cli.errors import DataError
+
+
+def without_repeats(pool_size: int, count: int, rng: Random) -> Iterator[int]:
+    """Yield `count` indices in [0, pool_size): one shuffle of the pool after another.
+
+    A Fisher-Yates shuffle that stores only the places it moved, so a pool of 10^12 costs no more than `count`, and the
+    first n draws do not depend on `count`.
+    """
+    moved: dict[int, int] = {}
+    for drawn in range(count):
+        position = drawn % pool_size
+        if position == 0:
+            moved.clear()
+        pick = rng.randrange(position, pool_size)
+        yield moved.get(pick, pick)
+        moved[pick] = moved.get(position, position)
+
+
+def check_max_value(max_value: int) -> None:
+    """Raise DataError unless there are at least two different numbers in 0..max_value."""
+    if max_value < 1:
+        raise DataError("max_value below 1", where="max_value", got=max_value, expected="1 or more")
+
+
+def check_fraction(key: str, value: float) -> None:
+    """Raise DataError unless `value` is in [0, 1]."""
+    if not 0 <= value <= 1:
+        raise DataError(f"{key} is a share", where=key, got=value, expected="0 to 1")
+
+
+_WORDY = ("it is {}.", " = {} ok", "I think {}", "{} I guess")
+_OFFSETS = (-10, -2, -1, 1, 2, 10)
+
+
+def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | int]]:
+    """Return rows of `prompt` ("17+5="), `answer` ("22"), `a`, `b`; both addends in 0..max_value.
+
+    No pair (a, b) is repeated before all (max_value + 1)^2 pairs were drawn.
+    """
+    return [
+        {"prompt": f"{a}+{b}=", "answer": str(a + b), "a": a, "b": b}
+        for a, b in draw_pairs(num_rows, max_value, Random(seed))
+    ]
+
+
+def demonstrations(
+    num_rows: int, seed: int, max_value: int = 20, wrong_fraction: float = 0.35, wordy_fraction: float = 0.5
+) -> list[dict[str, str]]:
+    """Return rows of `prompt`, `completion` without an end-of-text token, for a warm start that leaves room to improve.
+
+    Independently of each other, a share `wrong_fraction` is off by 1, 2 or 10 and a share `wordy_fraction` is wrapped
+    in words (`it is 22.`) instead of bare digits.
+    """
+    check_fraction("wrong_fraction", wrong_fraction)
+    check_fraction("wordy_fraction", wordy_fraction)
+    rng = Random(seed)
+    # A separate random stream, so that the pairs do not depend on the two shares.
+    style = Random(rng.getrandbits(64))
+    rows = []
+    for a, b in draw_pairs(num_rows, max_value, rng):
+        wrong, wordy = style.random() < wrong_fraction, style.random() < wordy_fraction
+        number = near_miss(a + b, style) if wrong else a + b
+        text = style.choice(_WORDY).format(number) if wordy else str(number)
+        rows.append({"prompt": f"{a}+{b}=", "completion": text})
+    return rows
+
+
+def draw_pairs(count: int, max_value: int, rng: Random) -> list[tuple[int, int]]:
+    """Return `count` pairs of addends, none repeated before all were drawn. Raise DataError for max_value < 1."""
+    check_max_value(max_value)
+    side = max_value + 1
+    return [divmod(index, side) for index in without_repeats(side * side, count, rng)]
+
+
+def near_miss(total: int, rng: Random) -> int:
+    """Return a wrong answer near `total`, never negative."""
+    return rng.choice([total + offset for offset in _OFFSETS if total + offset >= 0])
+
+
+SPEAKERS = ("A", "B", "C", "D", "E", "F")
+_SLOPPY = ("{a} {x} {b} {y}", "{a}: {x}, {b}: {y}", "{a}: {x}", "{a}={x}\n{b}={y}")
+
+
+def generate_speakers(num_rows: int, seed: int, max_value: int = 9) -> list[dict[str, str | int]]:
+    """Return rows of `prompt` ("A and B:"), `speaker_a`, `speaker_b` and `max_value`, the largest number allowed.
+
+    Raise DataError for max_value < 1.
+    """
+    check_max_value(max_value)
+    return [
+        {"prompt": f"{a} and {b}:", "speaker_a": a, "speaker_b": b, "max_value": max_value}
+        for a, b in _draw_speakers(num_rows, Random(seed))
+    ]
+
+
+def speaker_demonstrations(
+    num_rows: int, seed: int, max_value: int = 9, sloppy_fraction: float = 0.5
+) -> list[dict[str, str]]:
+    """Return rows of `prompt`, `completion` without an end-of-text token, with random numbers in 0..max_value.
+
+    A share `sloppy_fraction` of the completions has a form that `rewards.toy.score_speakers` does not parse as two
+    lines. Raise DataError for max_value < 1 and for a share outside [0, 1].
+    """
+    check_max_value(max_value)
+    check_fraction("sloppy_fraction", sloppy_fraction)
+    rng = Random(seed)
+    style = Random(rng.getrandbits(64))
+    rows = []
+    for a, b in _draw_speakers(num_rows, rng):
+        form = style.choice(_SLOPPY) if style.random() < sloppy_fraction else "{a}: {x}\n{b}: {y}"
+        text = form.format(a=a, b=b, x=style.randint(0, max_value), y=style.randint(0, max_value))
+        rows.append({"prompt": f"{a} and {b}:", "completion": text})
+    return rows
+
+
+def _draw_speakers(count: int, rng: Random) -> list[tuple[str, str]]:
+    pairs = [(a, b) for a in SPEAKERS for b in SPEAKERS if a != b]
+    return [pairs[index] for index in without_repeats(len(pairs), count, rng)]

@@ -1,0 +1,155 @@
+"""Print an audit: the gold answer's reward, each degenerate answer against it, the holes, and fixes to type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.analysis.audit.audit_result import Advice, AuditResult, Contribution, KindResult
+from rlhf_cli.display.terminal import figure, one_line
+
+_TEXT = 100
+_MOST_SHOWN = 5
+
+
+def show_audit(console: Console, result: AuditResult) -> None:
+    """Print an audit, with the verdict last."""
+    console.print(f"{result.rows} rows, {len(result.kinds)} kinds of degenerate answer, {result.texts} texts scored")
+    _show_gold(console, result)
+    for name, why in result.left_out.items():
+        console.print(Text.assemble(("left out  ", "yellow"), f"rewards.{name}: {why}"))
+    for note in result.notes:
+        console.print(Text.assemble(("note      ", "yellow"), note))
+    console.print()
+    console.print(_table(result))
+    found = [*result.holes, *result.near]
+    for kind in found[:_MOST_SHOWN]:
+        console.print()
+        _show_hole(console, kind)
+    if len(found) > _MOST_SHOWN:
+        console.print(f"\n... and {len(found) - _MOST_SHOWN} more, which --kinds shows", style="dim")
+    raised = {name: (kind, message) for kind in result.kinds for name, message in kind.errors.items()}
+    for name, (kind, message) in raised.items():
+        console.print()
+        line = (
+            f"rewards.{name} raises on {kind.name} ({message}): a training ends there, unless rewards.{name}.on_error"
+        )
+        console.print(Text(f"{line} is exclude or a number", "yellow"))
+    if result.advice:
+        console.print()
+        console.print(Text("what to do", "bold"))
+        for number, advice in enumerate(result.advice, 1):
+            _show_advice(console, number, advice)
+    console.print()
+    if result.unrecognised:
+        console.print(_unrecognised(result))
+    if result.holes or not result.unrecognised:
+        console.print(_verdict(result))
+
+
+def _show_gold(console: Console, result: AuditResult) -> None:
+    if result.gold_source is None:
+        console.print(
+            Text("no right answers: no column is known to hold them (--gold COLUMN). Kinds are compared", "yellow"),
+            Text("with each other alone: an honest answer has to get more than the first of them", "yellow"),
+        )
+        return
+    parts = ", ".join(f"{name} {figure(value)}" for name, value in result.gold_contributions.items())
+    console.print(
+        f"gold: {result.gold_source}, written: {result.gold_way}; it gets {figure(result.gold_total)} ({parts})"
+    )
+    console.print(Text(f"      {_shortened(result.gold_text or '')}", "dim"))
+
+
+def _table(result: AuditResult) -> Table:
+    has_gold = result.gold_source is not None
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("", no_wrap=True)
+    table.add_column("answer", no_wrap=True)
+    table.add_column("gets", justify="right", no_wrap=True)
+    if has_gold:
+        table.add_column("less gold", justify="right", no_wrap=True)
+        table.add_column("beats", justify="right", no_wrap=True)
+        table.add_column("ties", justify="right", no_wrap=True)
+    table.add_column("paid by" if not has_gold else "let in by", no_wrap=True)
+    for kind in result.kinds:
+        share = [_signed(kind.margin), f"{kind.beats}/{kind.rows}", f"{kind.ties}/{kind.rows}"] if has_gold else []
+        mark, style = ("hole", "bold red") if kind.is_hole else ("near", "yellow") if kind.is_near else ("", "")
+        table.add_row(Text(mark, style), Text(kind.name, style), figure(kind.mean_total), *share, kind.let_in or "")
+    return table
+
+
+def _show_hole(console: Console, kind: KindResult) -> None:
+    console.print(Text.assemble((kind.name, "bold red" if kind.is_hole else "yellow"), f": {kind.caption}"))
+    console.print(Padding(Text(f"row {kind.shown_row}: {_shortened(kind.text)}"), (0, 0, 0, 2), expand=False))
+    low, high = kind.share.low, kind.share.high
+    if kind.is_hole and low is not None and high is not None:
+        rows = f"{kind.beats + kind.ties} of {kind.rows} rows (95 %: {low:.0%} to {high:.0%})"
+        console.print(Padding(Text(f"as much as gold or more in {rows}"), (0, 0, 0, 2), expand=False))
+    elif kind.is_near:
+        console.print(
+            Padding(
+                Text("no hole yet: nearly gold's total, or all that its main reward gives"), (0, 0, 0, 2), expand=False
+            )
+        )
+    console.print(Padding(Text(_parts(kind.contributions)), (0, 0, 0, 2), expand=False))
+
+
+def _parts(contributions: Mapping[str, Contribution]) -> str:
+    return ", ".join(
+        f"{name} {figure(one.attack)}" + (f" (gold {figure(one.gold)})" if one.gold is not None else "")
+        for name, one in contributions.items()
+    )
+
+
+def _show_advice(console: Console, number: int, advice: Advice) -> None:
+    console.print(Padding(Text(f"{number}. {', '.join(advice.kinds)}: {advice.reason}"), (0, 0, 0, 2), expand=False))
+    if advice.words:
+        words = " ".join(f"'{word}'" if any(sign in word for sign in " {}") else word for word in advice.words)
+        tried = "not tried" if advice.closes is None else f"tried: closes {advice.closes} of {len(advice.kinds)}"
+        console.print(Padding(Text.assemble((words, "cyan"), (f"  # {tried}", "dim")), (0, 0, 0, 5), expand=False))
+
+
+def _unrecognised(result: AuditResult) -> Text:
+    blind = "".join(f" rewards.{name} scores all texts alike." for name in result.blind)
+    return Text(
+        f"in {result.num_unrecognised} of {result.rows} rows the gold answer gets no more than the worst of these "
+        f"answers.{blind} Either the rewards do not pay for what is right, or they want it written otherwise: "
+        "--gold '<answer>{answer}</answer>'",
+        "red",
+    )
+
+
+def _verdict(result: AuditResult) -> Text:
+    if not result.kinds:
+        return Text("none of these kinds can be written without right answers", "yellow")
+    if result.is_sound is None:
+        best = result.kinds[0]
+        return Text(f"no verdict without right answers; of these {best.name} gets most, {figure(best.mean_total)}")
+    near = _listed(result.near, f"come{'s' if len(result.near) == 1 else ''} near it") if result.near else ""
+    if result.holes:
+        count = "1 hole" if len(result.holes) == 1 else f"{len(result.holes)} holes"
+        gets = "gets" if len(result.holes) == 1 else "get"
+        more = f"; {near}" if near else ""
+        return Text(f"{count}: {_listed(result.holes, f'{gets} as much as gold, or more')}{more}", "red")
+    few = f"; {result.num_unrecognised} rows do not pay the gold answer at all" if result.num_unrecognised else ""
+    if near:
+        return Text(f"no hole, but {near}{few}", "yellow")
+    return Text(f"no hole in {len(result.kinds)} kinds of answer{few}", "green")
+
+
+def _listed(kinds: Sequence[KindResult], does: str) -> str:
+    return f"{', '.join(kind.name for kind in kinds)} {does}"
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.3f}"
+
+
+def _shortened(text: str) -> str:
+    shown = f"'{one_line(text)}'"
+    return shown if len(shown) <= _TEXT else f"{shown[: _TEXT - 12]} ...' ({len(text)} characters)"

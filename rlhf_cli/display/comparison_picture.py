@@ -1,0 +1,123 @@
+"""Plot a comparison as one PNG: each component by setting, the verdict's differences, and the Pareto front."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlhf_cli.analysis.comparison.comparison import Comparison, Front
+from rlhf_cli.analysis.comparison.measures import Measure
+from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, Verdict
+from rlhf_cli.errors import UserError
+from rlhf_cli.measure.pictures import BLUE, DPI, GREY, MISSING, ORANGE, can_draw
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLUMNS = 3
+_MOST_PANELS = 12
+_MOST_VALUES = 8
+_LETTERS_A_COLUMN = 56
+"""Number of caption letters that fit the width of one panel."""
+
+
+def draw_comparison(comparison: Comparison, file: Path) -> None:
+    """Draw a comparison into a PNG file.
+
+    No display is needed. Raise UserError if matplotlib is not installed or no run has logged anything to draw.
+    """
+    if not can_draw():
+        raise UserError(MISSING, where="--png")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    measures = comparison.measures[:_MOST_PANELS]
+    num_fronts = 1 if comparison.front is not None and len(comparison.front.best) else 0
+    num_panels = len(measures) + len(comparison.verdicts) + num_fronts
+    if not num_panels:
+        raise UserError("no run has logged anything that could be drawn")
+    columns = min(_COLUMNS, num_panels)
+    rows = math.ceil(num_panels / columns)
+    height = 1.1 + 0.22 * max(len(comparison.estimates), *(len(one.differences) for one in comparison.verdicts), 4)
+    lines = _caption(comparison, _LETTERS_A_COLUMN * columns)
+    figure = Figure(figsize=(4.6 * columns, 0.3 + 0.18 * len(lines) + height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = iter(figure.subplots(rows, columns, squeeze=False).flatten())
+    for measure in measures:
+        _settings(next(panels), comparison, measure)
+    for verdict in comparison.verdicts:
+        _differences(next(panels), verdict)
+    if comparison.front is not None and num_fronts:
+        _front(next(panels), comparison.front)
+    for left in panels:
+        left.set_axis_off()
+    figure.suptitle("\n".join(lines), fontsize=10, parse_math=False)
+    figure.savefig(file, dpi=DPI)
+
+
+def _caption(comparison: Comparison, letters: int) -> list[str]:
+    """Return the number of runs, the differing keys, and why there is no verdict, wrapped to `letters` characters."""
+    seeds = max((len(setting.by_seed) for setting in comparison.grouped.settings), default=0)
+    counted = f"{len(comparison.runs)} runs, up to {seeds} seeds a setting"
+    texts = [f"{counted}, 95 % intervals; {comparison.asked.window.in_words}"]
+    said = [
+        f"{key} {', '.join(list(dict.fromkeys(texts))[:_MOST_VALUES])}"
+        for key, texts in comparison.grouped.keys.items()
+    ]
+    texts += [f"differs: {'; '.join(said)}"] if said else []
+    texts += [comparison.no_verdict] if comparison.no_verdict is not None else []
+    return [line for text in texts for line in textwrap.wrap(text, letters)]
+
+
+def _settings(axes: Axes, comparison: Comparison, measure: Measure) -> None:
+    """Draw a dot and an interval per setting, with its seeds as small grey dots below."""
+    settings = comparison.grouped.settings
+    for row, setting in enumerate(settings):
+        one = comparison.estimates[setting.name][measure.label]
+        seeds = [comparison.values[measure.label][run.name] for run in setting.runs]
+        axes.plot(seeds, [row + 0.18] * len(seeds), ".", color=GREY, markersize=4, zorder=1)
+        if one.mean is not None:
+            axes.plot([one.mean], [row], "o", color=BLUE, markersize=5, zorder=3)
+        if one.low is not None and one.high is not None:
+            axes.plot([one.low, one.high], [row, row], color=BLUE, linewidth=1.6, zorder=2)
+    title = measure.label if measure.sign >= 0 else f"{measure.label} (less is better)"
+    _rows(axes, title, [setting.name for setting in settings])
+
+
+def _differences(axes: Axes, verdict: Verdict) -> None:
+    """Draw one interval per difference, in orange if the verdict is better or worse."""
+    axes.axvline(0, color=GREY, linewidth=0.8)
+    for row, one in enumerate(verdict.differences):
+        colour = ORANGE if one.outcome in (BETTER, WORSE) else BLUE
+        if one.difference.mean is not None:
+            axes.plot([one.difference.mean], [row], "o", color=colour, markersize=5)
+        if one.difference.low is not None and one.difference.high is not None:
+            axes.plot([one.difference.low, one.difference.high], [row, row], color=colour, linewidth=1.6)
+    names = [f"{one.value} - {one.other}" for one in verdict.differences]
+    _rows(axes, f"{verdict.measure.label}: differences by {verdict.key}, seed by seed", names)
+
+
+def _front(axes: Axes, front: Front) -> None:
+    """Draw the first two measures of the front, with dominated settings in grey."""
+    for name, means in front.means.items():
+        if name not in front.unplaced:
+            colour = BLUE if name in front.best else GREY
+            axes.plot([means[0]], [means[1]], "o", color=colour, markersize=6)
+            axes.annotate(
+                name, (means[0], means[1]), fontsize=7, color=colour, xytext=(4, 4), textcoords="offset points"
+            )
+    axes.margins(0.25)  # room for the names
+    axes.set_xlabel(front.by[0], fontsize=8, parse_math=False)
+    axes.set_ylabel(front.by[1], fontsize=8, parse_math=False)
+    axes.set_title(f"front of {', '.join(front.by)} (means)", fontsize=9, parse_math=False)
+    axes.tick_params(labelsize=8)
+
+
+def _rows(axes: Axes, title: str, names: list[str]) -> None:
+    axes.set_yticks(range(len(names)), names, fontsize=8, parse_math=False)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_title(title, fontsize=9, parse_math=False)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.grid(axis="x", linewidth=0.3)

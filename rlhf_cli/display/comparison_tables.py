@@ -1,0 +1,402 @@
+"""Print a comparison of runs."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.analysis.comparison.comparison import Comparison, total_in_words
+from rlhf_cli.analysis.comparison.frames import is_wandb
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun
+from rlhf_cli.analysis.comparison.measures import HELD_OUT, Measure
+from rlhf_cli.analysis.comparison.settings import IQM, Setting, number_or_text
+from rlhf_cli.analysis.comparison.verdicts import Verdict, decimals
+from rlhf_cli.analysis.comparison.what_differs import Axis, condition_of
+from rlhf_cli.display.terminal import cut_middle
+from rlhf_cli.errors import RlhfError
+from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.runs.run_folder import RunGroup
+
+_GAP = 2
+_MOST_KEYS_A_ROW = 4
+_LONGEST_NAME = 36
+ON_FRONT, DOMINATED = "●", "○"
+_STATE_STYLE = {"finished": "green", "failed": "red", "killed": "red", "preempted": "yellow"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A table column with one text per row. A head column is repeated in every block."""
+
+    title: str
+    cells: list[str]
+    is_head: bool = False
+    is_number: bool = True
+
+    @property
+    def width(self) -> int:
+        """Return the width of the widest text, in terminal cells."""
+        return max(map(cell_len, [self.title, *self.cells]))
+
+
+def show_settings(console: Console, comparison: Comparison) -> None:
+    """Print one line per setting: its values, the number of seeds, and the mean and interval of each measure."""
+    settings = comparison.grouped.settings
+    front = comparison.front
+    columns = _setting_columns(comparison)
+    if any(len(setting.by_seed) > 1 for setting in settings):
+        columns.append(Column("seeds", [str(len(setting.by_seed)) for setting in settings], is_head=True))
+    shown = [measure for measure in comparison.measures if alike(comparison, measure) is None]
+    for measure in shown:
+        estimates = [comparison.estimates[setting.name][measure.label] for setting in settings]
+        columns.append(Column(titled(measure), estimate_texts(estimates)))
+    styles = ["dim" if front and setting.name in front.dominated else "" for setting in settings]
+    show_blocks(console, columns, styles)
+
+
+def show_runs(console: Console, comparison: Comparison) -> None:
+    """Print one line per run: its name, its state and the value of each measure."""
+    runs = comparison.runs
+    columns = [
+        Column("run", [cut_middle(run.name, _LONGEST_NAME) for run in runs], is_head=True, is_number=False),
+        Column("state", [run.state for run in runs], is_number=False),
+        Column("step", [str(run.step) for run in runs]),
+    ]
+    for measure in comparison.measures:
+        numbers = [comparison.values[measure.label][run.name] for run in runs]
+        columns.append(Column(titled(measure), number_texts(numbers)))
+    show_blocks(console, columns, ["" if run.is_finished else "dim" for run in runs])
+
+
+def show_blocks(console: Console, columns: Sequence[Column], styles: Sequence[str]) -> None:
+    """Print columns as several tables below one another if they do not fit the width.
+
+    Each table repeats the head columns.
+    """
+    head = [column for column in columns if column.is_head]
+    taken = sum(column.width + _GAP for column in head)
+    blocks: list[list[Column]] = [[]]
+    room = console.width - taken
+    for column in (one for one in columns if not one.is_head):
+        if blocks[-1] and sum(one.width + _GAP for one in blocks[-1]) + column.width > room:
+            blocks.append([])
+        blocks[-1].append(column)
+    for number, block in enumerate(blocks):
+        if number:
+            console.print()
+        _show_block(console, [*head, *block], styles)
+
+
+def _show_block(console: Console, columns: Sequence[Column], styles: Sequence[str]) -> None:
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(Text(column.title), justify="right" if column.is_number else "left", overflow="fold")
+    for row, style in enumerate(styles):
+        cells = [_cell(column, row, style) for column in columns]
+        table.add_row(*cells)
+    console.print(table)
+
+
+def _cell(column: Column, row: int, style: str) -> Text:
+    text = column.cells[row]
+    return Text(text, _STATE_STYLE.get(text, style) if column.title == "state" else style)
+
+
+def _setting_columns(comparison: Comparison) -> list[Column]:
+    """Return the Pareto marks, then one column per differing key, or only the setting names if there are many keys."""
+    grouped = comparison.grouped
+    found = []
+    if comparison.front is not None:
+        marks = [_mark(comparison, setting) for setting in grouped.settings]
+        found.append(Column("", marks, is_head=True, is_number=False))
+    if 0 < len(grouped.axes) <= _MOST_KEYS_A_ROW:
+        found += [
+            Column(axis.short, [setting.values[axis.key] for setting in grouped.settings], is_head=True)
+            for axis in grouped.axes
+        ]
+        return found
+    names = [cut_middle(_by_run(setting) or setting.name, _LONGEST_NAME) for setting in grouped.settings]
+    return [*found, Column("setting" if grouped.axes else "", names, is_head=True, is_number=False)]
+
+
+def _by_run(setting: Setting) -> str | None:
+    """Return the only run's name; the first run's name and a count if the setting's name is too long; else None."""
+    names = [*(run.name for run in setting.runs), *setting.left_out]
+    if len(names) == 1:
+        return names[0]
+    return f"{names[0]} +{len(names) - 1}" if len(setting.name) > _LONGEST_NAME else None
+
+
+def _mark(comparison: Comparison, setting: Setting) -> str:
+    front = comparison.front
+    if front is None or setting.name in front.unplaced:
+        return " "
+    return ON_FRONT if setting.name in front.best else DOMINATED
+
+
+def titled(measure: Measure) -> str:
+    """Return the column title of a measure, with an arrow if less is better."""
+    return f"{measure.label} ↓" if measure.sign < 0 else measure.label
+
+
+def alike(comparison: Comparison, measure: Measure) -> float | None:
+    """Return the value of a measure if all runs share it, else None. Always return None for a single setting."""
+    settings = [one for one in comparison.grouped.settings if one.runs]
+    numbers = {comparison.values[measure.label][run.name] for one in settings for run in one.runs}
+    if len(settings) < 2 or len(numbers) != 1:
+        return None
+    (only,) = numbers
+    return only if math.isfinite(only) else None
+
+
+def number_texts(numbers: Sequence[float]) -> list[str]:
+    """Format a column of numbers with the decimals that the largest one needs. A non-finite number becomes `-`."""
+    digits = _decimals(numbers)
+    return [f"{number:.{digits}f}" if math.isfinite(number) else "-" for number in numbers]
+
+
+def estimate_texts(estimates: Sequence[Estimate]) -> list[str]:
+    """Format estimates as `0.667 ± 0.047`, as `0.667 [0.62, 0.71]` if asymmetric, or as the mean alone."""
+    digits = _decimals([one.mean for one in estimates if one.mean is not None])
+    return [_estimate_text(one, digits) for one in estimates]
+
+
+def _estimate_text(one: Estimate, digits: int) -> str:
+    if one.mean is None:
+        return "-"
+    mean = f"{one.mean:.{digits}f}"
+    if one.low is None or one.high is None:
+        return mean
+    if math.isclose(one.mean - one.low, one.high - one.mean, rel_tol=1e-6):
+        return f"{mean} ± {one.high - one.mean:.{digits}f}"
+    return f"{mean} [{one.low:.{digits}f}, {one.high:.{digits}f}]"
+
+
+def _decimals(numbers: Sequence[float]) -> int:
+    """Return the number of decimals: three for numbers below ten, fewer for larger ones, more if all are tiny."""
+    largest = max((abs(number) for number in numbers if math.isfinite(number)), default=0.0)
+    if largest == 0.0:
+        return 3
+    return min(
+        7,
+        max(0, 3 - max(0, math.floor(math.log10(largest))) if largest >= 0.01 else 2 - math.floor(math.log10(largest))),
+    )
+
+
+_HASH = 12
+"""Number of hash digits shown; enough to tell two hashes apart."""
+_MOST_VALUES = 8
+_MOST_KEYS = 12
+_MOST_DETAILS = 3
+_MOST_WITH = 3
+
+
+def show_comparison(console: Console, comparison: Comparison, *, each_run: bool = False) -> None:
+    """Print a whole comparison; with `each_run`, also print one line per run."""
+    _show_what_differs(console, comparison)
+    console.print()
+    show_settings(console, comparison)
+    if same := [
+        f"{one.label} {number_texts([number])[0]}"
+        for one in comparison.measures
+        if (number := alike(comparison, one)) is not None
+    ]:
+        _dim(console, f"the same in all runs: {', '.join(same)}")
+    if each_run:
+        console.print()
+        show_runs(console, comparison)
+    if comparison.verdicts:
+        console.print()
+        _show_verdicts(console, comparison)
+    elif comparison.no_verdict is not None:
+        console.print()
+        console.print(Text(comparison.no_verdict, style="bold"))
+    _show_notes(console, comparison)
+    _dim(console, _legend(comparison))
+
+
+def show_other_groups(console: Console, where: str, groups: Sequence[RunGroup], shown: int) -> None:
+    """Print one line per group of runs that is not in the table, with the command that compares it."""
+    first = groups[0]
+    rows = [(first, f"{len(first.folders) - shown} older")] if shown < len(first.folders) else []
+    rows += [(group, str(len(group.folders))) for group in groups[1:]]
+    if not rows:
+        return
+    console.print()
+    columns = [
+        Column("not shown", [os.path.relpath(group.path) for group, _ in rows], True, False),
+        Column("runs", [count for _, count in rows]),
+        Column("swept", [", ".join(group.swept) or "single runs" for group, _ in rows], False, False),
+    ]
+    show_blocks(console, columns, ["" for _ in rows])
+    line = f"rlhf compare FOLDER shows one of them, rlhf compare {shlex.quote(f'{where}/*')} all in one table"
+    console.print(Text(line, style="dim"), soft_wrap=True)
+
+
+def show_left_out(console: Console, problems: Sequence[RlhfError]) -> None:
+    """Print why runs are missing from the table. Print nothing if all are there."""
+    if problems:
+        console.print(f"[yellow]left out: {len(problems)} {'run' if len(problems) == 1 else 'runs'}[/], unreadable")
+        for problem in problems:
+            console.print(str(problem), markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_what_differs(console: Console, comparison: Comparison) -> None:
+    grouped = comparison.grouped
+    places = [run.place for run in comparison.runs]
+    common = places[0] if len(places) == 1 else _common(places)
+    where = "" if common == os.curdir else f"{common}: "
+    counted = f"{len(places)} run{'s' if len(places) > 1 else ''}"
+    if len(grouped.settings) > 1:
+        counted += f", {len(grouped.settings)} settings"
+    console.print(Text(where + counted, style="bold"), soft_wrap=True)
+    if not grouped.keys:
+        if len(places) > 1:
+            _dim(console, "the configurations do not differ")
+        return
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(overflow="fold")
+    grid.add_column(overflow="fold")
+    rows = [row for axis in [*grouped.axes, *grouped.seeds] for row in _rows_of(axis)]
+    for key, values in rows[:_MOST_KEYS]:
+        more = ", ..." if len(values) > _MOST_VALUES else ""
+        grid.add_row(Text(key), Text(", ".join(values[:_MOST_VALUES]) + more))
+    console.print(grid)
+    if len(rows) > _MOST_KEYS:
+        console.print(Text(f"and {', '.join(key.strip() for key, _ in rows[_MOST_KEYS:])}"))
+
+
+def _rows_of(axis: Axis) -> list[tuple[str, list[str]]]:
+    """Return (key, values) for an axis, then for the keys that change with it; training conditions come first."""
+    others = sorted((key for key in axis.others if key != axis.key), key=lambda key: condition_of(key) is None)
+    places = sorted(range(len(axis.texts)), key=lambda place: number_or_text(axis.texts[place]))
+    texts = {axis.key: axis.texts, **{f"  {key}": axis.others[key] for key in others}}
+    return [(key, list(dict.fromkeys(values[place] for place in places))) for key, values in texts.items()]
+
+
+def _show_verdicts(console: Console, comparison: Comparison) -> None:
+    verdict = comparison.verdicts[0]
+    against = f", each against {verdict.baseline}" if verdict.baseline is not None else ""
+    axis = next(one for one in comparison.grouped.axes if one.short == verdict.key)
+    others = [key for key in axis.others if key != axis.key]
+    also = f" (and {', '.join(others[:_MOST_WITH])}{', ...' if len(others) > _MOST_WITH else ''})" if others else ""
+    console.print(Text(f"verdict on {verdict.key}{also}{against}", style="bold"))
+    for one in comparison.verdicts:
+        console.print(_bulleted(one.text))
+    if comparison.asked.on and len(comparison.verdicts) <= _MOST_DETAILS:
+        for one in comparison.verdicts:
+            console.print()
+            _show_differences(console, one)
+
+
+def _show_differences(console: Console, verdict: Verdict) -> None:
+    """Print one line per difference: its size, interval, number of seeds and p-values."""
+    differences = verdict.differences
+    half_widths = [
+        (one.difference.high - one.difference.low) / 2
+        for one in differences
+        if one.difference.low is not None and one.difference.high is not None
+    ]
+    digits = decimals(min(half_widths, default=0.0))
+    columns = [
+        Column(verdict.measure.label, [f"{one.value} - {one.other}" for one in differences], True, False),
+        Column("difference", [_signed(one.difference.mean, digits) for one in differences]),
+        Column("95 % together", [_ends(one.difference, digits) for one in differences]),
+        Column("seeds", [str(len(one.seeds)) for one in differences]),
+        Column("d/s", [_or_dash(one.effect, "+.2f") for one in differences]),
+        Column("p", [_or_dash(one.p_value, ".2g") for one in differences]),
+        Column(f"p x {differences[0].comparisons}", [_or_dash(one.p_adjusted, ".2g") for one in differences]),
+        Column("", [one.outcome for one in differences], False, False),
+    ]
+    show_blocks(console, columns, ["" for _ in differences])
+
+
+def _show_notes(console: Console, comparison: Comparison) -> None:
+    notes = list(comparison.notes)
+    if (total := total_in_words(comparison)) is not None:
+        notes.append(total)
+    if (models := _starting_models(comparison)) is not None:
+        notes.append(models)
+    if notes:
+        console.print()
+    for note in notes:
+        console.print(_bulleted(note, "yellow"))
+
+
+def _starting_models(comparison: Comparison) -> str | None:
+    """Return a note if runs with the same model name started from different weights, else None.
+
+    The configurations do not show this.
+    """
+    by_model: dict[str, list[LoggedRun]] = {}
+    for run in comparison.runs:
+        if run.starting_model is not None:
+            by_model.setdefault(run.starting_model, []).append(run)
+    keys = [key for axis in [*comparison.grouped.axes, *comparison.grouped.seeds] for key in axis.others]
+    if len(by_model) < 2 or any(key.startswith("model.") for key in keys):
+        return None
+    named = "; ".join(f"{model[:_HASH]} in {_some(runs)}" for model, runs in by_model.items())
+    return f"the same model by name, but they began with different weights ({named})"
+
+
+def _some(runs: Sequence[LoggedRun]) -> str:
+    return runs[0].name + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
+
+
+def _legend(comparison: Comparison) -> str:
+    said = [comparison.asked.window.in_words]
+    if any(measure.kind == HELD_OUT for measure in comparison.measures):
+        said.append("held out: the latest evaluation")
+    if any(one.low is not None for of in comparison.estimates.values() for one in of.values()):
+        is_iqm = comparison.asked.estimator == IQM
+        how = "interquartile mean, bootstrap over seeds" if is_iqm else "mean over seeds, Student's t"
+        said.append(f"95 % intervals ({how})")
+    if comparison.verdicts:
+        count = comparison.comparisons
+        together = f"all {count} hold together (Bonferroni)" if count > 1 else "Student's t"
+        said.append(f"verdicts by differences seed by seed, of means, {together}")
+    if comparison.front is not None:
+        by = ", ".join(comparison.front.by)
+        said.append(f"{ON_FRONT} front of {by} by their means; {DOMINATED} another is as good in all and better in one")
+    if any(measure.sign < 0 and alike(comparison, measure) is None for measure in comparison.measures):
+        said.append("↓ less is better")
+    return "; ".join(said)
+
+
+def _bulleted(text: str, style: str = "") -> Table:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column()
+    grid.add_column(overflow="fold")
+    grid.add_row(Text("-", style=style), Text(text, style=style))
+    return grid
+
+
+def _common(places: Sequence[str]) -> str:
+    if any(is_wandb(place) for place in places):
+        projects = list(dict.fromkeys(place.rpartition("/")[0] if is_wandb(place) else "folders" for place in places))
+        return ", ".join(projects)
+    return os.path.relpath(os.path.commonpath([os.path.abspath(place) for place in places]))
+
+
+def _dim(console: Console, text: str) -> None:
+    console.print(Text(text, style="dim"))
+
+
+def _signed(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:+.{digits}f}"
+
+
+def _ends(one: Estimate, digits: int) -> str:
+    return "none" if one.low is None or one.high is None else f"[{one.low:+.{digits}f}, {one.high:+.{digits}f}]"
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,91 @@
+"""Print a configuration with its origins, or where two differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from rlhf_cli.config.origins import Origins
+from rlhf_cli.project.reference.differences import Difference, Side
+
+_FURTHEST_ORIGIN = 56
+
+
+def show_configuration(console: Console, tree: Mapping[str, object], origins: Origins) -> None:
+    """Print the values of a tree. A key that was not written anywhere is marked `default`."""
+    lines = list(_lines(tree, origins, "", 0))
+    column = min(_FURTHEST_ORIGIN, max((len(line) for line, origin in lines if origin), default=0) + 2)
+    for line, origin in lines:
+        if origin:
+            line.append(" " * max(2, column - len(line.plain)))
+            line.append(f"# {origin}", style="dim")
+        console.print(line, soft_wrap=True)
+
+
+def _lines(node: Mapping[str, object], origins: Origins, prefix: str, depth: int) -> Iterator[tuple[Text, str]]:
+    for name, value in node.items():
+        key = f"{prefix}.{name}" if prefix else name
+        line = Text("  " * depth)
+        line.append(f"{name}:", style="bold")
+        if isinstance(value, dict) and value:
+            yield line, ""
+            yield from _lines(value, origins, key, depth + 1)
+            continue
+        origin = str(origins.by_key.get(key) or "default")
+        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+            yield line, origin
+            for one in value:
+                yield Text(f"{'  ' * (depth + 1)}- {_entry(one)}"), ""
+            continue
+        line.append(f" {as_written(value)}")
+        yield line, origin
+
+
+def as_written(value: object) -> str:
+    """Return a value as YAML on one line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {as_written(below)}" for name, below in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_entry, value)) + "]"
+    needs_quotes = isinstance(value, str) and (not value or value != value.strip() or "\n" in value)
+    return repr(value) if needs_quotes else str(value)
+
+
+def _entry(value: object) -> str:
+    """Return one entry of a list, without its null values."""
+    said = {name: one for name, one in value.items() if one is not None} if isinstance(value, dict) else value
+    return as_written(said)
+
+
+_FURTHEST_ORIGIN_OF_DIFFERENCE = 44
+
+
+def show_differences(console: Console, found: Sequence[Difference], here: Side, there: Side) -> None:
+    """Print the differences like a diff: `-` for the first side's value, `+` for the second's."""
+    console.print(Text.assemble(("- ", "red"), (here.label, "bold")), soft_wrap=True)
+    console.print(Text.assemble(("+ ", "green"), (there.label, "bold")), soft_wrap=True)
+    if not found:
+        console.print("no difference")
+        return
+    for one in found:
+        console.print()
+        console.print(Text(one.key, style="bold"), soft_wrap=True)
+        pairs = [(sign, style, value) for sign, style, value in (("-", "red", one.here), ("+", "green", one.there))]
+        texts = [as_written(value.value) if value.is_there else "not there" for _, _, value in pairs]
+        column = min(_FURTHEST_ORIGIN_OF_DIFFERENCE, max(map(len, texts)) + 2)
+        for (sign, style, value), text in zip(pairs, texts, strict=True):
+            line = Text.assemble((f"  {sign} ", style), (text, "" if value.is_there else "dim"))
+            origin = f"# {value.origin or 'default'}" if value.is_there else ""
+            gap = max(2, column + 4 - len(line.plain))
+            if console.is_terminal and len(line.plain) + gap + len(origin) > console.width:
+                console.print(line, soft_wrap=True)
+                line, gap = Text(), 4
+            line.append(" " * gap + origin, style="dim")
+            line.rstrip()
+            console.print(line, soft_wrap=True)

@@ -1,0 +1,109 @@
+"""Print a diagnosis: everything for one run, or one line with the worst finding per run for several."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from textwrap import indent
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.analysis.diagnosis.finding import Evidence, Finding
+from rlhf_cli.analysis.diagnosis.run_diagnosis import RunDiagnosis, has_ended_well
+from rlhf_cli.runs.run_status import told_state
+
+_STYLES = {"serious": "bold red", "warning": "yellow", "note": "cyan"}
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 24
+_NARROW = 100
+"""On a terminal with fewer columns, a curve gets its own line."""
+
+
+def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
+    """Return a curve as a row of bars, scaled from its minimum to its maximum. A constant curve is all lowest bars."""
+    if not values:
+        return ""
+    count = min(width, len(values))
+    parts = [values[len(values) * n // count : len(values) * (n + 1) // count] for n in range(count)]
+    means = [sum(part) / len(part) for part in parts]
+    low, high = min(means), max(means)
+    size = (high - low) or 1.0
+    return "".join(_BARS[round((mean - low) / size * (len(_BARS) - 1))] for mean in means)
+
+
+def show_why(console: Console, run: RunDiagnosis) -> None:
+    """Print how a run ended, its findings (worst first), the checks that passed, and those that were not possible."""
+    console.print(Text.assemble((run.folder.shown, "bold"), f": {run.ending}, {run.num_events} log events"))
+    if run.status.reason and told_state(run.status.state, run.status.reason) == run.status.state:
+        reason = Text(indent(run.status.reason.rstrip(), "  "), "" if has_ended_well(run) else "red")
+        console.print(reason, soft_wrap=True)  # the reason may hold a command, so keep it on one line for copying
+    for finding in run.diagnosis.findings:
+        console.print()
+        _show_finding(console, finding)
+    if run.diagnosis.findings:
+        console.print(Text("warn.KIND=off is silent about a kind", "dim"))
+    console.print()
+    if not run.diagnosis.findings:
+        console.print(Text("nothing was found that should be otherwise", "green" if run.num_events else "dim"))
+    for title, rows in (
+        ("looked at, and fine", [(one.kind, one.says) for one in run.diagnosis.fine]),
+        ("could not be looked at", [(one.kind, one.why) for one in run.diagnosis.unseen]),
+    ):
+        if rows:
+            console.print(Text(title, "dim"))
+            console.print(Padding(_pairs(rows), (0, 0, 0, 2)))
+
+
+def _show_finding(console: Console, finding: Finding) -> None:
+    head = Table.grid(padding=(0, 2, 0, 0))
+    head.add_column(no_wrap=True, min_width=7)
+    head.add_column(overflow="fold")
+    head.add_row(Text(finding.severity, _STYLES[finding.severity]), Text(finding.what, "bold"))
+    for evidence in finding.evidence:
+        head.add_row("", _drawn(evidence, console.width))
+    for number, change in enumerate(finding.changes):
+        line = Text.assemble((change.words, "cyan"), (f"  # {change.reason}", "dim"))
+        head.add_row(Text("try" if number == 0 else "or", "dim"), line)
+    head.add_row(Text("kind", "dim"), Text(finding.kind, "dim"))
+    console.print(head)
+
+
+def _drawn(evidence: Evidence, width: int) -> Text:
+    curve = sparkline(evidence.values)
+    gap = "\n" if width < _NARROW and curve else "  " if curve else ""
+    return Text.assemble((evidence.metric, "default"), "  ", evidence.says, gap, (curve, "blue"))
+
+
+def _pairs(rows: Sequence[tuple[str, str]]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold", style="dim")
+    for kind, says in rows:
+        table.add_row(kind, Text(says))
+    return table
+
+
+def show_worst(console: Console, runs: Sequence[RunDiagnosis]) -> None:
+    """Print one line per run: its name, its ending and its worst finding."""
+    table = Table(header_style="bold", padding=(0, 2, 0, 0), box=None)
+    table.add_column("run", overflow="fold")
+    table.add_column("", overflow="fold")
+    table.add_column("the worst that was found", overflow="fold")
+    parent = os.path.commonpath([run.folder.path.parent for run in runs])
+    for run in runs:
+        table.add_row(Text(os.path.relpath(run.folder.path, parent)), Text(run.problem or run.ending), _worst(run))
+    console.print(table)
+    console.print(Text("rlhf why RUN shows all of one", "dim"))
+
+
+def _worst(run: RunDiagnosis) -> Text:
+    if run.problem is not None:
+        return Text("-", "dim")
+    if run.worst is None:
+        return Text("nothing" if run.num_events else "nothing was logged", "green" if run.num_events else "dim")
+    others = len(run.diagnosis.findings) - 1
+    more = (f"  and {others} more", "dim") if others else ("", "")
+    return Text.assemble((f"{run.worst.severity}: ", _STYLES[run.worst.severity]), run.worst.what, more)

@@ -1,0 +1,255 @@
+"""Print the results of `rlhf whatif`: the changes per round and overall, and the completions that change most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.analysis.whatif.question import gate_in_words
+from rlhf_cli.display.terminal import one_line
+from rlhf_cli.text.json_values import JsonValue
+
+if TYPE_CHECKING:
+    from rlhf_cli.analysis.whatif.question import Change
+    from rlhf_cli.analysis.whatif.what_if import Mover, OldNew, RoundDifference, Rule, WhatIf
+
+_MOST_ROUNDS = 8
+_LENGTH = "length"
+_NEITHER: OldNew = (None, None)
+
+
+def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
+    """Print one answer: rewards, what the advantages push towards, rounds, completions, and caveats."""
+    _print_heading(console, run, answer)
+    console.print(_rules(answer))
+    console.print()
+    if _has_advantages(answer):
+        console.print(_pushed(answer))
+        console.print()
+    console.print(_rounds(answer))
+    if answer.movers:
+        console.print("\n[bold]what moves most[/]")
+        for mover in answer.movers:
+            _print_mover(console, mover)
+    _print_notes(console, answer)
+
+
+def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> None:
+    """Print one line per answer: the changes in the first round."""
+    first, *_ = answers
+    console.print(f"[bold]{len(answers)} what-ifs[/] of {escape(run)}: {_num_rounds(first)}", highlight=False)
+    table = _table("what if", *("order", "best", "sign"))
+    names = list(first.rounds[0].push) if any(map(_has_advantages, answers)) else []
+    for name in names:
+        table.add_column(name, justify="right")
+    for answer in answers:
+        one = answer.rounds[0]
+        cells = [_figure(one.tau), _percent(one.best_changed), _percent(one.sign_changed)]
+        asked = ", ".join(_shown(change).removeprefix("rewards.") for change in answer.changes)
+        table.add_row(asked, *cells, *_pushes(one, names))
+    was = [_figure(first.rounds[0].push[name][0], signed=True) for name in names]
+    table.add_row(Text("the run as it was", "dim"), "", "", "", *was)
+    console.print(table)
+    console.print(
+        f"[dim]of step {first.rounds[0].step}. order: Kendall's tau-b within groups, 1 the same; best: groups whose"
+        " best answer is another; sign: advantages that turn"
+        + (
+            "; then what they push at: their covariance with each raw score, and with the length in tokens"
+            * bool(names)
+        )
+        + ". --json has every round"
+    )
+    _print_reasons(console, first)
+
+
+def _has_advantages(answer: WhatIf) -> bool:
+    return any(pair != _NEITHER for one in answer.rounds for pair in one.push.values())
+
+
+def _print_heading(console: Console, run: str, answer: WhatIf) -> None:
+    for place, change in enumerate(answer.changes):
+        lead = "[bold]what if[/]" if place == 0 else "    and"
+        console.print(f"{lead}  {escape(_shown(change))}", highlight=False)
+    console.print(f"{escape(run)}: {_num_rounds(answer)}\n", style="dim", highlight=False)
+
+
+def _num_rounds(answer: WhatIf) -> str:
+    first, last = answer.rounds[0].step, answer.rounds[-1].step
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    return f"{len(answer.rounds)} stored round{'s' * (len(answer.rounds) > 1)}, {steps}, nothing trained"
+
+
+def _rules(answer: WhatIf) -> Table:
+    table = _table("reward", "weight", "share of advantages")
+    table.add_column("gate", overflow="fold")
+    for name, (old, new) in answer.rules.items():
+        share = _over([one.share.get(name, _NEITHER) for one in answer.rounds])
+        table.add_row(name, _weights(old, new), _arrow(*share), _gates(old, new))
+    known = {name for one in answer.rounds for name in one.share}
+    for name in sorted(known - set(answer.rules)):
+        share = _over([one.share.get(name, _NEITHER) for one in answer.rounds])
+        table.add_row(name, "", _arrow(*share), "")
+    return table
+
+
+def _pushed(answer: WhatIf) -> Table:
+    first, last = answer.rounds[0], answer.rounds[-1]
+    table = _table("advantages and ...", f"step {first.step}")
+    if first is not last:
+        table.add_column("all rounds", justify="right")
+    table.add_column("pushed", no_wrap=True)
+    for name in first.correlation:
+        cells = [_arrow(*first.correlation[name], signed=True)]
+        if first is not last:
+            over = _over([one.correlation.get(name, _NEITHER) for one in answer.rounds])
+            cells.append(_arrow(*over, signed=True))
+        table.add_row("length in tokens" if name == _LENGTH else f"{name}, raw", *cells, _direction(first, name))
+    return table
+
+
+def _direction(one: RoundDifference, name: str) -> str:
+    """Return a word for how the push on a score changes in the first round."""
+    old, new = one.push.get(name, _NEITHER)
+    if old is None or new is None:
+        return ""
+    if abs(new - old) <= 1e-6 * max(abs(new), abs(old), 1e-6):
+        return "as before"
+    return ("higher" if new > old else "lower") + (", turned" if old * new < 0 else "")
+
+
+def _rounds(answer: WhatIf) -> Table:
+    table = _table("step", "order", "best changes", "sign changes", "mean total")
+    table.columns[0].justify = "right"
+    table.add_column("groups", justify="right")
+    rounds = answer.rounds
+    step = max(1, -(-len(rounds) // _MOST_ROUNDS))
+    for one in [*rounds[: len(rounds) - 1 : step], rounds[-1]]:
+        groups = f"{one.num_answered}" if one.num_answered == one.num_groups else f"{one.num_answered}/{one.num_groups}"
+        table.add_row(str(one.step), *_ranks(one), _arrow(*one.mean_total), groups)
+    if len(rounds) > 1:
+        means = [answer.mean(lambda one: one.tau), answer.mean(lambda one: one.best_changed)]
+        sign = answer.mean(lambda one: one.sign_changed)
+        table.add_row(Text("all", "bold"), _figure(means[0]), _percent(means[1]), _percent(sign), "", "")
+    return table
+
+
+def _ranks(one: RoundDifference) -> list[str]:
+    return [_figure(one.tau), _percent(one.best_changed), _percent(one.sign_changed)]
+
+
+def _print_mover(console: Console, mover: Mover) -> None:
+    width = max(20, console.width - 4)
+    console.print(Text(f"step {mover.step}  {one_line(mover.prompt)}"[:width], "dim", no_wrap=True))
+    console.print(Text(f"  {one_line(mover.completion)}"[:width], no_wrap=True))
+    scores = "  ".join(f"{name} {_figure(value)}" for name, value in mover.scores.items())
+    console.print(f"  [dim]{escape(scores)}", highlight=False)
+    console.print(
+        f"  total {_arrow(*mover.total)}   advantage {_arrow(*mover.advantage, signed=True)}", highlight=False
+    )
+
+
+def _print_notes(console: Console, answer: WhatIf) -> None:
+    notes = [
+        "order: Kendall's tau-b of the totals within groups, 1 where none changes. best, sign: groups whose best answer"
+        " is another, advantages that turn. Totals under other settings are in other units: the larger is not the"
+        " better."
+    ]
+    if len(answer.rounds) > 1 and answer.rounds[0].step == 1:
+        notes.append(
+            "Step 1 is exact: any run of this seed begins with these rollouts. From the next round on the rollouts are"
+            " those of the policy as it was; with the other setting another policy would have written others."
+        )
+    elif answer.rounds[0].step > 1:
+        notes.append("The first rollouts are not stored: these are of a policy that the run's own setting has taught.")
+    if answer.num_computed:
+        notes.append(f"{answer.num_computed} scores that the run has not stored were computed on its texts.")
+    console.print()
+    for note in notes:
+        console.print(f"[dim]{note}", highlight=False)
+    _print_reasons(console, answer)
+
+
+def _print_reasons(console: Console, answer: WhatIf) -> None:
+    unknown = sum(one.num_answered < one.num_groups for one in answer.rounds)
+    if unknown:
+        groups = sum(one.num_groups - one.num_answered for one in answer.rounds)
+        rows = sum(one.num_unknown for one in answer.rounds)
+        console.print(
+            f"[yellow]{groups} groups in {unknown} rounds are left out: of {rows} of their rows the log has no score, a"
+            " gate had turned them away; --recompute computes it. The groups that remain are no fair sample of all",
+            highlight=False,
+        )
+    reasons: dict[str, list[int]] = {}
+    for one in answer.rounds:
+        if one.why is not None:
+            reasons.setdefault(one.why, []).append(one.step)
+    for why, steps in reasons.items():
+        which = "" if len(steps) == len(answer.rounds) else f" ({len(steps)} rounds, from step {steps[0]})"
+        console.print(f"[yellow]no advantages{which}: {why}", highlight=False)
+    for text in answer.left_out[:3]:
+        console.print(f"[yellow]left out: {escape(text)}", highlight=False)
+    if len(answer.left_out) > 3:
+        console.print(f"[yellow]and {len(answer.left_out) - 3} more tables", highlight=False)
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place == 0 else "right", overflow="fold")
+    return table
+
+
+def _over(rounds: Sequence[OldNew]) -> OldNew:
+    """Return the mean old and the mean new value over the rounds in which each is defined."""
+    found = [[value for pair in rounds if (value := pair[side]) is not None] for side in (0, 1)]
+    old, new = (math.fsum(values) / len(values) if values else None for values in found)
+    return old, new
+
+
+def _pushes(one: RoundDifference, names: Sequence[str]) -> list[str]:
+    return [_figure(one.push.get(name, _NEITHER)[1], signed=True) for name in names]
+
+
+def _weights(old: Rule | None, new: Rule | None) -> str:
+    before, after = (rule.weight if rule is not None else "-" for rule in (old, new))
+    return before if before == after else f"{before} → {after}"
+
+
+def _gates(old: Rule | None, new: Rule | None) -> str:
+    before, after = (rule.gate or "none" if rule is not None else "-" for rule in (old, new))
+    if before == after:
+        return "" if before in ("none", "-") else before
+    return f"{before} → {after}"
+
+
+def _shown(change: Change) -> str:
+    return f"{change.key} {_value(change.old)} → {_value(change.new)}"
+
+
+def _value(value: JsonValue) -> str:
+    gates = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict) and "by" in one]
+    if gates:
+        return ", ".join(map(gate_in_words, gates))
+    return "none" if value is None else str(value)
+
+
+def _arrow(old: float | None, new: float | None, *, signed: bool = False) -> str:
+    if old is None and new is None:
+        return "-"
+    return f"{_figure(old, signed=signed)} → {_figure(new, signed=signed)}"
+
+
+def _figure(value: float | None, *, signed: bool = False) -> str:
+    if value is None:
+        return "-"
+    return f"{value:+.2f}" if signed else f"{value:.2f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"

@@ -1,0 +1,368 @@
+"""Make the curves of the page and the picture of trade-offs.
+
+A screen shows a few hundred points. If runs logged more, neighbouring log events are averaged into one point; the page
+says how many. All runs of a plot share the grid, so that a band covers the same steps.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_cli.analysis.comparison.comparison import MOST_MEASURES, Comparison, pareto_front
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
+from rlhf_cli.analysis.comparison.measures import COMPONENT, COST, HELD_OUT, Measure
+from rlhf_cli.analysis.comparison.settings import Setting, estimate
+from rlhf_cli.display.page.embedding import rounded
+from rlhf_cli.runs.metrics_file import TOTAL
+
+COMPONENTS, SHARES, HEALTH, EVALUATIONS = "components", "shares", "health", "evaluations"
+"""The sections that hold plots."""
+
+_MOST_CORRELATIONS = 10
+_MOST_IN_SECTION = 24
+
+_HEALTH = {
+    "kl/k1_policy_ref": "KL to the reference (k1)",
+    "kl": "KL to the reference (k3)",
+    "completions/mean_length": "length, tokens",
+    "rewards/truncation/fraction": "truncated, share of rows",
+    "completions/clipped_ratio": "without an end, share of rows",
+    "loss": "loss",
+    "entropy": "entropy",
+    "frac_reward_zero_std": "groups without deviation, share",
+    "clip_ratio/region_mean": "clipped, share of tokens",
+    "ppo/explained_variance": "explained variance of the critic",
+    "ppo/value_loss": "value loss",
+    "ppo/clip_fraction": "clipped, share of actions",
+    "ppo/approx_kl_k3_old_new": "KL since the rollout (k3)",
+    "kl/coef": "KL coefficient",
+    "grad_norm": "gradient norm",
+}
+_LEARNT = {
+    "loss": "loss",
+    "accuracy": "accuracy",
+    "margin": "margin",
+    "rewards/accuracies": "accuracy of the implicit rewards",
+    "rewards/margins": "margin of the implicit rewards",
+    "rewards/chosen": "implicit reward of the chosen",
+    "rewards/rejected": "implicit reward of the rejected",
+    "mean_token_accuracy": "accuracy of tokens",
+    "mean_reward": "mean reward",
+}
+_EVALUATED = re.compile(
+    r"^eval_((greedy|sampled)/(total|rewards/[^/]+|truncated|tokens)|(pass|maj)@\d+/[^/]+"
+    r"|loss|accuracy|margin|mean_reward|rewards/(accuracies|margins|chosen|rejected)|mean_token_accuracy)$"
+)
+_FROM_ZERO = re.compile(r"share|fraction|ratio|length|tokens$|open")
+
+
+@dataclass(frozen=True)
+class PlottedMetric:
+    """A plotted metric: its logged `name`, its `title` on the page, and its `section`."""
+
+    name: str
+    title: str
+    section: str
+
+    @property
+    def key(self) -> str:
+        """Return a unique name for this metric that is valid in HTML."""
+        return "plot-" + re.sub(r"[^a-zA-Z0-9]+", "-", self.name).strip("-")
+
+    @property
+    def from_zero(self) -> bool:
+        """Return whether the value axis must include zero, as for shares and lengths."""
+        return bool(_FROM_ZERO.search(self.name))
+
+
+def plotted_metrics(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[PlottedMetric]:
+    """Return the logged metrics to plot, in page order. `no_total` is why totals cannot be compared, or None."""
+    logged = {name: None for run in runs for name in run.metrics}
+    rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]
+    if not rewards:
+        learnt = [PlottedMetric(name, title, COMPONENTS) for name, title in _LEARNT.items() if name in logged]
+        health = [one for one in _health(logged) if one.name not in _LEARNT]
+        return [*learnt, *health, *_evaluated(logged, no_total)]
+    components = [PlottedMetric(f"rewards/{name}/mean", name, COMPONENTS) for name in rewards]
+    if TOTAL in logged and no_total is None:
+        components.append(PlottedMetric(TOTAL, "total", COMPONENTS))
+    components += [
+        PlottedMetric(f"rewards/{name}/open_fraction", f"{name}: gate open, share of rows", COMPONENTS)
+        for name in rewards
+        if _moves(runs, f"rewards/{name}/open_fraction")
+    ]
+    shares = [
+        PlottedMetric(name, f"{name.split('/')[1]}: share of the advantages", SHARES)
+        for name in logged
+        if name.startswith("rewards/") and name.endswith("/advantage_share") and name.count("/") == 2
+    ]
+    correlations = [
+        PlottedMetric(name, " with ".join(name.split("/")[2:]) + ": correlation", SHARES)
+        for name in logged
+        if name.startswith("rewards/correlation/")
+    ]
+    found = [*components[:_MOST_IN_SECTION], *shares[:_MOST_IN_SECTION], *correlations[:_MOST_CORRELATIONS]]
+    return [*found, *_health(logged), *_evaluated(logged, no_total)]
+
+
+def _health(logged: Iterable[str]) -> list[PlottedMetric]:
+    known = set(logged)
+    return [PlottedMetric(name, title, HEALTH) for name, title in _HEALTH.items() if name in known]
+
+
+def _evaluated(logged: Iterable[str], no_total: str | None) -> list[PlottedMetric]:
+    found = []
+    for name in filter(_EVALUATED.match, logged):
+        if not (name.endswith("/total") and no_total is not None):
+            title = name.removeprefix("eval_").replace("rewards/", "").replace("/", ": ").replace("_", " ")
+            found.append(PlottedMetric(name, title, EVALUATIONS))
+    return found[:_MOST_IN_SECTION]
+
+
+def _moves(runs: Sequence[LoggedRun], name: str) -> bool:
+    """Return whether a gate was ever closed."""
+    return any(bool((run.metrics.series(name).values < 1).any()) for run in runs)
+
+
+MOST_VALUES = 250_000
+"""Maximum number of values on one page, about 1 MB compressed. Beyond it, more events are averaged per point."""
+
+_MOST_POINTS, _LEAST_POINTS = 600, 40
+_FEWEST_IN_A_BAND = 3
+Row = list[float | int | None]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One metric over the optimizer steps `x`.
+
+    `lines` maps run index -> values, None if not logged. `bands` maps the index of a setting with several
+    seeds -> (mean, low, high). `intervals` maps run index -> the (low, high) that the run logged itself. `events` is
+    the number of steps averaged into a point.
+    """
+
+    metric: PlottedMetric
+    x: list[int]
+    lines: Mapping[int, Row]
+    bands: Mapping[int, tuple[Row, Row, Row]] = field(default_factory=dict)
+    intervals: Mapping[int, tuple[Row, Row]] = field(default_factory=dict)
+    events: int = 1
+
+    @property
+    def constant(self) -> float | None:
+        """Return the value if it is the same for all runs at all steps, else None."""
+        values = {value for row in self.lines.values() for value in row if value is not None}
+        return values.pop() if len(values) == 1 else None
+
+    def as_json(self) -> dict[str, object]:
+        """Return the data that the page's script draws."""
+        return {
+            "id": self.metric.key,
+            "section": self.metric.section,
+            "title": self.metric.title,
+            "name": self.metric.name,
+            "zero": self.metric.from_zero,
+            "events": self.events,
+            "x": self.x,
+            "lines": {str(place): row for place, row in self.lines.items()},
+            "bands": {str(place): list(rows) for place, rows in self.bands.items()},
+            "intervals": {str(place): list(rows) for place, rows in self.intervals.items()},
+        }
+
+
+def plots_of(runs: Sequence[LoggedRun], settings: Sequence[Setting], metrics: Sequence[PlottedMetric]) -> list[Plot]:
+    """Return a plot for each metric for which any run logged a number.
+
+    `settings` group the runs into seeds for the bands. A run that counts in no setting only has its own line.
+    """
+    num_bands = sum(len(setting.by_seed) > 1 for setting in settings)
+    num_lines = sum(metric.name in run.metrics for metric in metrics for run in runs) + 3 * num_bands * len(metrics)
+    most_points = max(_LEAST_POINTS, min(_MOST_POINTS, MOST_VALUES // max(1, num_lines)))
+    places = {run.name: place for place, run in enumerate(runs)}
+    members = {number: [places[run.name] for run in setting.runs] for number, setting in enumerate(settings)}
+    plots = (_plot(metric, runs, members, most_points) for metric in metrics)
+    return [plot for plot in plots if plot is not None]
+
+
+def _plot(
+    metric: PlottedMetric, runs: Sequence[LoggedRun], members: Mapping[int, Sequence[int]], most_points: int
+) -> Plot | None:
+    series = {place: run.metrics.series(metric.name) for place, run in enumerate(runs) if metric.name in run.metrics}
+    if not any(np.isfinite(one.values).any() for one in series.values()):
+        return None
+    steps = np.unique(np.concatenate([one.steps for one in series.values()]))
+    width = math.ceil(len(steps) / most_points)
+    x = steps[np.minimum(np.arange(0, len(steps), width) + width // 2, len(steps) - 1)]
+
+    def on_grid(name: str, place: int) -> NDArray[np.float64]:
+        one = runs[place].metrics.series(name)
+        return _means(np.searchsorted(steps, one.steps) // width, one.values, len(x))
+
+    values = {place: on_grid(metric.name, place) for place in series}
+    bands = {}
+    for number, in_setting in members.items():
+        rows = [values[place] for place in in_setting if place in values]
+        if len(in_setting) > 1 and rows:
+            bands[number] = _band(np.array(rows))
+    intervals = {
+        place: (_row(on_grid(f"{metric.name}/low", place)), _row(on_grid(f"{metric.name}/high", place)))
+        for place in series
+        if f"{metric.name}/low" in runs[place].metrics and f"{metric.name}/high" in runs[place].metrics
+    }
+    lines = {place: _row(row) for place, row in values.items()}
+    return Plot(metric, x.tolist(), lines, bands, intervals, width)
+
+
+def _means(groups: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Return the mean of the finite values in each of `count` groups, NaN for a group without any."""
+    known = np.isfinite(values)
+    sums = np.bincount(groups[known], weights=values[known], minlength=count)
+    counts = np.bincount(groups[known], minlength=count)
+    with np.errstate(invalid="ignore"):
+        means: NDArray[np.float64] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    return means
+
+
+def _band(rows: NDArray[np.float64]) -> tuple[Row, Row, Row]:
+    """Return the mean and interval over the seeds at each step.
+
+    There is no interval at a step with one seed or equal seeds. Two seeds have no interval either: t with one degree of
+    freedom is 12.7, and such bands would hide every curve.
+    """
+    found = [estimate(column.tolist()) for column in rows.T]
+    of: Sequence[Callable[[int], float | None]] = (
+        lambda place: found[place].mean,
+        lambda place: found[place].low,
+        lambda place: found[place].high,
+    )
+    mean, low, high = ([rounded(one(place)) for place in range(len(found))] for one in of)
+    if len(rows) < _FEWEST_IN_A_BAND:
+        return mean, [None] * len(mean), [None] * len(mean)
+    return mean, low, high
+
+
+def _row(values: NDArray[np.float64]) -> Row:
+    return [rounded(value) for value in values.tolist()]
+
+
+_MOST_MEASURES_OFFERED = 8
+_MOST_KEYS, _MOST_COMPONENTS = 6, 6
+_MOST_TICKS = 7
+
+
+def front_of(comparison: Comparison) -> dict[str, object] | str:
+    """Return the data to draw the Pareto front of any two or three measures, or why there is none.
+
+    `best` maps measure indices, joined by commas in ascending order, -> the indices of the non-dominated settings.
+    """
+    settings = comparison.grouped.settings
+    measures = [one for one in comparison.measures if one.kind == COMPONENT]
+    measures += [one for one in comparison.measures if one.kind in (COST, HELD_OUT) and one.sign]
+    measures = [one for one in measures if _has_values(comparison, one)][:_MOST_MEASURES_OFFERED]
+    if len(settings) < 2:
+        return "There is one setting: nothing is traded against anything."
+    if len(measures) < 2:
+        return "A front is over two or three measures that have a direction, and the runs have fewer in common."
+    places = {run.name: place for place, run in enumerate(comparison.runs)}
+    num_components = sum(one.kind == COMPONENT for one in measures)
+    return {
+        "measures": [{"label": one.label, "sign": one.sign or 1, "direction": one.direction} for one in measures],
+        "settings": [
+            {"setting": place, **_estimates(comparison, setting, measures)} for place, setting in enumerate(settings)
+        ],
+        "runs": [
+            {"run": places[run.name], "values": [rounded(comparison.values[one.label][run.name]) for one in measures]}
+            for setting in settings
+            for run in (setting.runs if len(setting.runs) > 1 else [])
+        ],
+        "best": dict(_fronts(comparison, measures)),
+        "startsWithThree": num_components >= MOST_MEASURES,
+    }
+
+
+def _has_values(comparison: Comparison, measure: Measure) -> bool:
+    return any(of[measure.label].mean is not None for of in comparison.estimates.values())
+
+
+def _estimates(comparison: Comparison, setting: Setting, measures: Sequence[Measure]) -> dict[str, object]:
+    found = [comparison.estimates[setting.name][one.label] for one in measures]
+    return {
+        "values": [rounded(one.mean) for one in found],
+        "low": [rounded(one.low) for one in found],
+        "high": [rounded(one.high) for one in found],
+    }
+
+
+def _fronts(comparison: Comparison, measures: Sequence[Measure]) -> Iterator[tuple[str, list[int]]]:
+    places = {setting.name: place for place, setting in enumerate(comparison.grouped.settings)}
+    for size in range(2, MOST_MEASURES + 1):
+        for chosen in combinations(range(len(measures)), size):
+            some = [measures[number] for number in chosen]
+            means = {
+                name: [math.nan if (mean := of[one.label].mean) is None else mean for one in some]
+                for name, of in comparison.estimates.items()
+            }
+            front = pareto_front([one.label for one in some], [one.sign or 1 for one in some], means)
+            yield ",".join(map(str, chosen)), [places[name] for name in front.best]
+
+
+def parallel_of(comparison: Comparison) -> dict[str, object] | str:
+    """Return the axes of the parallel coordinates (swept keys, then components), or why there are none.
+
+    Each axis has its own scale from its minimum to its maximum. Per setting, `heights` holds its position on the axis
+    in [0, 1] (None if it has no value), and `texts` its value there.
+    """
+    settings = comparison.grouped.settings
+    if len(settings) < 2:
+        return "There is one setting: no weight or other key was swept."
+    axes = [
+        _axis(axis.short, [setting.values[axis.key] for setting in settings])
+        for axis in comparison.grouped.axes[:_MOST_KEYS]
+    ]
+    measures = [one for one in comparison.measures if one.kind == COMPONENT] or comparison.measures
+    for measure in measures[:_MOST_COMPONENTS]:
+        means = [comparison.estimates[setting.name][measure.label].mean for setting in settings]
+        if any(mean is not None for mean in means):
+            axes.append(_scale(measure.label, means, [_text(mean) for mean in means]))
+    return {"axes": axes} if len(axes) > 1 else "The runs have neither a key that differs nor a measure in common."
+
+
+def _axis(label: str, texts: Sequence[str]) -> dict[str, object]:
+    """Return the axis of a key: a numeric scale if all its values are numbers, else one position per value."""
+    try:
+        return _scale(label, [float(text) for text in texts], texts)
+    except ValueError:
+        places: Mapping[str, int] = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+        return _scale(label, [float(places[text]) for text in texts], texts)
+
+
+def _scale(label: str, values: Sequence[float | None], texts: Sequence[str]) -> dict[str, object]:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    low, high = (min(known), max(known)) if known else (0.0, 0.0)
+    heights = [
+        None if value is None or not math.isfinite(value) else 0.5 if high == low else (value - low) / (high - low)
+        for value in values
+    ]
+    by_height = {height: text for height, text in zip(heights, texts, strict=True) if height is not None}
+    ticks = sorted(by_height.items())
+    if len(ticks) > _MOST_TICKS:
+        ticks = [ticks[0], ticks[-1]]
+    apart: list[tuple[float, str]] = []
+    for height, text in ticks:  # skip a tick that would overlap the one below, but keep the highest
+        if apart and height - apart[-1][0] < 0.07:
+            if height < 1:
+                continue
+            apart.pop()
+        apart.append((height, text))
+    return {"label": label, "heights": [rounded(height) for height in heights], "texts": list(texts), "ticks": apart}
+
+
+def _text(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"

@@ -1,0 +1,428 @@
+"""Make the tables of the page: settings, configurations, evaluations, findings, times, verdicts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+
+from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun
+from rlhf_cli.analysis.comparison.measures import Measure
+from rlhf_cli.analysis.comparison.settings import Setting
+from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, Verdict, decimals, decimals_of
+from rlhf_cli.analysis.comparison.what_differs import axes, differences, value_text
+from rlhf_cli.analysis.diagnosis.finding import SEVERITIES, Finding
+from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose_readable
+from rlhf_cli.measure.evaluation_files import read_evaluation
+from rlhf_cli.measure.policy_results import PolicyEvaluation
+from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
+from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.runs.phase_clock import TimeShares, phase_label, time_shares
+from rlhf_cli.text.json_values import section
+from rlhf_cli.text.redaction import HIDDEN, is_secret_key, redacted
+
+_MOST_COLUMNS = 16
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number with its interval as text, and their positions in the column in per cent (None if unknown)."""
+
+    mean: str
+    interval: str
+    at: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table for one setting. `place` is its index; `seeds` is the number of seeds."""
+
+    place: int
+    name: str
+    seeds: int
+    cells: list[Cell]
+    left_out: dict[str, str]
+
+
+@dataclass(frozen=True)
+class SettingTable:
+    """The table: its columns, its lines, and how many measures did not fit."""
+
+    measures: list[Measure]
+    lines: list[Line]
+    num_more: int
+
+
+def setting_table(comparison: Comparison) -> SettingTable:
+    """Return the table of a comparison's settings, in their order."""
+    measures = comparison.measures[:_MOST_COLUMNS]
+    columns = [
+        [comparison.estimates[one.name][measure.label] for one in comparison.grouped.settings] for measure in measures
+    ]
+    cells = [_column(column) for column in columns]
+    lines = [
+        Line(place, shown_name(one), len(one.by_seed), [column[place] for column in cells], dict(one.left_out))
+        for place, one in enumerate(comparison.grouped.settings)
+    ]
+    return SettingTable(measures, lines, len(comparison.measures) - len(measures))
+
+
+def shown_name(setting: Setting) -> str:
+    """Return a setting's display name. If it has only one run with a shorter name, return the run's name."""
+    names = [run.name for run in setting.runs] + list(setting.left_out)
+    return min(setting.name, names[0], key=len) if len(names) == 1 else setting.name
+
+
+def _column(estimates: list[Estimate]) -> list[Cell]:
+    """Return the cells of a measure with equal decimals: enough for the widest interval and for the largest mean."""
+    ends = [end for one in estimates for end in (one.low, one.mean, one.high) if end is not None]
+    least, most = (min(ends), max(ends)) if ends else (0.0, 0.0)
+    halves = [(one.high - one.low) / 2 for one in estimates if one.low is not None and one.high is not None]
+    means = [abs(one.mean) for one in estimates if one.mean is not None]
+    digits = max(decimals(max(halves)) if halves else 0, decimals_of(max(means, default=0.0)))
+
+    def at(value: float | None) -> float | None:
+        return None if value is None or most == least else round(100 * (value - least) / (most - least), 1)
+
+    return [
+        Cell(
+            "–" if one.mean is None else f"{one.mean:.{digits}f}",
+            f"[{one.low:.{digits}f}, {one.high:.{digits}f}]" if one.low is not None and one.high is not None else "",
+            *(at(one.mean), at(one.low), at(one.high)),
+        )
+        for one in estimates
+    ]
+
+
+_MOST_VALUES = 60
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key in which runs differ. `values` maps each value as text -> the runs that have it.
+
+    `follows` is the key that this one changes with, or '' if it changes by itself.
+    """
+
+    key: str
+    values: dict[str, list[int]]
+    follows: str
+
+
+@dataclass(frozen=True)
+class Configurations:
+    """The configuration of several runs. `common` maps dotted key -> the shared value, as text."""
+
+    differing: list[Difference]
+    common: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """An entry of provenance.json that some runs share. `runs` is None if all runs share it."""
+
+    what: str
+    says: str
+    runs: list[int] | None
+
+
+def configurations(runs: Sequence[LoggedRun]) -> Configurations:
+    """Return the differing and the common keys. Secrets are hidden, as in every file that is written."""
+    keys = differences(runs) if len(runs) > 1 else []
+    heads = {key: axis.key for axis in (axes(runs) if len(runs) > 1 else []) for key in axis.others}
+    differing = []
+    for key in keys:
+        values: dict[str, list[int]] = {}
+        for place, run in enumerate(runs):
+            values.setdefault(_shown(key, run.settings[key]) if key in run.settings else "(not set)", []).append(place)
+        head = heads.get(key, key)
+        differing.append(Difference(key, dict(list(values.items())[:_MOST_VALUES]), "" if head == key else head))
+    first: Mapping[str, object] = runs[0].settings if runs else {}
+    same = [key for key in first if all(key in run.settings and run.settings[key] == first[key] for run in runs)]
+    return Configurations(differing, {key: _shown(key, first[key]) for key in same})
+
+
+def origins(runs: Sequence[LoggedRun]) -> list[Origin]:
+    """Return the commands, versions, commits, machines and starting models of the runs.
+
+    List a value shared by all once.
+    """
+    asked: dict[str, Callable[[LoggedRun], object]] = {
+        "command": lambda run: run.provenance.get("command"),
+        "in folder": lambda run: run.provenance.get("cwd"),
+        "resumed by": _resumed,
+        "versions": lambda run: _pairs(section(run.provenance, "versions")),
+        "git": _git,
+        "machine": lambda run: _pairs(section(run.provenance, "host")),
+        "device": lambda run: run.provenance.get("device"),
+        "processes": lambda run: run.provenance.get("world_size"),
+        "starting model": lambda run: run.starting_model,
+        "hashes": lambda run: _pairs({k: v for k, v in section(run.provenance, "sha256").items() if k != "config"}),
+    }
+    found = []
+    for what, of in asked.items():
+        values: dict[str, list[int]] = {}
+        for place, run in enumerate(runs):
+            if (value := of(run)) not in (None, ""):
+                values.setdefault(redacted(str(value)), []).append(place)
+        for says, places in list(values.items())[:_MOST_VALUES]:
+            found.append(Origin(what, says, None if len(places) == len(runs) else places))
+    return found
+
+
+def link_to(run: LoggedRun, out: Path) -> str | None:
+    """Return a link from the page to the run's folder, or None if the run has no folder.
+
+    The link is relative, so that both can be moved together. It begins with a dot, so that a folder name cannot be read
+    as a URL.
+    """
+    if run.folder is None:
+        return None
+    relative = os.path.relpath(run.folder.path.resolve(), out.resolve().parent).replace(os.sep, "/")
+    return quote(relative if relative.startswith(".") else f"./{relative}") + "/"
+
+
+def _shown(key: str, value: object) -> str:
+    """Return a value as text, with secrets hidden. A `${...}` reference is shown, because it holds no secret itself."""
+    text = value_text(value)
+    is_hidden = is_secret_key(key.rpartition(".")[2]) and isinstance(value, str) and not value.startswith("${")
+    return HIDDEN if is_hidden and value else redacted(text)
+
+
+def _pairs(tree: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in tree.items())
+
+
+def _git(run: LoggedRun) -> str:
+    git = section(run.provenance, "git")
+    return f"{git.get('commit')}{', with changes' if git.get('dirty') else ''}" if git else ""
+
+
+def _resumed(run: LoggedRun) -> str:
+    resumed = run.provenance.get("resumed")
+    commands = (
+        [str(one.get("command")) for one in resumed if isinstance(one, dict)] if isinstance(resumed, list) else []
+    )
+    return "; ".join(commands)
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """A finding. `says` is its headline in the first of the `runs` that have it; `change` is what to type, or ''."""
+
+    severity: str
+    says: str
+    change: str
+    reason: str
+    runs: list[int]
+
+
+def noticed(runs: Sequence[LoggedRun]) -> list[Noticed]:
+    """Return the findings of all runs, the most severe first; among equals, those of the most runs first."""
+    found: dict[tuple[str, str, str], tuple[Finding, list[int]]] = {}
+    for place, run in enumerate(runs):
+        for finding in diagnose_readable(run.folder).diagnosis.findings if run.folder is not None else ():
+            key = (finding.severity, finding.kind, finding.subject)
+            found.setdefault(key, (finding, []))[1].append(place)
+    ordered = sorted(found.values(), key=lambda one: (SEVERITIES.index(one[0].severity), -len(one[1])))
+    return [
+        Noticed(
+            finding.severity,
+            finding.what,
+            finding.changes[0].words if finding.changes else "",
+            finding.changes[0].reason if finding.changes else "",
+            places,
+        )
+        for finding, places in ordered
+    ]
+
+
+_LEAST = 0.005
+"""A phase with a smaller share in every setting is left out."""
+
+
+@dataclass(frozen=True)
+class TimeRow:
+    """A phase: its label, and its share of the time per setting in per cent (None if not timed)."""
+
+    label: str
+    per_cent: list[float | None]
+
+
+@dataclass(frozen=True)
+class TimeBySetting:
+    """Means over each setting's runs.
+
+    `seconds_a_step` and `slots_per_token` have one entry per setting, None if unknown.
+    """
+
+    rows: list[TimeRow]
+    seconds_a_step: list[float | None]
+    slots_per_token: list[float | None]
+
+
+def time_by_setting(settings: Iterable[Setting]) -> TimeBySetting | None:
+    """Return the table, or None if no run timed its phases."""
+    timed = [[(run, shares) for run in setting.runs if (shares := _shares(run)) is not None] for setting in settings]
+    keys = list(dict.fromkeys(key for runs in timed for _, shares in runs for key in shares.shares))
+    if not keys:
+        return None
+    table = {key: [_mean(shares.shares.get(key, 0.0) for _, shares in runs) for runs in timed] for key in keys}
+    shown = [key for key in keys if any(share is not None and share >= _LEAST for share in table[key])]
+    shown.sort(key=lambda key: -max(share or 0.0 for share in table[key]))
+    return TimeBySetting(
+        rows=[TimeRow(phase_label(key), [None if one is None else 100.0 * one for one in table[key]]) for key in shown],
+        seconds_a_step=[_mean(shares.elapsed_s / max(1, run.step) for run, shares in runs) for runs in timed],
+        slots_per_token=[_mean(shares.slots_per_token for _, shares in runs) for runs in timed],
+    )
+
+
+def _shares(run: LoggedRun) -> TimeShares | None:
+    return time_shares(run.metrics, lambda name: [float(value) for value in run.metrics.series(name).values])
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+@dataclass(frozen=True)
+class EvaluationTable:
+    """The table of one named evaluation. `figures` are its columns; `lines` maps run index -> figure -> text."""
+
+    name: str
+    data: str
+    figures: list[str]
+    lines: dict[int, dict[str, str]]
+
+
+def evaluation_tables(runs: Sequence[LoggedRun]) -> tuple[list[EvaluationTable], list[str]]:
+    """Return one table per evaluation name, and notes about files that could not be read."""
+    tables: dict[str, EvaluationTable] = {}
+    notes = []
+    for place, run in enumerate(runs):
+        files = sorted((run.folder.path / "eval").glob("*.json")) if run.folder is not None else []
+        for file in files:
+            try:
+                evaluation = read_evaluation(file)
+            except (OSError, ValueError) as error:
+                notes.append(f"{run.name}: eval/{file.name} cannot be read ({type(error).__name__})")
+                continue
+            heading = evaluation.heading
+            name = evaluation.rows_in_words
+            table = tables.setdefault(name, EvaluationTable(name, heading.data, [], {}))
+            line = {figure: _text(estimate) for figure, estimate in _figures(evaluation.measured)}
+            table.lines[place] = line
+            table.figures.extend(figure for figure in line if figure not in table.figures)
+    return list(tables.values()), notes
+
+
+def _figures(measured: RewardModelEvaluation | PolicyEvaluation) -> Iterator[tuple[str, Estimate]]:
+    if isinstance(measured, RewardModelEvaluation):
+        yield "accuracy", measured.accuracy
+        yield "reward", measured.rewards.mean
+        return
+    for name, part in measured.parts.items():
+        for reward, estimates in part.rewards.items():
+            yield f"{name} {reward}", estimates.raw
+        yield f"{name} truncated", part.truncated
+        yield f"{name} tokens", part.tokens
+    for reward, attempts in measured.attempts.items():
+        for kind, by_k in attempts.by_name().items():
+            if by_k:
+                yield f"{reward} {kind}@{max(by_k)}", by_k[max(by_k)]
+    if measured.win_rate is not None:
+        yield f"wins against {measured.win_rate.against}", measured.win_rate.greedy
+
+
+def _text(estimate: Estimate) -> str:
+    if estimate.mean is None:
+        return "–"
+    bounds = "" if estimate.low is None or estimate.high is None else f" [{estimate.low:.3g}, {estimate.high:.3g}]"
+    return f"{estimate.mean:.4g}{bounds}"
+
+
+_MOST_IN_WORDS = 6
+"""With more comparisons than this, the full verdict is too long to read."""
+
+_MOST_KEYS = 4
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class VerdictLine:
+    """The subject of a verdict, its result, and the full text.
+
+    `whole` lists every comparison if `says` only names the leader; otherwise it is ''.
+    """
+
+    about: str
+    says: str
+    whole: str
+
+
+def verdict_lines(comparison: Comparison) -> list[VerdictLine]:
+    """Return one line per measure.
+
+    If several keys differ, judge each key as its own family, or say why it cannot be judged. Return no line if every
+    setting has one seed: `comparison.no_verdict` then explains it once for all.
+    """
+    grouped = comparison.grouped
+    if len(grouped.axes) > 1 and not comparison.verdicts and any(len(one.by_seed) > 1 for one in grouped.settings):
+        keys = [axis.key for axis in grouped.axes[:_MOST_KEYS]]
+        return [line for key in keys for line in _lines(compare(comparison.runs, Asked(by=key)), key)]
+    return _lines(comparison, grouped.axes[0].key) if len(grouped.axes) == 1 else []
+
+
+def _lines(comparison: Comparison, key: str) -> list[VerdictLine]:
+    if comparison.no_verdict is None:
+        return [_line(verdict) for verdict in comparison.verdicts]
+    (short,) = (axis.short for axis in comparison.grouped.axes if axis.key == key)
+    about, _, why = comparison.no_verdict.partition(": ")
+    return [VerdictLine(f"{short}: no verdict", f"{why}.", "")] if about.endswith(short) else []
+
+
+def _line(verdict: Verdict) -> VerdictLine:
+    about = f"{verdict.key}, by {verdict.measure.label}"
+    if len(verdict.differences) <= _MOST_IN_WORDS:
+        return VerdictLine(about, verdict.text, "")
+    leader = _leader(verdict)
+    if leader is None:
+        return VerdictLine(about, "No value has an estimate.", verdict.text)
+    beaten = set(_beaten_by(verdict, leader))
+    held_against = {
+        one.other if one.value == leader else one.value
+        for one in verdict.differences
+        if leader in (one.value, one.other)
+    }
+    open_ones = [value for value in verdict.values if value in held_against - beaten]
+    most = "lowest" if verdict.measure.sign < 0 else "highest"
+    says = f"{leader} has the {most} {verdict.measure.label}"
+    if beaten:
+        says += f", beyond doubt better than {len(beaten)} of {len(held_against)} others"
+    if open_ones:
+        more = f" and {len(open_ones) - _MOST_NAMED} more" if len(open_ones) > _MOST_NAMED else ""
+        says += f"; no clear difference from {', '.join(open_ones[:_MOST_NAMED])}{more}"
+    return VerdictLine(about, f"{says}.", verdict.text)
+
+
+def _leader(verdict: Verdict) -> str | None:
+    """Return the value with the best mean, or None if no value has one."""
+    sign = verdict.measure.sign or 1
+    means = {value: sign * one.mean for value, one in verdict.arms.items() if one.mean is not None}
+    return max(means, key=lambda value: means[value]) if means else None
+
+
+def _beaten_by(verdict: Verdict, leader: str) -> Iterator[str]:
+    for one in verdict.differences:
+        if one.value == leader and one.outcome == BETTER:
+            yield one.other
+        elif one.other == leader and one.outcome == WORSE:
+            yield one.value

@@ -1,0 +1,152 @@
+"""Print what `rlhf doctor`, `init` and `export` have to say."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.prompt import Prompt
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.errors import UserError
+from rlhf_cli.project.doctor.machine import Condition, State, can_train
+from rlhf_cli.project.export.exported_folder import GivenAway
+from rlhf_cli.project.scaffold.own_rows import TRAININGS, training_named
+from rlhf_cli.project.scaffold.project_choices import SAMPLE, TINY
+
+_STYLE = {State.OK: "green", State.WARN: "yellow", State.MISSING: "dim", State.UNFIT: "red"}
+_NEEDED = "bold red"
+
+
+def show_conditions(console: Console, conditions: Sequence[Condition]) -> None:
+    """Print the conditions by area, and whether training is possible."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    area = ""
+    for condition in conditions:
+        if condition.area != area:
+            area = condition.area
+            table.add_row(Text(area, "bold"), "", "")
+        style = _NEEDED if condition.prevents_training else _STYLE[condition.state]
+        found = Text(condition.found)
+        if condition.fix is not None:
+            found.append("\n" if condition.found else "").append(condition.fix, "cyan")
+        table.add_row(Text(f"  {condition.name}"), Text(condition.state, style), found)
+    console.print(table)
+    wrong = [condition.name for condition in conditions if condition.prevents_training]
+    if can_train(conditions):
+        console.print("[green]ok[/], rlhf can train here; what is missing is needed for what stands beside it")
+    else:
+        console.print(Text.assemble(("rlhf cannot train here", "bold red"), f": {', '.join(wrong)}"))
+
+
+_SAYS = {
+    "conf/exp/first.yaml": "the experiment",
+    "rewards.py": "the rewards",
+    "test_rewards.py": "their tests: python -m pytest",
+    "README.md": "what to type, in order",
+    "AGENTS.md": "the same for programs and agents",
+    ".gitignore": "keeps runs/ out of git",
+    "data/completions.jsonl": "answers to try the rewards on",
+}
+_SAMPLE = "a sample to begin with"
+
+
+def show_project(
+    console: Console, folder: Path, names: Sequence[str], *, rename: Mapping[str, str], commands: Sequence[str]
+) -> None:
+    """Print the files of a new project, the column renames, and the first commands."""
+    console.print(Text.assemble("a project in ", (str(folder), "bold")))
+    table = Table.grid(padding=(0, 2))
+    for name in names:
+        table.add_row(Text(f"  {name}", style="cyan"), Text(_SAYS.get(name, _SAMPLE)))
+    console.print(table)
+    for role, column in rename.items():
+        console.print(Text(f"the column {column!r} is read as {role}: data.rename in conf/exp/first.yaml"))
+    console.print("next:")
+    for command in commands:
+        console.print(Text(f"  {command}"), soft_wrap=True)
+
+
+def first_commands(folder: Path) -> list[str]:
+    """Return the commands to type next, from the current folder."""
+    inside = folder.resolve() == Path.cwd().resolve()
+    return [*([] if inside else [f"cd {shlex.quote(str(folder))}"]), "rlhf check +exp=first", "rlhf train +exp=first"]
+
+
+def ask_training(console: Console) -> str:
+    """Ask for the name of a trainer."""
+    table = Table.grid(padding=(0, 2))
+    for training in TRAININGS.values():
+        table.add_row(f"  [bold]{training.name}", training.what)
+    console.print("[bold]What trains?[/]")
+    console.print(table)
+    return _ask_until(console, "trainer", "grpo", lambda word: training_named(word, is_answer=True))
+
+
+def ask_model(console: Console, refuse: Callable[[str], object]) -> str:
+    """Ask for the model to start from. Ask again while `refuse` raises UserError."""
+    console.print(
+        "\n[bold]Which model?[/] tiny: 0.15 M parameters, here already, trains on a CPU. Or a folder, or a hub id",
+        highlight=False,
+    )
+    return _ask_until(console, "model", TINY, refuse)
+
+
+def ask_data(console: Console, refuse: Callable[[str], object]) -> str:
+    """Ask for the data. Ask again while `refuse` raises UserError."""
+    console.print(
+        "\n[bold]Which data?[/] sample: sums, which the tiny model can learn. Or a file: JSONL, JSON, CSV, Parquet",
+        highlight=False,
+    )
+    return _ask_until(console, "data", SAMPLE, refuse)
+
+
+def ask_columns(console: Console, missing: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
+    """Ask for the column of each missing role. Return role -> column."""
+    named = {}
+    for role in missing:
+        console.print(f"\n[bold]Which column is the {role}?[/] {', '.join(columns)}", highlight=False)
+        named[role] = Prompt.ask("column", console=console, choices=list(columns), show_choices=False)
+    return named
+
+
+def _ask_until(console: Console, prompt: str, default: str, refuse: Callable[[str], object]) -> str:
+    while True:
+        typed = Prompt.ask(prompt, console=console, default=default).strip()
+        try:
+            refuse(typed)
+        except UserError as error:
+            console.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)
+        else:
+            return typed
+
+
+_KIB, _MIB = 1024, 1024**2
+
+
+def show_given_away(
+    console: Console, run: str, given: GivenAway, pushed_to: str | None, *, flags: Sequence[str] = ()
+) -> None:
+    """Print where the exported model is, what it is, and the command that uploads it.
+
+    `flags` are the flags that chose the weights and the folder.
+    """
+    place = os.path.relpath(given.folder) if given.folder.is_relative_to(Path.cwd()) else str(given.folder)
+    how = "its adapter merged into its base" if given.merged else "its weights as they were saved"
+    console.print(Text.assemble((place, "bold"), f": the {given.kind} of step {given.step}, {how}"))
+    size = f"{given.bytes / _MIB:.1f} MiB" if given.bytes >= _MIB else f"{given.bytes / _KIB:.0f} KiB"
+    console.print(Text(f"  {len(given.files)} files, {size}; README.md is its card: read it before others do"))
+    for note in given.notes:
+        console.print(Text(f"  {note}", "yellow"))
+    if pushed_to is not None:
+        console.print(Text(f"  pushed to {pushed_to}"))
+    else:
+        command = f"rlhf export {shlex.join([run, *flags])} --push OWNER/NAME"
+        console.print(Text(f"  {command}  # uploads it, with the card as you leave it"), soft_wrap=True)

@@ -1,0 +1,267 @@
+"""Print the panel after a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.analysis.met_or_missed import verify
+from rlhf_cli.display.run_tables import at_the_end
+from rlhf_cli.display.sweep_tables import sparkline
+from rlhf_cli.display.terminal import one_line, show_commands, span
+from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
+from rlhf_cli.runs.failure_capsules import capsules_of, failed_rows, replay_command
+from rlhf_cli.runs.metrics_file import (
+    TOTAL,
+    Event,
+    failed_shares,
+    measures,
+    most_attempts,
+    read_metrics,
+    reward_spans,
+    series,
+)
+from rlhf_cli.runs.phase_clock import phase_label, time_shares
+from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, read_json
+from rlhf_cli.runs.run_status import Status, read_status, stopped_by_rule, told_state
+from rlhf_cli.runs.tracking.wandb_records import where_to_look
+from rlhf_cli.text.json_values import section
+
+_LONGEST = 60
+
+
+def rows_failed(folder: RunFolder) -> list[Text]:
+    """Return one panel line per reward that failed, with its number of failed rows."""
+    told = []
+    for name, count in failed_rows(folder).items():
+        rows = "1 row" if count == 1 else f"{count} rows"
+        told.append(Text(f"{name} failed on {rows}: {folder.reward_errors.name}", style="yellow"))
+    return told
+
+
+def failures_again(folder: RunFolder) -> dict[str, str]:
+    """Return command -> reason, one per stored failure."""
+    return {
+        replay_command(folder, file): f"{capsule.reward} fails again: {one_line(capsule.error)[:_LONGEST]}"
+        for file, capsule in capsules_of(folder).items()
+    }
+
+
+def learning(events: Sequence[Event]) -> Table | None:
+    """Return the start and end of each measure on training and held-out rows, or None if there are no measures."""
+    curves = measures(events)
+    if not curves:
+        return None
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("measure", style="bold")
+    for column in ("start", "end", "change"):
+        table.add_column(column, justify="right")
+    for one in curves:
+        change = (one.end - one.start) * one.sign
+        colour = "green" if change > 0 else "red" if change < 0 else "dim"
+        table.add_row(one.label, f"{one.start:.3f}", f"{one.end:.3f}", f"[{colour}]{one.end - one.start:+.3f}")
+    return table
+
+
+_MOST_ROWS = 6
+
+
+def held_out(events: Sequence[Event], best_step: int | None, *, most: int = _MOST_ROWS) -> Table | None:
+    """Return a table of the evaluations in the log events, or None if no policy evaluation was logged.
+
+    `best_step` is the step whose checkpoint was kept as the best, or None.
+    """
+    evaluations = [event for event in events if f"eval_{GREEDY}/total" in event]
+    if not evaluations:
+        return None
+    attempts = most_attempts(evaluations[-1])
+    columns = {
+        **{f"{part} total": f"eval_{part}/total" for part in (GREEDY, SAMPLED)},
+        **{name.removeprefix("eval_").replace("/", " "): name for name in attempts},
+        "truncated": f"eval_{SAMPLED}/truncated",
+    }
+    best = next((event for event in evaluations if event["step"] == best_step), None)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("held out", style="bold", no_wrap=True)
+    for column, name in columns.items():
+        table.add_column(Text(column, overflow="fold"), justify="right", no_wrap=name.endswith("/total"))
+    for event in _some(evaluations, best, most):
+        mark = " best" if event is best else ""
+        table.add_row(f"step {event['step']}{mark}", *(_cell(event, name) for name in columns.values()))
+    return table
+
+
+def _some(evaluations: Sequence[Event], best: Event | None, most: int) -> Sequence[Event]:
+    """Return the first, the last and the best evaluation, and others evenly spaced between them."""
+    last = len(evaluations) - 1
+    if last < most:
+        return evaluations
+    kept = {round(place * last / (most - 1)) for place in range(most)}
+    return [event for place, event in enumerate(evaluations) if place in kept or event is best]
+
+
+def _cell(event: Event, name: str) -> str:
+    mean, low, high = (event.get(f"{name}{bound}") for bound in ("", "/low", "/high"))
+    if mean is None:
+        return "-"
+    return f"{mean:.3f}" if low is None or high is None else f"{mean:.2f} \\[{low:.2f}, {high:.2f}]"
+
+
+_MOST_PHASES = 3
+_SHORT_S = 10.0
+
+
+def time_line(events: list[Event]) -> Text | None:
+    """Return `time 4.1 s: generation 41%, forward 18%, 8 more 14%`, or None if no times were logged."""
+    names = dict.fromkeys(name for event in events for name in event)
+    shares = time_shares(names, lambda name: series(events, name)[1])
+    if shares is None:
+        return None
+    phases = [(phase_label(key), share) for key, share in shares.shares.items() if share > 0]
+    more = phases[_MOST_PHASES:]
+    named = phases[:_MOST_PHASES] + ([(f"{len(more)} more", sum(share for _, share in more))] if more else [])
+    said = ", ".join(f"{label} {share:.0%}" for label, share in named)
+    elapsed = f"{shares.elapsed_s:.2g} s" if shares.elapsed_s < _SHORT_S else span(shares.elapsed_s)
+    return Text(f"time {elapsed}: {said}", style="dim")
+
+
+_SPARKS = 24
+_MOST_LINES = 18
+"""Leaves room for a hint and the run folder below the panel."""
+
+
+def show_end(console: Console, folder: RunFolder) -> None:
+    """Print how the run in `folder` went and what to type next, in at most twenty lines.
+
+    A run without rewards shows its loss.
+    """
+    status, events = read_status(folder), read_metrics(folder.metrics)
+    best = _best_step(folder)
+    said: list[RenderableType] = [*rows_failed(folder), *_said(folder, events, status)]
+
+    def panel(most_rows: int, most_held_out: int, most_samples: int, most_said: int) -> Panel:
+        parts = [
+            _learnt(folder, events, most_rows),
+            held_out(events, best, most=most_held_out) if most_held_out else None,
+            _samples(folder, most_samples) if most_samples else None,
+            Group(*said[:most_said]) if said[:most_said] else None,
+        ]
+        shown = [part for part in parts if part is not None]
+        spaced = [one for part in shown for one in ("", part)][1:]
+        title = f"[bold]{told_state(status.state, status.reason)} after {status.step} steps"
+        return Panel(Group(*spaced), title=title, title_align="left", expand=False)
+
+    sizes = [(rows, shown, samples) for rows in (8, 5, 3) for shown in (6, 2, 0) for samples in (3, 1, 0)]
+    drawn = [*((*size, len(said)) for size in sizes), *((3, 0, 0, most) for most in range(len(said), -1, -1))]
+    fitting = (size for size in drawn if len(console.render_lines(panel(*size), pad=False)) <= _MOST_LINES)
+    console.print(panel(*next(fitting, drawn[-1])))
+    show_commands(console, _next(folder))
+
+
+def _said(folder: RunFolder, events: list[Event], status: Status) -> Iterator[Text]:
+    """Yield other facts about a run, one line each, the most important first."""
+    if reason := stopped_by_rule(status):
+        yield Text(reason, style="bold")
+    verified = verify(folder)
+    if verified.outcomes:
+        yield from at_the_end(verified, _typed(folder))
+    if status.warnings:
+        warnings = "1 warning" if status.warnings == 1 else f"{status.warnings} warnings"
+        yield Text(f"{warnings} of your code: log.txt", style="yellow")
+    if (times := time_line(events)) is not None:
+        yield times
+    lengths = section(read_json(folder.provenance), "lengths")
+    for which in lengths:
+        told = section(lengths, which)["in_words"]
+        yield Text(f"{'data' if which == 'train' else 'data.eval'}: {told}", style="dim")
+
+
+def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType | None:
+    """Return the rewards at start and end with their curves, or the loss metrics of a run without rewards."""
+    spans = reward_spans(events)
+    if not spans:
+        return learning(events)
+    configured = section(folder.read_config(), "rewards")
+    weights = {name: section(configured, name).get("weight") for name in spans}
+    shown = dict(list(spans.items())[: most + 1])
+    table = _rewards(shown, weights, failed_shares(events), events)
+    more = len(spans) - len(shown)
+    return Group(table, Text(f"and {more} more", style="dim")) if more else table
+
+
+def _typed(folder: RunFolder) -> list[str]:
+    """Return the overrides that the run was started with."""
+    overrides = read_json(folder.provenance).get("overrides")
+    return [str(word) for word in overrides] if isinstance(overrides, list) else []
+
+
+def _best_step(folder: RunFolder) -> int | None:
+    """Return the step of the best checkpoint that was kept, read from the newest checkpoint's state, or None."""
+    checkpoint = folder.last_checkpoint()
+    step = read_json(checkpoint / "trainer_state.json").get("best_global_step") if checkpoint is not None else None
+    if isinstance(step, int) and step and checkpoint_folder(folder.checkpoints, step).is_dir():
+        return step
+    return None
+
+
+def _rewards(
+    spans: Mapping[str, tuple[float, float]],
+    weights: Mapping[str, object],
+    failed: Mapping[str, float],
+    events: list[Event],
+) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("reward", style="bold", overflow="fold")
+    for column in ("weight", "start", "end", "change"):
+        table.add_column(column, justify="right")
+    if failed:
+        table.add_column("rows failed", justify="right")
+    table.add_column("", style="blue", no_wrap=True)
+    for name, (start, end) in spans.items():
+        colour = "green" if end > start else "red" if end < start else "dim"
+        weight = weights.get(name)
+        table.add_row(
+            "total" if name == TOTAL else name,
+            f"{weight:g}" if isinstance(weight, int | float) else "",
+            f"{start:.3f}",
+            f"{end:.3f}",
+            f"[{colour}]{end - start:+.3f}",
+            *([f"[yellow]{failed[name]:.1%}" if name in failed else ""] if failed else []),
+            sparkline(series(events, name if name == TOTAL else f"rewards/{name}/mean")[1], _SPARKS),
+        )
+    return table
+
+
+def _samples(folder: RunFolder, most: int) -> Table | None:
+    """Return up to `most` completions of the last log event, one per prompt, with their advantage."""
+    files = sorted((folder.path / "completions").glob("*.parquet"))
+    if not files:
+        return None
+    import pyarrow.parquet
+
+    first_of_prompt: dict[str, dict[str, Any]] = {}
+    for row in pyarrow.parquet.read_table(files[-1]).to_pylist():
+        first_of_prompt.setdefault(one_line(row["prompt"]), row)
+    rows = list(first_of_prompt.values())[:most]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("prompt", max_width=32, no_wrap=True, overflow="ellipsis")
+    table.add_column("completion at the end", max_width=40, no_wrap=True, overflow="ellipsis")
+    table.add_column("advantage", justify="right")
+    for row in rows:
+        table.add_row(Text(one_line(row["prompt"])), Text(one_line(row["completion"])), f"{row['advantage']:+.2f}")
+    return table
+
+
+def _next(folder: RunFolder) -> dict[str, str]:
+    """Return the one command to type next: for a failed reward, else for the tracker, else `rlhf why`."""
+    commands = {
+        **failures_again(folder),
+        **where_to_look(folder),
+        f"rlhf why {folder.shown}": "what its log says, and what to change",
+    }
+    return dict(list(commands.items())[:1])

@@ -1,0 +1,239 @@
+"""Print the state of runs, whether they met their expectations, or came out the same again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_cli.analysis.met_or_missed import MET, MISSED, OPEN, Outcome, Verified
+from rlhf_cli.analysis.reproducibility import Difference, SameAgain
+from rlhf_cli.display.terminal import span
+from rlhf_cli.errors import in_one_line
+from rlhf_cli.runs.run_status import FINISHED, Overview, RunState, Status, told_state
+from rlhf_cli.text.json_values import JsonValue
+
+_REASON = "reason"
+_STATE_STYLE = {
+    "running": "cyan",
+    "finished": "green",
+    "failed": "red",
+    "killed": "red",
+    "unreadable": "red",
+    "preempted": "yellow",
+}
+
+
+def show_overview(console: Console, overview: Overview) -> None:
+    """Print one row per run without the empty columns, and why Slurm could not be queried."""
+    rows = overview.rows
+    columns = {
+        "run": [Text(row.run) for row in rows],
+        "state": [Text(_state(row), _STATE_STYLE.get(row.state, "")) for row in rows],
+        "step": [Text(_steps(row)) for row in rows],
+        "s/step": [Text("" if row.s_per_step is None else f"{row.s_per_step:.2f}") for row in rows],
+        "left": [Text(span(row.time_left_s)) for row in rows],
+        "logged": [Text("" if row.log_age_s is None else f"{span(row.log_age_s)} ago") for row in rows],
+        "saved": [Text((row.last_checkpoint or "").replace("checkpoint-", "step ")) for row in rows],
+        "job": [Text(" ".join(part for part in (row.job_id, row.slurm_state) if part)) for row in rows],
+        _REASON: [Text(in_one_line(row.reason or "")) for row in rows],
+    }
+    shown = {name: cells for name, cells in columns.items() if any(cell.plain for cell in cells)}
+    if below := _REASON in shown and sum(map(_width, shown.items())) > console.width:
+        shown = {name: cells for name, cells in shown.items() if name != _REASON}  # it would wrap run names
+    table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None)
+    for name in shown:
+        is_number = name in ("step", "s/step", "left", "logged", "saved")
+        is_long = name in ("run", _REASON)
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=not is_long, overflow="fold")
+    for cells in zip(*shown.values(), strict=True):
+        table.add_row(*cells)
+    console.print(table)
+    for row, reason in zip(rows, columns[_REASON], strict=True) if below else ():
+        if reason.plain:
+            console.print(Text.assemble((row.run, "bold"), ": ", reason))
+    if overview.notice is not None:
+        # Later lines of squeue's message only follow from the first.
+        first, _, _ = overview.notice.partition("\n")
+        console.print(f"[yellow]Slurm was not asked:[/] {first}", highlight=False)
+
+
+def _width(column: tuple[str, list[Text]]) -> int:
+    name, cells = column
+    return 1 + max(cell_len(name), *(cell.cell_len for cell in cells))
+
+
+def _state(row: RunState) -> str:
+    """Return the first word of the state; the reason has its own column."""
+    return told_state(row.state, row.reason).partition(" ")[0]
+
+
+def _steps(row: RunState) -> str:
+    return f"{row.step}/{row.max_steps}" if row.max_steps is not None else str(row.step or "")
+
+
+_MOST_MISSED, _MOST_TYPED = 3, 2
+_STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
+
+
+def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
+    """Return a table with one line per expectation: its state, metric, bound and measured value."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("expected", no_wrap=True)
+    table.add_column("metric", style="bold", overflow="fold")
+    table.add_column("at", no_wrap=True)
+    table.add_column("bound", overflow="fold")
+    table.add_column("came to", justify="right", overflow="fold")
+    for one in outcomes:
+        expected = one.expectation
+        came_to = one.why or "" if math.isnan(one.value) or one.state == OPEN else f"{one.value:.4g}"
+        words = (expected.metric, expected.place, expected.bound)
+        table.add_row(Text(one.state, _STYLES[one.state]), *(Text(word) for word in words), Text(came_to))
+    return table
+
+
+def at_the_end(verified: Verified, typed: Sequence[str]) -> Iterator[Text]:
+    """Yield the lines for a run's last screen: how many expectations are met, each missed one, and a possible reason.
+
+    `typed` are the overrides that the run was started with. The expectations of a shipped experiment hold only for the
+    experiment as written, so the overrides may explain a miss.
+    """
+    outcomes = verified.outcomes
+    missed = [one for one in outcomes if one.state == MISSED]
+    met = sum(one.state == MET for one in outcomes)
+    yield Text(f"expected: {met} of {len(outcomes)} met", style=_STYLES[MISSED if missed else verified.state or MET])
+    for one in missed[:_MOST_MISSED]:
+        yield Text(f"  missed: {missed_line(one)}", style="red")
+    if len(missed) > _MOST_MISSED:
+        yield Text(f"  and {len(missed) - _MOST_MISSED} more: rlhf verify has all", style="red")
+    changes = [word.lstrip("+") for word in typed if _may_change_the_result(word)]
+    own = any(word.lstrip("+~").startswith(("expect=", "expect.")) for word in typed)
+    if missed and changes and not own:
+        were = "were" if len(changes) > 1 else "was"
+        more = f" and {len(changes) - _MOST_TYPED} more" if len(changes) > _MOST_TYPED else ""
+        typed_words = f"{', '.join(changes[:_MOST_TYPED])}{more}"
+        said = f"  it is expected of the experiment as written, and {typed_words} {were} typed"
+        yield Text(said, style="yellow")
+
+
+def show_verified(console: Console, runs: Sequence[Verified]) -> None:
+    """Print the outcomes of every run; for several runs, also print a tally."""
+    for run in runs:
+        where = "" if run.status.state == FINISHED else f", which {_was(run.status)}"
+        at = f" at step {run.status.step}"
+        if not run.outcomes:
+            console.print(Text.assemble((run.folder.shown, "bold"), f"{where} expects nothing"), soft_wrap=True)
+            continue
+        assert run.state is not None
+        line = Text.assemble(
+            (run.folder.shown, "bold"), f"{where}{at if where else ''}: ", (run.state, _STYLES[run.state])
+        )
+        console.print(line, soft_wrap=True)
+        console.print(outcomes_table(run.outcomes))
+    if len(runs) > 1:
+        console.print(tally(runs))
+
+
+def _was(status: Status) -> str:
+    told = told_state(status.state, status.reason)
+    return f"is {told}" if told == status.state else f"was {told}"
+
+
+def tally(runs: Sequence[Verified]) -> Text:
+    """Return one line that counts how many runs met their expectations."""
+    states = [run.state for run in runs if run.state is not None]
+    words = [f"{states.count(state)} {state}" for state in (MET, MISSED, OPEN) if state in states]
+    nothing = len(runs) - len(states)
+    words += [f"{nothing} expect{'s' if nothing == 1 else ''} nothing"] if nothing else []
+    style = next((_STYLES[state] for state in (MISSED, OPEN) if state in states), "green")
+    return Text.assemble(f"{len(runs)} runs: ", (", ".join(words), style))
+
+
+def missed_line(one: Outcome) -> str:
+    """Return a missed expectation in one line: `correct at the end 0.612, expected at least 0.75`."""
+    came_to = f": {one.why}" if math.isnan(one.value) else f" {one.value:.4g}"
+    return f"{one.expectation.metric} at {one.expectation.place}{came_to}, expected {one.expectation.bound}"
+
+
+def _may_change_the_result(word: str) -> bool:
+    key = word.lstrip("+~").partition("=")[0]
+    return key not in ("exp", "expect", "track", "seed") and not key.startswith(("run.", "track.", "warn"))
+
+
+_SHOWN = 12
+_OTHERS = 6
+
+
+def show_same_again(console: Console, both: SameAgain) -> None:
+    """Print the verdict, what was and was not compared, and possible causes of a difference."""
+    logs = both.logs
+    counted = f"{logs.num_numbers} numbers in {logs.num_events} log events"
+    if both.is_equal:
+        console.print(Text.assemble(("equal", "bold green"), f": {counted}, up to step {logs.last_step}"))
+    elif logs.difference is not None:
+        _show_difference(console, logs.difference, logs.equal_steps)
+    else:
+        said = f": {counted} are equal up to step {logs.last_step}, and the weights are not"
+        console.print(Text.assemble(("differs", "bold red"), said))
+    for part in both.weights:
+        now = (
+            "the same weights"
+            if part.is_equal
+            else f"other weights: sha256 {part.before[:_SHOWN]} -> {part.after[:_SHOWN]}"
+        )
+        console.print(Text(f"  {part.part}: {now}" + (f", sha256 {part.before[:_SHOWN]}" if part.is_equal else "")))
+    if logs.of_the_clock:
+        console.print(Text(f"  not compared, for they are times: {', '.join(logs.of_the_clock)}", style="dim"))
+    _show_causes(console, both)
+
+
+def _show_difference(console: Console, difference: Difference, equal_steps: int) -> None:
+    was_is = f"was {_number(difference.before)}, is {_number(difference.after)}"
+    size = "" if difference.size is None else f" (by {difference.size:.2g})"
+    console.print(
+        Text.assemble(
+            ("differs", "bold red"),
+            f" first at step {difference.step}: ",
+            (difference.metric, "bold"),
+            f" {was_is}{size}",
+        )
+    )
+    if difference.others:
+        more = len(difference.others) - _OTHERS
+        names = ", ".join(difference.others[:_OTHERS]) + (f" and {more} more" if more > 0 else "")
+        console.print(Text(f"  and at the same step {names}"))
+    before = "nothing before that is equal" if not equal_steps else f"everything up to step {equal_steps} is equal"
+    console.print(Text(f"  {before}"))
+
+
+def _show_causes(console: Console, both: SameAgain) -> None:
+    """Print possible causes of a difference. For equal runs, print the changes that made no difference."""
+    if both.is_equal:
+        for cause in both.causes:
+            line = f"  another {cause.kind} made no difference: {cause.name} {cause.before} -> {cause.after}"
+            console.print(Text(line, style="dim"))
+        return
+    console.print(Text("why, as far as is recorded", style="bold"))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    for cause in both.causes:
+        table.add_row(Text(cause.kind, "yellow"), Text(cause.name), Text(f"{cause.before} -> {cause.after}"))
+    for reason in both.unrepeatable:
+        table.add_row(Text("by chance", "yellow"), Text(reason), "")
+    if both.causes or both.unrepeatable:
+        console.print(Padding(table, (0, 0, 0, 2)))
+    else:
+        known = "settings, data, reward code, starting model, versions, threads, processor: all as they were"
+        console.print(Text(f"  nothing: {known}; what a reward reads beside its rows is not recorded"))
+
+
+def _number(value: JsonValue) -> str:
+    if value is None:
+        return "null"
+    return f"{value:.7g}" if isinstance(value, float) else str(value)

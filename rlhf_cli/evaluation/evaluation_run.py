@@ -1,0 +1,194 @@
+"""Run one evaluation: load the model and rows, evaluate, and write JSON, a plot and the completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.rows import prompt_key
+from rlhf_cli.errors import RunError
+from rlhf_cli.evaluation.held_out_rows import HeldOut, end_of_run, load_held_out
+from rlhf_cli.evaluation.targets import Target
+from rlhf_cli.measure.evaluation_files import Evaluation, Heading, Measured, evaluation_json
+from rlhf_cli.measure.pictures import MISSING, can_draw, draw
+from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation, write_completions
+from rlhf_cli.measure.scored_pairs import RewardModelEvaluation, Row
+from rlhf_cli.models.reward_model_scorer import RewardModelScorer
+from rlhf_cli.runs.run_folder import HELD_OUT, REWARD_MODEL, TRAINING_ROWS, write_json
+from rlhf_cli.runs.text_endings import trained_with_eos
+
+Say = Callable[[str], None]
+_POLICY_BATCH, _SCORER_BATCH = 32, 16
+_PROMPT = "prompt_was"
+"""Column that says whether a pair's prompt was also trained on. It is used as a slice."""
+_OTHER_ENDING = {
+    True: "the end-of-sequence token is behind every text, and in training it was not",
+    False: "the texts end without the end-of-sequence token that they had in training",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How to evaluate. `name` is the base name of the files; `data` describes the rows on the screen.
+
+    `trained` is the experiment that trained the model, or None if unknown. `of_run` says that the rows are the
+    experiment's own evaluation rows. `out` is the output folder, None for the target's. `rows` is the maximum number of
+    rows, None for all. `batch_size` counts completions, None for the default of the model's kind. `slices`, `as_chat`
+    and `with_eos` are for a reward model, `samples` (per prompt) and `against` for a policy.
+    """
+
+    name: str
+    data: str
+    out: Path | None = None
+    rows: int | None = None
+    slices: list[str] = field(default_factory=list)
+    samples: int = 4
+    batch_size: int | None = None
+    as_chat: bool = False
+    with_eos: bool = False
+    against: Target | None = None
+    trained: Experiment | None = None
+    of_run: bool = False
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation and the files it was written to."""
+
+    evaluation: Evaluation
+    files: list[Path]
+
+
+def evaluate(target: Target, experiment: Experiment, asked: Asked, say: Say) -> Evaluated:
+    """Evaluate and write `NAME.json`, `NAME.png` and, for a policy, `NAME.completions.jsonl` into the output folder.
+
+    Raise UserError for a model or rows that cannot be loaded, and any error that a reward raises.
+    """
+    transformers_logging.disable_progress_bar()
+    folder = asked.out or target.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
+    except OSError as error:
+        raise RunError(
+            "the results have no place", where=str(folder), got=error.strerror, hint="--out FOLDER"
+        ) from error
+    device = "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
+    is_reward_model = target.kind == REWARD_MODEL
+    held_out = load_held_out(
+        experiment,
+        needs="chosen" if is_reward_model else "prompt",
+        limit=asked.rows,
+        or_training=not is_reward_model,
+        trained=asked.trained,
+    )
+    rows, warnings = held_out.rows, held_out.warnings
+    if asked.of_run and held_out.num_trained_on == len(rows):
+        asked = replace(asked, name=TRAINING_ROWS + asked.name.removeprefix(HELD_OUT))
+    measured: Measured
+    completions: list[Row] = []
+    if is_reward_model:
+        if trained_with_eos(target.model) not in (None, asked.with_eos):
+            warnings.append(_OTHER_ENDING[asked.with_eos])
+        measured = _reward_model(target, experiment, held_out, asked, device, say)
+    else:
+        measured, completions = _policy(target, experiment, held_out, asked, device, say)
+    heading = Heading(
+        name=asked.name,
+        model=target.label,
+        path=str(target.model),
+        data=asked.data,
+        trained_on=held_out.num_trained_on,
+        time=time.time(),
+        warnings=warnings,
+    )
+    evaluation = Evaluation(heading, measured)
+    files = [folder / f"{asked.name}.json"]
+    if can_draw():
+        files.append(folder / f"{asked.name}.png")
+        draw(evaluation, files[-1])
+    else:
+        evaluation = evaluation.with_warning(MISSING)
+    if completions:
+        files.append(folder / f"{asked.name}.completions.jsonl")
+        write_completions(files[-1], completions)
+    write_json(files[0], evaluation_json(evaluation))
+    return Evaluated(evaluation, files)
+
+
+def _reward_model(
+    target: Target, experiment: Experiment, held_out: HeldOut, asked: Asked, device: str, say: Say
+) -> RewardModelEvaluation:
+    from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
+
+    rows, slices = held_out.rows, asked.slices
+    if 0 < (held_out.num_trained_on or 0) < len(rows):
+        seen = held_out.trained_on or ()
+        rows = [{**row, _PROMPT: SEEN if prompt_key(row) in seen else UNSEEN} for row in rows]
+        slices = [_PROMPT, *slices]
+    say(f"scoring {len(rows)} pairs with {target.label}")
+    scorer = RewardModelScorer(
+        str(target.model),
+        batch_size=asked.batch_size or _SCORER_BATCH,
+        dtype=experiment.model.dtype,
+        device=device,
+        trust_remote_code=experiment.model.trust_remote_code,
+    )
+    section = experiment.reward_model
+    return evaluate_reward_model(
+        scorer,
+        rows,
+        slices=slices,
+        margin=section.margin.columns if section is not None and section.margin is not None else (),
+        as_chat=asked.as_chat,
+        with_eos=asked.with_eos,
+    )
+
+
+def _policy(
+    target: Target, experiment: Experiment, held_out: HeldOut, asked: Asked, device: str, say: Say
+) -> tuple[PolicyEvaluation, list[Row]]:
+    from rlhf_cli.evaluation.generation import Policy, sampling_settings
+    from rlhf_cli.evaluation.policy_on_rows import Opponent, evaluate_policy
+
+    rows = held_out.rows
+    end = end_of_run(target)  # use the schedules' values at the end of the run
+    generation = experiment.trainer.generation
+    trust = experiment.model.trust_remote_code
+    policy = Policy(
+        target.model, dtype=experiment.model.dtype, device=device, generation=generation, trust_remote_code=trust
+    )
+    rival = asked.against
+    against = None
+    if rival is not None:
+        against = Opponent(Policy(rival.model, device=device, generation=generation), rival.label)
+    total = len(rows) * (1 + asked.samples) * (1 if against is None else 2)
+    say(f"{total} completions of {len(rows)} prompts, {1 + asked.samples} each")
+    done = 0
+
+    def on_batch(count: int) -> None:
+        nonlocal done
+        if (done + count) * 4 // total > done * 4 // total:
+            say(f"{done + count} of {total}")
+        done += count
+
+    return evaluate_policy(
+        policy,
+        experiment,
+        rows,
+        sampling_settings(experiment.trainer),
+        samples=asked.samples,
+        batch_size=asked.batch_size or _POLICY_BATCH,
+        seed=experiment.seed,
+        against=against,
+        step=end.step,
+        max_steps=end.max_steps,
+        running=end.running,
+        trained_on=held_out.trained_on or frozenset(),
+        on_batch=on_batch,
+    )

@@ -1,0 +1,158 @@
+"""Generate a policy's completions for prompts, either greedily or sampled with the trainer's settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import trl
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from rlhf_cli.config.schema.trainer_sections import Trainer
+from rlhf_cli.errors import DataError, ModelError
+from rlhf_cli.models.decoding.generating import Generating
+from rlhf_cli.models.model_folders import naming_foreign_files
+from rlhf_cli.tables.modes import GenerationSetting
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_SETTINGS = (*_SAMPLING, "max_completion_length", "generation_kwargs", "chat_template_kwargs")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer. `ids` end with the end-of-sequence token unless `is_truncated`."""
+
+    text: str
+    ids: list[int]
+    is_truncated: bool
+
+
+def sampling_settings(trainer: Trainer) -> dict[str, object]:
+    """Return the trainer's generation arguments under TRL's names, with GRPO's defaults for missing ones."""
+    defaults = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
+    return {name: trainer.args.get(name, defaults[name]) for name in _SETTINGS}
+
+
+class Policy:
+    """A causal language model with its tokenizer, loaded from a folder (also an adapter) onto a device.
+
+    Raise ModelError if the folder cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        dtype: str = "auto",
+        device: torch.device | str = "cpu",
+        generation: GenerationSetting = "auto",
+        trust_remote_code: bool = False,
+    ) -> None:
+        self.path, self.device = path, torch.device(device)
+        self._generating = Generating(is_plain=generation == "plain")
+        try:
+            # The cast is needed because transformers wraps `to` so that mypy confuses device and model.
+            with naming_foreign_files({"model.path": str(path)}):
+                trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+                self._model = cast(Any, AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **trust))
+                self.tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left", **trust)
+        except (OSError, ValueError, ImportError) as error:
+            raise ModelError("the policy cannot be loaded", where=str(path), got=error) from error
+        if self.tokenizer.pad_token is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        self._model.to(self.device).eval().requires_grad_(False)
+        named = self._model.generation_config.eos_token_id
+        of_model = named if isinstance(named, list) else [named]
+        self._eos = sorted({one for one in [self.tokenizer.eos_token_id, *of_model] if one is not None})
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids, without special tokens."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def complete(
+        self,
+        prompts: Sequence[object],
+        settings: Mapping[str, object],
+        *,
+        greedy: bool,
+        batch_size: int,
+        seed: int,
+        on_batch: Callable[[int], None] = lambda done: None,
+    ) -> list[Completion]:
+        """Return one completion per prompt, in the order of the prompts. Batches group prompts of similar length.
+
+        The same seed gives the same completions. The caller's random state is not changed.
+        """
+        with naming_foreign_files({"model.path": str(self.path)}):
+            encoded = [self._encoded(prompt, settings) for prompt in prompts]
+        order = sorted(range(len(encoded)), key=lambda row: len(encoded[row]), reverse=True)
+        config = self._generation(settings, greedy=greedy)
+        completions: dict[int, Completion] = {}
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.inference_mode():
+            torch.manual_seed(seed)
+            for start in range(0, len(order), batch_size):
+                rows = order[start : start + batch_size]
+                for row, ids in zip(rows, self._generate([encoded[row] for row in rows], config), strict=True):
+                    completions[row] = self._completion(ids)
+                on_batch(len(rows))
+        return [completions[row] for row in range(len(encoded))]
+
+    def _encoded(self, prompt: object, settings: Mapping[str, object]) -> list[int]:
+        if isinstance(prompt, str):
+            ids: list[int] = self.tokenizer(prompt)["input_ids"]
+            return ids
+        if self.tokenizer.chat_template is None:
+            raise ModelError("the policy has no chat template, and the prompts are messages", where=str(self.path))
+        if not isinstance(prompt, list):
+            got = f"{type(prompt).__name__} {prompt!r:.80}"
+            raise DataError("a prompt is neither a text nor a list of messages", where="the evaluation rows", got=got)
+        given = settings["chat_template_kwargs"]
+        # The template writes the special tokens itself.
+        text = self.tokenizer.apply_chat_template(
+            prompt, add_generation_prompt=True, tokenize=False, **(given if isinstance(given, dict) else {})
+        )
+        chat: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return chat
+
+    def _generation(self, settings: Mapping[str, object], *, greedy: bool) -> GenerationConfig:
+        given = settings["generation_kwargs"]
+        chosen = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
+        if greedy:
+            chosen = {"repetition_penalty": settings["repetition_penalty"]}
+        return GenerationConfig(
+            **{
+                "max_new_tokens": settings["max_completion_length"],
+                "do_sample": not greedy,
+                "pad_token_id": self.tokenizer.pad_token_id,
+                "eos_token_id": self._eos,
+                **chosen,
+                **(given if isinstance(given, dict) and not greedy else {}),
+            },
+            disable_compile=True,
+        )
+
+    def _generate(self, rows: list[list[int]], config: GenerationConfig) -> list[list[int]]:
+        width = max(len(ids) for ids in rows)
+        input_ids = torch.full((len(rows), width), int(self.tokenizer.pad_token_id))
+        attention_mask = torch.zeros((len(rows), width), dtype=torch.long)
+        for row, ids in enumerate(rows):
+            input_ids[row, width - len(ids) :] = torch.tensor(ids, dtype=torch.long)
+            attention_mask[row, width - len(ids) :] = 1
+        output = self._generating.generate(
+            self._model.generate,
+            input_ids=input_ids.to(self.device),
+            attention_mask=attention_mask.to(self.device),
+            generation_config=config,
+        )
+        generated: list[list[int]] = output[:, width:].tolist()
+        return generated
+
+    def _completion(self, ids: list[int]) -> Completion:
+        end = next((place for place, one in enumerate(ids) if one in self._eos), None)
+        kept = ids if end is None else ids[: end + 1]
+        return Completion(self.decode(kept), kept, is_truncated=end is None)

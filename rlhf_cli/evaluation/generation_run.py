@@ -1,0 +1,198 @@
+"""Run one `rlhf generate` from rows to files."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.evaluation.held_out_rows import EndOfRun, end_of_run, load_held_out, load_training
+from rlhf_cli.evaluation.policy_on_rows import sample
+from rlhf_cli.evaluation.targets import Target
+from rlhf_cli.measure.best_of_n import TOTAL, BestOfN, MadeRows, best_answers, best_of_n, preference_pairs
+from rlhf_cli.measure.pictures import MISSING, can_draw, draw_best_of_n
+from rlhf_cli.measure.scored_pairs import Row
+from rlhf_cli.plan.data_sources import describe_eval_rows
+from rlhf_cli.rewards.stack.settled_rows import why_no_total
+from rlhf_cli.runs.run_folder import write_json, write_text
+from rlhf_cli.text.redaction import redacted_tree
+
+COMPLETIONS, PAIRS, BEST = "completions.jsonl", "pairs.jsonl", "best.jsonl"
+CURVE, PICTURE = "best_of_n.json", "best_of_n.png"
+_ALL = (COMPLETIONS, PAIRS, BEST, CURVE, PICTURE)
+
+
+def make_room(folder: Path, *, overwrite: bool) -> None:
+    """Create the output folder before the work starts.
+
+    Raise RunError if it cannot be created, or if it holds such files already and `overwrite` is false.
+    """
+    there = [name for name in _ALL if (folder / name).exists()]
+    if there and not overwrite:
+        raise RunError(
+            "there are completions here already",
+            where=shown(folder),
+            got=", ".join(there),
+            expected="a folder without them",
+            hint="--out FOLDER, or --overwrite",
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(
+            "the completions have no place", where=str(folder), got=error.strerror, hint="--out FOLDER"
+        ) from error
+
+
+def write_generated(
+    folder: Path, rows: Mapping[str, Sequence[Mapping[str, object]]], content: Mapping[str, object]
+) -> list[Path]:
+    """Write rows, keyed by file name, then the curve with its details, and return the written paths.
+
+    Each file is written completely or not at all. A file without rows is not written, and an older version of it is
+    deleted, because the files of a folder belong together.
+    """
+    written = []
+    for name in _ALL:
+        if not rows.get(name):
+            (folder / name).unlink(missing_ok=True)
+    for name, some in rows.items():
+        if some:
+            write_text(folder / name, "".join(_line(row) for row in some))
+            written.append(folder / name)
+    write_json(folder / CURVE, content)
+    return [*written, folder / CURVE]
+
+
+def shown(path: Path) -> str:
+    """Return a path as a user would type it."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _line(row: Mapping[str, object]) -> str:
+    return json.dumps(redacted_tree(dict(row), values_only=True), ensure_ascii=False, default=str) + "\n"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to sample and make. `by` is the score used to pick answers: a reward's name or the total.
+
+    `least_margin` applies to pairs; `keep` (per prompt) and `at_least` (None for no limit) apply to the best answers.
+    `batch_size` is None for the default.
+    """
+
+    num_samples: int
+    by: str
+    least_margin: float
+    keep: int
+    at_least: float | None
+    batch_size: int | None
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The curve, the rows by file name, the `content` of best_of_n.json, the written files, and warnings."""
+
+    best: BestOfN
+    made: dict[str, MadeRows]
+    content: dict[str, object]
+    files: list[Path]
+    warnings: list[str]
+
+
+def prompts_of(experiment: Experiment, *, data: str | None, held_out: bool, limit: int | None) -> tuple[list[Row], str]:
+    """Return the rows whose prompts are answered, and their description.
+
+    These are the rows of the file `data` (then the experiment's data.eval), the held-out rows, or the training rows.
+    Raise DataError for rows that cannot be loaded, ConfigError if none were held out.
+    """
+    if data is None and not held_out:
+        return load_training(experiment, limit=limit), "training rows"
+    if held_out and experiment.data.eval is None:
+        raise ConfigError(
+            "no rows were held out",
+            where="data.eval",
+            expected="data.eval.fraction=0.1, or a file of other rows",
+            hint="--data FILE",
+        )
+    rows = load_held_out(experiment, needs="prompt", limit=limit, or_training=False).rows
+    return rows, data or describe_eval_rows(experiment.data)
+
+
+def generate(
+    target: Target,
+    experiment: Experiment,
+    rows: list[Row],
+    which: str,
+    request: Request,
+    *,
+    on_batch: Callable[[int], None],
+    on_scoring: Callable[[], None],
+) -> Generated:
+    """Sample and score completions, and write everything into the target's folder, which must exist.
+
+    Raise ConfigError if answers have no total of their own and `by` is the total, ModelError for a model that cannot be
+    loaded, and any error that a reward raises.
+    """
+    end = end_of_run(target)
+    _refuse_without_total(experiment, request.by, end)
+    sampled = sample(
+        target,
+        experiment,
+        rows,
+        end,
+        num_samples=request.num_samples,
+        batch_size=request.batch_size,
+        on_batch=on_batch,
+        on_scoring=on_scoring,
+    )
+    best = best_of_n(sampled.prompts, by=request.by)
+    made = {
+        PAIRS: preference_pairs(sampled.prompts, by=request.by, least_margin=request.least_margin),
+        BEST: best_answers(sampled.prompts, by=request.by, keep=request.keep, at_least=request.at_least),
+    }
+    title = f"{target.label} on {which}"
+    warnings = []
+    draws = len(best.curve) > 1
+    if draws and not can_draw():
+        warnings.append(MISSING)
+        draws = False
+    content: dict[str, object] = {
+        "model": target.label,
+        "path": str(target.model),
+        "data": which,
+        "time": time.time(),
+        "samples": request.num_samples,
+        "settings": sampled.settings,
+        "prompts": len(rows),
+        "by": best.by,
+        "curve": [asdict(one) for one in best.curve],
+        "prompts_without_score": best.left_out,
+        "made": {name: {"rows": len(one.rows), "left_out": one.left_out} for name, one in made.items()},
+        "warnings": warnings,
+    }
+    texts = {COMPLETIONS: sampled.rows, **{name: one.rows for name, one in made.items()}}
+    files = write_generated(target.folder, texts, content)
+    if draws:
+        draw_best_of_n(best, title, target.folder / PICTURE)
+        files.append(target.folder / PICTURE)
+    return Generated(best, made, content, files, warnings)
+
+
+def _refuse_without_total(experiment: Experiment, by: str, end: EndOfRun) -> None:
+    """Raise ConfigError before sampling if answers would be picked by a total that they do not have."""
+    normalize = {name: reward.normalize for name, reward in experiment.rewards.items()}
+    reason = why_no_total(normalize, experiment.aggregate, end.running or {}) if by == TOTAL else None
+    if reason is not None:
+        raise ConfigError(
+            "a completion has no total of its own here",
+            where="aggregate, rewards",
+            got=reason,
+            expected="--by REWARD, one of " + ", ".join(experiment.rewards),
+            hint=f"--by {next(iter(experiment.rewards))}",
+        )

@@ -1,0 +1,133 @@
+"""Load the rows that an evaluation runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.loading import load_split
+from rlhf_cli.data.preferences import bad_pairs
+from rlhf_cli.data.rows import check_rows, describe_shared, hold_out, prompt_key, shared_prompts
+from rlhf_cli.data.template import template_columns
+from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.evaluation.targets import Target
+from rlhf_cli.measure.scored_pairs import Row
+from rlhf_cli.numerics.reward_columns import RunningDeviation
+from rlhf_cli.plan.data_sources import eval_sources, training_sources
+from rlhf_cli.rewards.stack.settled_rows import read_running
+from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
+from rlhf_cli.runs.run_status import read_status
+
+if TYPE_CHECKING:
+    import datasets
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The rows of an evaluation, and the `prompt_key` of those that were also trained on (None if unknown)."""
+
+    rows: list[Row]
+    trained_on: frozenset[bytes] | None
+    warnings: list[str]
+
+    @property
+    def num_trained_on(self) -> int | None:
+        """Return how many rows have a prompt that was also trained on, or None if unknown."""
+        return None if self.trained_on is None else sum(prompt_key(row) in self.trained_on for row in self.rows)
+
+
+def load_held_out(
+    experiment: Experiment, *, needs: str, limit: int | None, or_training: bool, trained: Experiment | None = None
+) -> HeldOut:
+    """Return the rows, with warnings about their source. Column `needs` is non-empty in every row.
+
+    A held-out fraction is reproduced exactly from the same data and seed. Equal and empty answers are dropped if
+    training dropped them. `limit` is the maximum number of rows, evenly spaced over all; None for all. With
+    `or_training`, fall back to the training rows if none were held out. `trained` is the experiment that trained the
+    model, or None if unknown; it is used to count prompts that are also in its training rows.
+
+    Raise DataError for rows that cannot be loaded, ConfigError if no rows are configured.
+    """
+    data, warnings = experiment.data, list[str]()
+    prompt = data.model_dump()["prompt"]
+    if data.eval is not None and data.eval.fraction is None:
+        sources = eval_sources(data)
+        dataset = load_split(sources, seed=experiment.seed, transcripts=data.transcripts)
+        if prompt is not None and template_columns(prompt) <= set(dataset.column_names):
+            dataset = load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=data.transcripts)
+    else:
+        sources = training_sources(data)
+        dataset = load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=data.transcripts)
+        if data.eval is not None and data.eval.fraction is not None:
+            dataset = hold_out(dataset, data.eval.fraction, experiment.seed)[1]
+        elif or_training:
+            warnings.append(
+                "these are TRAINING rows: the run held out none (data.eval.fraction=0.1 does, or --data FILE)"
+            )
+        else:
+            raise ConfigError("no evaluation rows", where="data.eval", expected="--data FILE")
+    if experiment.reward_model is not None and experiment.reward_model.on_bad_pair == "drop":
+        # A file of other rows (`--data`) may have no pairs. The caller that needs them raises the error.
+        bad = bad_pairs(dataset) if {"chosen", "rejected"} <= set(dataset.column_names) else {}
+        dataset = dataset.select([index for index in range(len(dataset)) if index not in bad])
+    check_rows(dataset, [needs], "the evaluation rows")
+    dataset = _spread(dataset, limit)
+    trained_on: frozenset[bytes] | None = None
+    try:
+        trained_on = None if trained is None else shared_prompts(dataset, [_training_set(trained)])
+    except UserError as error:
+        warnings.append(f"the training rows cannot be read, so shared prompts are not counted: {error.what}")
+    held_out = HeldOut(dataset.to_list(), trained_on, warnings)
+    if (count := held_out.num_trained_on) and not warnings:
+        warnings.append(describe_shared(count, len(held_out.rows)))
+    return held_out
+
+
+def load_training(experiment: Experiment, *, limit: int | None) -> list[Row]:
+    """Return the training rows without the held-out ones; at most `limit` of them, evenly spaced.
+
+    Raise DataError for rows that cannot be loaded.
+    """
+    dataset = _training_set(experiment)
+    check_rows(dataset, ["prompt"], "the training rows")
+    rows: list[Row] = _spread(dataset, limit).to_list()
+    return rows
+
+
+def _training_set(experiment: Experiment) -> datasets.Dataset:
+    data = experiment.data
+    prompt = data.model_dump()["prompt"]
+    dataset = load_split(training_sources(data), prompt=prompt, seed=experiment.seed, transcripts=data.transcripts)
+    if data.eval is not None and data.eval.fraction is not None:
+        return hold_out(dataset, data.eval.fraction, experiment.seed)[0]
+    return dataset
+
+
+def _spread(dataset: datasets.Dataset, limit: int | None) -> datasets.Dataset:
+    if limit is None or limit >= len(dataset):
+        return dataset
+    spread: datasets.Dataset = dataset.select([index * len(dataset) // limit for index in range(limit)])
+    return spread
+
+
+@dataclass(frozen=True)
+class EndOfRun:
+    """The last step, the total number of steps, and the deviations by reward (None if they were not saved)."""
+
+    step: int = 0
+    max_steps: int = 1
+    running: Mapping[str, RunningDeviation] | None = None
+
+
+def end_of_run(target: Target) -> EndOfRun:
+    """Return the end of the target's run, or of the checkpoint being evaluated.
+
+    Use defaults for a model without a run.
+    """
+    status = read_status(target.run) if target.run is not None else None
+    step = status.step if status else 0
+    of_run = checkpoint_folder(target.run.checkpoints, step) if target.run is not None else None
+    running = read_running(target.model) or (read_running(of_run) if of_run is not None else None)
+    return EndOfRun(step, (status.max_steps if status else None) or 1, running)

@@ -1,0 +1,296 @@
+"""Score completions of a file by an experiment's rewards.
+
+The rows use the same reward stack and the same aggregation as in training, but without groups: an excluded component
+adds nothing to a row's total. If training needs the other rows of a batch (`normalize`, normalize_then_sum), there is
+no total, and the result says why.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.data_files import near_files
+from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.source import Source
+from rlhf_cli.errors import DataError, ModelError, Problems, UserError
+from rlhf_cli.measure.scored_pairs import Row
+from rlhf_cli.plan.checks.hub_checks import require_on_hub
+from rlhf_cli.rewards.completion_text import text_of
+from rlhf_cli.rewards.stack.aggregating import Aggregate
+from rlhf_cli.rewards.stack.reward_functions import RewardFunction, required_columns, resolve
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.rewards.stack.scored_rows import (
+    CompletionScores,
+    RewardSummary,
+    ScoredPart,
+    ScoredReward,
+    ScoredRow,
+    SettledReward,
+)
+from rlhf_cli.rewards.stack.settled_rows import settled_rows
+from rlhf_cli.services.hub_lookup import Question
+from rlhf_cli.text.suggest import nearest
+from rlhf_cli.trainers.assemble.stack_building import aggregate_of, reward_stack
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from rlhf_cli.numerics.reward_columns import RunningDeviation
+
+
+def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTokenizerBase:
+    """Return the policy's tokenizer, to count tokens or render prompts exactly like the policy.
+
+    `wanted_by` names what needs it in error messages. Raise ModelError if no tokenizer is configured or it cannot be
+    loaded.
+    """
+    model = experiment.model
+    if model.build is not None:
+        from rlhf_cli.models.tiny import byte_tokenizer
+
+        return byte_tokenizer(model.build.context_tokens)
+    name = model.tokenizer or model.path
+    where = "model.tokenizer" if model.tokenizer else "model.path"
+    if name is None or name == NOT_GIVEN:
+        raise ModelError(
+            f"{wanted_by} takes the policy's tokenizer, and no policy is named",
+            where=where,
+            expected="a model folder or a hub id; only its tokenizer is read",
+            hint="model.path=FOLDER_OR_HUB_ID, or model=tiny",
+        )
+    if not Path(name).expanduser().exists():
+        asked = Question("model", name, None if model.tokenizer else model.revision, needs_weights=False)
+        require_on_hub(asked, where=where, local=f"{where}=FOLDER")
+    from transformers import AutoTokenizer
+
+    try:
+        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            name,
+            revision=None if model.tokenizer else model.revision,
+            trust_remote_code=model.trust_remote_code,
+        )
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            "the tokenizer cannot be loaded",
+            where=where,
+            got=f"{name} ({type(error).__name__}: {str(error).splitlines()[0]:.160})",
+            expected="a folder with a tokenizer, or a hub id that is in the cache or can be reached",
+            hint="hf download " + name,
+        ) from error
+    return loaded
+
+
+def reads_tokens(function: RewardFunction) -> bool:
+    """Return whether a reward reads token ids. A reward that measures in another unit does not."""
+    parameters = inspect.signature(function).parameters
+    unit = parameters["unit"].default if "unit" in parameters else "tokens"
+    return "completion_ids" in parameters and unit == "tokens"
+
+
+def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
+    """Return reward name -> reason, for the rewards that count tokens when no policy is configured."""
+    model = experiment.model
+    if model.build is not None or model.tokenizer is not None or model.path not in (None, NOT_GIVEN):
+        return {}
+    why = "it counts the policy's tokens, and no policy is named: model.path=FOLDER_OR_HUB_ID, or model=tiny"
+    return {
+        name: why
+        for name, reward in experiment.rewards.items()
+        if reward.fn is not None and reads_tokens(resolve(reward.fn, reward.args, where=f"rewards.{name}.fn"))
+    }
+
+
+NOT_GIVEN = "(not given)"
+"""Placeholder for a model path that is not needed and not configured."""
+
+
+def read_completions(path: Path, *, limit: int | None) -> list[Row]:
+    """Read rows with `prompt` and `completion` from a file, a run folder or its completions/ (its last table).
+
+    Raise DataError if the file does not exist, has no rows, or lacks one of the two columns.
+    """
+    file = path
+    if not path.exists() and not glob.has_magic(str(path)):
+        # Otherwise the training data loader would look for a hub dataset of this name.
+        raise DataError(
+            f"{path}: no such file",
+            where="--completions",
+            got=str(path.absolute()),
+            expected="a file with the columns prompt and completion, a run folder or run:NAME",
+            hint=near_files(path),
+        )
+    if path.is_dir():
+        tables = sorted([*path.glob("completions/*.parquet"), *path.glob("*.parquet")])
+        if not tables:
+            raise DataError("there are no completions in this folder", where=str(path), expected="*.parquet")
+        file = tables[-1]
+    rows = peek(Source(path=str(file), name="--completions"), limit=limit or sys.maxsize).rows
+    if not rows:
+        raise DataError(
+            "the file has no rows", where=str(file), got="none", expected="a row a completion, with its prompt"
+        )
+    for column in ("prompt", "completion"):
+        if column not in rows[0]:
+            raise DataError(
+                f"the file has no column {column!r}",
+                where=str(file),
+                got="columns " + ", ".join(rows[0]),
+                expected="prompt and completion, and whatever columns the rewards read",
+                hint=nearest(column, rows[0]),
+            )
+    return rows
+
+
+def score(
+    experiment: Experiment,
+    rows: list[Row],
+    *,
+    device: torch.device | str = "cpu",
+    decode: Callable[..., str] | None = None,
+    step: int = 0,
+    max_steps: int = 1,
+    running: Mapping[str, RunningDeviation] | None = None,
+) -> CompletionScores:
+    """Score the rows and summarise every reward over them.
+
+    If no policy is configured, rewards that count tokens are left out, and then no row has a total. Scheduled weights
+    are those of `step`. `decode` turns token ids into text for rewards that score spans; None uses the policy's
+    tokenizer, which is loaded on demand. `running` are the deviations of a training by reward, or None. Raise DataError
+    if a reward reads a column that the rows do not have, and any error that a reward raises.
+    """
+    left_out = {} if "completion_ids" in rows[0] else _not_counted(experiment)
+    kept = {name: reward for name, reward in experiment.rewards.items() if name not in left_out}
+    experiment = experiment.model_copy(update={"rewards": kept})
+    stack = reward_stack(experiment, device=device)
+    try:
+        scores = score_with(stack, experiment, rows, decode=decode, step=step, max_steps=max_steps, running=running)
+    finally:
+        stack.close()
+    if not left_out:
+        return scores
+    why = "; ".join(f"rewards.{name} is left out: {why}" for name, why in left_out.items())
+    return replace(scores, rows=[replace(row, total=None) for row in scores.rows], no_total=why)
+
+
+def score_with(
+    stack: RewardStack,
+    experiment: Experiment,
+    rows: list[Row],
+    *,
+    decode: Callable[..., str] | None = None,
+    step: int = 0,
+    max_steps: int = 1,
+    running: Mapping[str, RunningDeviation] | None = None,
+    where: str = "--completions",
+) -> CompletionScores:
+    """Score the rows with an open stack, without closing it. Arguments and errors are those of `score`.
+
+    `where` names the source of the rows in error messages.
+    """
+    tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(_wanting_tokens(stack))))
+    _require_columns(stack, rows, where)
+    batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in rows[0]}
+    batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
+    batch["trainer_state"] = SimpleNamespace(global_step=step, max_steps=max_steps)
+    batch["log_extra"] = batch["log_metric"] = lambda name, value: None
+    if "completion_ids" not in batch and _wanting_tokens(stack):
+        texts = [text_of(text) for text in batch["completions"]]
+        batch["completion_ids"] = tokenizer()(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    if "completion_ids" in batch:
+        stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
+    stack.evaluate(**batch)
+    return _scores(stack, len(rows), stack.weights(step, max_steps), aggregate_of(experiment), running or {})
+
+
+def _scores(
+    stack: RewardStack,
+    num_rows: int,
+    weights: list[float],
+    aggregate: Aggregate,
+    running: Mapping[str, RunningDeviation],
+) -> CompletionScores:
+    outcomes = {name: stack.outcomes[name] for name in stack.names}
+    raw = list(zip(*(outcome.raw for outcome in outcomes.values()), strict=True))
+    fixed = list(zip(*(outcome.fixed for outcome in outcomes.values()), strict=True))
+
+    def scored(row: int, name: str, reward: SettledReward) -> ScoredReward:
+        outcome = outcomes[name]
+        parts = stack.parts(name, row)
+        return ScoredReward(
+            reward.raw,
+            reward.effective,
+            reward.weighted,
+            open=outcome.closed_by[row] is None,
+            error=outcome.errors[row],
+            parts=None if parts is None else [ScoredPart(one.start, one.end, one.text, one.reward) for one in parts],
+        )
+
+    settled = settled_rows(stack.components, raw, fixed, weights, aggregate=aggregate, running=running)
+    rows = [
+        ScoredRow(row.total, {name: scored(number, name, reward) for name, reward in row.rewards.items()})
+        for number, row in enumerate(settled.rows)
+    ]
+
+    def mean(value: Callable[[ScoredReward], float | None], name: str) -> float | None:
+        return _mean([one for row in rows if (one := value(row.rewards[name])) is not None])
+
+    summary = {
+        name: RewardSummary(
+            mean=mean(lambda one: one.raw, name),
+            effective_mean=mean(lambda one: one.effective, name),
+            weighted_mean=mean(lambda one: one.weighted, name),
+            open_fraction=outcomes[name].num_open / num_rows,
+            excluded=outcomes[name].num_excluded,
+            errors=outcomes[name].num_errors,
+            calls=outcomes[name].calls,
+        )
+        for name in outcomes
+    }
+    return CompletionScores(rows, summary, settled.no_total)
+
+
+def _require_columns(stack: RewardStack, rows: list[Row], where: str) -> None:
+    problems: list[UserError] = [
+        DataError(
+            f"the rows have no column {column!r}",
+            where=where,
+            got="columns " + ", ".join(rows[0]),
+            expected=f"{column}, which rewards.{component.name} reads",
+            hint=nearest(column, rows[0]) if where != "data" else f"data.rename.{column}=EXISTING_COLUMN",
+        )
+        for component in stack.components
+        for column in required_columns(component.score)
+        if column not in rows[0]
+    ]
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise Problems(problems)
+
+
+def _not_counted(experiment: Experiment) -> dict[str, str]:
+    """Return the rewards to leave out for lack of a tokenizer.
+
+    It is empty if that would be all of them, or if a gate reads one of them.
+    """
+    counting = rewards_without_tokenizer(experiment)
+    read_by_gates = {gate.by for reward in experiment.rewards.values() for gate in reward.gates}
+    return {} if len(counting) == len(experiment.rewards) or read_by_gates & set(counting) else counting
+
+
+def _wanting_tokens(stack: RewardStack) -> list[str]:
+    return [f"rewards.{component.name}" for component in stack.components if reads_tokens(component.score)]
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,209 @@
+"""Find the model and rows that `rlhf eval` or `rlhf generate` is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.config.origins import COMMAND_LINE, Origins
+from rlhf_cli.data.data_files import is_hub
+from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.source import Source
+from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.models.model_folders import describe_model, is_reward_model
+from rlhf_cli.plan.checks.hub_checks import require_on_hub
+from rlhf_cli.runs.run_folder import POLICY, REWARD_MODEL, RunFolder, evaluations_of, open_run, run_of
+from rlhf_cli.services.hub_lookup import Question
+from rlhf_cli.text.json_values import JsonTree
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model to evaluate. `run` is None for a folder without a run; `folder` receives the results."""
+
+    kind: str
+    model: Path
+    label: str
+    folder: Path
+    run: RunFolder | None = None
+
+
+def find_target(path: Path) -> Target:
+    """Return the model in a run folder or a model folder.
+
+    Raise RunError for a folder that is neither, for a run without a model, and for a policy without a run, because its
+    rewards are in a run's configuration. Raise ModelError for any other kind of model.
+    """
+    path = path.expanduser().resolve()
+    if (around := run_of(path)) is not None:
+        path = around.path
+    is_alone = not (path / "config.yaml").is_file() and any(
+        (path / name).is_file() for name in ("config.json", "adapter_config.json")
+    )
+    if is_alone:
+        if not is_reward_model(str(path), where="rlhf eval"):
+            raise RunError(
+                "a policy is evaluated by the rewards of its run",
+                where=str(path),
+                got="a model folder without a run",
+                expected="the folder of the run, with config.yaml in it",
+                hint="rlhf eval RUN model.path=FOLDER",
+            )
+        return Target(REWARD_MODEL, path, path.name, evaluations_of(path))
+    run = open_run(path)
+    if not run.model.is_dir():
+        raise RunError(
+            "this run has no model yet",
+            where=str(run.path),
+            got="no folder model/ in it, which a run writes when it has reached its last step",
+            hint=f"rlhf resume {run.shown}",
+        )
+    kind = REWARD_MODEL if is_reward_model(str(run.model), where=str(run.model)) else POLICY
+    return Target(kind, run.model, run.label, evaluations_of(run.model), run)
+
+
+def words_for_model_alone(model: Path, words: Sequence[str]) -> list[str]:
+    """Return the overrides that describe the evaluation of a reward model folder without a run."""
+    quoted = str(model).replace("\\", "\\\\").replace("'", "\\'")
+    return ["trainer=reward", "model=local", f"model.path='{quoted}'", "data=file", *words]
+
+
+@dataclass(frozen=True)
+class EvaluationRows:
+    """A callback that sets the evaluation rows in a composed tree. `data` is the value of `--data`, or None."""
+
+    target: Target
+    data: str | None
+
+    def __call__(self, tree: JsonTree, origins: Origins) -> None:
+        """Change `tree` in place. Raise ConfigError if a reward model has no rows to be evaluated on."""
+        model, section = tree.get("model"), tree.get("data")
+        if not isinstance(model, dict) or not isinstance(section, dict):
+            return  # config validation reports what is wrong
+        if str(origins.by_key.get("model.path")) == COMMAND_LINE:
+            model["build"] = None  # it would build the run's own model
+        if self.data is not None:
+            section["eval"] = file_source(section, self.data)
+        if self.target.kind == REWARD_MODEL and not section.get("eval"):
+            raise self._no_rows()
+        if self.target.run is None and isinstance(section["eval"], dict):
+            section.pop("path", None)
+            section.update(section["eval"])  # an experiment needs training rows, but they are not read here
+
+    def _no_rows(self) -> ConfigError:
+        run = self.target.run
+        return ConfigError(
+            "evaluate on which rows?",
+            where="data.eval",
+            got="a model folder without a run" if run is None else "a run that held out no rows",
+            expected="--data FILE, or data.eval.path=FILE, data.eval.world=NAME",
+            hint=f"rlhf eval {run.shown if run is not None else self.target.model} --data FILE",
+        )
+
+
+def file_source(section: JsonTree, data: str) -> JsonTree:
+    """Return the data source for `--data`. Keep the run's renames whose columns exist in the file."""
+    source = Source(path=data, name="--data")
+    given = section.get("rename")
+    renames = given if isinstance(given, dict) else {}
+    if is_hub(source):
+        require_on_hub(Question("dataset", data), where="--data", local="--data FILE")
+        return {"path": data, "rename": {}}
+    columns = peek(source, limit=1).columns
+    return {"path": data, "rename": {new: old for new, old in renames.items() if old in columns}}
+
+
+_FOLDER = "generated"
+
+
+def run_to_sample(path: Path) -> Target:
+    """Return the policy of a run, scored by the run's own rewards. Raise RunError if there is no run or no policy."""
+    path = path.expanduser()
+    if not (path / "config.yaml").is_file() and not (path.parent / "config.yaml").is_file():
+        raise RunError(
+            "completions are scored by the rewards of an experiment",
+            where=str(path),
+            got="a model without a run" if path.is_dir() else "no such folder here, perhaps a model of the hub",
+            expected="a run folder, or a model and an experiment",
+            hint=f"rlhf generate {path} +exp=NAME",
+        )
+    target = find_target(path)
+    if target.kind != POLICY:
+        raise _no_policy(target.label)
+    assert target.run is not None
+    return Target(POLICY, target.model, target.label, target.run.path / _FOLDER, target.run)
+
+
+def model_to_sample(named: str, run: RunFolder | None) -> Target:
+    """Return a model to be scored by an experiment's rewards: a folder, a hub id, or the model of `run`.
+
+    Its completions go into the current folder, because the model's folder may belong to someone else. Raise ModelError
+    if there is no such model, RunError for a reward model and for a run without a model.
+    """
+    if run is not None:
+        target = find_target(run.path)
+        if target.kind != POLICY:
+            raise _no_policy(target.label)
+        model, label = target.model, target.label
+    else:
+        describe_model(named, where="rlhf generate")
+        if not Path(named).expanduser().exists():
+            require_on_hub(Question("model", named), where="rlhf generate", local="rlhf generate FOLDER +exp=NAME")
+        model, label = Path(named).expanduser(), named
+        model = model.resolve() if model.is_dir() else model
+        run = run_of(model)
+    name = model.name if run is None else f"{run.path.parent.name}-{run.path.name}"
+    return Target(POLICY, model, label, Path(_FOLDER, name).resolve())
+
+
+def _no_policy(label: str) -> RunError:
+    return RunError("a reward model writes no completions", got=label, expected="the run of a policy")
+
+
+@dataclass(frozen=True)
+class SampledRows:
+    """A callback that sets the model and rows in a composed tree. With `data` None, the configured rows are kept."""
+
+    target: Target
+    data: str | None
+
+    def __call__(self, tree: JsonTree, origins: Origins) -> None:
+        """Change `tree` in place."""
+        model, section = tree.get("model"), tree.get("data")
+        if not isinstance(model, dict) or not isinstance(section, dict):
+            return  # config validation reports what is wrong
+        if self.target.run is None:
+            model["path"] = str(self.target.model)
+        if self.target.run is None or str(origins.by_key.get("model.path")) == COMMAND_LINE:
+            model["build"] = None  # it would build the experiment's own model
+        if self.data is not None:
+            section["eval"] = file_source(section, self.data)
+
+
+def refuse_without_scores(rewards: list[str], by: str | None, label: str) -> None:
+    """Raise ConfigError if there are no rewards, or no reward with the name `by`."""
+    if not rewards:
+        raise ConfigError(
+            "there is no reward to score the completions by",
+            where="rewards",
+            got=f"{label}, which has none",
+            expected="the run of an experiment with rewards, or such an experiment beside the model",
+            hint="rlhf generate MODEL +exp=NAME",
+        )
+    if by is not None and by not in rewards:
+        raise ConfigError(
+            f"there is no reward {by!r} to pick by", where="--by", expected="one of " + ", ".join(rewards)
+        )
+
+
+def refuse_greedy(temperature: object) -> None:
+    """Raise ConfigError for a temperature of 0 or less, which makes all completions of a prompt equal."""
+    if isinstance(temperature, int | float) and temperature <= 0:
+        raise ConfigError(
+            "without a temperature all completions of a prompt are one and the same",
+            where="trainer.args.temperature",
+            got=temperature,
+            expected="a temperature above 0",
+            hint="rlhf eval RUN",
+        )

@@ -1,0 +1,170 @@
+"""Read the runs and experiments that words of a command line mean."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.analysis.comparison.frames import is_wandb, read_wandb
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named, read_runs
+from rlhf_cli.analysis.comparison.metric_columns import Wanted
+from rlhf_cli.config.conf_folders import groups
+from rlhf_cli.config.schema.experiment import leaves, valid_keys
+from rlhf_cli.errors import ConfigError, RlhfError, RunError
+from rlhf_cli.jobs.prepare import Prepared, find_run, is_run_name, prepare, prepare_from
+from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run, runs_in
+from rlhf_cli.text.suggest import nearest
+
+_ROOT = Path("runs")
+_BY_NAME = "run:"
+
+
+def read_by_words(
+    words: Sequence[str], *, wanted: Wanted | None, where: str
+) -> tuple[list[LoggedRun], list[RlhfError]]:
+    """Return the readable runs, each once, and the errors for all other words and folders.
+
+    `wanted` selects the metrics to read, None for all; `where` is the command, for error messages.
+    """
+    folders: dict[RunFolder, None] = {}
+    problems: list[RlhfError] = []
+    elsewhere: list[LoggedRun] = []
+    for word in words:
+        try:
+            if is_wandb(word):
+                elsewhere += read_wandb(word, wanted=wanted or (lambda metric: True))
+            else:
+                folders.update(dict.fromkeys(folders_of(word, where=where)))
+        except RlhfError as error:
+            problems.append(error)
+    runs, unreadable = read_runs(folders, wanted=wanted)
+    return (named([*runs, *elsewhere]) if elsewhere else runs), [*problems, *unreadable]
+
+
+def folders_of(word: str, *, where: str) -> Iterable[RunFolder]:
+    """Return the runs that a word names. Raises RunError if it names none."""
+    if word.startswith(_BY_NAME):
+        from rlhf_cli.jobs.prepare import find_run  # imports pydantic classes of all sections
+
+        below = _ROOT / word.removeprefix(_BY_NAME)
+        return runs_in(below) if (below / "sweep.json").is_file() else [find_run(word, str(_ROOT), where=where)]
+    path = Path(word).expanduser()
+    if path.exists() or not glob.has_magic(word):
+        return runs_in(path)
+    found = [Path(place) for place in sorted(glob.glob(os.path.expanduser(word))) if Path(place).is_dir()]
+    if not found:
+        raise RunError("no folder fits this pattern", got=word, expected="a glob of run folders", hint="ls runs/*")
+    return [folder for place in found for folder in runs_in(place)]
+
+
+def place_of(word: str, *, where: str) -> Path:
+    """Return the folder or file that a word names. Raises RunError if no run of that name has finished.
+
+    `where` is the command or flag, for error messages.
+    """
+    if not word.startswith(_BY_NAME):
+        return Path(word).expanduser()
+    from rlhf_cli.jobs.prepare import find_run  # imports pydantic classes of all sections
+
+    return find_run(word, "runs", where=where).path
+
+
+def take_run(words: list[str], *, where: str) -> RunFolder | None:
+    """Remove the word that names a run from `words` and return the run; None if there is no such word.
+
+    Raises RunError if a folder is not a run, or no run of a name has finished. `where` is the verb.
+    """
+    named = next((word for word in words if names_a_run(word)), None)
+    if named is None:
+        return None
+    words.remove(named)
+    return run_at(named, words, where=where)
+
+
+def run_at(named: str, words: list[str], *, where: str) -> RunFolder:
+    """Return the run at a path or of `run:NAME`; `run.root=FOLDER` in `words` sets the folder of runs."""
+    if not is_run_name(named):
+        return open_run(Path(named))
+    root = next((word.partition("=")[2] for word in words if word.lstrip("+").startswith("run.root=")), "runs")
+    return find_run(named, root, where=where)
+
+
+@dataclass(frozen=True)
+class NamedExperiment:
+    """An experiment, given by overrides or by a run, and the keys typed beside it."""
+
+    label: str
+    prepared: Prepared
+    keys: tuple[str, ...]
+    run: RunFolder | None = None
+
+
+def named_experiment(words: list[str]) -> NamedExperiment:
+    """Return the experiment that words mean. A word without `=` is a run or a key of the configuration.
+
+    Raises ConfigError for a word that is neither, ConfigError if no experiment is named, and what `prepare` raises.
+    """
+    overrides, others = _overrides(words)
+    runs = [word for word in others if is_run_name(word) or (Path(word) / "config.yaml").is_file()]
+    keys = [word.strip(".") for word in others if word not in runs]
+    if len(runs) > 1:
+        raise ConfigError("one run at a time", where="command line", got=" ".join(runs), hint="--against RUN")
+    if runs:
+        word = runs[0]
+        run = find_run(word, "runs", where="command line") if is_run_name(word) else open_run(Path(word))
+        prepared = prepare_from(run, overrides)
+        _refuse_unknown(keys, prepared)
+        return NamedExperiment(" ".join([run.shown, *overrides]), prepared, tuple(keys), run)
+    if not overrides:
+        raise _of_which(keys)
+    prepared = prepare(overrides, keep_run_names=True)
+    _refuse_unknown(keys, prepared)
+    return NamedExperiment(" ".join(overrides), prepared, tuple(keys))
+
+
+def _overrides(words: Iterable[str]) -> tuple[list[str], list[str]]:
+    overrides: list[str] = []
+    others: list[str] = []
+    for word in words:
+        is_override = word.startswith("~") or ("=" in word and not Path(word).is_dir())
+        (overrides if is_override else others).append(word)
+    return overrides, others
+
+
+def _of_which(keys: list[str]) -> ConfigError:
+    experiments = groups().get("exp", {})
+    if keys and keys[0] in experiments:
+        return ConfigError(
+            f"{keys[0]!r} is an experiment, and is chosen by its group",
+            where="command line",
+            hint=" ".join([f"+exp={keys[0]}", *keys[1:]]),
+        )
+    close = nearest(keys[0], experiments) if keys and keys[0] not in valid_keys([]) else None
+    return ConfigError(
+        "of which experiment?",
+        where="command line",
+        got=" ".join(keys) or "no words",
+        expected="+exp=NAME, a run folder or run:NAME",
+        hint=" ".join([f"+exp={close}"] if close else ["+exp=quickstart", *keys]) + ", or rlhf list exp",
+    )
+
+
+def _refuse_unknown(keys: list[str], prepared: Prepared) -> None:
+    """Raise ConfigError for a word that is not a key of this configuration."""
+    known = [key for key, _ in leaves(prepared.as_written.model_dump(mode="json"))]
+    for key in keys:
+        if key in known:
+            continue
+        if key in groups().get("exp", {}):
+            raise ConfigError(f"{key!r} is an experiment", where="command line", hint=f"--against {key}")
+        ends = {name.rpartition(".")[2]: name for name in known}
+        close = ends.get(key) or nearest(key, [*known, *ends])
+        raise ConfigError(
+            f"there is no key {key!r} in this configuration",
+            where="command line",
+            expected="a section or key, such as " + ", ".join(name for name in known if "." not in name),
+            hint=ends.get(close or "", close),
+        )

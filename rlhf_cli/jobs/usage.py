@@ -1,0 +1,287 @@
+"""Read the words behind a verb by its docstring, and fold help to the terminal.
+
+A docstring line that begins with a dash describes a flag; at least two blanks precede its text:
+
+    --limit N            a value: N is a whole number, FILE or FOLDER a path, anything else a text
+    --png FILE.png       a path that must have this ending
+    --latex [FILE.tex]   an optional value; the next word is taken for it only if it has this ending
+    --allow KEY ...      may be typed several times
+    -m, --multirun       a switch, with another name
+
+So `rlhf VERB --help`, the parser and tab completion always agree. The docstring is read from the source, so that help
+and completion do not import the verb.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import shutil
+import sys
+import textwrap
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.tables.former_names import FLAGS_OF_OTHERS, MEANT_FLAGS
+from rlhf_cli.text.suggest import nearest
+
+JSON = "--json"
+_NAME = r"--?[A-Za-z][A-Za-z0-9-]*"
+_LINE = re.compile(
+    rf"^ {{0,2}}(?P<names>{_NAME}(?:, {_NAME})*)(?: (?P<metavar>[^-\s]\S*))?(?P<more> \.\.\.)?(?: {{2,}}\S.*)?$"
+)
+_PATHS = ("FILE", "FOLDER")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of a verb: its names and its metavar, '' for a switch."""
+
+    names: tuple[str, ...]
+    metavar: str = ""
+    is_repeatable: bool = False
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return not self.metavar
+
+    @property
+    def may_be_bare(self) -> bool:
+        """Whether its value may be left out."""
+        return self.metavar.startswith("[")
+
+    @property
+    def is_path(self) -> bool:
+        """Whether its value is a file or a folder."""
+        return self.metavar.strip("[]").startswith(_PATHS)
+
+    @property
+    def ending(self) -> str:
+        """The required ending of a path, '' if any is allowed."""
+        return Path(self.metavar.strip("[]")).suffix if self.is_path else ""
+
+    def __str__(self) -> str:
+        return f"{self.names[0]} {self.metavar}".rstrip()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """A verb's arguments, as its docstring describes them."""
+
+    verb: str
+    text: str
+
+    @cached_property
+    def flags(self) -> dict[str, Flag]:
+        """Every flag under each of its names."""
+        found: dict[str, Flag] = {}
+        for line in self.text.splitlines():
+            if (match := _LINE.match(line)) is not None:
+                flag = Flag(tuple(match["names"].split(", ")), match["metavar"] or "", bool(match["more"]))
+                found |= dict.fromkeys(flag.names, flag)
+        return found
+
+
+@dataclass
+class Options:
+    """The parsed words after a verb: `words` are those that are not flags, in order; the methods look up flags."""
+
+    usage: Usage
+    words: list[str] = field(default_factory=list)
+    _given: dict[str, list[str]] = field(default_factory=dict)
+
+    def on(self, name: str) -> bool:
+        """Return whether the flag was typed."""
+        return self._flag(name).names[0] in self._given
+
+    def texts(self, name: str) -> list[str]:
+        """Return the values of a flag, in the order they were typed."""
+        return list(self._given.get(self._flag(name).names[0], ()))
+
+    def text(self, name: str) -> str | None:
+        """Return the value of a flag, None if it was not typed, '' if it was typed without a value."""
+        return next(reversed(self.texts(name)), None)
+
+    def path(self, name: str) -> Path | None:
+        """Return the value of a flag as a path, None if it was not typed."""
+        value = self.text(name)
+        return Path(value).expanduser() if value is not None else None
+
+    def number(self, name: str, *, least: int = 1) -> int | None:
+        """Return a flag's value as a whole number, None if not typed. Raises ConfigError if below `least`."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"-?\d+", value) or int(value) < least:
+            raise self._wrong(f"{name} is a whole number", got=f"{name} {value}", expected=f"{least} or more")
+        return int(value)
+
+    @property
+    def as_json(self) -> bool:
+        """Whether stdout must be one JSON value."""
+        return self.on(JSON)
+
+    def refuse_words(self, expected: str) -> None:
+        """Raise ConfigError if the user typed words that are not flags."""
+        if self.words:
+            raise self._wrong(f"rlhf {self.usage.verb} takes no such word", got=self.words[0], expected=expected)
+
+    def _flag(self, name: str) -> Flag:
+        return self.usage.flags[name]
+
+    def _wrong(self, what: str, *, got: str, expected: str | None = None, hint: str | None = None) -> ConfigError:
+        hint = hint or f"rlhf {self.usage.verb} --help"
+        return ConfigError(what, where="command line", got=got, expected=expected, hint=hint)
+
+
+def usage_of(verb: str) -> Usage:
+    """Return a verb's usage, read from its source without importing it."""
+    source = (Path(__file__).parents[1] / "cli" / "verbs" / f"{verb}.py").read_text(encoding="utf-8")
+    return Usage(verb, ast.get_docstring(ast.parse(source), clean=False) or "")
+
+
+def read_options(text: str | None, argv: Iterable[str], *, verb: str) -> Options:
+    """Parse the words typed after `verb`, whose docstring is `text`.
+
+    Raises ConfigError, or Problems with all of them, for an unknown flag, a missing value, a value for a switch, and a
+    file with the wrong ending.
+    """
+    options = Options(Usage(verb, text or ""))
+    problems: list[UserError] = []
+    left = deque(argv)
+    while left:
+        word = left.popleft()
+        if word.startswith("-") and len(word) > 1:
+            try:
+                _take(options, word, left)
+            except UserError as error:
+                problems.append(error)
+        else:
+            options.words.append(word)
+    if problems:
+        raise problems[0] if len(problems) == 1 else Problems(problems)
+    return options
+
+
+def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str | None:
+    """Return our way to write another tool's flag (`--cfg job`, `--output_dir X`), or None if unknown."""
+    known = FLAGS_OF_OTHERS.get(name)
+    takes_experiment = "+exp=" in options.usage.text
+    if known is None and takes_experiment and re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name):
+        known = f"trainer.args.{name[2:]}={{value}}"
+    if known is None or not (takes_experiment or known.startswith("rlhf show")):
+        return None
+    words = [*options.words, *(word for word in left if not word.startswith("-"))]
+    takes_value = "{value}" in known or name == "--cfg"
+    if takes_value and not value and left and "=" not in left[0] and not left[0].startswith("-"):
+        value = left[0]
+        words.remove(value)
+    return known.format(words=shlex.join(words), value=value or "VALUE").rstrip()
+
+
+def _meant(options: Options, name: str, value: str, left: deque[str]) -> str | None:
+    """Return this verb's flag, with its value, for a name that other tools use, or None."""
+    meant = MEANT_FLAGS.get(options.usage.verb, {}).get(name)
+    if meant is None:
+        return None
+    flag = options.usage.flags[meant]
+    if not value and left and (left[0].isdigit() if flag.metavar == "N" else not left[0].startswith("-")):
+        value = left[0]
+    return f"{meant} {value or flag.metavar}"
+
+
+def _take(options: Options, word: str, left: deque[str]) -> None:
+    """Store one flag and its value, which may be the next word in `left`. Raises ConfigError."""
+    name, equals, value = word.partition("=")
+    flags = options.usage.flags
+    if not equals and name not in flags and name[:2] in flags and not name.startswith("--"):
+        name, equals, value = name[:2], "=", name[2:]  # -j4
+    flag = flags.get(name)
+    if flag is None:
+        hint = _meant(options, name, value, left) or _of_others(options, name, value, left) or nearest(name, flags)
+        if hint is None and equals and "[overrides]" in options.usage.text:
+            hint = word.lstrip("-")
+        raise options._wrong(f"rlhf {options.usage.verb} has no option {name}", got=word, hint=hint)
+    given = options._given.setdefault(flag.names[0], [])
+    if flag.is_switch:
+        if equals:
+            raise options._wrong(f"{name} is a switch", got=word, expected=f"{name} alone")
+        given.append("")
+        return
+    if not equals:
+        # A value may begin with one dash (`--on -kl`), but not with two.
+        is_value = bool(left) and not left[0].startswith("--")
+        if flag.may_be_bare:
+            is_value = is_value and bool(flag.ending) and left[0].endswith(flag.ending)
+        if is_value:
+            value = left.popleft()
+        elif not flag.may_be_bare:
+            raise options._wrong(f"{name} wants a value", got=word, expected=str(flag))
+    if value and flag.ending and not value.lower().endswith(flag.ending):
+        what = f"{name} is a {flag.ending} file"
+        raise options._wrong(what, got=f"{name} {value}", hint=f"{name} {value}{flag.ending}")
+    given.append(value)
+
+
+_COLUMNS = re.compile(r"^(\s*\S+(?: \S+)*\s{2,})(?=\S)")
+_LEAST_RIGHT = 30
+"""Minimum width of the right column, in characters; below it, the text moves under the left column, indented."""
+
+
+def shown_width() -> int | None:
+    """Return the terminal's width, or None if stdout is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def folded(text: str, width: int | None) -> str:
+    """Return `text` wrapped to `width` where words allow, or unchanged if `width` is None."""
+    if width is None or all(len(line) <= width for line in text.splitlines()):
+        return text
+    return "\n".join(line for block in _blocks(text) for line in _folded(block, width))
+
+
+def _blocks(text: str) -> list[list[str]]:
+    """Split the text into blocks: a paragraph, or a two-column line with its continuation lines."""
+    blocks: list[list[str]] = []
+    column = 0
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if line.strip() and blocks and column and indent >= column:
+            blocks[-1].append(line)
+        elif (match := _COLUMNS.match(line)) is not None:
+            blocks.append([line])
+            column = len(match[1])
+        elif line.strip() and blocks and blocks[-1][-1].strip() and not indent and not column and not _is_apart(blocks):
+            blocks[-1].append(line)
+        else:
+            blocks.append([line])
+            column = 0
+    return blocks
+
+
+def _is_apart(blocks: list[list[str]]) -> bool:
+    """Return whether the last block is indented (a command, for example) and takes no further lines."""
+    return blocks[-1][-1].startswith(" ")
+
+
+def _folded(block: list[str], width: int) -> list[str]:
+    if all(len(line) <= width for line in block):
+        return block
+    match = _COLUMNS.match(block[0])
+    if match is None:
+        indent = " " * (len(block[0]) - len(block[0].lstrip()))
+        words = " ".join(line.strip() for line in block)
+        return textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    left, text = match[1], " ".join([block[0][match.end() :], *(line.strip() for line in block[1:])])
+    if width - len(left) >= _LEAST_RIGHT:
+        indent = " " * len(left)
+        return textwrap.wrap(text, width, initial_indent=left, subsequent_indent=indent, break_on_hyphens=False)
+    indent = " " * (len(left) - len(left.lstrip()) + 4)
+    below = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return [left.rstrip(), *below]

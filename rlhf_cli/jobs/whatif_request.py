@@ -1,0 +1,138 @@
+"""Validate a what-if question about a run: which keys would differ, and whether its log can answer. No torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rlhf_cli.analysis.whatif.question import Change, Question, why_not_cheap
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError, Problems, Prose, RunError, UserError
+from rlhf_cli.jobs.prepare import prepare_from
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.text.json_values import JsonValue
+from rlhf_cli.text.suggest import nearest
+
+_SETTLING = re.compile(
+    r"^(rewards\.\w+(\.(weight|offset|clip|normalize|gate|on_error)(\..*)?)?|aggregate|truncation(\..*)?"
+    r"|trainer\.args\.(scale_rewards|normalize_advantages|reward_clip_range)(\..*)?)$"
+)
+"""Keys that decide how existing scores are processed."""
+_SCORING = re.compile(r"^rewards\.(\w+)\.(fn|args)(\..*)?$")
+"""Keys that decide how texts are scored, which needs new scores of the stored texts."""
+_MADE = re.compile(r"^\+*(?:reward@)?rewards\.(\w+)(?:=|\.(?:fn|model)=)")
+"""Matches an override that creates a reward of that name."""
+_OF_NO_MATTER = re.compile(r"^(run|track|guards|launch)\.|^rewards\.\w+\.(eager|timeout_s|isolate|batch_size|device)$")
+
+
+_SCORE = "rlhf score +exp=NAME --completions RUN"
+
+
+def ask(run: RunFolder, words: list[str], *, recompute: bool) -> Question:
+    """Return the question that `words` ask about `run`. `recompute` allows scoring the stored texts again.
+
+    Raises RunError if the run has no rollouts, and ConfigError or Problems if the words change nothing, or anything but
+    how completions are scored.
+    """
+    old = prepare_from(run, []).experiment
+    row = old.trainer.row
+    if not row.generates:
+        raise RunError(
+            "this run has no rollouts to settle again",
+            where=run.shown,
+            got=f"{row.name}, which learns from rows that are given",
+            expected="a run of GRPO, RLOO or PPO",
+            hint="rlhf list trainer",
+        )
+    _refuse_unknown(words, old)
+    new = prepare_from(run, words).experiment
+    changes = tuple(_changes(old, new))
+    told = [change for change in changes if not _OF_NO_MATTER.match(change.key)]
+    if not told:
+        raise ConfigError(
+            "nothing would have been different",
+            where="command line",
+            got=" ".join(words) or "no word",
+            expected="another weight, gate, clip, offset, normalize, aggregate or truncation than the run had",
+            hint=_example(old),
+        )
+    problems = [problem for change in told if (problem := _problem(change, old, new, recompute=recompute)) is not None]
+    if problems:
+        raise problems[0] if len(problems) == 1 else Problems(problems)
+    rescored = {found[1] for change in told if (found := _SCORING.match(change.key))}
+    return Question(tuple(words), old, new, tuple(told), frozenset(rescored | (set(new.rewards) - set(old.rewards))))
+
+
+def _problem(change: Change, old: Experiment, new: Experiment, *, recompute: bool) -> UserError | None:
+    """Return why the log cannot answer for this change, or None if it can."""
+    name = change.key.split(".")[1] if change.key.startswith("rewards.") else ""
+    is_new = bool(name) and name not in old.rewards
+    if _SETTLING.match(change.key) and not is_new:
+        return None
+    if not (is_new or _SCORING.match(change.key)):
+        return ConfigError(
+            "this decides what is sampled or learned, not what a stored completion is worth",
+            where=change.key,
+            got=f"{change.old} -> {change.new}",
+            expected="rewards.NAME.weight, gate, offset, clip, normalize, on_error; aggregate, primary, truncation;"
+            " trainer.args.scale_rewards, normalize_advantages, reward_clip_range",
+            hint=Prose("rlhf train asks it of a training"),
+        )
+    if not recompute:
+        close = nearest(name, old.rewards) if is_new else None
+        return ConfigError(
+            f"the run has scored no reward {name!r}" if is_new else f"the run has not scored {name!r} like this",
+            where=change.key,
+            got="rewards " + ", ".join(old.rewards) if is_new else f"{change.old} -> {change.new}",
+            expected="one that it has scored" if is_new else None,
+            hint=f"rewards.{close}..." if close else "--recompute",
+        )
+    if (why := why_not_cheap(new, name)) is not None:
+        return ConfigError(f"the reward {name!r} is not computed here", where=f"rewards.{name}", got=why, hint=_SCORE)
+    return None
+
+
+def _refuse_unknown(words: list[str], old: Experiment) -> None:
+    """Raise ConfigError for a setting of an unknown reward, which otherwise would be reported as lacking a function."""
+    made = {found[1] for word in words if (found := _MADE.match(word))}
+    for word in words:
+        named = re.match(r"^\+*rewards\.(\w+)\.", word)
+        if named and named[1] not in {*made, *old.rewards}:
+            close = nearest(named[1], old.rewards)
+            raise ConfigError(
+                f"the run has no reward {named[1]!r}",
+                where="command line",
+                got=word,
+                expected="one of " + ", ".join(old.rewards),
+                hint=word.replace(named[1], close, 1) if close else "reward@rewards.NAME=... --recompute",
+            )
+
+
+def _example(experiment: Experiment) -> str:
+    name = next(iter(experiment.rewards), "NAME")
+    weight = experiment.rewards[name].weight if experiment.rewards else 1.0
+    return f"rewards.{name}.weight={2 * weight if isinstance(weight, float) and weight else 1:g}"
+
+
+def _changes(old: Experiment, new: Experiment) -> Iterator[Change]:
+    before, after = (_flat("", one.model_dump(mode="json", by_alias=True)) for one in (old, new))
+    gone = {f"rewards.{name}" for name in set(old.rewards) - set(new.rewards)}
+    come = {f"rewards.{name}" for name in set(new.rewards) - set(old.rewards)}
+    for key in sorted(gone):
+        yield Change(key, "there", None)
+    for key in sorted(come):
+        yield Change(key, None, "there")
+    whole = tuple(f"{key}." for key in gone | come)
+    for key in dict.fromkeys([*before, *after]):
+        if not key.startswith(whole or ("\0",)) and before.get(key) != after.get(key):
+            yield Change(key, before.get(key), after.get(key))
+
+
+def _flat(prefix: str, value: JsonValue) -> dict[str, JsonValue]:
+    """Return dotted key -> value; a gate or a list of gates counts as one value."""
+    if not isinstance(value, dict) or not value or "by" in value:
+        return {prefix: value}
+    found: dict[str, JsonValue] = {}
+    for key, item in value.items():
+        found |= _flat(f"{prefix}.{key}" if prefix else key, item)
+    return found

@@ -1,0 +1,315 @@
+"""Run a job on the nodes that Slurm has given.
+
+The first node's command is a child of the batch process, as in a single-node job: a signal to srun would reach tasks
+that have no handler yet.
+
+This is the job's batch process. Slurm warns only this process, with SIGUSR1 (`--signal=B:USR1@`), that the time limit
+is near. The signal would kill other processes of the run, such as interpreters that are just starting and helpers of
+libraries. This process forwards it to `rlhf resume` once that has a handler. Slurm sends SIGTERM, which cancels a job,
+to all processes, so it is not forwarded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED
+from rlhf_cli.launch.machines.first_machine import MEETS_AT
+from rlhf_cli.launch.ranks import free_ports
+from rlhf_cli.plan.devices import ON_SLURM_NODE
+from rlhf_cli.plan.network import MeetingPlace, own_host
+from rlhf_cli.runs.run_folder import RunFolder, open_run
+from rlhf_cli.runs.run_status import FAILED, KILLED, PREEMPTED, RUNNING, own_job_id, read_status, update_status
+from rlhf_cli.text.json_values import section
+
+_LEAVE_S = 30.0
+"""Seconds for the other nodes to leave, and for the first node to notice that they are gone."""
+
+
+class OtherNodes:
+    """The other nodes of a job; `reason` is why the run cannot continue without them, or None."""
+
+    def __init__(self, srun: subprocess.Popen[bytes] | None) -> None:
+        self.reason: str | None = None
+        self._srun = srun
+        self._ended_at: float | None = None
+
+    def have_failed(self) -> bool:
+        """Return True, once, if they ended without the first node noticing: they never joined it."""
+        code = self._srun.poll() if self._srun is not None else None
+        if code in (None, EXIT_OK, EXIT_PREEMPTED) or self.reason is not None:
+            return False
+        self._ended_at = self._ended_at or time.monotonic()
+        if time.monotonic() < self._ended_at + _LEAVE_S:
+            return False
+        self.reason = f"the other nodes did not join: srun ended with code {code}, and the job's log says why"
+        return True
+
+    def end(self) -> None:
+        """Wait until they have left, and kill those that do not."""
+        if self._srun is None:
+            return
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                self._srun.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._srun.wait(_LEAVE_S)
+                return
+
+
+@contextlib.contextmanager
+def other_nodes(place: MeetingPlace | None, num_nodes: int) -> Iterator[OtherNodes]:
+    """Run `rlhf join` on all other nodes of this job inside the block; does nothing if `place` is None."""
+    srun = subprocess.Popen(join_command(place, num_nodes)) if place is not None else None
+    others = OtherNodes(srun)
+    try:
+        yield others
+    finally:
+        others.end()
+
+
+def join_command(place: MeetingPlace, num_nodes: int) -> list[str]:
+    """Return the command that starts `rlhf join` on all other nodes of the job."""
+    others = str(num_nodes - 1)
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK")
+    return [
+        *("srun", "--relative=1", f"--nodes={others}", f"--ntasks={others}", "--ntasks-per-node=1"),
+        # A failed node has told the first one, which tells the others.
+        "--kill-on-bad-exit=0",
+        *([f"--cpus-per-task={cpus}"] if cpus else []),  # srun does not inherit this since 22.05
+        *(sys.executable, "-m", "rlhf_cli", "join", str(place)),
+    ]
+
+
+def place_in_job() -> MeetingPlace:
+    """Return where the nodes of this job can meet on this one, the first, at an address that Slurm uses."""
+    (port,) = free_ports(1)
+    name = os.environ.get("SLURMD_NODENAME")
+    candidates = [MeetingPlace(host, port) for host in (name, _address(name), own_host()) if host]
+    usable = [place for place in candidates if _is_usable(place)]
+    return next((place for place in usable if not place.is_own_alone()), (usable or candidates)[0])
+
+
+def _is_usable(place: MeetingPlace) -> bool:
+    with contextlib.suppress(OSError):
+        place.listen().close()
+        return True
+    return False
+
+
+def _address(node: str | None) -> str | None:
+    """Return Slurm's address of a node, or None if unknown."""
+    try:
+        said = subprocess.run(
+            ["scontrol", "--oneliner", "show", "node", node or ""],
+            capture_output=True,
+            text=True,
+            timeout=_SLURM_TIMEOUT_S,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"\bNodeAddr=(\S+)", said)
+    return found.group(1) if found else None
+
+
+_POLL_S = 0.2
+_TOLD_TIMEOUT_S = 30.0
+_SLURM_TIMEOUT_S = 60.0
+_MOST_WITHOUT_PROGRESS = 2
+SLURM_FOLDER = "slurm"
+"""Subfolder of a run or a sweep with Slurm's files."""
+_ATTEMPTS = "attempts.jsonl"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of a run by Slurm, as in attempts.jsonl. Times are in seconds since the epoch."""
+
+    job_id: str | None
+    host: str
+    started_at: float
+    ended_at: float
+    step_at_start: int
+    step_at_end: int
+    exit_code: int
+    was_warned: bool
+    was_cancelled: bool
+
+
+class RunInJob:
+    """Trains a run folder in the job that calls it. Pickled for the job, it contains only a path."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+        self._was_warned = False
+        self._was_cancelled = False
+
+    def __call__(self) -> None:
+        """Train the run; if it was preempted, requeue the job. Exits with the run's exit code."""
+        signal.signal(signal.SIGUSR1, self._on_warning)
+        signal.signal(signal.SIGTERM, self._on_cancel)
+        signal.signal(signal.SIGCONT, signal.SIG_DFL)  # it accompanies every other signal; submitit would log it
+        folder, job_id = open_run(Path(self.folder)), own_job_id()
+        _wait_until_told(folder, job_id)
+        before = read_status(folder)
+        if before.state in (RUNNING, KILLED):
+            # After a node failure or a preemption by another job, Slurm ends the job silently and starts it again.
+            update_status(folder, state=PREEMPTED, reason="Slurm ended the job and started it again")
+        started_at = time.time()
+        code = self._train(folder)
+        after = read_status(folder)
+        if code < 0 and after.state in (RUNNING, KILLED):
+            update_status(folder, state=FAILED, reason=_killed_by(-code))
+        attempt = Attempt(
+            job_id=job_id,
+            host=os.uname().nodename,
+            started_at=started_at,
+            ended_at=time.time(),
+            step_at_start=before.step,
+            step_at_end=after.step,
+            exit_code=code,
+            was_warned=self._was_warned,
+            was_cancelled=self._was_cancelled,
+        )
+        attempts = _add_attempt(folder, attempt)
+        if code == EXIT_PREEMPTED and not self._was_cancelled:
+            _go_on_later(folder, attempts)
+        if code != EXIT_OK:
+            sys.exit(128 - code if code < 0 else code)
+
+    def _train(self, folder: RunFolder) -> int:
+        """Return the exit code of the run, negative if a signal ended it."""
+        num_nodes = _num_nodes(folder)
+        place = place_in_job() if num_nodes > 1 else None
+        meets_at = {MEETS_AT: str(place)} if place is not None else {}
+        with (
+            subprocess.Popen(
+                node_command(folder),
+                env={**os.environ, **_end_time(), **meets_at, ON_SLURM_NODE: "1"},
+                # The signal must not kill the run before it has a handler.
+                preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
+            ) as child,
+            other_nodes(place, num_nodes) as others,
+        ):
+            is_told = False
+            while child.poll() is None:
+                if self._was_warned and not is_told and _listens(child.pid, signal.SIGUSR1):
+                    child.send_signal(signal.SIGUSR1)
+                    is_told = True
+                if others.have_failed():
+                    child.send_signal(signal.SIGTERM)
+                time.sleep(_POLL_S)
+        if others.reason is not None and child.returncode == EXIT_PREEMPTED:
+            update_status(folder, state=FAILED, reason=others.reason)
+            return EXIT_CRASH
+        return child.returncode
+
+    def _on_warning(self, number: int, frame: FrameType | None) -> None:
+        self._was_warned = True
+
+    def _on_cancel(self, number: int, frame: FrameType | None) -> None:
+        self._was_cancelled = True
+
+
+def node_command(folder: RunFolder) -> list[str]:
+    """Return the command that a job runs on its node, or on the first of several."""
+    return [sys.executable, "-m", "rlhf_cli", "resume", str(folder.path)]
+
+
+def _num_nodes(folder: RunFolder) -> int:
+    asked = section(folder.read_config(), "launch").get("nodes", 1)
+    return asked if isinstance(asked, int) else 1
+
+
+def _wait_until_told(folder: RunFolder, job_id: str | None) -> None:
+    """Wait until the submitting process has written the job id to status.json, to avoid concurrent writes.
+
+    After a timeout, write the id here.
+    """
+    until = time.monotonic() + _TOLD_TIMEOUT_S
+    while read_status(folder).job_id != job_id:
+        if time.monotonic() > until:
+            update_status(folder, job_id=job_id)
+            return
+        time.sleep(_POLL_S)
+
+
+def _listens(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process has a handler for a signal."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (number - 1) & 1)
+
+
+def _end_time() -> dict[str, str]:
+    """Return SLURM_JOB_END_TIME, in seconds since the epoch; {} if it is set or the job has no time limit.
+
+    Slurm sets it itself since version 23.02.
+    """
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if "SLURM_JOB_END_TIME" in os.environ or job_id is None:
+        return {}
+    try:
+        said = _slurm("squeue", "--noheader", "--jobs", job_id, "--format=%e").stdout.strip()
+        return {"SLURM_JOB_END_TIME": str(int(datetime.fromisoformat(said).timestamp()))}
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return {}
+
+
+def _go_on_later(folder: RunFolder, attempts: list[Attempt]) -> None:
+    """Requeue the job, unless recent attempts made no progress: it would restart forever."""
+    here = os.path.join(folder.path, "")
+    latest = attempts[-_MOST_WITHOUT_PROGRESS:]
+    if len(latest) == _MOST_WITHOUT_PROGRESS and all(one.step_at_end <= one.step_at_start for one in latest):
+        reason = (
+            f"{len(latest)} jobs in a row ended at step {latest[-1].step_at_end}, where they had begun: "
+            "launch.slurm.time is too short for a step; not put back in line"
+        )
+        update_status(folder, reason=reason)
+        print(f"{reason}; rlhf resume {here} once it is longer", flush=True)
+        return
+    try:
+        done = _slurm("scontrol", "requeue", os.environ.get("SLURM_JOB_ID", ""))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    else:
+        # Slurm ends this job at once, and perhaps the scontrol command with it.
+        problem = done.stderr.strip() if done.returncode > 0 else ""
+    if problem:
+        update_status(folder, reason=f"saved, and Slurm did not put the job back in line: {problem}")
+        print(f"not put back in line: {problem}; rlhf resume {here}", flush=True)
+        return
+    print("saved; Slurm has the job back in line, and it goes on by itself", flush=True)
+
+
+def _slurm(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=_SLURM_TIMEOUT_S, check=False)
+
+
+def _add_attempt(folder: RunFolder, attempt: Attempt) -> list[Attempt]:
+    file = folder.path / SLURM_FOLDER / _ATTEMPTS
+    file.parent.mkdir(exist_ok=True)
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(asdict(attempt)) + "\n")
+    return [Attempt(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _killed_by(number: int) -> str:
+    likely = ", most likely out of memory" if number == signal.SIGKILL else ""
+    return f"killed by signal {number}{likely}"

@@ -1,0 +1,250 @@
+"""Decode the rows that are not finished, with the draws of transformers.
+
+For one sample per row, `torch.multinomial` draws an exponential number for every probability, row by row, and takes the
+largest quotient (the exponential race: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir"). A
+removed row would draw no numbers, which would shift those of later rows. So this file skips its numbers: every row gets
+the same ones as in the whole batch, and the generator ends in the same state.
+
+transformers decodes every row until the longest ends. Here a prompt is read once for all its rows, and an ended row
+leaves batch and cache. transformers still defines the scores of tokens and the end of rows: `generate` prepares both
+before it calls this loop. Every row draws the same random numbers as in transformers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+import torch
+from torch import FloatTensor, LongTensor, Tensor
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+
+from rlhf_cli.for_a_while import with_values
+from rlhf_cli.models.decoding.eligibility import (
+    CausalModel,
+    drops_out,
+    of_rows,
+    why_not_call,
+    why_not_model,
+    why_not_settings,
+)
+from rlhf_cli.models.decoding.live_batch import LiveBatch
+
+
+def draw(probabilities: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """Return (N,) tokens drawn from (N, V) float32 `probabilities`; `rows` (N,) are ascending indices below `num_rows`.
+
+    Raise torch's own RuntimeError if a probability is not finite.
+    """
+    if not probabilities.sum().isfinite():
+        torch.multinomial(probabilities, num_samples=1)  # raises torch's own error
+    races = _exponential(probabilities, rows, num_rows)
+    torch.div(probabilities, races, out=races)  # in place: a vocabulary per row needs much memory
+    return races.argmax(dim=-1)
+
+
+def _exponential(like: Tensor, rows: Tensor, num_rows: int) -> Tensor:
+    """Return (N, V) exponential numbers: the rows `rows` of (num_rows, V) drawn at once."""
+    num_tokens = like.shape[1]
+    if like.device.type != "cpu":  # an accelerator draws all of them faster than it skips some
+        return like.new_empty(num_rows, num_tokens).exponential_()[rows]
+    numbers = torch.empty_like(like)
+    drawn, passed = 0, 0  # rows of `numbers` that are filled, rows of the batch that are passed
+    for start, length in _runs(rows.tolist()):
+        _pass_over((start - passed) * num_tokens)
+        numbers[drawn : drawn + length].exponential_()
+        drawn, passed = drawn + length, start + length
+    _pass_over((num_rows - passed) * num_tokens)
+    return numbers
+
+
+def _pass_over(count: int) -> None:
+    """Advance the generator by `count` exponential numbers: an int64 also uses 64 bits, but needs no logarithm."""
+    if count:
+        torch.empty(count, dtype=torch.int64).random_()
+
+
+def _runs(rows: list[int]) -> list[tuple[int, int]]:
+    """Return (first, number) of every run of consecutive rows."""
+    starts = [row for place, row in enumerate(rows) if place == 0 or rows[place - 1] != row - 1]
+    ends = [row for place, row in enumerate(rows) if place == len(rows) - 1 or rows[place + 1] != row + 1]
+    return [(start, end - start + 1) for start, end in zip(starts, ends, strict=True)]
+
+
+_MOST_ENDED = 1 / 8
+"""Allowed share of ended rows in a batch.
+
+0 copies the cache whenever a row ends, which in large batches is at every token; from 0 to 1/4 the time is the same
+(docs/performance.md).
+"""
+
+
+class Unsuited(Exception):
+    """Raised before the first pass if rows may not leave the batch; its text is the reason."""
+
+
+@dataclass
+class Slots:
+    """What a model has read: `prompt` slots with padding, `decoded` slots of one token each; `tokens` were kept."""
+
+    prompt: int = 0
+    decoded: int = 0
+    tokens: int = 0
+
+
+@dataclass
+class LiveRows:
+    """Called by `generate` instead of its own loop; raise Unsuited if that is not possible.
+
+    With `logps_temperature`, keep the sampled tokens' log-probabilities as (rows, new tokens) float32, 0 after an end,
+    for `take_logps`. They are of the model's own distribution at that temperature, without penalties and cut-offs, as
+    TRL computes a policy's. `slots` are counted over all calls.
+    """
+
+    logps_temperature: float | None = None
+    slots: Slots = field(default_factory=Slots)
+    _logps: Tensor | None = None
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        model: CausalModel,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **inputs: object,
+    ) -> Tensor:
+        """Return (rows, prompt and new tokens), padded after an end, like transformers' own loop."""
+        why = (
+            why_not_model(model)
+            or why_not_settings(generation_config)
+            or why_not_call(model, len(input_ids), logits_processor, stopping_criteria, inputs)
+        )
+        if why is not None:
+            raise Unsuited(why)
+        num_rows, width = input_ids.shape
+        longest = stopping_criteria.max_length
+        assert longest is not None  # generate sets it
+        pad = generation_config._pad_token_tensor
+        padding = 0 if pad is None else int(pad)
+        found = input_ids.new_full((num_rows, longest - width), padding)
+        logps = input_ids.new_zeros(found.shape, dtype=torch.float32)
+        batch, processors = LiveBatch(model, input_ids, inputs, longest=longest), logits_processor
+        step, num_live = 0, num_rows
+        with model._optimize_model_for_decode():
+            logits, num_read = batch.read_prompts(once_each=not drops_out(model))
+            self.slots.prompt += num_read * width
+            while True:
+                tokens, its_logps = self._choose(logits, batch, processors, generation_config, num_rows)
+                live = batch.rows if num_live == len(batch.rows) else batch.rows[batch.is_live]
+                found[live, step] = tokens if num_live == len(batch.rows) else tokens[batch.is_live]
+                if its_logps is not None:
+                    logps[live, step] = its_logps if num_live == len(batch.rows) else its_logps[batch.is_live]
+                batch.append(tokens.where(batch.is_live, padding))
+                self.slots.tokens, step = self.slots.tokens + num_live, step + 1
+                batch.is_live &= ~stopping_criteria(cast(LongTensor, batch.ids), None)
+                num_live = int(batch.is_live.sum())
+                if not num_live:
+                    break
+                if len(batch.rows) - num_live > _MOST_ENDED * len(batch.rows):
+                    processors = of_rows(processors, batch.drop_ended())
+                self.slots.decoded += len(batch.rows)
+                logits = batch.read_tokens()
+        self._logps = None if self.logps_temperature is None else logps[:, :step]
+        return torch.cat([input_ids, found[:, :step]], dim=1)
+
+    def take_logps(self) -> Tensor | None:
+        """Return and forget the log-probabilities of the last call; None if there are none."""
+        taken, self._logps = self._logps, None
+        return taken
+
+    def _choose(
+        self,
+        logits: Tensor,
+        batch: LiveBatch,
+        processors: LogitsProcessorList,
+        config: GenerationConfig,
+        num_rows: int,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return (N,) tokens, and their log-probabilities if they are kept."""
+        raw = None
+        if self.logps_temperature is not None:
+            # before a processor modifies the logits in place
+            raw = (logits / self.logps_temperature).log_softmax(dim=-1)
+        scores = processors(cast(LongTensor, batch.ids), cast(FloatTensor, logits))
+        is_drawn = config.do_sample
+        tokens = draw(scores.softmax(-1), batch.rows, num_rows) if is_drawn else scores.argmax(dim=-1)
+        return tokens, None if raw is None else raw.gather(1, tokens.unsqueeze(1)).squeeze(1)
+
+
+_OWN = ("assistant_model", "custom_generate", "streamer", "synced_gpus")
+"""Arguments of `generate` that belong to another loop, or that our loop would never see."""
+_ASKED_FOR = "it was asked for"
+_HAS_ITS_OWN = "the model was given a `generate` of its own"
+_LEAVES = "finished rows leave the batch, and a prompt is read once for all its rows"
+
+
+@dataclass(frozen=True)
+class GenerationMode:
+    """How a model generates: `live`, or `plain` (transformers' own loop); `why` is the reason in words."""
+
+    name: Literal["live", "plain"]
+    why: str
+
+
+def expected_mode(model: CausalModel, config: GenerationConfig, *, is_plain: bool) -> GenerationMode:
+    """Return how a model will generate, as far as that is known in advance."""
+    own = _HAS_ITS_OWN if _has_its_own(model) else None
+    why = _ASKED_FOR if is_plain else own or why_not_model(model) or why_not_settings(config)
+    return GenerationMode("live", _LEAVES) if why is None else GenerationMode("plain", why)
+
+
+@dataclass
+class Generating:
+    """Generate with a model; `mode` is that of the last call, None before the first.
+
+    is_plain: always use transformers' own loop.
+    """
+
+    is_plain: bool = False
+    live: LiveRows = field(default_factory=LiveRows)
+    mode: GenerationMode | None = None
+
+    def generate(self, stock: Callable[..., Tensor], *args: object, **named: object) -> Tensor:
+        """Return what `stock`, a model's `generate`, returns for these arguments, without finished rows if possible."""
+        self.live.take_logps()
+        own = sorted(name for name in _OWN if named.get(name))
+        if self.is_plain:
+            self.mode = GenerationMode("plain", _ASKED_FOR)
+        elif own:
+            self.mode = GenerationMode("plain", f"generate is given {', '.join(own)}")
+        else:
+            try:
+                found = stock(*args, **named, custom_generate=self.live)
+            except Unsuited as why:  # raised before the first forward pass or random draw
+                self.mode = GenerationMode("plain", str(why))
+            else:
+                self.mode = GenerationMode("live", _LEAVES)
+                return found
+        return stock(*args, **named)
+
+    @contextlib.contextmanager
+    def of(self, model: CausalModel) -> Iterator[None]:
+        """Redirect all calls of `model.generate` to `self.generate` in this context.
+
+        A `generate` set on the instance is not redirected: it may differ from the class's method.
+        """
+        if _has_its_own(model):
+            self.mode = GenerationMode("plain", _HAS_ITS_OWN)
+            yield
+            return
+        with with_values(model, generate=functools.partial(self.generate, model.generate)):
+            yield
+
+
+def _has_its_own(model: CausalModel) -> bool:
+    return "generate" in vars(model)

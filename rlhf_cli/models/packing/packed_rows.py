@@ -1,0 +1,205 @@
+"""Lay padded batches or texts out in one flat row.
+
+A batch of prompts (padded on the left) and completions (padded on the right) becomes consecutive segments: every
+distinct prompt without its last token, then every row's own part. The own part begins with the prompt's last token,
+because its prediction belongs to the row. It attends to its prompt's segment and, causally, to itself.
+
+In dictionary order the answers to one prompt are adjacent, so they share it as their prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """B rows in N positions.
+
+    `input_ids`, `position_ids` (1, N): a token and its position in its own row. `lengths`: tokens of each segment,
+    prompts first, then the rows in order. `shared`: the prompt segment of every row, None if its prompt is a single
+    token. `starts` (B,): the position of every row's first token, its prompt's last. `num_completion`: tokens of each
+    row's completion.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    lengths: list[int]
+    shared: list[int | None]
+    starts: list[int]
+    num_completion: list[int]
+
+    @property
+    def num_prompts(self) -> int:
+        """Return the number of prompt segments."""
+        return len(self.lengths) - len(self.shared)
+
+    def states_before(self) -> Tensor:
+        """Return (sum of completion tokens,): the position whose state predicts each completion token."""
+        return self._from_starts(0)
+
+    def states_around(self) -> Tensor:
+        """Return (sum of completion tokens + B,): as `states_before`, and after each row's last token.
+
+        Only for rows that were packed `with_last`.
+        """
+        return self._from_starts(1)
+
+    def last_states(self) -> Tensor:
+        """Return (B,): the position of each row's last token, if it was packed."""
+        ends = [start + count for start, count in zip(self.starts, self.num_completion, strict=True)]
+        return torch.tensor(ends, device=self.input_ids.device)
+
+    def _from_starts(self, more: int) -> Tensor:
+        places = [
+            torch.arange(start, start + count + more)
+            for start, count in zip(self.starts, self.num_completion, strict=True)
+        ]
+        return torch.cat(places).to(self.input_ids.device)
+
+
+def packed_rows(ids: Tensor, mask: Tensor, num_completion: int, *, with_last: bool = False) -> PackedRows | None:
+    """Pack rows of (B, P + C) token ids, whose last C columns are completions; `mask` is 1 for tokens.
+
+    `with_last`: keep the last token of each completion, whose state predicts no token. Return None if the rows cannot
+    be packed: a prompt without a token, or padding between tokens.
+    """
+    prompt_mask, completion_mask = mask[:, :-num_completion].bool(), mask[:, -num_completion:].bool()
+    is_left_padded = not (prompt_mask[:, :-1] & ~prompt_mask[:, 1:]).any()
+    is_right_padded = not (completion_mask[:, 1:] & ~completion_mask[:, :-1]).any()
+    if not (prompt_mask.shape[1] and prompt_mask[:, -1].all() and is_left_padded and is_right_padded):
+        return None
+    prompt_lengths, counts = prompt_mask.sum(dim=1).tolist(), completion_mask.sum(dim=1).tolist()
+    width = prompt_mask.shape[1]
+    found: dict[tuple[int, ...], int | None] = {}
+    pieces: list[Tensor] = []
+    positions: list[Tensor] = []
+    lengths: list[int] = []
+    shared: list[int | None] = []
+    rows = ids.tolist()
+    for row, length in enumerate(prompt_lengths):
+        prompt = tuple(rows[row][width - length : width - 1])
+        if prompt not in found:
+            found[prompt] = len(lengths) if prompt else None
+            if prompt:
+                pieces.append(ids[row, width - length : width - 1])
+                positions.append(torch.arange(length - 1))
+                lengths.append(length - 1)
+        shared.append(found[prompt])
+    start, starts = sum(lengths), []
+    for row, (length, count) in enumerate(zip(prompt_lengths, counts, strict=True)):
+        own = count + 1 if with_last else max(count, 1)
+        pieces.append(ids[row, width - 1 : width - 1 + own])
+        positions.append(torch.arange(length - 1, length - 1 + own))
+        lengths.append(own)
+        starts.append(start)
+        start += own
+    return PackedRows(
+        input_ids=torch.cat(pieces).unsqueeze(0),
+        position_ids=torch.cat(positions).to(ids.device).unsqueeze(0),
+        lengths=lengths,
+        shared=shared,
+        starts=starts,
+        num_completion=counts,
+    )
+
+
+def rows_by_prompt(ids: Tensor, mask: Tensor) -> Tensor:
+    """Return (B,), an order of rows in which equal prompts are adjacent, in order of their first occurrence.
+
+    ids, mask: (B, P), padded on the left.
+    """
+    first: dict[tuple[int, ...], int] = {}
+    places = [first.setdefault(tuple(prompt), len(first)) for prompt in ids.where(mask.bool(), -1).tolist()]
+    return torch.tensor(places, device=ids.device).argsort(stable=True)
+
+
+Text = Sequence[int]
+"""The tokens of a text, at least one."""
+
+MIN_SHARED = 8
+"""A shorter prefix (a template's first words) is not worth a segment of its own."""
+
+
+def passes_of(texts: Sequence[Text], max_tokens: int) -> Iterator[list[int]]:
+    """Yield the indices of texts that go through a model together, in dictionary order.
+
+    Their tokens are at most `max_tokens`, counting shared prefixes once per text; a longer text goes alone.
+    """
+    batch: list[int] = []
+    num_tokens = 0
+    for place in sorted(range(len(texts)), key=lambda place: list(texts[place])):
+        if batch and num_tokens + len(texts[place]) > max_tokens:
+            yield batch
+            batch, num_tokens = [], 0
+        batch.append(place)
+        num_tokens += len(texts[place])
+    if batch:
+        yield batch
+
+
+def packed_texts(texts: Sequence[Text], device: torch.device) -> PackedRows:
+    """Pack B texts in which adjacent ones may share a prefix; each keeps its last token in its own part."""
+    prompts: list[Text] = []
+    shared: list[int | None] = []
+    begins: list[int] = []  # where each row's own part begins in its text
+    for start, end, length in _groups([_common(*both) for both in pairwise(texts)]):
+        if length:
+            prompts.append(texts[start][:length])
+        shared += [len(prompts) - 1 if length else None] * (end - start)
+        begins += [length] * (end - start)
+    own = [text[begin:] for text, begin in zip(texts, begins, strict=True)]
+    segments = [*prompts, *own]
+    ids = [token for segment in segments for token in segment]
+    positions = [place for prompt in prompts for place in range(len(prompt))]
+    positions += [place for text, begin in zip(texts, begins, strict=True) for place in range(begin, len(text))]
+    lengths = [len(segment) for segment in segments]
+    starts, start = [], sum(lengths[: len(prompts)])
+    for part in own:
+        starts.append(start)
+        start += len(part)
+    return PackedRows(
+        input_ids=torch.tensor([ids], device=device),
+        position_ids=torch.tensor([positions], device=device),
+        lengths=lengths,
+        shared=shared,
+        starts=starts,
+        num_completion=[len(part) - 1 for part in own],
+    )
+
+
+def _common(one: Text, other: Text) -> int:
+    """Return the length of the common prefix, without the last token of either."""
+    most = min(len(one), len(other)) - 1
+    return next((place for place in range(most) if one[place] != other[place]), most)
+
+
+def _groups(common: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return (start, end, length) of adjacent texts that share their first `length` tokens, 0 for a single text.
+
+    common: the common prefix length of each text and the next one. The grouping saves the most tokens of all. It is
+    found by dynamic programming: `best[end]` covers the texts before `end`, by the group that ends there.
+    """
+    best = [(0, 0, 0)]  # tokens saved, where the last group starts, its length
+    for end in range(1, len(common) + 2):
+        found = (best[end - 1][0], end - 1, 0)
+        length = common[end - 2] if end > 1 else 0
+        for start in range(end - 2, -1, -1):
+            length = min(length, common[start])
+            if length < MIN_SHARED:
+                break
+            saved = best[start][0] + (end - 1 - start) * length
+            if saved > found[0]:
+                found = (saved, start, length)
+        best.append(found)
+    groups, end = [], len(common) + 1
+    while end:
+        _, start, length = best[end]
+        groups.append((start, end, length))
+        end = start
+    return groups[::-1]

@@ -1,0 +1,183 @@
+"""Let a model attend row by row in a flat batch, where its configuration allows packing.
+
+On a GPU in half precision, one kernel attends in all segments at once instead (`kernel_choice`, `varlen_kernel`).
+transformers passes keyword arguments of a forward pass on to the attention function of every layer. `packed_rows` is
+one; a call without it uses the original function unchanged. It must be an argument instead of global state: gradient
+checkpointing recomputes a layer in the backward pass, when no context of the forward pass is open.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import cast
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from rlhf_cli.models.packing.packed_rows import PackedRows
+from rlhf_cli.models.packing.varlen_kernel import (
+    Heads,
+    JoinedKeys,
+    attend_at_once,
+    heads_of,
+    joined_keys,
+    why_a_row_each,
+)
+from rlhf_cli.tables.packable_models import ATTENTIONS, READ, is_rotary, why_values_not_packed
+
+ARGUMENT = "packed_rows"
+_MORE_THAN_CAUSAL = ("position_bias", "softcap", "cache")
+"""Arguments of transformers' `sdpa` that the kernel for all rows does not support."""
+
+Attention = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+def register() -> None:
+    """Replace transformers' attention functions by ours, once per process."""
+    for name in ATTENTIONS:
+        attention = ALL_ATTENTION_FUNCTIONS[name]
+        if not hasattr(attention, ARGUMENT):
+            AttentionInterface.register(name, _by_row(attention))
+
+
+def model_inputs(rows: PackedRows) -> dict[str, object]:
+    """Return the model's inputs, including a four-dimensional mask, which transformers passes on unchanged."""
+    segments = Segments(rows)
+    return {
+        "input_ids": rows.input_ids,
+        "position_ids": rows.position_ids,
+        "attention_mask": segments.given,
+        ARGUMENT: segments,
+    }
+
+
+class Segments:
+    """The segments of a batch and what attention needs to know about them, computed once for all layers.
+
+    `given` is the mask passed to the model; it has no content, and only needs to arrive unchanged. The first layer
+    decides between the two kinds of attention for all, because the backward pass may recompute layers.
+    """
+
+    def __init__(self, rows: PackedRows) -> None:
+        self.rows = rows
+        self.given = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=rows.input_ids.device)
+        self._masks: dict[int, Tensor] = {}
+        self._at_once: dict[Heads, bool] = {}
+        self._joined: dict[torch.device, JoinedKeys] = {}
+
+    def refuse_other_mask(self, mask: Tensor | None) -> None:
+        """Raise ValueError if a layer has a mask of the model's own, which would be ignored."""
+        given = self.given
+        if mask is not None and (mask.shape, mask.dtype) == (given.shape, given.dtype):
+            is_copied = mask.device != given.device  # a model on several devices passes on a copy
+            if is_copied or mask.data_ptr() == given.data_ptr():
+                return
+        got = "none" if mask is None else f"{str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
+        raise ValueError(f"the model attends with a mask of its own ({got}), which packed rows have no place for")
+
+    def go_at_once(self, heads: Heads) -> bool:
+        """Return whether one kernel attends in all segments."""
+        if heads not in self._at_once:
+            self._at_once[heads] = why_a_row_each(heads) is None
+        return self._at_once[heads]
+
+    def joined(self, device: torch.device) -> JoinedKeys:
+        """Return the layout of all segments for one kernel."""
+        if device not in self._joined:
+            self._joined[device] = joined_keys(self.rows.lengths, self.rows.shared, device)
+        return self._joined[device]
+
+    def mask(self, row: int, num_queries: int, num_keys: int, device: torch.device) -> Tensor | None:
+        """Return (1, 1, queries, keys) bool: the last query sees every key, the one before it one less."""
+        if num_queries == 1:
+            return None
+        if row not in self._masks:
+            whole = torch.ones((num_queries, num_keys), dtype=torch.bool, device=device)
+            self._masks[row] = whole.tril(diagonal=num_keys - num_queries)[None, None]
+        return self._masks[row]
+
+
+def _by_row(attention: Attention) -> Attention:
+    @functools.wraps(attention)
+    def attend(
+        module: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        *others: object,
+        **named: object,
+    ) -> tuple[Tensor, Tensor | None]:
+        segments = named.pop(ARGUMENT, None)
+        if segments is None:
+            return attention(module, query, key, value, attention_mask, *others, **named)
+        assert isinstance(segments, Segments)
+        segments.refuse_other_mask(attention_mask)
+        if not others and _is_causal_alone(module, key, value, named) and segments.go_at_once(heads_of(query, key)):
+            scaling = cast(float | None, named.get("scaling"))
+            return attend_at_once(segments.joined(query.device), query, key, value, scaling=scaling), None
+        outputs = [
+            attention(module, *parts, mask, *others, **named)[0] for parts, mask in _cut(segments, query, key, value)
+        ]
+        return torch.cat(outputs, dim=1), None
+
+    setattr(attend, ARGUMENT, True)
+    return attend
+
+
+def _is_causal_alone(module: torch.nn.Module, key: Tensor, value: Tensor, named: Mapping[str, object]) -> bool:
+    """Return whether only a causal mask and a scale are requested, with keys and values of one size."""
+    said = named.get("is_causal")
+    is_causal = getattr(module, "is_causal", True) if said is None else said
+    has_more = named.get("dropout") or any(named.get(name) is not None for name in _MORE_THAN_CAUSAL)
+    return bool(is_causal) and key.shape == value.shape and not has_more
+
+
+def _cut(
+    segments: Segments, query: Tensor, key: Tensor, value: Tensor
+) -> Iterator[tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]]:
+    """Yield query, key, value (1, heads, tokens, size) and the mask of every segment."""
+    rows = segments.rows
+    # Use one split: the gradient of a slice is as large as its source, that of a split only as large as itself.
+    queries, keys, values = (whole.split(rows.lengths, dim=2) for whole in (query, key, value))
+    for segment in range(rows.num_prompts):
+        yield (queries[segment], keys[segment], values[segment]), None
+    for row, prompt in enumerate(rows.shared):
+        own = rows.num_prompts + row
+        if prompt is None:
+            yield (queries[own], keys[own], values[own]), None
+            continue
+        whole = tuple(torch.cat([parts[prompt], parts[own]], dim=2) for parts in (keys, values))
+        mask = segments.mask(row, queries[own].shape[2], whole[0].shape[2], query.device)
+        yield (queries[own], whole[0], whole[1]), mask
+
+
+def has_relative_positions(config: PretrainedConfig) -> bool:
+    """Return whether a row may be moved left with the same result: rotary embeddings, as in nearly all models."""
+    return is_rotary(_values(config.get_text_config()))
+
+
+def why_not_packed(model: PreTrainedModel | PeftModel) -> str | None:
+    """Return why a model's rows cannot be packed, in words; None if they can.
+
+    A trial detects what a configuration cannot express: a model that does not pass arguments on to its attention.
+    """
+    if isinstance(model, PeftModel):
+        if model.active_peft_config.is_prompt_learning:
+            return "virtual tokens stand before every prompt"
+        model = model.get_base_model()  # type: ignore[assignment]
+    config = model.config
+    text = config.get_text_config()
+    if text is not config:
+        return "it reads more than text"
+    if not getattr(model, "_supports_attention_backend", False):
+        return "its attention is not one of transformers' attention functions"
+    return why_values_not_packed(_values(text), str(config._attn_implementation))
+
+
+def _values(text: PretrainedConfig) -> dict[str, object]:
+    return {name: getattr(text, name) for name in READ if hasattr(text, name)}

@@ -1,0 +1,230 @@
+"""Attend in all segments of a flat batch with one call a layer, tried before it is used.
+
+Queries stay in place. A row that continues a prompt needs the prompt's keys before its own, so a prompt's keys occur
+once for the prompt itself and once per row.
+
+`torch.nn.attention.varlen.varlen_attn` takes the start of each segment. Its causal mask is aligned to the bottom right:
+of Q queries and K keys, the last query sees every key, and the i-th (from 0) those before i + 1 + K - Q. A row with a
+prompt's keys before its own needs exactly that. torch's documentation does not mention the alignment, but its source
+does: `aten/src/ATen/native/transformers/cuda/flash_attn/mask.h` (`apply_mask_local`: `col_idx_limit_right` is the
+minimum of K and `row_idx + 1 + K - Q + window_size_right`, which is 0 for the window (-1, 0)). So does the docstring of
+flash-attention's `flash_attn_varlen_func`: "aligned to the bottom right corner". `kernel_trial` checks it.
+
+The reference is attention of each segment by itself in float32. This detects a kernel that aligns its causal mask
+differently, omits the scale or is missing from this torch build, and shows where: a model's own numbers, in half
+precision, would show less.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlhf_cli.errors import in_a_line
+
+
+@dataclass(frozen=True)
+class JoinedKeys:
+    """The boundaries of queries and keys of S segments, the same for every layer.
+
+    `places` (K,) int64: the position of each of the K keys in the flat row. `cu_queries`, `cu_keys` (S + 1,) int32:
+    where a segment's queries begin in the flat row, and where its keys begin among the K. `max_queries`, `max_keys`:
+    the maximum per segment.
+    """
+
+    places: Tensor
+    cu_queries: Tensor
+    cu_keys: Tensor
+    max_queries: int
+    max_keys: int
+
+
+def joined_keys(lengths: Sequence[int], shared: Sequence[int | None], device: torch.device) -> JoinedKeys:
+    """Return the layout for segments with these lengths: `PackedRows.lengths` and `PackedRows.shared`."""
+    ends = [0, *accumulate(lengths)]
+    num_prompts = len(lengths) - len(shared)
+    pieces, counts = [], []
+    for segment, prompt in enumerate([*[None] * num_prompts, *shared]):
+        parts = [segment] if prompt is None else [prompt, segment]
+        pieces += [torch.arange(ends[part], ends[part + 1]) for part in parts]
+        counts.append(sum(lengths[part] for part in parts))
+    return JoinedKeys(
+        places=torch.cat(pieces).to(device),
+        cu_queries=torch.tensor(ends, dtype=torch.int32, device=device),
+        cu_keys=torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device),
+        max_queries=max(lengths),
+        max_keys=max(counts),
+    )
+
+
+CAUSAL = (-1, 0)
+"""The window of a causal mask: any number of keys before a query's own position, none after it."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The settings of a model's attention. Under autocast, `dtype` is autocast's, as in SDPA."""
+
+    device: torch.device
+    dtype: torch.dtype
+    num_heads: int
+    num_key_heads: int
+    size: int
+
+
+def heads_of(query: Tensor, key: Tensor) -> Heads:
+    """Return the attention settings for query and key (1, heads, tokens, size)."""
+    device, dtype = query.device, query.dtype
+    if torch.is_autocast_enabled(device.type):
+        dtype = torch.get_autocast_dtype(device.type)
+    return Heads(device, dtype, query.shape[1], key.shape[1], query.shape[3])
+
+
+def attend_at_once(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None) -> Tensor:
+    """Return (1, tokens, heads, size) of query, key and value (1, heads, tokens, size), with grouped key heads.
+
+    scaling: factor of the products, 1 / sqrt(size) by default. Raise torch's error if it lacks such a kernel.
+    """
+    from torch.nn.attention.varlen import varlen_attn  # takes 1.5 s, and needs a GPU
+
+    dtype = heads_of(query, key).dtype
+    queries, keys, values = (whole[0].transpose(0, 1).to(dtype) for whole in (query, key, value))
+    found = varlen_attn(
+        queries,
+        _picked(keys, joined.places),
+        _picked(values, joined.places),
+        joined.cu_queries,
+        joined.cu_keys,
+        joined.max_queries,
+        joined.max_keys,
+        scale=scaling,
+        window_size=CAUSAL,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(found, Tensor)  # a pair if more outputs are requested
+    return found.unsqueeze(0)
+
+
+def _picked(whole: Tensor, places: Tensor) -> Tensor:
+    """Return (K, heads, size), the `places` of (tokens, heads, size).
+
+    This is an index_select whose gradient adds in a fixed order; index_select's own on CUDA does not
+    (`torch.use_deterministic_algorithms` lists it).
+    """
+    flat = whole.reshape(whole.shape[0], -1)
+    return torch.nn.functional.embedding(places, flat).view(-1, *whole.shape[1:])
+
+
+_LENGTHS, _SHARED = [150, 3, 1, 140, 2, 70], [0, 0, 1, None]
+"""Two prompts and four rows: more tokens than a tile of the kernel, a single one, and a row without a prompt."""
+_SCALING = 0.2
+_TOLERANCE = 0.05
+"""Relative to the norm: SDPA in bfloat16 on a CPU has 0.006, a mask aligned to the top left or another scale 0.6."""
+
+
+def why_wrong(heads: Heads) -> str | None:
+    """Return a description of what is wrong with the kernel's numbers, or its error; None if they are right.
+
+    This does not depend on the caller's modes (no gradient, autocast, a checkpointed layer's hooks).
+    """
+    no_hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+    is_off = torch.autocast(heads.device.type, enabled=False)
+    with torch.inference_mode(mode=False), torch.enable_grad(), is_off, no_hooks:
+        joined, given = joined_keys(_LENGTHS, _SHARED, heads.device), _drawn(heads)
+        try:
+            found = _with_gradients(attend_at_once(joined, *given, scaling=_SCALING), given)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, ValueError) as error:
+            return f"it raises {in_a_line(error)}"
+        exact = [one.detach().float().requires_grad_() for one in given]
+        expected = _with_gradients(_a_segment_each(joined, *exact), exact)
+    farthest = max(
+        float((one.float() - other).norm() / other.norm()) for one, other in zip(found, expected, strict=True)
+    )
+    return None if farthest <= _TOLERANCE else f"on random numbers it is {farthest:.2g} off"
+
+
+def _drawn(heads: Heads) -> list[Tensor]:
+    """Return query, key and value (1, heads, tokens, size) without affecting other random numbers."""
+    chance = torch.Generator().manual_seed(0)
+    shapes = [(1, number, sum(_LENGTHS), heads.size) for number in (heads.num_heads, *[heads.num_key_heads] * 2)]
+    return [torch.randn(shape, generator=chance).to(heads.device, heads.dtype).requires_grad_() for shape in shapes]
+
+
+def _with_gradients(output: Tensor, given: list[Tensor]) -> list[Tensor]:
+    """Return the output (1, tokens, heads, size), and the gradients of a weighted sum of it."""
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.device, output.dtype)
+    return [output.detach(), *torch.autograd.grad((output * weights).sum(), given)]
+
+
+def _a_segment_each(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    starts_of_queries, starts_of_keys = joined.cu_queries.tolist(), joined.cu_keys.tolist()
+    outputs = []
+    for segment in range(len(starts_of_queries) - 1):
+        queries = query[:, :, slice(*starts_of_queries[segment : segment + 2])]
+        places = joined.places[slice(*starts_of_keys[segment : segment + 2])]
+        shape = queries.shape[2], len(places)
+        mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril(shape[1] - shape[0])
+        group = query.shape[1] // key.shape[1]
+        keys, values = (one[:, :, places].repeat_interleave(group, dim=1) for one in (key, value))
+        scores = (queries @ keys.transpose(2, 3) * _SCALING).masked_fill(~mask, -torch.inf)
+        outputs.append(scores.softmax(dim=-1) @ values)
+    return torch.cat(outputs, dim=2).transpose(1, 2)
+
+
+_HALF = (torch.bfloat16, torch.float16)
+_CAPABILITY = (8, 0)
+_LARGEST_HEAD, _STEP_OF_HEADS = 256, 8
+"""The limits of `mha_varlen_fwd` in torch's flash_api.cpp."""
+
+_distrusted: list[str] = []
+"""Problems that trials with a model revealed. They apply to the process, like the kernel."""
+
+
+def heads_of_model(model: PreTrainedModel | PeftModel, device: torch.device, dtype: torch.dtype) -> Heads:
+    """Return the attention settings of a packable model from its configuration."""
+    config = model.config.get_text_config()
+    num_heads = config.num_attention_heads
+    return Heads(
+        device=device,
+        dtype=dtype,
+        num_heads=num_heads,
+        num_key_heads=getattr(config, "num_key_value_heads", None) or num_heads,
+        size=getattr(config, "head_dim", None) or config.hidden_size // num_heads,
+    )
+
+
+def why_a_row_each(heads: Heads) -> str | None:
+    """Return why attention cannot be computed in all segments at once, in words; None if it can.
+
+    The kernel is tried the first time that a device supports it.
+    """
+    return _distrusted[0] if _distrusted else _why_never(heads)
+
+
+def distrust(why: str) -> None:
+    """Make all attention of this process run once per row, from the next pass on."""
+    _distrusted.append(why)
+
+
+@functools.cache
+def _why_never(heads: Heads) -> str | None:
+    if heads.device.type != "cuda":
+        return f"the device is {heads.device.type}"
+    if heads.dtype not in _HALF:
+        return f"it is computed in {str(heads.dtype).removeprefix('torch.')}"
+    capability = torch.cuda.get_device_capability(heads.device)
+    if capability < _CAPABILITY:
+        return f"the GPU is of compute capability {'.'.join(map(str, capability))}, and the kernels want 8.0"
+    if heads.size > _LARGEST_HEAD or heads.size % _STEP_OF_HEADS:
+        return f"its heads are of size {heads.size}, and the kernels want multiples of 8 up to 256"
+    wrong = why_wrong(heads)
+    return None if wrong is None else f"torch's varlen_attn was tried, and {wrong}"

@@ -1,0 +1,135 @@
+"""Control this process: streams that close, death with its parent, early stop, immediate exit.
+
+By default SIGTERM kills Python, which a scheduler takes for a failure. Once training starts, launch/stopping.py handles
+signals.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn, TextIO
+
+from rlhf_cli.errors import Interrupted
+
+
+def leave(code: int) -> NoReturn:
+    """Run the registered exit functions, flush the output and end this process with `code`.
+
+    Unloading some 600 modules takes as long as composing an experiment. After FSDP 2, the interpreter's last garbage
+    collection can loop forever in a broken list (torch 2.13, on CPUs in three of four runs): the run would be finished,
+    but its command would not return.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+@contextmanager
+def stopped_early() -> Iterator[None]:
+    """Open a context in which SIGTERM and SIGUSR1 raise Interrupted; does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _leave) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    raise Interrupted(signal.Signals(number).name)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent `parent` dies; exit at once if it is already dead.
+
+    The signal is SIGKILL: a dead parent has released the run's lock, so this process must not write any more. It is
+    sent when the thread that started this process ends. Only Linux supports this; elsewhere the function does nothing.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # the parent died before the call
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Lasting:
+    """A text stream that discards its output once a write fails."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, or discard the text if the reader has gone."""
+        try:
+            return self._stream.write(text)
+        except OSError:
+            into_nothing(self._stream)
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush, or discard the buffer if the reader has gone."""
+        try:
+            self._stream.flush()
+        except OSError:
+            into_nothing(self._stream)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+def into_nothing(stream: TextIO) -> None:
+    """Redirect a stream to /dev/null, including its buffer and the output of child processes."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null if a shell closed stdout or stderr (`>&-`), so that no later file gets its number."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  open until the process ends
+
+
+def nobody_reads(streams: Iterable[TextIO]) -> bool:
+    """Return whether the pipe behind one of these streams has lost its reader."""
+    ends = select.poll()
+    for stream in streams:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # no file descriptor, as in a test or a notebook
+            ends.register(stream.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in ends.poll(0))
+
+
+@contextlib.contextmanager
+def lasting_output() -> Iterator[None]:
+    """Open a context in which output to a closed stdout or stderr is discarded without an error."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = Lasting(sys.stdout), Lasting(sys.stderr)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # the stream was closed
+            sys.stdout.flush()
+        sys.stdout, sys.stderr = before

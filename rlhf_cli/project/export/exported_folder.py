@@ -1,0 +1,253 @@
+"""Write the folder that is given away.
+
+Does not import torch. The checks cover what transformers and vLLM need in a folder: config.json with an architecture
+and without code, safetensors, tokenizer files, generation_config.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from rlhf_cli.errors import ModelError, RunError
+from rlhf_cli.models.tokenizer_files import architectures_of
+from rlhf_cli.models.weight_shapes import stored_shapes
+from rlhf_cli.project.export.model_card import model_card, read_facts
+from rlhf_cli.project.export.source_model import Kind, SourceModel
+from rlhf_cli.runs.provenance import weights_hash
+from rlhf_cli.runs.run_folder import read_json
+from rlhf_cli.text.json_values import JsonTree
+from rlhf_cli.text.redaction import redacted, redacted_tree
+
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "text_endings.json")
+_TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+    "chat_template.*",
+    "additional_chat_templates/*",
+    "*processor_config.json",
+)
+_OF_TRAINING = ("_name_or_path", "_from_model_config", "is_local", "local_files_only", "name_or_path")
+"""Keys that record where and how training loaded the model, not the model itself."""
+_TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+_ENDING: dict[Kind, tuple[str, ...]] = {
+    "policy": ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"),
+    "reward model": ("ForSequenceClassification",),
+    "critic": ("ForTokenClassification",),
+}
+
+
+def copy_weights(source: Path, folder: Path) -> None:
+    """Copy whole weights and their configuration, without other files that training left there."""
+    _copy(source, folder, _WEIGHTS)
+
+
+def copy_tokenizer(source: Path, folder: Path) -> bool:
+    """Copy the tokenizer's files, including its chat template; return whether there was one."""
+    return _copy(source, folder, _TOKENIZER) > 0
+
+
+def clean_configs(folder: Path, kind: Kind) -> None:
+    """Remove training settings from the configurations, and add those that generation needs.
+
+    Training with gradient checkpointing leaves `use_cache: false`, with which generation would recompute every token
+    from the beginning.
+    """
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            content = {key: value for key, value in read_json(folder / name).items() if key not in _OF_TRAINING}
+            if name == "config.json" and "use_cache" in content:
+                content["use_cache"] = True
+            _write(folder / name, content)
+    generation = folder / "generation_config.json"
+    if kind != "policy":
+        generation.unlink(missing_ok=True)
+    elif not generation.is_file():
+        config = read_json(folder / "config.json")
+        _write(generation, {name: config[name] for name in _TOKEN_IDS if config.get(name) is not None})
+
+
+def problems_of(folder: Path, kind: Kind) -> list[str]:
+    """Return the problems that would prevent transformers or vLLM from loading the folder; empty if there are none."""
+    config = read_json(folder / "config.json")
+    architectures = architectures_of(config)
+    problems = []
+    if not any(name.endswith(_ENDING[kind]) for name in architectures):
+        problems.append(f"config.json names no architecture of a {kind}: {architectures}")
+    if not isinstance(config.get("model_type"), str):
+        problems.append("config.json has no model_type")
+    if "auto_map" in config:
+        problems.append("config.json names code of its own (auto_map)")
+    if kind != "policy" and len(config.get("id2label") or {}) != 1:  # type: ignore[arg-type]
+        problems.append("config.json does not say that there is one label")
+    problems += _weight_problems(folder)
+    if not (folder / "tokenizer_config.json").is_file():
+        problems.append("no tokenizer_config.json")
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        problems.append("no tokenizer.json")
+    if kind == "policy" and not (folder / "generation_config.json").is_file():
+        problems.append("no generation_config.json")
+    return problems
+
+
+def _weight_problems(folder: Path) -> list[str]:
+    shapes = stored_shapes(folder)
+    if shapes is None:
+        return ["no safetensors that can be read"]
+    names = {shape.name for shape in shapes}
+    left_over = sorted(name for name in names if ".lora_" in name or name.startswith("base_model."))
+    problems = [f"parts of an adapter are left: {left_over[0]}"] if left_over else []
+    index = read_json(folder / "model.safetensors.index.json")
+    listed = index.get("weight_map")
+    if isinstance(listed, dict):
+        lost = sorted(set(listed) - names)
+        problems += [f"{len(lost)} tensors are in no file, {lost[0]} among them"] if lost else []
+    return problems
+
+
+def _copy(source: Path, folder: Path, patterns: tuple[str, ...]) -> int:
+    files = {file for pattern in patterns for file in source.glob(pattern) if file.is_file()}
+    for file in sorted(files):
+        place = folder / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, place)
+    return len(files)
+
+
+def _write(file: Path, content: JsonTree) -> None:
+    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+_CONFIG = "training_config.yaml"
+
+
+@dataclass(frozen=True)
+class GivenAway:
+    """An exported folder: its contents and the hash of its weights. `bytes` is the size of all its files."""
+
+    folder: Path
+    kind: str
+    step: int
+    merged: bool
+    files: list[str]
+    bytes: int
+    weights_sha256: str | None
+    notes: list[str]
+
+
+def give_away(source: SourceModel, folder: Path, say: Callable[[str], None]) -> GivenAway:
+    """Write the model of a run into `folder`, which must be missing or empty, and return what was written.
+
+    The files are written to a temporary folder beside it, which is then renamed, so an interruption leaves nothing
+    behind. Raises RunError if `folder` is not empty, ModelError if the weights cannot be loaded or the result is
+    incomplete.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(
+            "there is something where the model is to be written",
+            where=str(folder),
+            got=", ".join(sorted(path.name for path in folder.iterdir())[:6]) if folder.is_dir() else "a file",
+            expected="a folder that is not there yet, or an empty one",
+            hint=f"--out {folder}-2",
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        staged = Path(temporary, folder.name)
+        staged.mkdir()
+        notes = _fill(source, staged, folder.name, say)
+        if folder.is_dir():
+            folder.rmdir()
+        staged.rename(folder)
+    return _described(source, folder, notes)
+
+
+def exported_before(source: SourceModel, folder: Path) -> GivenAway | None:
+    """Return an earlier export of the same weights in `folder`, even if edited since, or None."""
+    written = folder / _CONFIG
+    if not written.is_file() or written.read_text(encoding="utf-8") != _config_text(source):
+        return None
+    if source.has_safetensors and weights_hash(folder) != weights_hash(source.folder):
+        return None
+    return _described(source, folder, [])
+
+
+def _described(source: SourceModel, folder: Path, notes: list[str]) -> GivenAway:
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    size = sum((folder / name).stat().st_size for name in files)
+    merged = source.base is not None
+    return GivenAway(folder, source.kind, source.step, merged, files, size, weights_hash(folder), notes)
+
+
+def _fill(source: SourceModel, folder: Path, name: str, say: Callable[[str], None]) -> list[str]:
+    """Write all files of the model and return notes about it."""
+    if source.has_safetensors:
+        say("copying the weights")
+        copy_weights(source.folder, folder)
+    else:
+        say("loading the weights" if source.base is None else f"putting the adapter into {source.base}")
+        from rlhf_cli.project.export.merged_weights import write_whole_weights  # imports torch
+
+        write_whole_weights(source, folder)
+        endings = source.folder / "text_endings.json"
+        if endings.is_file():
+            shutil.copyfile(endings, folder / endings.name)
+    if not copy_tokenizer(source.tokenizer, folder):
+        _save_tokenizer(source, folder)
+    clean_configs(folder, source.kind)
+    if source.trust_remote_code:
+        for code in source.folder.glob("*.py"):
+            shutil.copyfile(code, folder / code.name)
+    problems = [one for one in problems_of(folder, source.kind) if not (source.trust_remote_code and "auto_map" in one)]
+    if problems:
+        raise ModelError(
+            "what was made of this run would not load by itself",
+            where=str(source.folder),
+            got="\n".join(problems),
+            expected="a whole model with its tokenizer, as save_pretrained writes it",
+        )
+    facts = read_facts(source)
+    (folder / _CONFIG).write_text(_config_text(source), encoding="utf-8")
+    card = model_card(folder, source.kind, facts, name=name)
+    (folder / "README.md").write_text(_without_places(source, redacted(card)), encoding="utf-8")
+    return facts.notes
+
+
+def _save_tokenizer(source: SourceModel, folder: Path) -> None:
+    """Write the base's tokenizer, for an adapter that was saved without one."""
+    from transformers import AutoTokenizer
+
+    place = source.base or str(source.tokenizer)
+    try:
+        AutoTokenizer.from_pretrained(place, trust_remote_code=source.trust_remote_code).save_pretrained(str(folder))
+    except (OSError, ValueError) as error:
+        raise ModelError("the model has no tokenizer", where=place, got=f"{error!s:.300}") from error
+
+
+def _config_text(source: SourceModel) -> str:
+    """Return the run's configuration, under a comment that names the exported weights."""
+    tree = redacted_tree(source.run.read_config())
+    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
+    return f"# the {source.kind} at step {source.step}\n" + _without_places(source, text)
+
+
+def _without_places(source: SourceModel, text: str) -> str:
+    """Return a text without this machine's folders: replace the run's start folder by `.` and the home by `~`."""
+    begun = str(read_json(source.run.provenance).get("cwd") or source.run.path.parent)
+    places = {begun: ".", os.path.realpath(begun): ".", str(Path.home()): "~"}
+    for place, short in sorted(places.items(), key=lambda item: -len(item[0])):
+        if len(place) > 1:
+            text = text.replace(place, short)
+    return text

@@ -1,0 +1,120 @@
+"""Merge an adapter into its base and write whole weights as safetensors; convert older weight formats.
+
+The sum W + s B A is computed in float32 and rounded once, to the dtype in which the base is stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import torch
+from peft import AutoPeftModelForCausalLM, PeftModel
+from peft.tuners.tuners_utils import BaseTuner
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+)
+from transformers.utils import logging as transformers_logging
+
+from rlhf_cli.errors import ModelError, Prose
+from rlhf_cli.models.critic_model import build_critic
+from rlhf_cli.models.reward_checkpoint import load_reward_model
+from rlhf_cli.project.export.source_model import SourceModel, read_base_config
+
+_CLASSES = {
+    "policy": AutoModelForCausalLM,
+    "reward model": AutoModelForSequenceClassification,
+    "critic": AutoModelForTokenClassification,
+}
+
+
+def write_whole_weights(source: SourceModel, folder: Path) -> None:
+    """Write config.json and safetensors of the whole model into `folder`.
+
+    Raises ModelError if the base is stored quantised, is missing, or cannot be loaded.
+    """
+    with _loading(source):
+        if source.base is None:
+            model: PreTrainedModel = _CLASSES[source.kind].from_pretrained(
+                str(source.folder), dtype="auto", trust_remote_code=source.trust_remote_code
+            )
+        else:
+            dtype = _stored_dtype(source.base, trust_remote_code=source.trust_remote_code)
+            model = merged(source)
+            nn.Module.to(model, dtype)
+        model.save_pretrained(str(folder))
+
+
+def merged(source: SourceModel) -> PreTrainedModel:
+    """Return an adapter merged into its base, in float32."""
+    path, trusted = str(source.folder), source.trust_remote_code
+    if source.kind == "critic":
+        critic = _plain_heads(build_critic(path, path, dtype="float32", dropout=0.0, trust_remote_code=trusted))
+        critic.eval()
+        return critic
+    if source.kind == "reward model":
+        loaded = load_reward_model(path, dtype="float32", trust_remote_code=trusted).model
+    else:
+        loaded = AutoPeftModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=trusted)
+    assert isinstance(loaded, PeftModel)
+    tuner = loaded.base_model
+    assert isinstance(tuner, BaseTuner)
+    model = cast(PreTrainedModel, tuner.merge_and_unload(safe_merge=True))
+    model.eval()
+    return model
+
+
+def _plain_heads(critic: PreTrainedModel) -> PreTrainedModel:
+    """Return the critic with its head as a plain linear layer, the form in which it is loaded."""
+    for name, module in critic.named_children():
+        if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
+            plain = nn.Linear(module.in_features, module.out_features)
+            plain.load_state_dict(module.state_dict())
+            setattr(critic, name, plain)
+    return critic
+
+
+def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:
+    """Return the dtype in which the base's weights are stored. Raises ModelError if they are quantised."""
+    config = read_base_config(base) or AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code).to_dict()
+    quantized = config.get("quantization_config")
+    if quantized:
+        method = quantized.get("quant_method", "an unknown form") if isinstance(quantized, dict) else quantized
+        raise ModelError(
+            "an adapter cannot be put into a base that is stored quantised: rounding would lose what was learnt",
+            where=base,
+            got=f"quantization_config: {method}",
+            expected="an adapter on weights in float32, bfloat16 or float16",
+            hint=Prose("give the adapter away as it is, RUN/model: transformers and vLLM load it on its base"),
+        )
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
+    dtype = getattr(torch, stored, torch.float32)
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
+@contextlib.contextmanager
+def _loading(source: SourceModel) -> Iterator[None]:
+    shows_bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # for peft and transformers to resolve
+            yield
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        raise ModelError(
+            f"this {source.kind} cannot be loaded",
+            where=str(source.folder),
+            got=f"{type(error).__name__}: {error!s:.400}",
+            expected="the weights as the run saved them" + (f", and their base {source.base}" if source.base else ""),
+        ) from error
+    finally:
+        if shows_bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,332 @@
+"""Write the model card of an exported model.
+
+The card does not reveal the user's folders: paths are reduced to their last part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from huggingface_hub import EvalResult, ModelCardData
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from rlhf_cli.data.data_files import is_hub
+from rlhf_cli.data.source import Source
+from rlhf_cli.errors import RunError
+from rlhf_cli.measure.evaluation_files import Evaluation, read_evaluation
+from rlhf_cli.measure.policy_results import PolicyEvaluation
+from rlhf_cli.models.tokenizer_files import architectures_of
+from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.project.export.source_model import Kind, SourceModel
+from rlhf_cli.runs.provenance import weights_hash
+from rlhf_cli.runs.run_folder import evaluations_of, in_training, read_json, run_of
+from rlhf_cli.runs.text_endings import trained_with_eos
+from rlhf_cli.text.json_values import JsonTree, JsonValue, section
+
+_EMBEDDED = "a byte-level transformer of rlhf's own"
+_DEEPEST = 8
+_HASH_DIGITS = 12
+_APART = ("log", "save_", "eval_", "num_completions_to_print")
+"""Prefixes of arguments that do not affect the weights."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of one of the card's tables."""
+
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number from an evaluation: its rows, its metric and its interval."""
+
+    rows: str
+    metric: str
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """The contents of a model card. `base_model` and `datasets` are hub ids; local ones are described in words."""
+
+    experiment: str
+    trainer: str
+    base_model: str | None
+    starting_model: str
+    datasets: list[str]
+    settings: dict[str, str]
+    rewards: list[Row]
+    data: list[Row]
+    scores: list[Score]
+    versions: dict[str, str]
+    provenance: dict[str, str]
+    command: str
+    notes: list[str] = field(default_factory=list)
+
+
+def read_facts(source: SourceModel) -> CardFacts:
+    """Collect the facts about a run and its model."""
+    config, known = source.run.read_config(), read_json(source.run.provenance)
+    trainer, model = section(config, "trainer"), section(config, "model")
+    hashes = {name: str(value) for name, value in section(known, "sha256").items() if value}
+    scores, notes = _scores(source)
+    started = section(known, "starting_model")
+    git = section(known, "git")
+    settings = {"trainer": str(trainer.get("name")), "steps": str(source.step), "seed": str(config.get("seed"))}
+    settings |= {
+        "processes": str(known.get("world_size", "?")),
+        "mixed precision": str(known.get("mixed_precision", "?")),
+    }
+    args = section(trainer, "args")
+    settings |= {name: _plain(args[name]) for name in args if args[name] is not None and not name.startswith(_APART)}
+    if lora := section(model, "lora"):
+        settings["lora"] = ", ".join(f"{name}={_plain(value)}" for name, value in lora.items())
+    if source.quantized:
+        settings["base in training"] = source.quantized
+        notes.append(
+            f"The adapter was trained on its base in {source.quantized} and is merged into the base's own weights, so"
+            " the sums differ a little from those that training saw."
+        )
+    commit = (
+        f"{git['commit']}{' with uncommitted changes' if git.get('dirty') else ''}" if git.get("commit") else "none"
+    )
+    provenance = {
+        "begun": str(known.get("created_at", "?")),
+        "commit of the code": commit,
+        "configuration (SHA-256)": hashes.get("config", "?"),
+        "starting weights": str(started.get("commit") or started.get("weights_sha256") or "?"),
+        "checkpoint": f"checkpoint-{source.step}" if source.is_checkpoint else "the end of the run",
+    }
+    return CardFacts(
+        experiment=str(section(known, "choices").get("exp") or trainer.get("name")),
+        trainer=str(trainer.get("trl")),
+        base_model=hub_base(source),
+        starting_model=_starting_model(model),
+        datasets=_datasets(section(config, "data")),
+        settings=settings,
+        rewards=[_reward(name, value, hashes) for name, value in section(config, "rewards").items()],
+        data=_data(section(config, "data"), known, hashes),
+        scores=scores,
+        versions={name: str(version) for name, version in section(known, "versions").items() if version},
+        provenance=provenance,
+        command=str(known.get("command", "rlhf train")),
+        notes=notes,
+    )
+
+
+def hub_base(source: SourceModel) -> str | None:
+    """Return the hub id that the weights derive from, following runs that started from other runs, or None."""
+    run = source.run
+    for _ in range(_DEEPEST):
+        named = section(run.read_config(), "model").get("path")
+        if not isinstance(named, str):
+            return None
+        if not Path(named).is_absolute():
+            return named
+        earlier = run_of(Path(named))
+        if earlier is None:
+            return None
+        run = earlier
+    return None
+
+
+def _starting_model(model: JsonTree) -> str:
+    path = model.get("path")
+    if isinstance(path, str):
+        return _named(path)
+    build = section(model, "build")
+    return f"{_EMBEDDED} (layers: {build.get('num_layers')}, width: {build.get('hidden_size')})"
+
+
+def _sources(data: JsonTree) -> dict[str, JsonTree]:
+    mixed = section(data, "mix")
+    sources = {name: section(mixed, name) for name in mixed} if mixed else {"data": data}
+    held_out = section(data, "eval")
+    return sources | ({"held out": held_out} if held_out.get("path") or held_out.get("world") else {})
+
+
+def _datasets(data: JsonTree) -> list[str]:
+    found = [
+        path
+        for source in _sources(data).values()
+        for path in _paths(source)
+        if not Path(path).is_absolute() and is_hub(Source(path=path))
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _data(data: JsonTree, known: JsonTree, hashes: Mapping[str, str]) -> list[Row]:
+    rows = []
+    for name, source in _sources(data).items():
+        what = ", ".join(_last_part(path) for path in _paths(source)) or f"embedded world {source.get('world')}"
+        details = [f"{key} {source[key]}" for key in ("subset", "split", "revision") if source.get(key)]
+        digest = hashes.get("data.eval" if name == "held out" else "data" if name == "data" else f"data.mix.{name}", "")
+        rows.append(Row((name, "; ".join([what, *details]), digest)))
+    if known.get("num_train_rows"):
+        rows.append(Row(("rows to train on", str(known["num_train_rows"]), "")))
+    fraction = section(data, "eval").get("fraction")
+    return [*rows, Row(("held out", f"{fraction} of the rows", ""))] if fraction else rows
+
+
+def _reward(name: str, value: JsonValue, hashes: Mapping[str, str]) -> Row:
+    reward = value if isinstance(value, dict) else {}
+    by = reward.get("fn") or reward.get("model") or "?"
+    given = ", ".join(f"{key}={_plain(one)}" for key, one in section(reward, "args").items())
+    gate = section(reward, "gate")
+    rules = [f"gate: {gate['by']} at least {gate.get('at_least')}"] if gate.get("by") else []
+    rules += [f"{key} {_plain(reward[key])}" for key in ("clip", "normalize", "offset") if _is_set(reward.get(key))]
+    digest = hashes.get(f"rewards.{name}", "")[:_HASH_DIGITS]
+    scored_by = _named(str(by)) + (f" ({given})" if given else "")
+    return Row((name, scored_by, _plain(reward.get("weight")), "; ".join(rules), digest))
+
+
+def _scores(source: SourceModel) -> tuple[list[Score], list[str]]:
+    """Return the evaluation results of exactly these weights, and notes on files that could not be read."""
+    files, notes = _evaluation_files(source), []
+    scores: list[Score] = []
+    for file in files:
+        try:
+            evaluation = read_evaluation(file)
+        except (ValueError, OSError, RunError):
+            notes.append(f"The evaluation {file.name} could not be read.")
+            continue
+        of = evaluation.heading.path
+        if of is None or Path(of).resolve() == source.folder.resolve():  # else another model generated the answers
+            scores += _scores_of(evaluation)
+    return scores, notes
+
+
+def _evaluation_files(source: SourceModel) -> list[Path]:
+    if source.kind == "critic":
+        return []
+    if source.is_checkpoint:
+        file = in_training(source.run) / f"step-{source.step}.json"
+        return [file] if file.is_file() else []
+    return sorted(evaluations_of(source.run.model).glob("*.json"))
+
+
+def _scores_of(evaluation: Evaluation) -> list[Score]:
+    measured, rows = evaluation.measured, evaluation.rows_in_words
+    if isinstance(measured, PolicyEvaluation):
+        found = [
+            Score(rows, f"{name}, {part}", estimates.raw)
+            for part, answers in measured.parts.items()
+            for name, estimates in answers.rewards.items()
+        ]
+        return found + [Score(rows, f"cut off, {part}", answers.truncated) for part, answers in measured.parts.items()]
+    return [Score(rows, "accuracy", measured.accuracy), Score(rows, "margin", measured.rewards.margin)]
+
+
+def _paths(source: JsonTree) -> list[str]:
+    path = source.get("path")
+    return [str(one) for one in path] if isinstance(path, list) else [str(path)] if path else []
+
+
+def _named(path: str) -> str:
+    """Return a model or function as the card names it: its run, its hub id, or the last part of its path."""
+    run = run_of(Path(path)) if Path(path).is_absolute() else None
+    return f"the model of the run {run.label}" if run is not None else _last_part(path)
+
+
+def _last_part(text: str) -> str:
+    """Return a function or file without its folder; an import path and a hub id stay unchanged."""
+    return text.rpartition("/")[2] if text.startswith(("/", "~", ".")) else text
+
+
+def _is_set(value: object) -> bool:
+    return value not in (None, 0, 0.0, "none")
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else _last_part(str(value))
+
+
+_TASKS: dict[Kind, str] = {
+    "policy": "text-generation",
+    "reward model": "text-classification",
+    "critic": "token-classification",
+}
+
+
+def model_card(folder: Path, kind: Kind, facts: CardFacts, *, name: str) -> str:
+    """Return the README.md of an exported folder whose other files exist. Makes no network requests."""
+    with_eos = kind == "reward model" and trained_with_eos(folder) is True
+    page = Environment(
+        loader=PackageLoader("rlhf_cli.project.export", "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # Markdown
+    )
+    page.filters |= {"cell": _cell, "number": _number, "interval": _interval, "versions": _versions}
+    return page.get_template("card.md.jinja").render(
+        card_data=_metadata(kind, facts, name).to_yaml(),
+        name=name,
+        what=_what(kind, facts),
+        kind=kind,
+        facts=facts,
+        place=name,
+        prompt=json.dumps("17+5=" if facts.base_model is None else "The capital of France is"),
+        architecture=next(iter(architectures_of(read_json(folder / "config.json"))), "the architecture"),
+        with_eos=with_eos,
+        weights_sha256=weights_hash(folder) or "?",
+    )
+
+
+def _metadata(kind: Kind, facts: CardFacts, name: str) -> ModelCardData:
+    results = [
+        EvalResult(
+            task_type=_TASKS[kind],
+            dataset_type=facts.datasets[0] if facts.datasets else "held-out",
+            dataset_name=score.rows,
+            metric_type=score.metric,
+            metric_value=round(score.estimate.mean, 4),
+            metric_name=score.metric,
+        )
+        for score in facts.scores
+        if score.estimate.mean is not None
+    ]
+    return ModelCardData(
+        base_model=facts.base_model,
+        datasets=facts.datasets or None,
+        eval_results=results or None,
+        library_name="transformers",
+        model_name=name,
+        pipeline_tag=_TASKS[kind],
+        tags=["rlhf", "trl", facts.trainer.removesuffix("Trainer").lower(), kind.replace(" ", "-")],
+    )
+
+
+def _what(kind: Kind, facts: CardFacts) -> str:
+    by = {
+        "policy": "A language model, trained",
+        "reward model": "A reward model: it gives a text one number, the higher the better. Trained",
+        "critic": "A critic: it gives every token of a text the value of what is still to come. Trained",
+    }[kind]
+    base = (
+        f"[{facts.base_model}](https://huggingface.co/{facts.base_model})" if facts.base_model else facts.starting_model
+    )
+    return f"{by} from {base}, by the experiment `{facts.experiment}` of rlhf."
+
+
+def _cell(text: object) -> str:
+    """Return a text escaped for a cell of a Markdown table."""
+    return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _interval(estimate: Estimate) -> str:
+    known = estimate.low is not None and estimate.high is not None
+    return f"{_number(estimate.low)} to {_number(estimate.high)}" if known else ""
+
+
+def _versions(versions: dict[str, str]) -> str:
+    return ", ".join(f"{package} {version}" for package, version in versions.items())

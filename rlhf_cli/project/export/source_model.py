@@ -1,0 +1,159 @@
+"""Find the weights of a run to export, and refuse incomplete ones. Does not import torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rlhf_cli.errors import ModelError, Prose, RunError
+from rlhf_cli.models.tokenizer_files import architectures_of
+from rlhf_cli.runs.checkpoint_folders import checkpoint_folder, checkpoints_in, problem_with
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_status import FINISHED, read_status
+from rlhf_cli.text.json_values import JsonTree, section
+
+Kind = Literal["policy", "reward model", "critic"]
+
+_ADAPTER = "adapter_config.json"
+_CRITIC = "critic"
+_KINDS: dict[str, Kind] = {"SEQ_CLS": "reward model", "TOKEN_CLS": "critic"}
+
+
+@dataclass(frozen=True)
+class SourceModel:
+    """The weights to export. `folder` holds them, `tokenizer` the tokenizer's files.
+
+    `base` is an adapter's base model, None for whole weights; `quantized` says in how many bits it was loaded for
+    training. `step` is the optimizer step of the weights.
+    """
+
+    run: RunFolder
+    folder: Path
+    tokenizer: Path
+    kind: Kind
+    step: int
+    is_checkpoint: bool = False
+    base: str | None = None
+    quantized: str | None = None
+    trust_remote_code: bool = False
+
+    @property
+    def has_safetensors(self) -> bool:
+        """Return whether the weights are whole and already stored as safetensors."""
+        return self.base is None and any(self.folder.glob("*.safetensors"))
+
+
+def find_source(run: RunFolder, *, step: int | None, critic: bool, trust: bool) -> SourceModel:
+    """Return the weights of a finished run, or of its checkpoint at `step`; the critic's if `critic`.
+
+    Raises RunError for an unfinished run, a missing or damaged checkpoint, or a run without a critic; ModelError if the
+    weights are in pieces, or the model needs its own code and `trust` is False.
+    """
+    model = section(run.read_config(), "model")
+    if model.get("trust_remote_code") is True and not trust:
+        raise ModelError(
+            "this model comes with code of its own, which has to be run to load it",
+            where=str(run.config),
+            got=f"model.trust_remote_code: true, {model.get('path')}",
+            expected="a model that transformers knows, or code that you have read and trust",
+            hint=f"rlhf export {run.shown} --trust",
+        )
+    status = read_status(run)
+    if step is None:
+        if status.state != FINISHED or not run.model.is_dir():
+            raise _unfinished(run, status.state, status.step)
+        folder, step, is_checkpoint = run.model, status.step, False
+    else:
+        folder, is_checkpoint = _checkpoint(run, step), True
+    tokenizer = folder
+    if critic:
+        folder = folder / _CRITIC if is_checkpoint else run.critic
+        if not folder.is_dir():
+            raise RunError(
+                "this run has no critic", where=str(run.path), got=f"no folder {folder.name}/", hint="trainer=ppo"
+            )
+    adapter = read_json(folder / _ADAPTER)
+    return SourceModel(
+        run=run,
+        folder=folder,
+        tokenizer=tokenizer,
+        kind=_kind(folder, adapter),
+        step=step,
+        is_checkpoint=is_checkpoint,
+        base=str(adapter["base_model_name_or_path"]) if adapter else None,
+        quantized=str(model["quantize"]) if adapter and model.get("quantize") else None,
+        trust_remote_code=model.get("trust_remote_code") is True,
+    )
+
+
+def _kind(folder: Path, adapter: JsonTree) -> Kind:
+    """Return the kind of model. Raises ModelError if there are no weights, or only the pieces of several ranks."""
+    if adapter:
+        return _KINDS.get(str(adapter.get("task_type")), "policy")
+    if not any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "pytorch_model*.bin")):
+        raise ModelError(
+            "there are no whole weights in this folder",
+            where=str(folder),
+            got=", ".join(sorted(path.name for path in folder.iterdir())[:8]),
+            expected="*.safetensors; of FSDP and ZeRO a checkpoint has pieces, model/ at the end of a run the whole",
+            hint=Prose("rlhf resume RUN, then rlhf export RUN"),
+        )
+    name = next(iter(architectures_of(read_json(folder / "config.json"))), "")
+    if name.endswith("ForSequenceClassification"):
+        return "reward model"
+    return "critic" if name.endswith("ForTokenClassification") else "policy"
+
+
+def _checkpoint(run: RunFolder, step: int) -> Path:
+    place = checkpoint_folder(run.checkpoints, step)
+    there = [number for number, _ in checkpoints_in(run.checkpoints)]
+    if step not in there:
+        raise RunError(
+            f"there is no checkpoint of step {step}",
+            where=str(run.checkpoints),
+            got="steps " + ", ".join(map(str, there)) if there else "no checkpoints",
+            hint=f"rlhf export {run.shown} --checkpoint {there[-1]}" if there else f"rlhf resume {run.shown}",
+        )
+    if (problem := problem_with(place)) is not None:
+        raise RunError(
+            f"the checkpoint of step {step} is not whole",
+            where=str(place),
+            got=problem,
+            expected="every file as manifest.json says",
+            hint=" or ".join(f"--checkpoint {number}" for number in there if number != step) or None,
+        )
+    return place
+
+
+def _unfinished(run: RunFolder, state: str, step: int) -> RunError:
+    there = [number for number, _ in checkpoints_in(run.checkpoints)]
+    newest = f", or rlhf export {run.shown} --checkpoint {there[-1]}" if there else ""
+    return RunError(
+        "this run has not finished, so its model is not what was asked for",
+        where=str(run.path),
+        got=f"{state} at step {step}",
+        expected="a finished run, or --checkpoint N",
+        hint=f"rlhf resume {run.shown}{newest}",
+    )
+
+
+def read_base_config(base: str) -> JsonTree | None:
+    """Return the config.json of a base in a folder, or None for one on the hub.
+
+    Raises ModelError if the folder is missing.
+    """
+    folder = Path(base).expanduser()
+    if folder.is_dir():
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else {}
+    if folder.is_absolute() or base.startswith("."):
+        raise ModelError(
+            "the model that this adapter was trained on is gone",
+            where=base,
+            got="no such folder",
+            expected="the folder as it was: an adapter without its base is no model",
+            hint=Prose("put it back, or set base_model_name_or_path in adapter_config.json to where it is now"),
+        )
+    return None

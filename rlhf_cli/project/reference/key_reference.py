@@ -1,0 +1,279 @@
+"""Look up what is known of a configuration key or a metric."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rlhf_cli.config.schema.experiment import Experiment, section_at, valid_keys
+from rlhf_cli.config.schema.run_sections import Warn
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.project.reference.function_source import NO_DEFAULT, read_docstring, sentences_about
+from rlhf_cli.tables.metrics import FINDING_KINDS
+from rlhf_cli.text.suggest import nearest
+
+ANY_NAME = "NAME"
+"""Placeholder in a key for a name that the user chooses, as in `rewards.NAME.weight`."""
+
+
+@dataclass(frozen=True)
+class KeyReference:
+    """A key. `values` are its allowed values, empty if any value of its type is; `holds` are the keys below it.
+
+    A key that maps the user's names (`rewards`) holds ANY_NAME. `text` contains the sentences in its section's
+    docstring that name the key. `default` is a plain value, or NO_DEFAULT if the key is required.
+    """
+
+    key: str
+    type: str
+    default: object
+    values: tuple[str, ...]
+    text: str
+    holds: tuple[str, ...]
+
+    @property
+    def is_branch(self) -> bool:
+        """Return whether it has keys below it and no value of its own."""
+        return (
+            not self.values
+            and set(self.type.split(" | ")) & {"number", "whole number", "text"} == set()
+            and (bool(self.holds) or self.type.startswith("{"))
+        )
+
+
+def keys_below(key: str) -> list[KeyReference]:
+    """Return the keys one level below a dotted key; the sections for ''; empty if the schema names none."""
+    section = section_at(_path(key))
+    if section is None:
+        return []
+    prefix = f"{key}." if key else ""
+    return [_of_field(section, name, f"{prefix}{name}") for name in valid_keys(_path(key))]
+
+
+def key_reference(key: str) -> KeyReference | None:
+    """Describe a dotted key, or return None if the schema does not have it (a function's argument, for example)."""
+    path = _path(key)
+    section = section_at(path[:-1])
+    if section is None or not path or str(path[-1]) not in valid_keys(path[:-1]):
+        return None
+    return _of_field(section, str(path[-1]), key)
+
+
+def all_keys() -> list[KeyReference]:
+    """Return all keys of the configuration, each after its section, with ANY_NAME for names that the user chooses."""
+    found: list[KeyReference] = []
+
+    def walk(prefix: str, depth: int) -> None:
+        for reference in keys_below(prefix):
+            found.append(reference)
+            if ANY_NAME in reference.holds:
+                walk(f"{reference.key}.{ANY_NAME}", depth + 1)
+            elif reference.holds:
+                walk(reference.key, depth + 1)
+
+    walk("", 0)
+    return found
+
+
+def about_keys(words: Sequence[str]) -> list[KeyReference]:
+    """Return the keys below the first word if it is a section or key, else those that contain all words.
+
+    No words return all keys. A name that the user chooses, as in `rewards.brevity`, matches any name. Raises
+    ConfigError if no key matches.
+    """
+    known = all_keys()
+    if not words:
+        return known
+    typed = words[0].removesuffix(".")
+    below = [one for one in known if _fits(one.key, typed)]
+    if below and len(words) == 1:
+        return below
+    wanted = [word.lower() for word in words]
+    found = [one for one in known if all(word in f"{one.key} {one.text} {one.type}".lower() for word in wanted)]
+    if found:
+        return found
+    close = nearest(typed, [one.key for one in known] + [one.key.rpartition(".")[2] for one in known])
+    raise ConfigError(
+        f"no key has {' and '.join(map(repr, words))} in its name or meaning",
+        where="rlhf list keys",
+        hint=f"rlhf list keys {close}" if close else "rlhf list keys",
+    )
+
+
+def _fits(key: str, typed: str) -> bool:
+    """Return whether a key is the typed one or below it; ANY_NAME matches any name."""
+    parts, wanted = key.split("."), typed.split(".")
+    return len(parts) >= len(wanted) and all(
+        part in (want, ANY_NAME) for part, want in zip(parts, wanted, strict=False)
+    )
+
+
+def _path(key: str) -> list[int | str]:
+    return [int(part) if part.isdigit() else part for part in key.split(".")] if key else []
+
+
+def _of_field(section: type[BaseModel], name: str, key: str) -> KeyReference:
+    field = next(field for known, field in section.model_fields.items() if name in (field.alias, known))
+    return KeyReference(
+        key=key,
+        type=_type_text(field.annotation),
+        default=_default(field),
+        values=tuple(_values(field.annotation)),
+        text=_text(section, name),
+        holds=tuple(_holds(key, field.annotation)),
+    )
+
+
+def _text(section: type[BaseModel], name: str) -> str:
+    """Return the text about a key from its section's docstring or that of a base class."""
+    if section is Warn:
+        return f"Says where this does not hold: {FINDING_KINDS[name]}."
+    arms = [] if name not in section.model_fields else list(_arms(section.model_fields[name].annotation))
+    if section is Experiment and (below := next(filter(_is_section, arms), None)):
+        return read_docstring(below.__doc__).summary
+    for owner in section.__mro__:
+        if issubclass(owner, BaseModel) and (about := sentences_about(owner.__doc__, name)):
+            return about
+    return next((read_docstring(arm.__doc__).summary for arm in arms if _is_section(arm)), "")
+
+
+def _holds(key: str, annotation: object) -> Iterator[str]:
+    names = valid_keys(_path(key))
+    if names:
+        yield from names
+    elif any(typing.get_origin(arm) is dict and _is_section(typing.get_args(arm)[1]) for arm in _arms(annotation)):
+        yield ANY_NAME
+
+
+def _default(field: FieldInfo) -> object:
+    if field.is_required():
+        return NO_DEFAULT
+    value = field.get_default(call_default_factory=True, validated_data={})
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+
+
+def _values(annotation: object) -> Iterator[str]:
+    """Yield the allowed words of a key, even if it also accepts numbers."""
+    for arm in _arms(annotation):
+        if typing.get_origin(arm) is typing.Literal:
+            yield from (str(value) for value in typing.get_args(arm))
+        elif arm is bool:
+            yield from ("true", "false")
+
+
+def _arms(annotation: object) -> Iterator[object]:
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        yield from _arms(typing.get_args(annotation)[0])
+    elif origin in (typing.Union, types.UnionType):
+        for arm in typing.get_args(annotation):
+            yield from _arms(arm)
+    else:
+        yield annotation
+
+
+def _type_text(annotation: object) -> str:
+    """Return a type in readable form: `number`, `text`, `list of text`, `true | false`; no part appears twice."""
+    return " | ".join(dict.fromkeys(_arm_text(arm) for arm in _arms(annotation)))
+
+
+_WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text", type(None): "null", object: "any"}
+
+
+def _arm_text(arm: object) -> str:
+    origin, args = typing.get_origin(arm), typing.get_args(arm)
+    if origin is typing.Literal:
+        return " | ".join(str(value) for value in args)
+    if origin is dict:
+        return f"{{name: {_type_text(args[1])}}}"
+    if origin in (list, tuple) or origin is Sequence:
+        inside = ", ".join(dict.fromkeys(_type_text(one) for one in args if one is not Ellipsis))
+        return f"[{inside}, {inside}]" if origin is tuple else f"[{inside}, ...]"
+    if _is_section(arm):
+        return "section"
+    return _WORDS.get(arm, str(arm)) if isinstance(arm, type) else str(arm)
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not Experiment
+
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_HEADING = re.compile(r"^#+ (.+)$")
+_NAME = re.compile(r"`([^`]+)`")
+_CELL = re.compile(r"(?<!\\)\|")
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
+
+
+@dataclass(frozen=True)
+class MetricReference:
+    """A metric of metrics.jsonl. `group` is its heading; `more` maps the other column heads to their cells."""
+
+    name: str
+    text: str
+    group: str
+    more: dict[str, str] = field(default_factory=dict)
+
+
+def metrics_about(words: Sequence[str]) -> list[MetricReference]:
+    """Return the metrics with all of `words` in their name or meaning; all metrics for no words.
+
+    Raises ConfigError if there is no such metric.
+    """
+    known = list(all_metrics())
+    wanted = [word.lower() for word in words]
+    found = [one for one in known if all(word in f"{one.name} {one.text}".lower() for word in wanted)]
+    if not found:
+        close = nearest(" ".join(words), [one.name for one in known])
+        raise ConfigError(
+            f"no metric has {' and '.join(map(repr, words))} in its name or meaning",
+            where="rlhf list metrics",
+            hint=f"rlhf list metrics {close}" if close else "rlhf list metrics",
+        )
+    return sorted(found, key=lambda one: not all(word in one.name.lower() for word in wanted)) if wanted else found
+
+
+def all_metrics() -> Iterator[MetricReference]:
+    """Yield the metrics in the tables' order. Raises FileNotFoundError if the installation lacks the document."""
+    group, heads = "", list[str]()
+    for line in _file().read_text(encoding="utf-8").splitlines():
+        if match := _HEADING.match(line):
+            group, heads = match[1], []
+        elif not line.startswith("|"):
+            heads = []
+        elif not heads:
+            heads = _cells(line)
+        elif heads[0] == "metric" and not line.startswith("|-"):
+            yield from _of_row(_cells(line), heads, group)
+
+
+def _of_row(cells: list[str], heads: list[str], group: str) -> Iterator[MetricReference]:
+    """Yield the metrics of a row; a name that begins with `/` replaces the last part of the name before it."""
+    before = ""
+    text = _plain(cells[1]) if len(cells) > 1 else ""
+    more = {head: _plain(cell) for head, cell in zip(heads[2:], cells[2:], strict=False) if cell}
+    for name in _NAME.findall(cells[0]):
+        whole = f"{before.rpartition('/')[0]}{name}" if name.startswith("/") else name
+        before = whole
+        yield MetricReference(whole, text, group, more)
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in _CELL.split(line)[1:-1]]
+
+
+def _plain(text: str) -> str:
+    return _LINK.sub(r"\1", text).replace("\\|", "|")
+
+
+def _file() -> Path:
+    """Return the document: inside the package in a wheel, beside it in a checkout."""
+    beside, inside = _PACKAGE.parent / "docs" / "metrics.md", _PACKAGE / "metrics.md"
+    return beside if (_PACKAGE.parent / "pyproject.toml").is_file() else inside

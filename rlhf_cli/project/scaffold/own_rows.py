@@ -1,0 +1,278 @@
+"""Look at a file of the user's: what it can train, and which columns it needs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf_cli.data.data_files import is_hub
+from rlhf_cli.data.peeking import Preview, peek
+from rlhf_cli.data.source import BOOL, INTEGER, NUMBER, TEXT, Source, kind_of, label
+from rlhf_cli.errors import ConfigError, DataError, Prose
+from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.text.suggest import nearest
+
+RowKind = Literal["prompts", "pairs", "judged", "demonstrations"]
+"""Prompts to answer, pairs of a better and a worse answer, answers judged good or bad, prompts with good answers."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A trainer of conf/trainer, for a new project.
+
+    `what` completes the sentence "train ..." of a question. `tiny_rate` is the learning rate for the embedded model of
+    0.15 M parameters, `rate` the initial one for a real model: for policies trained on rewards, that of the GRPO paper
+    (arXiv 2402.03300), otherwise that of TRL's examples.
+    """
+
+    name: str
+    what: str
+    rows: RowKind
+    tiny_rate: str
+    rate: str
+    steps: int = 60
+
+    @property
+    def generates(self) -> bool:
+        """Return whether it generates answers, which rewards score."""
+        return self.rows == "prompts"
+
+
+_ROWS = (
+    Training("grpo", "a policy by rewards of yours, answers compared in groups", "prompts", "1.0e-3", "1.0e-6"),
+    Training("rloo", "a policy by rewards, each answer against the others (RLOO)", "prompts", "1.0e-3", "1.0e-6"),
+    Training("ppo", "a policy by rewards, with a critic (PPO)", "prompts", "3.0e-4", "1.0e-6", steps=160),
+    Training("sft", "a model on demonstrations: prompts with good answers", "demonstrations", "6.0e-3", "2.0e-5", 200),
+    Training("dpo", "a policy on pairs of a better and a worse answer (DPO)", "pairs", "5.0e-4", "1.0e-6"),
+    Training("orpo", "the same without a reference model (ORPO)", "pairs", "5.0e-4", "1.0e-6"),
+    Training("cpo", "the same with a supervised term (CPO)", "pairs", "5.0e-4", "1.0e-6"),
+    Training("kto", "a policy on single answers, each judged good or bad (KTO)", "judged", "5.0e-4", "1.0e-6"),
+    Training("reward", "a reward model on pairs of a better and a worse answer", "pairs", "1.0e-3", "1.0e-5"),
+)
+
+TRAININGS: dict[str, Training] = {row.name: row for row in _ROWS}
+"""Maps a name, as in `trainer=NAME`, to its training, in display order."""
+
+_OTHER_WORDS = {"reward model": "reward", "reward-model": "reward", "reward_model": "reward", "rm": "reward"}
+
+
+def training_named(word: str, *, is_answer: bool = False) -> Training:
+    """Return the training for a typed word. Raises ConfigError for an unknown one.
+
+    `is_answer` is True if the word answers a question, where naming a flag would not help.
+    """
+    name = _OTHER_WORDS.get(word.lower(), word.lower())
+    if name in TRAININGS:
+        return TRAININGS[name]
+    close = nearest(name, TRAININGS)
+    raise ConfigError(
+        f"a new project cannot train {word!r}",
+        where="trainer" if is_answer else "--trains",
+        got=word,
+        expected="one of " + ", ".join(TRAININGS),
+        hint=f"{'' if is_answer else '--trains '}{close}" if close else "rlhf list trainer",
+    )
+
+
+_LOOKED_AT_ROWS = 200
+_ANSWER = "answer"
+_LAST_NUMBER = re.compile(r"\d[\d,]*(\.\d+)?\D{0,3}$")
+"""Finds a number at the end of an answer: `22`, `#### 1,234`, `= 5.5 m`."""
+_SAY_LITTLE = frozenset(("text", "user", "input", "post", "good", "bad", "best", "worst", "label", "target", "result"))
+"""Words that identify a column only as its whole name: `answer text` is not a prompt."""
+_AS_THEY_ARE = {"sft": TRAINERS["SFTTrainer"].learns_from, "kto": TRAINERS["KTOTrainer"].learns_from}
+"""Maps a training to further sets of columns that TRL reads without renaming."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that a training reads: its name, common other names, and the types that it may hold."""
+
+    role: str
+    other_names: tuple[str, ...]
+    holds: tuple[str, ...]
+    is_needed: bool = True
+
+
+_PROMPT = Column(
+    "prompt",
+    ("question", "instruction", "query", "input", "problem", "task", "user", "post", "text"),
+    (TEXT, "list"),
+)
+_COMPLETION = Column(
+    "completion",
+    ("response", "answer", "output", "solution", "summary", "reply", "assistant", "target"),
+    (TEXT, "list"),
+)
+COLUMNS: dict[RowKind, tuple[Column, ...]] = {
+    "prompts": (
+        _PROMPT,
+        Column(
+            _ANSWER,
+            ("solution", "target", "label", "final_answer", "ground_truth", "gold", "expected", "reference", "result"),
+            (TEXT, INTEGER, NUMBER),
+            is_needed=False,
+        ),
+    ),
+    "pairs": (
+        Column(_PROMPT.role, _PROMPT.other_names, _PROMPT.holds, is_needed=False),
+        Column("chosen", ("better", "preferred", "accepted", "winner", "good", "positive", "best"), (TEXT, "list")),
+        Column("rejected", ("worse", "dispreferred", "loser", "bad", "negative", "worst"), (TEXT, "list")),
+    ),
+    "judged": (
+        _PROMPT,
+        _COMPLETION,
+        Column("label", ("good", "desirable", "is_good", "thumbs_up", "liked", "accepted", "is_correct"), (BOOL,)),
+    ),
+    "demonstrations": (_PROMPT, _COMPLETION),
+}
+"""Maps a kind of rows to its columns."""
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """Facts about a file of rows for a training.
+
+    `rename` maps a training's column to the file's column. `num_rows` is None if the file does not say. `has_answer` is
+    True if a column allows answers to be checked, `answer_is_number` if it held a number in every inspected row.
+    `longest_prompt` counts characters.
+    """
+
+    path: str
+    rename: dict[str, str]
+    columns: tuple[str, ...]
+    num_rows: int | None
+    has_answer: bool
+    answer_is_number: bool
+    is_chat: bool
+    longest_prompt: int
+
+
+def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> OwnRows:
+    """Inspect a file of rows for a training. `typed` maps the training's columns to the file's.
+
+    Raises DataError if the file cannot be read, or if a required column cannot be identified.
+    """
+    preview = _look_at(path)
+    _refuse_unknown(preview, training, typed)
+    mapped = _mapped(preview, training, typed)
+    if missing := _missing(mapped, preview, training):
+        roles = [column.role for column in COLUMNS[training.rows]]
+        raise DataError(
+            f"which column is the {' and which the '.join(missing)}?",
+            where="--data",
+            got="columns " + ", ".join(f"{name} ({_holds(preview, name)})" for name in preview.columns),
+            expected=f"for {training.name}: {', '.join(roles)}",
+            hint=_flags_for(missing, mapped, preview, training),
+        )
+    rename = {role: column for role, column in mapped.items() if role != column}
+    as_read = {old: new for new, old in rename.items()}
+    columns = tuple(as_read.get(column, column) for column in preview.columns)
+    prompts = [row.get(rename.get("prompt", "prompt")) for row in preview.rows]
+    answers = [row.get(rename.get(_ANSWER, _ANSWER)) for row in preview.rows]
+    has_answer = training.generates and _ANSWER in mapped
+    return OwnRows(
+        path=path,
+        rename=rename,
+        columns=columns,
+        num_rows=preview.num_rows,
+        has_answer=has_answer,
+        answer_is_number=has_answer and all(_ends_with_number(answer) for answer in answers),
+        is_chat=any(isinstance(prompt, list) for prompt in prompts),
+        longest_prompt=max((len(str(prompt)) for prompt in prompts), default=0),
+    )
+
+
+def undecided(path: str, training: Training, typed: Mapping[str, str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the required columns that are neither typed nor identifiable, and the file's columns to choose from.
+
+    Raises DataError for a file that cannot be read.
+    """
+    preview = _look_at(path)
+    _refuse_unknown(preview, training, typed)
+    return _missing(_mapped(preview, training, typed), preview, training), preview.columns
+
+
+def _look_at(path: str) -> Preview:
+    source = Source(path=path, name="--data")
+    if is_hub(source):
+        raise DataError(
+            "a dataset of the hub shows its columns only when it is read, and a project is made without a network",
+            where="--data",
+            got=path,
+            expected="sample, or a file of yours: JSONL, JSON, CSV, Parquet",
+            hint=Prose(f"rlhf init --data sample, then data.path={path} and data.rename in conf/exp/first.yaml"),
+        )
+    try:
+        return peek(source, limit=_LOOKED_AT_ROWS)
+    except DataError as error:
+        error.where = (error.where or "--data").replace("--data.path", "--data")
+        raise
+
+
+def _refuse_unknown(preview: Preview, training: Training, typed: Mapping[str, str]) -> None:
+    roles = [column.role for column in COLUMNS[training.rows]]
+    for role, column in typed.items():
+        if role not in roles or column not in preview.columns:
+            raise DataError(
+                f"{training.name} reads no column {role!r}" if role not in roles else f"there is no column {column!r}",
+                where=f"--column {role}={column}",
+                got=f"columns {', '.join(preview.columns)}",
+                expected="ROLE=COLUMN with one of " + ", ".join(roles),
+            )
+
+
+def _mapped(preview: Preview, training: Training, typed: Mapping[str, str]) -> dict[str, str]:
+    """Return a map of the training's column -> the file's column: first the typed ones, then by name and type."""
+    mapped = dict(typed)
+    for column in COLUMNS[training.rows]:
+        for name in (column.role, *column.other_names) if column.role not in mapped else ():
+            if found := [one for one in _left(mapped, preview, column) if _plain(one) == name]:
+                mapped[column.role] = found[0]
+                break
+    for column in COLUMNS[training.rows]:  # `question text`, if there is no column `question`
+        words = {column.role, *column.other_names} - _SAY_LITTLE
+        found = [one for one in _left(mapped, preview, column) if words & set(_plain(one).split("_"))]
+        if column.role not in mapped and len(found) == 1:
+            mapped[column.role] = found[0]
+    return mapped
+
+
+def _left(mapped: Mapping[str, str], preview: Preview, column: Column) -> list[str]:
+    """Return the file's unassigned columns with a type that this column allows."""
+    return [name for name in preview.columns if name not in mapped.values() and _holds(preview, name) in column.holds]
+
+
+def _flags_for(missing: Sequence[str], mapped: Mapping[str, str], preview: Preview, training: Training) -> str:
+    """Return the flags to type, with the first suitable columns."""
+    flags, taken = [], dict(mapped)
+    for column in COLUMNS[training.rows]:
+        if column.role in missing:
+            taken[column.role] = next(iter(_left(taken, preview, column)), "NAME")
+            flags.append(f"--column {shlex.quote(f'{column.role}={taken[column.role]}')}")
+    return " ".join(flags)
+
+
+def _missing(mapped: Mapping[str, str], preview: Preview, training: Training) -> list[str]:
+    """Return the required columns not found; none if TRL learns from the rows as they are (messages, pairs)."""
+    if any(set(columns) <= set(preview.columns) for columns in _AS_THEY_ARE.get(training.name, ())):
+        return []
+    return [column.role for column in COLUMNS[training.rows] if column.is_needed and column.role not in mapped]
+
+
+def _holds(preview: Preview, column: str) -> str:
+    """Return the type of a column, by its first value that is not None among the inspected rows."""
+    value = next((row[column] for row in preview.rows if row.get(column) is not None), None)
+    return label(kind_of(value))
+
+
+def _ends_with_number(answer: object) -> bool:
+    return isinstance(answer, int | float) or (isinstance(answer, str) and bool(_LAST_NUMBER.search(answer)))
+
+
+def _plain(name: str) -> str:
+    """Normalise a column's name for comparison: `Final Answer` becomes final_answer."""
+    return re.sub(r"[\W_]+", "_", name.lower()).strip("_")

@@ -1,1 +1,0 @@
-"""Plots and HTML reports of measurements, written as files."""

@@ -1,0 +1,278 @@
+"""Check the `args` of a reward against its signature.
+
+Rewards check themselves for what an annotation cannot express: a factory raises when it is called, and a function uses
+`rewards/checked_arguments.refused_by`.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
+from rlhf_cli.text.suggest import nearest
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+_ANYTHING = (Any, object, inspect.Parameter.empty)
+_LISTS = (list, tuple, set, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_MAPPINGS = (dict, collections.abc.Mapping)
+_UNIONS = (Union, types.UnionType)
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_LIMITS = ((Gt, "gt", "above"), (Ge, "ge", "of at least"), (Lt, "lt", "below"), (Le, "le", "of at most"))
+
+
+def annotations_of(target: Callable[..., object]) -> dict[str, object]:
+    """Return the resolved annotation of each parameter; leave out annotations that cannot be resolved."""
+    function = target.__init__ if inspect.isclass(target) else inspect.unwrap(target)
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, AttributeError, TypeError, SyntaxError):
+        pass
+    found: dict[str, object] = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            names = getattr(function, "__globals__", {})
+            found |= typing.get_type_hints(alone, globalns=names, include_extras=True)
+        except (NameError, AttributeError, TypeError, SyntaxError):
+            continue
+    return found
+
+
+def is_judged(annotation: object) -> bool:
+    """Return whether the annotation consists only of types that YAML can express, so that values can be checked."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return is_judged(get_args(annotation)[0])
+    if origin is Literal:
+        return True
+    if origin in (*_UNIONS, *_LISTS, *_MAPPINGS):
+        return all(part is Ellipsis or is_judged(part) for part in get_args(annotation))
+    return annotation in (*_WORDS, *_LISTS, *_MAPPINGS, *_ANYTHING, None)
+
+
+def is_scalar(annotation: object) -> bool:
+    """Return whether the annotation wants a single value instead of a column."""
+    if get_origin(annotation) is Annotated:
+        return is_scalar(get_args(annotation)[0])
+    if get_origin(annotation) in _UNIONS:
+        return all(is_scalar(part) for part in get_args(annotation))
+    return get_origin(annotation) is Literal or (isinstance(annotation, type) and annotation in _WORDS)
+
+
+def complaint(annotation: object, value: object) -> str | None:
+    """Return a description of the expected value, or None if `value` fits or cannot be checked.
+
+    Values are checked strictly as JSON: a list fits a tuple, a whole number fits a float, but "3" is not a number.
+    """
+    if not is_judged(annotation):
+        return None
+    try:
+        adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]
+        adapter.validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return first["msg"].removeprefix("Value error, ") if first["type"] == "value_error" else in_words(annotation)
+    except (PydanticUserError, TypeError, ValueError):
+        return None  # pydantic cannot use the annotation, or JSON cannot express the value
+    return None
+
+
+def fitting(annotation: object, value: object) -> object | None:
+    """Return the value that was probably meant by one that does not fit, or None."""
+    candidates: list[object] = []
+    if isinstance(value, str):
+        candidates += [_BOOLEANS[value.lower()]] if value.lower() in _BOOLEANS else []
+        candidates += [number for number in (_number(int, value), _number(float, value)) if number is not None]
+    if isinstance(value, float) and value.is_integer():
+        candidates.append(int(value))
+    candidates.append([value])
+    return next((one for one in candidates if complaint(annotation, one) is None), None)
+
+
+def in_words(annotation: object) -> str:
+    """Return what to type, for example `a number above 0`, `tokens, characters or words` or `a list of text`."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return in_words(parts[0]) + _limits(parts[1:])
+    if origin is Literal:
+        return _either([str(part).lower() if isinstance(part, bool) else str(part) for part in parts])
+    if origin in _UNIONS:
+        return " or ".join(in_words(part) for part in parts)
+    if origin in _LISTS or annotation in _LISTS:
+        inner = [part for part in parts if part is not Ellipsis]
+        return f"a list of {_plural(in_words(inner[0]))}" if inner and inner[0] not in _ANYTHING else "a list"
+    if origin in _MAPPINGS or annotation in _MAPPINGS:
+        return "a mapping, {name: value}"
+    return _WORDS.get(annotation, "null" if annotation is None else "a value")  # type: ignore[call-overload, no-any-return]
+
+
+def _limits(metadata: tuple[object, ...]) -> str:
+    said = []
+    for item in (part for entry in metadata for part in (entry, *getattr(entry, "metadata", ()))):
+        said += [f" {words} {getattr(item, name)}" for kind, name, words in _LIMITS if isinstance(item, kind)]
+    return " and".join(said)
+
+
+def _plural(words: str) -> str:
+    return words.removeprefix("a ") + "s" if words.endswith("number") else words
+
+
+def _either(words: list[str]) -> str:
+    return ", ".join(words[:-1]) + f" or {words[-1]}" if len(words) > 1 else words[0]
+
+
+def _number(kind: Callable[[str], float], text: str) -> float | None:
+    try:
+        return kind(text)
+    except ValueError:
+        return None
+
+
+def literals(annotation: object) -> list[str]:
+    """Return the text options of an annotation; empty if it is not a choice."""
+    if get_origin(annotation) is Literal:
+        return [part for part in get_args(annotation) if isinstance(part, str)]
+    if get_origin(annotation) in (*_UNIONS, Annotated):
+        return [text for part in get_args(annotation) for text in literals(part)]
+    return []
+
+
+Place = Callable[[str], str]
+_BEGINNING = 3
+"""Two words that share this many first letters count as long and short forms of each other."""
+
+
+def argument_problems(
+    fn: str,
+    target: Callable[..., object],
+    args: Mapping[str, object],
+    *,
+    is_factory: bool,
+    args_key: str,
+    place: Place,
+) -> Iterator[RewardError]:
+    """Yield an error for each argument that is unknown, reserved for the trainer, of a wrong value, or missing.
+
+    `args_key` is the key of `args`; `place` turns a key into the location where it was written.
+    """
+    named, takes_any = _named(target, is_factory=is_factory)
+    annotations = annotations_of(target)
+    for name, value in args.items():
+        key = f"{args_key}.{name}"
+        if name not in named and not takes_any:
+            yield _unknown(fn, name, value, named, args_key, place)
+        elif not is_factory and name in REWARD_ARGUMENTS:
+            yield RewardError(
+                f"{name} is given to {fn} by the trainer, and no argument of a configuration's",
+                where=place(key),
+                got=value,
+                hint=f"~{key}",
+            )
+        elif name in named and not (value is None and named[name].default is None):
+            annotation = annotations.get(name, object)
+            expected = complaint(annotation, value)
+            if expected is not None:
+                yield RewardError(
+                    f"{fn} does not take this value for {name}",
+                    where=place(key),
+                    got=json.dumps(value, ensure_ascii=False),
+                    expected=expected,
+                    hint=_hint(key, annotation, value),
+                )
+    if is_factory:
+        yield from _missing(fn, args, named, args_key, place)
+
+
+def missing_arguments(reward: Callable[..., object], *, only_by_keyword: bool = False) -> list[str]:
+    """Return a reward function's parameters without default whose annotation wants one value.
+
+    The trainer would pass a column for these. With `only_by_keyword`, return only keyword-only parameters: the author
+    of a positional `answer: str` may have meant that each answer is a text.
+    """
+    annotations = annotations_of(getattr(reward, "func", reward))
+    return [
+        name
+        for name, parameter in inspect.signature(reward).parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name not in REWARD_ARGUMENTS
+        and (parameter.kind is parameter.KEYWORD_ONLY or not only_by_keyword)
+        and is_scalar(annotations.get(name, object))
+    ]
+
+
+def anchored(error: RewardError, *, args_key: str, place: Place) -> RewardError:
+    """Return an error that a reward raised about `args.NAME` as an error about that configuration key."""
+    where, hint = error.where or "args", error.hint
+    if where == "args" or where.startswith("args."):
+        error.where = place(args_key + where.removeprefix("args"))
+        error.hint = hint.replace("args.", f"{args_key}.") if hint is not None and hint.startswith("args.") else hint
+    return error
+
+
+def _named(target: Callable[..., object], *, is_factory: bool) -> tuple[dict[str, inspect.Parameter], bool]:
+    """Return the named parameters, and whether other names are accepted too.
+
+    The **kwargs of a function receive the dataset's columns, so a misspelt argument would go unnoticed there.
+    """
+    parameters = inspect.signature(target).parameters.values()
+    named = {
+        parameter.name: parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+    return named, is_factory and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def _unknown(
+    fn: str, name: str, value: object, named: Mapping[str, inspect.Parameter], args_key: str, place: Place
+) -> RewardError:
+    valid = [other for other in named if other not in REWARD_ARGUMENTS]
+    close = nearest(name, valid)
+    return RewardError(
+        f"{fn} has no argument {name!r}",
+        where=place(f"{args_key}.{name}"),
+        got=f"{name}: {json.dumps(value, ensure_ascii=False, default=str)}",
+        expected=", ".join(valid) or "no arguments",
+        hint=f"{args_key}.{close}" if close else f"~{args_key}.{name}",
+    )
+
+
+def _missing(
+    fn: str, args: Mapping[str, object], named: Mapping[str, inspect.Parameter], args_key: str, place: Place
+) -> Iterator[RewardError]:
+    unknown = [name for name in args if name not in named]
+    for name, parameter in named.items():
+        if name in args or parameter.default is not parameter.empty or nearest(name, unknown):
+            continue  # the error for the misspelt argument already suggests this name
+        yield RewardError(
+            f"{fn} needs the argument {name!r}",
+            where=place(args_key),
+            got=", ".join(args) or "no arguments",
+            expected=", ".join(named),
+            hint=f"{args_key}.{name}=VALUE",
+        )
+
+
+def _hint(key: str, annotation: object, value: object) -> str | None:
+    choices = literals(annotation)
+    if isinstance(value, str) and choices:
+        typed = value.lower()
+        begun = [choice for choice in choices if choice[:_BEGINNING] == typed[:_BEGINNING]]  # chars, for characters
+        close = nearest(typed, choices) or (begun[0] if len(begun) == 1 else None)
+        return f"{key}={close}" if close else None
+    meant = fitting(annotation, value)
+    if isinstance(meant, list):
+        return f"{key}='[{value}]'"
+    return None if meant is None else f"{key}={json.dumps(meant)}"

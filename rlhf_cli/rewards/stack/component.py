@@ -1,0 +1,210 @@
+"""Hold one named reward, the batch it is called with, and its outcome or failed call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.rewards.dense import Span
+from rlhf_cli.rewards.stack.aggregating import Weight
+from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.returned_scores import Spread, TokenValues
+
+OnError = Literal["raise", "exclude"] | float
+
+
+@dataclass(frozen=True)
+class Component:
+    """A reward function and its rules, applied in the order raw, offset, clip, normalize, gate, weight.
+
+    `timeout_s` limits one call on a batch, or on one row if the function is isolated. `eager` also computes rows whose
+    gate is closed, for inspection; they still count as closed.
+    """
+
+    name: str
+    score: Callable[..., object]
+    weight: Weight = 1.0
+    gates: tuple[Gate, ...] = ()
+    offset: float = 0.0
+    clip: tuple[float, float] | None = None
+    normalize: Literal["none", "batch", "group", "running"] = "none"
+    on_error: OnError = "raise"
+    timeout_s: float | None = None
+    eager: bool = False
+    spread: Spread = "last"
+
+
+@dataclass
+class Outcome:
+    """The result of one component for this rank's rows of a batch.
+
+    `raw[i]` is the score, or None. `fixed[i]` is a number that replaces the processed score, after a closed gate or a
+    failure. If both are None the row is excluded: the component does not apply to it. `tokens[i]` are the values of a
+    dense reward, None for a plain score. `spans[i]` are the spans it returned, None if it returned one value per token.
+    Of the elapsed `seconds`, it computed for `busy_s` and waited for the rest.
+    """
+
+    raw: list[float | None]
+    fixed: list[float | None]
+    closed_by: list[str | None]
+    errors: list[str | None]
+    tokens: list[TokenValues | None]
+    spans: list[list[Span] | None]
+    timeouts: int = 0
+    calls: int = 0
+    calls_saved: int = 0
+    seconds: float = 0.0
+    busy_s: float = 0.0
+    extra: dict[str, list[object]] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, num_rows: int) -> Outcome:
+        """Return an outcome for `num_rows` rows that are not computed yet."""
+        nothing: list[None] = [None] * num_rows
+        return cls([*nothing], [*nothing], [*nothing], [*nothing], [*nothing], [*nothing])
+
+    @property
+    def num_open(self) -> int:
+        """Count the rows that no gate closed."""
+        return self.closed_by.count(None)
+
+    @property
+    def num_excluded(self) -> int:
+        """Count the rows this component does not apply to."""
+        if None not in self.raw:
+            return 0
+        return sum(raw is None and fixed is None for raw, fixed in zip(self.raw, self.fixed, strict=True))
+
+    @property
+    def num_errors(self) -> int:
+        """Count the rows whose computation failed."""
+        return len(self.errors) - self.errors.count(None)
+
+
+Batch: TypeAlias = Mapping[str, object]
+"""TRL's reward arguments and the dataset's columns by name; tables/reward_arguments lists those with entries per row.
+"""
+
+
+def by_row(batch: Batch, name: str) -> Sequence[object]:
+    """Return an argument that has one entry per row. Raise TypeError if it is not a sequence."""
+    values = batch[name]
+    if not isinstance(values, Sequence):
+        raise TypeError(f"`{name}` is no list of one value a completion: {type(values).__name__}")
+    return values
+
+
+def token_ids(batch: Batch, row: int) -> Sequence[int]:
+    """Return the token ids of a row's completion. Raise TypeError if they are not a sequence."""
+    ids = by_row(batch, "completion_ids")[row]
+    if not isinstance(ids, Sequence):
+        raise TypeError(f"`completion_ids` of row {row} is no list of token ids: {type(ids).__name__}")
+    return ids
+
+
+class RewardTimeout(Exception):
+    """Raised if a reward function did not answer in time."""
+
+
+@dataclass(frozen=True)
+class FailedCall:
+    """The input of a component's call, and its error.
+
+    `batch` is this rank's whole batch, `rows` are the rows that the function was given, and `row` is the row to blame,
+    None if unknown. `is_together`: the row fails only together with those before it.
+    """
+
+    component: Component
+    batch: Batch
+    rows: Sequence[int]
+    row: int | None
+    error: BaseException
+    is_together: bool = False
+
+    @property
+    def message(self) -> str:
+        """Return the error message, on one line unless the error has several."""
+        return str(self.error) if self.is_timeout else f"{type(self.error).__name__}: {self.error}"
+
+    @property
+    def is_timeout(self) -> bool:
+        """Return whether the call timed out."""
+        return isinstance(self.error, RewardTimeout)
+
+
+KeepFailure = Callable[[FailedCall], str | None]
+"""Keep a failed call; return the command that replays it, or None."""
+
+
+def keep_nothing(call: FailedCall) -> None:
+    """Keep no failed calls: outside of training the caller has the data anyway."""
+
+
+def fail(call: FailedCall, outcome: Outcome, keep: KeepFailure) -> None:
+    """Apply the component's `on_error` to the row to blame, or to all rows if it is unknown.
+
+    Raise RewardFailed, which names reward, row, prompt and completion, if `on_error` is `raise`.
+    """
+    component = call.component
+    replay = keep(call)
+    if component.on_error == "raise":
+        failed = RewardFailed(
+            f"reward {component.name!r} failed on {_whose(call)}",
+            where=f"rewards.{component.name}",
+            got=call.message + (", and only together with the rows before it" if call.is_together else ""),
+            expected=_expected(call),
+            hint=_hint(call, replay),
+        )
+        failed.reward, failed.row = component.name, call.row
+        raise failed from call.error
+    for row in call.rows if call.row is None else [call.row]:
+        outcome.errors[row] = call.message
+        outcome.timeouts += call.is_timeout
+        outcome.fixed[row] = None if component.on_error == "exclude" else component.on_error
+
+
+def refused(call: FailedCall, error: RewardError, replay: str | None) -> RewardError:
+    """Return the error of a function with an invalid result, extended by the row of the batch and the replay command.
+
+    The error counts the rows that the function was given; gates may have removed rows from the batch.
+    """
+    if error.row is not None and call.row is not None:
+        error.what = error.what.replace(f"row {error.row}", f"row {call.row}")
+        error.got = f"{error.got}, for {_of_row(call.batch, call.row)}"
+        error.row = call.row
+    error.hint = said_of_replay(replay) or error.hint
+    return error
+
+
+def said_of_replay(replay: str | None) -> str | None:
+    """Return the error line that shows how to replay the call, or None if it was not kept."""
+    return None if replay is None else f"{replay}  # fails in the same way, without training"
+
+
+def _whose(call: FailedCall) -> str:
+    if call.row is not None:
+        return f"row {call.row}"
+    return f"a batch of {len(call.rows)} rows"
+
+
+def _expected(call: FailedCall) -> str:
+    if call.row is not None:
+        return f"a score for {_of_row(call.batch, call.row)}"
+    if call.is_timeout:
+        return "an answer in time; which of the rows it was busy with is not known"
+    return "the same each time: every row gets a score alone, and now all of them do together"
+
+
+def _of_row(batch: Batch, row: int) -> str:
+    completion, prompt = by_row(batch, "completions")[row], by_row(batch, "prompts")[row]
+    return f"the completion {completion!r:.200} of the prompt {prompt!r:.120}"
+
+
+def _hint(call: FailedCall, replay: str | None) -> str:
+    name = call.component.name
+    lines = [said_of_replay(replay), f"rewards.{name}.on_error=exclude  # keeps the run alive"]
+    if call.is_timeout:
+        lines.append(f"rewards.{name}.timeout_s=off  # or a number of seconds")
+    return "\n".join(line for line in lines if line is not None)

@@ -1,0 +1,156 @@
+"""Detect rounds whose rewards give no learning signal, and explain the cause over several such rounds.
+
+A round is dead if all totals within each group are equal: each total equals its baseline, and every advantage is 0
+(arXiv 2402.03300, 4.1.2, with r_i = mean(r)). Rounding differences of float32 do not count. A mean of equal numbers is
+off by some units in the last place, and dividing by a deviation near 0 would turn that into a gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.settling import Rules, Settled
+
+_ROUNDING = 4 * torch.finfo(torch.float32).eps
+"""Totals are equal if they differ by less than this share of the largest: 4 units in the last place of float32."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One component's statistics in a round. `gated_by` names the rewards its gates read.
+
+    `low`, `high`: range of the raw scores, None if there were none. `open_fraction`: share of rows that no gate closed,
+    None for an environment's own reward. `size`: largest magnitude of weight times effective value. `spread`: largest
+    difference that it makes between rows of a group.
+    """
+
+    name: str
+    gated_by: tuple[str, ...]
+    weight: float
+    low: float | None
+    high: float | None
+    open_fraction: float | None
+    errors: int
+    size: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class DeadRound:
+    """A round in which every advantage was 0. `left_out`: share of rows excluded by truncation."""
+
+    step: int
+    components: tuple[Seen, ...]
+    left_out: float
+
+
+def is_dead(totals: Tensor, group_size: int) -> bool:
+    """Return whether all totals (N,) are equal within each group of `group_size` rows; NaN (no total) is ignored."""
+    return share_of_dead_groups(totals, group_size) == 1.0
+
+
+def share_of_dead_groups(totals: Tensor, group_size: int) -> float:
+    """Return the share of groups of `group_size` rows with equal totals (N,); NaN is ignored.
+
+    TRL checks for a deviation below 1e-8, which misses eight totals of 1.68572: their deviation is 2.5e-7.
+    """
+    totals = totals.double().unflatten(0, (-1, group_size))
+    largest = totals.nan_to_num(0.0).abs().max(dim=1).values
+    return (_spread(totals) <= _ROUNDING * largest).double().mean().item()
+
+
+def seen_of(
+    settled: Settled, rules: Sequence[Rules], counts: Sequence[Sequence[float]], group_size: int
+) -> tuple[Seen, ...]:
+    """Return each component's statistics. counts: per component (rows no gate closed, failed rows) over all ranks."""
+    seen = []
+    num_rows = settled.raw.shape[0]
+    for index, name in enumerate(settled.names):
+        raw = settled.raw[:, index]
+        raw = raw[~raw.isnan()]
+        weighted = settled.contributions[:, index].double()
+        opened, errors = counts[index] if index < len(counts) else (None, 0)
+        gates = rules[index].gates if index < len(rules) else ()
+        seen.append(
+            Seen(
+                name=name,
+                gated_by=tuple(gate.by for gate in gates if isinstance(gate, Gate)),
+                weight=settled.weights[index].item(),
+                low=raw.min().item() if raw.numel() else None,
+                high=raw.max().item() if raw.numel() else None,
+                open_fraction=None if opened is None else opened / num_rows,
+                errors=int(errors),
+                size=weighted.nan_to_num(0.0).abs().max().item(),
+                spread=_spread(weighted.unflatten(0, (-1, group_size))).max().item(),
+            )
+        )
+    return tuple(seen)
+
+
+def cause_of(rounds: Sequence[DeadRound]) -> tuple[str, list[str]]:
+    """Return the reason in a few words why these rounds gave no signal, and one line per component."""
+    told = {seen[0].name: _Told.of(seen) for seen in zip(*(dead.components for dead in rounds), strict=True)}
+    lines = [f"{name}: {one.line}" for name, one in told.items()]
+    if all(dead.left_out == 1.0 for dead in rounds):
+        return "every completion was cut off, and truncation leaves such rows out", lines
+    if all(one.kind == "nothing" for one in told.values()):
+        return "no reward applied to any row", lines
+    gated = [name for name, one in told.items() if one.kind == "gated"]
+    if gated and all(one.kind in ("gated", "constant", "nothing") for one in told.values()):
+        return f"every row was gated out of {' and '.join(gated)}, and nothing else told rows apart", lines
+    varying = [name for name, one in told.items() if one.kind == "varying"]
+    if varying:
+        largest = max(told, key=lambda name: told[name].size)
+        if told[largest].size * _ROUNDING >= max(told[name].spread for name in varying):
+            return f"the weight of {largest} drowns {' and '.join(varying)}", lines
+        return f"{' and '.join(varying)} told rows apart and the total did not: see the aggregate", lines
+    if unweighted := [name for name, one in told.items() if one.kind == "lost"]:
+        return f"what {' and '.join(unweighted)} told apart did not reach the total", lines
+    return "every reward was constant within its groups", lines
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A summary of one component over several rounds."""
+
+    kind: str
+    line: str
+    size: float
+    spread: float
+
+    @classmethod
+    def of(cls, rounds: Sequence[Seen]) -> _Told:
+        lows = [one.low for one in rounds if one.low is not None]
+        highs = [one.high for one in rounds if one.high is not None]
+        size, spread = max(one.size for one in rounds), max(one.spread for one in rounds)
+        weight = rounds[-1].weight
+        is_closed = all(one.open_fraction == 0.0 for one in rounds)
+        if is_closed:
+            by = " or ".join(rounds[-1].gated_by)
+            return cls("gated", f"closed for every row by its gate on {by}", size, spread)
+        if not lows:
+            errors = sum(one.errors for one in rounds)
+            why = f"{errors} rows failed" if errors else "it returned None for every row"
+            return cls("nothing", f"no score: {why}", size, spread)
+        between = f"{lows[0]:g} on every row" if min(lows) == max(highs) else f"from {min(lows):g} to {max(highs):g}"
+        if spread > _ROUNDING * size:
+            return cls("varying", f"{between}, weight {weight:g}: up to {spread:g} apart in a group", size, spread)
+        if min(lows) == max(highs):
+            return cls("constant", f"{between}, weight {weight:g}", size, spread)
+        if weight == 0.0:
+            return cls("lost", f"{between}, but its weight is 0", size, spread)
+        groups = "the same for all rows of a group, after offset, clip and gate"
+        return cls("constant", f"{between}, weight {weight:g}: {groups}", size, spread)
+
+
+def _spread(values: Tensor) -> Tensor:
+    """Return (groups,) max minus min of (groups, rows), ignoring NaN; 0 for a group without values."""
+    is_known = ~values.isnan()
+    high = values.masked_fill(~is_known, -torch.inf).max(dim=1).values
+    low = values.masked_fill(~is_known, torch.inf).min(dim=1).values
+    return torch.where(is_known.any(dim=1), high - low, 0.0)

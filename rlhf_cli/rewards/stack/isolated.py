@@ -1,0 +1,302 @@
+"""Run a reward function in processes that can be killed, and notice one that ends its process.
+
+Rows are scored one at a time, each with its own deadline, in a few worker processes. Workers are replaced when they
+die, and after a fixed number of rows. A worker gets texts, ids and the dataset's columns, but not the trainer's state.
+
+`sys.exit` and `raise KeyboardInterrupt` are exceptions, and only need to be told apart from Ctrl-C. `os._exit` raises
+nothing: it would end the run at once with any exit code, even 0. While rewards run, it is replaced by a function that
+raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as RowTimeout
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import NoReturn, TypeGuard
+
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
+
+from rlhf_cli.errors import Prose, RewardFailed
+from rlhf_cli.process import die_with
+from rlhf_cli.rewards.stack.component import RewardTimeout, by_row
+from rlhf_cli.rewards.stack.reward_functions import RewardFunction, resolve
+from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
+from rlhf_cli.text.redaction import remembered
+from rlhf_cli.text.terminal_output import safe_output_for_good
+
+_ROWS_A_WORKER = 1000
+"""A worker is replaced after this many rows, which also frees memory that the function leaks."""
+_MAX_WORKERS = 8
+_MORE_TRIES = 2
+"""Number of retries for a row whose process ended."""
+_STAYS_HERE = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
+
+
+Answer = tuple[object, tuple[str, str, str] | None]
+"""A worker's answer for a row: its score, and None or the error's type, message and traceback."""
+
+
+class ProcessEnded(RuntimeError):
+    """Raised if a row's process ended before it answered."""
+
+
+class WorkerTraceback(Exception):
+    """Hold an error's traceback as text: frames cannot be sent between processes."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class Isolated:
+    """Call `fn` (as in a configuration) with `args` in worker processes. A failed row's result is an exception."""
+
+    def __init__(self, fn: str, args: Mapping[str, object], *, timeout_s: float | None) -> None:
+        self._call = functools.partial(_score_row, fn, args)
+        self._timeout_s = timeout_s
+        self._pool: ProcessPool | None = None
+        self._starter: ThreadPoolExecutor | None = None
+
+    def __call__(self, **batch: object) -> list[object]:
+        columns = {name: by_row(batch, name) for name in batch if name not in _STAYS_HERE}
+        rows = [{name: values[row] for name, values in columns.items()} for row in range(len(columns["completions"]))]
+        futures = [self._asked(row) for row in rows]
+        outcomes = [_outcome(future, self._timeout_s) for future in futures]
+        for place, outcome in enumerate(outcomes):
+            # A process that dies on its next row can lose an answer that was on its way. The retries run alone, so a
+            # row is only blamed for its own crash.
+            for _ in range(_MORE_TRIES):
+                if isinstance(outcome, ProcessEnded):
+                    outcomes[place] = outcome = _outcome(self._asked(rows[place]), self._timeout_s)
+        return outcomes
+
+    def _asked(self, row: Mapping[str, object]) -> ProcessFuture[Answer]:
+        try:
+            return self._processes().schedule(self._call, args=[row], timeout=self._timeout_s)
+        except RuntimeError:  # all processes were killed from outside at once, so the pool gave up
+            self.close()
+            return self._processes().schedule(self._call, args=[row], timeout=self._timeout_s)
+
+    def _processes(self) -> ProcessPool:
+        if self._pool is None:
+            # spawn: a forked copy of a process with torch's threads in it may hang.
+            context = multiprocessing.get_context("spawn")
+            workers = min(_MAX_WORKERS, os.cpu_count() or 1)
+            # A worker imports the function before its first row, so that the import does not count against that row's
+            # time.
+            self._pool = ProcessPool(
+                max_workers=workers,
+                max_tasks=_ROWS_A_WORKER,
+                initializer=_prepare,
+                initargs=(*self._call.args, remembered(), os.getpid()),
+                context=context,
+            )
+            # Workers die with the thread that started them, so start them in a thread that lives long enough. Reading
+            # `active` starts the pool.
+            self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="starts isolated workers")
+            self._starter.submit(getattr, self._pool, "active").result()
+        return self._pool
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self._pool is not None:
+            self._pool.stop()  # type: ignore[no-untyped-call]
+            self._pool.join()
+            self._pool = None
+        if self._starter is not None:
+            self._starter.shutdown()
+            self._starter = None
+
+
+def _outcome(future: ProcessFuture[Answer], timeout_s: float | None) -> object:
+    try:
+        value, failure = future.result()
+    except RowTimeout:
+        return RewardTimeout(f"no answer within {timeout_s:g} s, its process was killed")
+    except BrokenProcessPool:
+        return ProcessEnded("all of its processes ended at once")
+    except ProcessExpired as error:
+        return ProcessEnded(f"its process ended with code {error.exitcode}")
+    except Exception as error:  # for example, the result does not pickle
+        return error
+    if failure is None:
+        return value
+    kind, message, told = failure
+    # printed as the worker would print it
+    failed: Exception = type(kind, (Exception,), {"__module__": "builtins"})(message)
+    failed.__cause__ = WorkerTraceback(told)
+    return failed
+
+
+def _prepare(fn: str, args: Mapping[str, object], hidden: list[str], parent: int) -> None:
+    """Initialise a new worker, which never prints the `hidden` texts and dies with its `parent`.
+
+    A worker that hangs in the function would not notice that its parent is gone. Errors here occur again in the first
+    row, and are reported there.
+    """
+    die_with(parent)
+    # signals to the trainer's process group must not reach workers: while the trainer saves, it needs their answers
+    os.setsid()
+    safe_output_for_good(hidden)
+    end = os._exit
+    # Exit code 0 means that a worker retires after its last row: pebble would wait forever for this row's answer.
+    os._exit = lambda status: end(status or 1)
+    with contextlib.suppress(Exception, SystemExit):
+        _function(fn, tuple(args.items()))
+
+
+def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -> Answer:
+    """Score one row in the worker; return (score, None), or (None, error description).
+
+    Errors are returned as text: an exception of the user's own class may not unpickle in the parent.
+    """
+    try:
+        returned = _function(fn, tuple(args.items()))(**{name: [value] for name, value in row.items()})
+        if inspect.isawaitable(returned):
+            import asyncio
+
+            returned = asyncio.run(_awaited(returned))
+        if _is_one_row(returned):
+            return _plain(returned[0]), None
+        raise ValueError(f"it returned {returned!r:.80} for 1 completion")
+    except SystemExit as error:
+        return None, ("SystemExit", f"it called sys.exit({error.code!r})", traceback.format_exc())
+    except Exception as error:  # the reward's own `on_error` handles errors of the user's function
+        return None, (type(error).__name__, str(error), traceback.format_exc())
+
+
+def _is_one_row(returned: object) -> TypeGuard[Sequence[object]]:
+    """Return whether it is a list, an array or another sequence with one entry."""
+    return not isinstance(returned, str | dict) and isinstance(returned, Sized) and len(returned) == 1
+
+
+def _plain(value: object) -> object:
+    """Convert arrays and subclasses to plain numbers, None and lists, which unpickle everywhere."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return tuple(_plain(item) for item in value) if isinstance(value, tuple) else [_plain(item) for item in value]
+    if value is None or isinstance(value, int | float):
+        return value if value is None else int(value) if isinstance(value, int) else float(value)
+    raise TypeError(f"it returned {type(value).__name__} {value!r:.80}, which is no number")
+
+
+async def _awaited(awaitable: Awaitable[object]) -> object:
+    return await awaitable
+
+
+_resolved: dict[str, RewardFunction] = {}
+
+
+def _function(fn: str, args: tuple[tuple[str, object], ...]) -> RewardFunction:
+    key = f"{fn} {args!r}"
+    if key not in _resolved:
+        _resolved[key] = resolve(fn, dict(args), where=fn)
+    return _resolved[key]
+
+
+class EndedProcess(BaseException):
+    """Raised instead of `os._exit(status)`; a BaseException, so that as little user code as possible runs after it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+LEAVING = (SystemExit, KeyboardInterrupt, EndedProcess)
+"""Exceptions that are meant to leave the process."""
+
+
+@contextmanager
+def staying() -> Iterator[Callable[[], bool]]:
+    """Make `os._exit` raise EndedProcess in this context; yield a function that tells whether Ctrl-C was pressed.
+
+    A child process that the reward forks keeps the real `os._exit`.
+    """
+    _Stay.enter()
+    try:
+        with _noticing_interrupts() as was_interrupted:
+            yield was_interrupted
+    finally:
+        _Stay.leave()
+
+
+class _Stay:
+    """The replacement of `os._exit`, shared by all active contexts, for example stacks in several threads.
+
+    With one replacement per context, the last to leave could restore another's replacement and lose os._exit for good.
+    """
+
+    _lock = threading.Lock()
+    _inside = 0
+    _end = os._exit
+
+    @classmethod
+    def enter(cls) -> None:
+        with cls._lock:
+            cls._inside += 1
+            if cls._inside == 1:
+                cls._end = end = os._exit
+                owner = os.getpid()
+
+                def stay(status: int) -> NoReturn:
+                    if os.getpid() != owner:
+                        end(status)
+                    raise EndedProcess(status)
+
+                os._exit = stay
+
+    @classmethod
+    def leave(cls) -> None:
+        with cls._lock:
+            cls._inside -= 1
+            if cls._inside == 0:
+                os._exit = cls._end
+
+
+@contextmanager
+def _noticing_interrupts() -> Iterator[Callable[[], bool]]:
+    """Keep the signal handler, and record its calls; only the main thread receives signals."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield lambda: False
+        return
+    seen: list[int] = []
+
+    def notice(number: int, frame: object) -> object:
+        seen.append(number)
+        return before(number, frame)  # type: ignore[arg-type]
+
+    signal.signal(signal.SIGINT, notice)
+    try:
+        yield lambda: bool(seen)
+    finally:
+        if signal.getsignal(signal.SIGINT) is notice:  # unless the reward installed its own
+            signal.signal(signal.SIGINT, before)
+
+
+def left(reward: str, error: BaseException) -> RewardFailed:
+    """Return the error that ends the run instead of the function's attempt to end the process."""
+    words = {SystemExit: "sys.exit({})", EndedProcess: "os._exit({})", KeyboardInterrupt: "raise KeyboardInterrupt"}
+    argument = error.args[0] if error.args else ""
+    called = next(text for kind, text in words.items() if isinstance(error, kind)).format(argument)
+    failed = RewardFailed(
+        f"reward {reward!r} would have ended the process",
+        where=f"rewards.{reward}",
+        got=called,
+        expected="scores, or an exception, for which there is on_error",
+        hint=Prose(f"rewards.{reward}.isolate=true runs it in processes of its own, where this costs a row"),
+    )
+    failed.reward = reward
+    failed.__cause__ = error
+    return failed

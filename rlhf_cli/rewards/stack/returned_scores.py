@@ -1,0 +1,257 @@
+"""Bring what a reward returns to one form: numbers, None, lists of token values, spans.
+
+A row of a dense reward is one of
+- a list of floats and Nones, one per completion token: None = this token is not rewarded, 0.0 = it is, with 0;
+- a list of spans `(start, end, value)` in characters of the completion's text;
+- an empty list: no position is rewarded (its sum is 0).
+
+In formulas: r_t is the value at token t, absent if None. If one number is needed, the row's reward is sum_t r_t.
+Process rewards are normalised over the rewarded positions of a group (DeepSeekMath, arXiv:2402.03300, section 4.1.3;
+`rlhf_cli.numerics.group_advantages`), so None and 0.0 differ. `token_offsets.py` computes the characters of a token.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.dense import Span
+
+Offset: TypeAlias = tuple[int, int]
+"""`(start, end)`: the characters of the completion that a token covers in part; start == end if none."""
+
+TokenValues: TypeAlias = list[float | None]
+"""One entry per completion token; None if the token is not rewarded."""
+
+Spread: TypeAlias = Literal["last", "even"]
+"""Where a span's value goes: to the last token that overlaps it, or in equal parts to all of them."""
+
+
+def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spread) -> TokenValues:
+    """Return one value per token: r_t = the sum over spans s of value_s * share_s(t).
+
+    share_s(t) is 1 at the last token that overlaps s (`last`), or 1/n at each of the n tokens that do (`even`). In both
+    cases sum_t r_t = sum_s value_s. A token overlaps a span if they share a character. So a merged token across a
+    span's edge belongs to both neighbours, and a token without text (EOS) to no span. A token without a rewarding span
+    has None.
+
+    Args:
+        spans: in characters of the text of `offsets`; may overlap, in any order.
+        offsets: the characters of each token, from `token_offsets`.
+        spread: see above.
+
+    Raise ValueError, naming the span, if it is not `(int, int, number)`, is outside the text, inverted, overlaps no
+    token (for example an empty one), or if its value is infinite or NaN.
+    """
+    if spread not in ("last", "even"):
+        raise ValueError(f"spread is {spread!r}, not last or even")
+    length = max((end for _, end in offsets), default=0)
+    values: TokenValues = [None] * len(offsets)
+    for number, span in enumerate(spans):
+        start, end, value = _span(span, number)
+        if start > end:
+            raise ValueError(f"span {number} {span!r} ends before it starts")
+        if start < 0 or end > length:
+            raise ValueError(f"span {number} {span!r} is not inside the completion's {length} characters")
+        tokens = [token for token, (first, last) in enumerate(offsets) if max(first, start) < min(last, end)]
+        if not tokens:
+            raise ValueError(f"span {number} {span!r} holds no token")
+        if spread == "last":
+            tokens = tokens[-1:]
+        for token in tokens:
+            values[token] = (values[token] or 0.0) + value / len(tokens)
+    return values
+
+
+def as_token_values(
+    row: object, num_tokens: int, offsets: Callable[[], Sequence[Offset]], spread: Spread
+) -> TokenValues | None:
+    """Return a returned row as one value per token, None if it is not dense (a number, None, a text, a dict).
+
+    A dense row is a list, tuple or one-dimensional array: of numbers and Nones, one per token, or of triples (spans).
+    `[]` rewards no position. A bare triple of numbers means three tokens; a span must be in a list.
+
+    Args:
+        row: the reward function's result for one completion.
+        num_tokens: the number of tokens of that completion, with EOS and without padding.
+        offsets: called only for spans.
+        spread: see `place_spans`.
+
+    Raise ValueError for a wrong length (with both lengths), infinite or NaN values, other items in the list, and as in
+    `place_spans`. The message does not say where: the caller knows the reward and the row.
+    """
+    if hasattr(row, "tolist"):
+        row = row.tolist()
+    if not isinstance(row, list | tuple):
+        return None
+    if not row:
+        return [None] * num_tokens
+    if all(isinstance(item, list | tuple) for item in row):
+        places = offsets()
+        if len(places) != num_tokens:
+            raise ValueError(f"there are {len(places)} offsets for a completion of {num_tokens} tokens")
+        return place_spans(row, places, spread=spread)
+    values = [_token_value(item, token) for token, item in enumerate(row)]
+    if len(values) != num_tokens:
+        hint = f"; if it is a span, it goes into a list: [{row!r}]" if isinstance(row, tuple) and len(row) == 3 else ""
+        raise ValueError(f"{len(values)} values for a completion of {num_tokens} tokens{hint}")
+    return values
+
+
+def named_spans(row: Sequence[object]) -> list[Span] | None:
+    """Return the spans of a dense row, None if it has one value per token. Raise as `place_spans` does."""
+    if not row or not all(isinstance(item, list | tuple) for item in row):
+        return None
+    return [_span(item, number) for number, item in enumerate(row)]
+
+
+def shifted(values: Sequence[float | None], total: float) -> TokenValues:
+    """Return the same positions summing to `total`: the change of the row's sum is spread evenly over them.
+
+    r'_t = r_t + (total - S) / n with S = sum_t r_t over the n rewarded positions. Of all rows that sum to `total`, this
+    is the nearest to the original in least squares (the gradient of sum_t (r'_t - r_t)^2 is the same at every t). So an
+    offset o takes o / n from each position, and a clip to [low, high] is the projection onto the rows whose sum is
+    within these bounds. No token moves by more than the sum did, and a small change of the row makes a small change of
+    its tokens. (Multiplying by total / S instead grows without bound as S goes to 0: [1, -0.99] minus 0.5 became [-49,
+    48.5].) If no position is rewarded, `total` goes onto the last token, like a plain score. Raise ValueError if the
+    total is not finite, or not 0 for a row without tokens.
+    """
+    if not math.isfinite(total):
+        raise ValueError(f"a row cannot be made to sum to {total}")
+    rewarded = [value for value in values if value is not None]
+    difference = total - math.fsum(rewarded)
+    if rewarded:
+        return [None if value is None else value + difference / len(rewarded) for value in values]
+    if not difference:
+        return list(values)
+    if not values:
+        raise ValueError(f"there is no token to carry {total}")
+    return [*values[:-1], difference]
+
+
+def multiply(values: Sequence[float | None], factor: float) -> TokenValues:
+    """Return r'_t = factor * r_t at the same positions: for a weight, an inverse deviation, or 0 for a closed gate."""
+    return [None if value is None else value * factor for value in values]
+
+
+def _span(span: object, number: int) -> Span:
+    if isinstance(span, list | tuple) and len(span) == 3:
+        try:
+            start, end, value = operator.index(span[0]), operator.index(span[1]), _number(span[2])
+        except TypeError:
+            pass
+        else:
+            if math.isfinite(value):
+                return start, end, value
+            raise ValueError(f"span {number} {span!r} has the value {value}")
+    raise ValueError(f"span {number} {span!r} is not (start, end, value) with whole start and end")
+
+
+def _token_value(item: object, token: int) -> float | None:
+    if item is None:
+        return None
+    try:
+        value = _number(item)
+    except TypeError:
+        raise ValueError(
+            f"token {token} has {item!r:.80}, neither a number nor None, nor are all items spans"
+        ) from None
+    if not math.isfinite(value):
+        raise ValueError(f"token {token} has the value {value}; None means not rewarded")
+    return value
+
+
+def _number(item: object) -> float:
+    if hasattr(item, "item"):
+        item = item.item()
+    if not isinstance(item, int | float):
+        raise TypeError(type(item).__name__)
+    return float(item)
+
+
+LARGEST = 3.4028234663852886e38
+"""The largest float32: anything above would be infinite in TRL's reward matrix."""
+
+Score = float | None
+"""One row's reward; None if the reward does not apply to the row."""
+
+
+_PLAIN = {float, bool, type(None)}
+
+
+class PlainScores(list[float | None]):
+    """Scores that are all floats or None, without dense values or failures."""
+
+
+ReadDense = Callable[[int, Sequence[object]], TokenValues | None]
+"""(row, its result) -> one value per token, or None if it is not dense. Raise ValueError for an invalid result."""
+
+
+def as_scores(
+    name: str, returned: object, num_rows: int, read_dense: ReadDense | None = None
+) -> Sequence[Score | TokenValues | BaseException]:
+    """Return `returned` as a list of `num_rows` floats or Nones; a dense row becomes a list of token values.
+
+    Accept a list, a tuple, a numpy array or a tensor. A bool counts as 0 or 1, None means that the reward does not
+    apply, and an exception, kept as it is, marks a failed row. Raise RewardError, naming the reward and the row, for
+    anything else: a wrong length, a text, a dict, NaN, an infinite number.
+    """
+    if hasattr(returned, "tolist"):
+        returned = returned.tolist()
+    if isinstance(returned, str | bytes | dict) or not isinstance(returned, Sequence):
+        raise RewardError(
+            f"reward {name!r} did not return a list",
+            where=f"rewards.{name}",
+            got=f"{type(returned).__name__}: {returned!r:.80}",
+            expected=f"a list of {num_rows} numbers, one a completion; None where the reward does not apply",
+        )
+    if len(returned) != num_rows:
+        raise RewardError(
+            f"reward {name!r} returned {len(returned)} values for {num_rows} completions",
+            where=f"rewards.{name}",
+            got=f"{list(returned)!r:.80}",
+            expected=f"a list of {num_rows} numbers, one a completion; None where the reward does not apply",
+        )
+    kinds = set(map(type, returned))
+    if kinds == {float} and math.isfinite(sum(returned)) and max(map(abs, returned)) <= LARGEST:
+        return PlainScores(returned)  # the usual case; NaN and infinity always show in the sum
+    if kinds <= _PLAIN:
+        scores = [None if value is None else float(value) for value in returned]
+        if all(score is None or abs(score) <= LARGEST for score in scores):
+            return PlainScores(scores)
+    return [_as_score(name, row, value, read_dense) for row, value in enumerate(returned)]
+
+
+def _as_score(name: str, row: int, value: object, read_dense: ReadDense | None) -> Score | TokenValues | BaseException:
+    if value is None or isinstance(value, BaseException):
+        return value
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    elif hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, list | tuple) and read_dense is not None:
+        try:
+            tokens = read_dense(row, value)
+        except ValueError as error:
+            wanted = "a list of numbers, one a completion token, or of spans (start, end, value) in characters"
+            raise _refused(name, row, "value a token", str(error), wanted) from error
+        if tokens is not None:
+            return tokens
+    if not isinstance(value, int | float):
+        problem = f"{type(value).__name__}: {value!r:.80}"
+    elif not abs(value) <= LARGEST:  # NaN compares as false
+        problem = f"{value!r:.80}"
+    else:
+        return float(value)
+    raise _refused(name, row, "number", problem, "a finite number, or None where the reward does not apply")
+
+
+def _refused(name: str, row: int, what: str, got: str, expected: str) -> RewardError:
+    error = RewardError(
+        f"reward {name!r} returned no {what} for row {row}", where=f"rewards.{name}", got=got, expected=expected
+    )
+    error.row = row
+    return error

@@ -1,0 +1,183 @@
+"""Import the reward function named by `fn: module:function` or `fn: ./file.py:function`. Does not import torch."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+
+from rlhf_cli.errors import Problems, RewardError, UserError
+from rlhf_cli.rewards.checked_arguments import try_arguments
+from rlhf_cli.rewards.stack.argument_values import anchored, argument_problems
+from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
+from rlhf_cli.text.suggest import nearest
+
+RewardFunction = Callable[..., object]
+
+_MOVED = {"rlhf_cli.data.worlds.toy_preferences:true_reward": "rlhf_cli.rewards.toy:sums_true"}
+"""Ready-made rewards that moved: name in older configurations or frozen runs -> current name."""
+
+
+def resolve(
+    fn: str, args: Mapping[str, object], *, where: str, args_key: str = "args", place: Callable[[str], str] = str
+) -> RewardFunction:
+    """Return the reward function that `fn` names, with `args` bound to it.
+
+    A callable that takes none of TRL's own arguments (`get_soft_overlong_punishment(max_completion_len, ...)`, or a
+    class) is a factory: it is called once with `args`, and returns the reward. For messages, `where` is the location of
+    `fn`, `args_key` is the key of `args`, and `place` turns a key into its location. Raise RewardError for a missing
+    function or a failed import (with the real import error), or if it does not take `args`. Raise Problems for several
+    errors in `args`.
+    """
+    target = import_function(fn, where=where)
+    is_factory = inspect.isclass(target) or not _takes_completions(inspect.signature(target))
+    problems: list[UserError] = list(
+        argument_problems(fn, target, args, is_factory=is_factory, args_key=args_key, place=place)
+    )
+    if problems:
+        raise problems[0] if len(problems) == 1 else Problems(problems)
+    try:
+        if not is_factory:
+            try_arguments(target, args)
+        reward = target(**args) if is_factory else functools.partial(target, **args) if args else target
+    except RewardError as error:
+        raise anchored(error, args_key=args_key, place=place) from error
+    except Exception as error:  # a user's factory may raise anything: show the real error
+        raise RewardError(
+            f"{fn} does not take these arguments",
+            where=place(args_key),
+            got=f"{dict(args)} ({_import_error(error)})",
+            expected=f"what {fn} accepts",
+        ) from error
+    if not callable(reward):
+        raise RewardError(
+            f"{fn} made no reward function", where=where, got=type(reward).__name__, expected="a callable"
+        )
+    function: RewardFunction = reward
+    return function
+
+
+def required_columns(reward: RewardFunction) -> list[str]:
+    """Return the dataset columns that a reward function requires: its parameters without default."""
+    return [
+        name
+        for name, parameter in inspect.signature(reward).parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name not in REWARD_ARGUMENTS
+    ]
+
+
+def source_file(fn: str) -> Path | None:
+    """Return the Python file that defines `fn`, to hash it; None if there is none (a builtin, an extension)."""
+    module, _, _ = fn.rpartition(":")
+    if module.endswith(".py"):
+        return Path(module).expanduser().resolve()
+    spec = importlib.util.find_spec(module)
+    return Path(spec.origin) if spec and spec.origin and spec.has_location else None
+
+
+def _takes_completions(signature: inspect.Signature) -> bool:
+    return any(
+        parameter.kind is parameter.VAR_KEYWORD or (name in REWARD_ARGUMENTS and REWARD_ARGUMENTS[name].is_text)
+        for name, parameter in signature.parameters.items()
+    )
+
+
+def import_function(fn: str, *, where: str) -> RewardFunction:
+    """Return the function that `module:function` or `./file.py:function` names, unbound.
+
+    Raise RewardError with the real import error if it is missing or cannot be imported.
+    """
+    fn = _MOVED.get(fn, fn)
+    module_name, colon, attribute = fn.rpartition(":")
+    if not colon or not attribute.isidentifier() or not module_name:
+        raise RewardError(
+            "this is no function name",
+            where=where,
+            got=fn,
+            expected="package.module:function, or ./file.py:function",
+        )
+    # Unlike `python -m`, a console script does not have the current folder on its path, but users expect it.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = _module_of_file(module_name) if module_name.endswith(".py") else _module(module_name)
+    except FileNotFoundError as error:
+        raise RewardError(
+            "there is no such reward file",
+            where=where,
+            got=str(error),
+            expected="./file.py:function",
+            hint=_other_file(module_name, attribute),
+        ) from None
+    except Exception as error:  # a user's module may raise anything on import: show the real error
+        raise RewardError(
+            f"{module_name} cannot be imported",
+            where=where,
+            got=_import_error(error),
+            expected="a module that `python -c 'import ...'` can import from this folder",
+        ) from error
+    target = getattr(module, attribute, None)
+    if target is None or not callable(target):
+        public = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise RewardError(
+            f"{module_name} has no function {attribute!r}",
+            where=where,
+            got=fn,
+            expected="one of " + ", ".join(sorted(public)) if public else "a function defined in that file",
+            hint=f"{module_name}:{close}" if (close := nearest(attribute, public)) is not None else None,
+        )
+    function: RewardFunction = target
+    return function
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def _module_of_file(file: str) -> ModuleType:
+    path = Path(file).expanduser().resolve()
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    name = f"rlhf_user_{path.stem}_{hashlib.sha1(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _other_file(file: str, attribute: str) -> str | None:
+    """Return the same function in the file of that folder with the most similar name, or None."""
+    folder = Path(file).expanduser().parent
+    close = nearest(Path(file).name, [path.name for path in folder.glob("*.py")])
+    return f"{file.removesuffix(Path(file).name)}{close}:{attribute}" if close is not None else None
+
+
+def _import_error(error: Exception) -> str:
+    """Return `ImportError: No module named 'x' (rewards.py:3)`: the error and the last user line that it came from."""
+    traceback = error.__traceback__
+    place = None
+    while traceback is not None:
+        file = Path(traceback.tb_frame.f_code.co_filename)
+        if file != Path(__file__) and "importlib" not in str(file):
+            place = f"{file.name}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    if isinstance(error, SyntaxError):
+        place = f"{Path(error.filename or '').name}:{error.lineno}"
+    return f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")

@@ -1,0 +1,175 @@
+"""Log every reward: raw and effective means, gates, failures, calls, shares of the advantage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from rlhf_cli.numerics.group_advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
+from rlhf_cli.rewards.stack.aggregating import Aggregate
+from rlhf_cli.rewards.stack.component import Outcome
+from rlhf_cli.rewards.stack.settling import Rules, Settled
+from rlhf_cli.rewards.stack.truncation import Endings
+from rlhf_cli.tables.trl_values import ROUND, STEP, TOKENS, TRUNCATED
+from rlhf_cli.text.json_values import finite_or_none
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+_COUNTED = ("num_open", "num_excluded", "num_errors", "timeouts", "calls", "calls_saved", "seconds")
+TOTAL_COLUMN = "total"
+"""Column of the completions table with the rows' totals; `reward` is their mean."""
+_MAX_CORRELATED = 8
+"""Limit on the components whose pairs are logged; more pairs would not be read."""
+
+
+class MakesAdvantages(Protocol):
+    """The trainer attributes that decide how totals become advantages. The last two exist only in RLOO."""
+
+    @property
+    def args(self) -> object:
+        """Return the trainer's arguments; only RLOO's have `normalize_advantages`."""
+        ...
+
+    @property
+    def scale_rewards(self) -> Literal["group", "batch", "none"]:
+        """Return what GRPO divides a centred total by."""
+        ...
+
+    @property
+    def reward_clip_range(self) -> tuple[float, float] | None:
+        """Return the range that RLOO clips a total to, None for no clipping."""
+        ...
+
+    @property
+    def normalize_advantages(self) -> bool:
+        """Return whether RLOO normalises its advantages over the batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts per component, summed over ranks: (K, 7) in the order of `_COUNTED`; `seconds` is averaged."""
+
+    values: Tensor
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome], accelerator: Accelerator) -> Counts:
+        """Return the counts of this rank's outcomes, reduced over all ranks."""
+        own = [[float(getattr(outcome, name)) for name in _COUNTED] for outcome in outcomes]
+        summed = accelerator.reduce(torch.tensor(own, device=accelerator.device), reduction="sum").cpu()
+        summed[:, -1] /= accelerator.num_processes
+        return cls(summed)
+
+
+def component_metrics(settled: Settled, counts: Counts) -> dict[str, float]:
+    """Return metric -> value for a batch; NaN if no row was scored.
+
+    `rewards/NAME/mean` and `/std` are over the raw scores of the rows where the reward applies. `effective_mean` is the
+    mean of its part in the total over the scorable rows, and `weighted_mean` is that times the weight. The weighted
+    means sum to `reward`.
+    """
+    scorable = ~settled.is_unscorable
+    metrics: dict[str, float] = {}
+    for index, name in enumerate(settled.names):
+        raw = settled.raw[:, index]
+        raw = raw[~raw.isnan()]
+        effective = settled.effective[scorable, index]
+        prefix = f"rewards/{name}"
+        metrics[f"{prefix}/mean"] = raw.mean().item() if raw.numel() else torch.nan
+        metrics[f"{prefix}/std"] = raw.std().item() if raw.numel() > 1 else torch.nan
+        metrics[f"{prefix}/effective_mean"] = effective.mean().item() if effective.numel() else torch.nan
+        metrics[f"{prefix}/weighted_mean"] = metrics[f"{prefix}/effective_mean"] * settled.weights[index].item()
+        metrics[f"{prefix}/weight"] = settled.weights[index].item()
+        if index < len(counts.values):
+            opened, excluded, errors, timeouts, calls, saved, seconds = counts.values[index].tolist()
+            metrics[f"{prefix}/open_fraction"] = opened / settled.raw.shape[0]
+            metrics |= {f"{prefix}/excluded": excluded, f"{prefix}/errors": errors, f"{prefix}/timeouts": timeouts}
+            metrics |= {f"{prefix}/calls": calls, f"{prefix}/calls_saved": saved, f"{prefix}/seconds": seconds}
+    if settled.is_z_scored:
+        total = settled.row_totals[scorable]
+        metrics["reward"] = total.mean().item() if total.numel() else torch.nan
+        metrics["reward_std"] = total.std().item() if total.numel() > 1 else torch.nan
+    return metrics | _correlations(settled)
+
+
+def _correlations(settled: Settled) -> dict[str, float]:
+    """Return Pearson's correlation of each pair of components' raw scores, over the rows where both apply."""
+    metrics: dict[str, float] = {}
+    names = settled.names[:_MAX_CORRELATED]
+    for first in range(len(names)):
+        for second in range(first + 1, len(names)):
+            pair = settled.raw[:, [first, second]]
+            pair = pair[~pair.isnan().any(dim=1)].double()
+            if len(pair) > 1 and bool((pair.std(dim=0) > 0).all()):
+                value = torch.corrcoef(pair.T)[0, 1].item()
+                metrics[f"rewards/correlation/{names[first]}/{names[second]}"] = value
+    return metrics
+
+
+def advantage_shares(
+    trainer: MakesAdvantages,
+    names: Sequence[str],
+    contributions: Tensor,
+    aggregate: Aggregate,
+    num_generations: int,
+    advantages: Tensor,
+) -> dict[str, float]:
+    """Return each component's `rewards/NAME/advantage_share`, and `rewards/kl/advantage_share` if RLOO includes KL.
+
+    names: of the K components. contributions: (N, K), the weighted rewards that the trainer summed. advantages: (N,).
+    Return an empty dict in three cases: the advantage is not linear in the components (a custom aggregate, a clipped
+    total) or not one number per row (dense); RLOO's KL is inside a normalised advantage; every advantage is 0.
+    """
+    is_rloo = "normalize_advantages" in vars(trainer.args)
+    beta = getattr(trainer, "beta", 0.0)
+    if callable(aggregate) or num_generations < 2 or getattr(trainer, "is_dense", False):
+        return {}
+    if is_rloo:
+        if trainer.reward_clip_range or (beta and trainer.normalize_advantages):
+            return {}
+        parts = rloo_parts(contributions, num_generations, is_normalized=trainer.normalize_advantages)
+    elif aggregate == "normalize_then_sum":
+        parts = normalized_sum_parts(contributions)
+    else:
+        parts = grpo_parts(contributions, num_generations, trainer.scale_rewards)
+    by_component = shares(parts, advantages)
+    if by_component is None:
+        return {}
+    named = {f"rewards/{name}/advantage_share": share for name, share in zip(names, by_component, strict=True)}
+    if is_rloo and beta:
+        named["rewards/kl/advantage_share"] = 1.0 - sum(by_component)
+    return named
+
+
+def table_columns(
+    settled: Settled, components: Sequence[Rules], outcomes: Sequence[Outcome], rows: slice
+) -> dict[str, list[object]]:
+    """Return columns of the completions table for this rank's `rows`: totals, effective and weighted values, gates.
+
+    Each batch has the same columns: TRL keeps a table whose columns must stay equally long.
+    """
+    columns: dict[str, list[object]] = {TOTAL_COLUMN: list(map(finite_or_none, settled.row_totals[rows].tolist()))}
+    contributions = settled.contributions
+    for index, name in enumerate(settled.names):
+        columns[f"{name}.effective"] = settled.effective[rows, index].tolist()
+        columns[f"{name}.weighted"] = contributions[rows, index].tolist()
+        if index < len(outcomes):
+            if components[index].gates:
+                columns[f"{name}.closed_by"] = list(outcomes[index].closed_by)
+            if components[index].on_error != "raise":
+                columns[f"{name}.error"] = list(outcomes[index].errors)
+    return columns
+
+
+def rollout_columns(endings: Endings, rows: slice, number: int | None, step: int) -> dict[str, list[object]]:
+    """Return columns of the completions table for this rank's `rows`: round, optimizer step, truncation, length.
+
+    `number` counts the rounds of a training; None in an evaluation.
+    """
+    cut, lengths = endings.is_truncated[rows].tolist(), endings.lengths[rows].tolist()
+    return {ROUND: [number] * len(cut), STEP: [step] * len(cut), TRUNCATED: cut, TOKENS: lengths}

@@ -1,0 +1,324 @@
+"""Evaluate all named rewards of an experiment together.
+
+TRL knows rewards as a list of functions that cannot see each other. The stack gives TRL one `Column` per reward. The
+first column that TRL calls evaluates the whole stack; the others return the stored results. TRL assembles, gathers and
+logs its matrix as usual, and the stack decides how rewards interact. Rewards are evaluated in the order of the gate
+graph. The independent rewards of a level run at the same time, each only on the rows that its gates leave open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from rlhf_cli.errors import RewardFailed
+from rlhf_cli.rewards.completion_text import as_completion, text_of
+from rlhf_cli.rewards.stack.aggregating import weight_at
+from rlhf_cli.rewards.stack.calling import Tools, run_component
+from rlhf_cli.rewards.stack.component import (
+    Batch,
+    Component,
+    FailedCall,
+    KeepFailure,
+    Outcome,
+    by_row,
+    keep_nothing,
+    said_of_replay,
+    token_ids,
+)
+from rlhf_cli.rewards.stack.concurrency import RewardLoop, WaitingRewards
+from rlhf_cli.rewards.stack.gates import Gate, levels
+from rlhf_cli.rewards.stack.isolated import Isolated, staying
+from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, multiply, shifted
+from rlhf_cli.rewards.stack.token_offsets import Decode, Part, characters, parts_of, token_offsets
+
+_MAX_HOPELESS_BATCHES = 3
+"""A reward that fails on every row of this many consecutive batches ends the run whatever its `on_error`."""
+
+
+@dataclass(frozen=True)
+class MaxErrors:
+    """The share of a reward's last `window` computed rows that may fail."""
+
+    share: float
+    window: int
+
+
+class ErrorCounts:
+    """Count one reward's failures, ignoring rows that a gate skipped."""
+
+    def __init__(self, limit: MaxErrors | None) -> None:
+        self._limit = limit
+        self._last: deque[bool] = deque(maxlen=limit.window if limit is not None else 0)
+        self._hopeless = 0
+
+    def add(self, component: Component, outcome: Outcome, *, replay: str | None = None) -> None:
+        """Count a batch. Raise RewardFailed with the last error if too many rows failed.
+
+        `replay` is a command that reproduces such a failure, or None.
+        """
+        num_errors = outcome.num_errors
+        if outcome.calls:
+            self._hopeless = self._hopeless + 1 if num_errors >= outcome.calls else 0
+        if self._hopeless >= _MAX_HOPELESS_BATCHES:
+            raise RewardFailed(
+                f"reward {component.name!r} failed on every row of {_MAX_HOPELESS_BATCHES} batches in a row",
+                where=f"rewards.{component.name}",
+                got=next(error for error in outcome.errors if error is not None),
+                expected=f"at least some scores; on_error={component.on_error} is for rows that fail now and then",
+                hint=said_of_replay(replay),
+            )
+        limit = self._limit
+        if limit is None:
+            return
+        asked = [component.eager or gate is None for gate in outcome.closed_by]
+        self._last.extend(error is not None for error, is_asked in zip(outcome.errors, asked, strict=True) if is_asked)
+        failed = sum(self._last)
+        if num_errors and len(self._last) == limit.window and failed / limit.window > limit.share:
+            raise RewardFailed(
+                f"reward {component.name!r} failed on {failed} of the last {limit.window} rows",
+                where=f"rewards.{component.name}",
+                got=next(error for error in reversed(outcome.errors) if error is not None),
+                expected=f"failures on {limit.share:.0%} of the rows at most, which guards.max_error_share allows",
+                hint="\n".join(
+                    line
+                    for line in (
+                        said_of_replay(replay),
+                        "guards.max_error_share=1  # goes on; reward_errors.jsonl in the run folder has the rows",
+                    )
+                    if line is not None
+                ),
+            )
+
+
+RecordError = Callable[[dict[str, object]], None]
+
+
+class Running(Protocol):
+    """Listener for the rewards that are currently running."""
+
+    def __call__(self, name: str) -> AbstractContextManager[None]:
+        """Open the context in which the reward `name` runs."""
+        ...
+
+    def close(self) -> None:
+        """Called after the last reward has finished."""
+        ...
+
+
+class RewardStack:
+    """All components, evaluated once per batch. Their order is the order of the columns.
+
+    `record_error` receives every failed row and `keep_failure` every failed call, to save them. `max_errors` limits the
+    failures, None for no limit. `running` is notified of running rewards. `decode` turns token ids into the text that
+    reward functions see; without it, spans cannot be mapped to tokens.
+    """
+
+    decode: Decode | None = None
+
+    def __init__(
+        self,
+        components: Sequence[Component],
+        record_error: RecordError | None = None,
+        *,
+        max_errors: MaxErrors | None = None,
+        running: Running | None = None,
+        keep_failure: KeepFailure = keep_nothing,
+    ) -> None:
+        self.components = list(components)
+        self.outcomes: dict[str, Outcome] = {}
+        """Outcomes of the last batch by name."""
+        self._batch: Batch = {}
+        self._by_name = {component.name: component for component in components}
+        self._levels = levels({component.name: component.gates for component in components})
+        self._record_error, self._keep_failure = record_error, keep_failure
+        self._replays: dict[str, str] = {}
+        self._errors = {name: ErrorCounts(max_errors) for name in self._by_name}
+        self._running = running
+        self._is_in_batch = self._is_evaluated = False
+        self._extra: dict[str, set[str]] = {name: set() for name in self._by_name}
+        self._waiting = WaitingRewards()
+        self._was_interrupted: Callable[[], bool] = bool
+        self._loop = RewardLoop()
+        self._tools = Tools(self._loop.run, self._offsets, lambda: self._was_interrupted(), self._keep_call)
+        self._pieces: dict[int, str] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Return the components' names, in the order of the columns."""
+        return [component.name for component in self.components]
+
+    def weights(self, step: int, max_steps: int) -> list[float]:
+        """Return every component's weight at that optimizer step."""
+        return [weight_at(component.weight, step, max_steps) for component in self.components]
+
+    def columns(self) -> list[Column]:
+        """Return one callable with TRL's reward signature per component."""
+        return [Column(component.name, self) for component in self.components]
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Open a context in which the stack is evaluated once, whichever column is called first."""
+        self._is_in_batch, self._is_evaluated = True, False
+        try:
+            yield
+        finally:
+            self._is_in_batch = self._is_evaluated = False
+
+    def scores(self, name: str, **batch: object) -> list[Score]:
+        """Return one component's raw scores for a batch given as TRL's reward arguments."""
+        if not self._is_evaluated:
+            self.evaluate(**batch)
+            self._is_evaluated = self._is_in_batch
+        return self.outcomes[name].raw
+
+    def evaluate(self, **batch: object) -> dict[str, Outcome]:
+        """Return name -> outcome. `batch` holds prompts, completions, completion_ids and the dataset's columns.
+
+        Raise RewardError, naming reward, row and prompt, if a component with `on_error: raise` fails.
+        """
+        self.outcomes, self._batch = {}, batch
+        try:
+            with staying() as self._was_interrupted:
+                self._evaluate_levels(batch)
+        except RewardFailed as error:
+            if error.reward is not None and error.row is not None:
+                self._keep(error.reward, error.row, str(error.got), batch)
+            raise
+        for component in self.components:
+            self._account(component, batch)
+        return self.outcomes
+
+    def _evaluate_levels(self, batch: Batch) -> None:
+        for level in self._levels:
+            # Threads only help rewards that wait; rewards that compute would compete for the interpreter. Those, and
+            # rewards without timings, run in this thread. If all rewards of a level wait, one of them runs here too:
+            # only this thread receives signals, which deadlines and some libraries' timeouts need.
+            waiting = [name for name in level if self._waiting.waits(name, self._by_name[name].score)]
+            threaded = waiting[1:] if len(waiting) == len(level) else waiting
+            futures = {name: self._threads().submit(self._one, self._by_name[name], batch) for name in threaded}
+            outcomes = {name: self._one(self._by_name[name], batch) for name in level if name not in futures}
+            outcomes |= {name: future.result() for name, future in futures.items()}
+            self.outcomes.update(outcomes)
+            for name, outcome in outcomes.items():
+                self._waiting.add(name, outcome)
+
+    def _keep(self, reward: str, row: int, message: str, batch: Batch) -> None:
+        """Pass a failed row to the recorder."""
+        if self._record_error is not None:
+            prompt, completion = by_row(batch, "prompts")[row], by_row(batch, "completions")[row]
+            record = {"reward": reward, "row": row, "error": message}
+            self._record_error({**record, "prompt": prompt, "completion": completion})
+
+    def _keep_call(self, call: FailedCall) -> str | None:
+        """Pass a failed call to the recorder; remember the newest replay command for the error that ends a run."""
+        if replay := self._keep_failure(call):
+            self._replays[call.component.name] = replay
+        return replay
+
+    def token_values(self, name: str, row: int, divisor: float) -> TokenValues | None:
+        """Return a dense row's token values after offset and clip, divided by `divisor`.
+
+        Return None if the row's score was not dense.
+        """
+        tokens, raw = self.outcomes[name].tokens[row], self.outcomes[name].raw[row]
+        if tokens is None or raw is None:
+            return None
+        component = self._by_name[name]
+        low, high = component.clip or (-math.inf, math.inf)
+        total = min(max(raw - component.offset, low), high)
+        return multiply(tokens if total == raw else shifted(tokens, total), 1 / divisor)
+
+    def parts(self, name: str, row: int) -> list[Part] | None:
+        """Return the parts of a dense row of the last batch with their rewards; None for a plain score.
+
+        Values per token cannot be placed on a text whose tokens are unknown: the row is then a single part.
+        """
+        outcome = self.outcomes[name]
+        if (values := outcome.tokens[row]) is None:
+            return None
+        text = text_of(as_completion(by_row(self._batch, "completions")[row]))
+        if "completion_ids" in self._batch and self.decode is not None:
+            offsets = self._offsets(token_ids(self._batch, row))
+        elif outcome.spans[row] is not None or len(values) == len(text):
+            offsets = characters(text)
+        else:
+            return [Part(0, len(text), text, outcome.raw[row] or 0.0, tuple(range(len(values))))]
+        return parts_of(text, values, offsets, outcome.spans[row])
+
+    def close(self) -> None:
+        """End the event loop, threads and processes of isolated rewards; cancel what still runs."""
+        if self._running is not None:
+            self._running.close()
+        for component in self.components:
+            if isinstance(component.score, Isolated):
+                component.score.close()
+        self._loop.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def _one(self, component: Component, batch: Batch) -> Outcome:
+        num_rows = len(by_row(batch, "completions"))
+        if not component.gates:
+            return self._run(component, batch, range(num_rows))
+        closed = [self._closed_by(component, row) for row in range(num_rows)]
+        rows = [row for row in range(num_rows) if component.eager or closed[row] is None]
+        outcome = self._run(component, batch, rows)
+        outcome.calls_saved = num_rows - len(rows)
+        # A column that was logged once is logged for every batch: TRL would otherwise repeat the last batch's values.
+        self._extra[component.name].update(outcome.extra)
+        for column in self._extra[component.name]:
+            outcome.extra.setdefault(column, [None] * num_rows)
+        for row, gate in enumerate(closed):
+            if gate is not None:
+                outcome.closed_by[row] = gate.by
+                outcome.fixed[row] = None if gate.otherwise == "exclude" else float(gate.otherwise)
+                outcome.raw[row] = outcome.tokens[row] = None  # eager or not, a closed row has no score
+        return outcome
+
+    def _run(self, component: Component, batch: Batch, rows: Sequence[int]) -> Outcome:
+        with self._running(component.name) if self._running is not None else contextlib.nullcontext():
+            return run_component(component, batch, rows, self._tools)
+
+    def _closed_by(self, component: Component, row: int) -> Gate | None:
+        """Return the first gate of `component` that is closed for `row`, None if all are open."""
+        return next((g for g in component.gates if not g.is_open(self.outcomes[g.by].raw[row])), None)
+
+    def _account(self, component: Component, batch: Batch) -> None:
+        """Record failed rows; end the run if too many fail."""
+        outcome = self.outcomes[component.name]
+        num_errors = outcome.num_errors
+        for row, message in enumerate(outcome.errors) if num_errors else ():
+            if message is not None:
+                self._keep(component.name, row, message, batch)
+        self._errors[component.name].add(component, outcome, replay=self._replays.get(component.name))
+
+    def _offsets(self, ids: Sequence[int]) -> Sequence[Offset]:
+        if self.decode is None:
+            raise ValueError("spans need the tokens they fall on, and there is no tokenizer here")
+        return token_offsets(ids, self.decode, pieces=self._pieces)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            width = max(len(level) for level in self._levels)
+            self._pool = ThreadPoolExecutor(max_workers=width, thread_name_prefix="reward")
+        return self._pool
+
+
+class Column:
+    """A component as a reward function for TRL, which takes the metric's name from `__name__`."""
+
+    def __init__(self, name: str, stack: RewardStack) -> None:
+        self.__name__ = name
+        self._stack = stack
+
+    def __call__(self, **batch: object) -> list[Score]:
+        return self._stack.scores(self.__name__, **batch)

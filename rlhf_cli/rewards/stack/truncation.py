@@ -1,0 +1,186 @@
+"""Apply the truncation policy: one for every trainer, applied to the row's total in reward units.
+
+A completion that ends in an end-of-sequence token is *terminated*; one cut by the length limit is *truncated*. The two
+are never merged into one `done` flag: a terminated answer is worth what it earned, while a truncated one might have
+continued.
+
+    none            as if terminated
+    eos_penalty     total - penalty, or -penalty instead of the total (Ziegler et al., arXiv 1909.08593)
+    bootstrap       add the critic's value of the state after the last token (Pardo et al., arXiv 1712.00378) if
+                    rewards come token by token; if an answer gets one score, the value replaces the score, which
+                    the values would otherwise count repeatedly
+    exclude         the row has no gradient and counts in no mean
+    soft_overlong   a ramp down to -penalty over the last tokens before the limit (DAPO, arXiv 2503.14476, equation 13)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rlhf_cli.numerics.reward_columns import soft_overlong
+from rlhf_cli.rewards.stack.settling import Settled
+
+FLAG = "is_truncated"
+"""Dataset column, rollout field or environment attribute that marks a row as truncated elsewhere."""
+COMPONENT = "truncation"
+"""Name of the truncation policy's component among the rewards."""
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """The policy. `penalty` is positive and subtracted; `cache_tokens` is the ramp length of soft_overlong.
+
+    `replaces`: eos_penalty's -penalty, or bootstrap's value, replaces the truncated row's rewards.
+    """
+
+    policy: str = "none"
+    penalty: float = 1.0
+    replaces: bool = False
+    cache_tokens: int | None = None
+
+    @property
+    def changes_total(self) -> bool:
+        """Return whether a component named `truncation` is part of the sum."""
+        return EFFECTS[self.policy].added is not None
+
+    def leaves_out(self, endings: Endings) -> Tensor | None:
+        """Return (N,) bool, True = the row counts nowhere; None if the policy excludes no rows."""
+        return endings.is_truncated if EFFECTS[self.policy].leaves_out else None
+
+    def replaced(self, endings: Endings) -> Tensor | None:
+        """Return (N,) bool, True = a penalty replaces the row's rewards; None if the policy never does that."""
+        return endings.is_truncated if self.replaces and self.changes_total else None
+
+    def goes_on(self, endings: Endings) -> Tensor:
+        """Return (N,) bool, True = the row's return includes the critic's value of its last state."""
+        return endings.is_truncated & EFFECTS[self.policy].goes_on
+
+
+@dataclass(frozen=True)
+class Endings:
+    """How the rows of all ranks ended: `is_truncated` (N,) bool, `lengths` (N,) and `limit` in tokens.
+
+    Without a limit, the model's own context window truncates.
+    """
+
+    is_truncated: Tensor
+    lengths: Tensor
+    limit: int | None
+
+
+def find_truncated(
+    completion_ids: Sequence[Sequence[int]],
+    ending_ids: Collection[int],
+    max_completion_length: int | None,
+    flags: Sequence[object],
+) -> list[bool]:
+    """Return one bool per row: it reached the limit without an ending token, or it is flagged as truncated.
+
+    `ending_ids` are all end-of-sequence ids that the model declares. A row that stopped before the limit without one (a
+    stop string, an environment that ended the episode) is terminated. Without a limit, only a row with such an id is.
+    """
+    return [
+        bool(flag) or (len(ids) >= (max_completion_length or 0) and (not ids or ids[-1] not in ending_ids))
+        for ids, flag in zip(completion_ids, flags, strict=True)
+    ]
+
+
+def column(completions: Sequence[object], **_: object) -> list[float]:
+    """Represent the truncation component among TRL's reward functions; its values are settled later."""
+    return [0.0] * len(completions)
+
+
+column.__name__ = COMPONENT
+
+
+def with_truncation(settled: Settled, truncation: Truncation, endings: Endings) -> Settled:
+    """Return the settled batch with the component `truncation` as its last column.
+
+    `raw` holds what it adds to each row's total, mostly 0. A row to which no reward applies stays unscorable. If TRL
+    sums z-scores, a policy that replaces totals cancels the z-scores in `for_trl` and the rewards in the logged
+    columns.
+    """
+    function = EFFECTS[truncation.policy].added
+    assert function is not None
+    added = function(settled.row_totals, truncation, endings)
+    added_for_trl = function(settled.totals, truncation, endings)
+    is_added = torch.where(added == 0.0, torch.nan, added)  # on tokens, an added 0 is not a reward at all
+    one = torch.ones(1, device=added.device, dtype=settled.weights.dtype)
+    effective = torch.where(settled.is_unscorable, torch.nan, added)
+    for_trl = torch.where(settled.for_trl.isnan().all(dim=1), torch.nan, added_for_trl)
+    return replace(
+        settled,
+        names=(*settled.names, COMPONENT),
+        raw=_beside(settled.raw, added),
+        unfilled=_beside(settled.unfilled, torch.where(settled.is_unscorable, torch.nan, is_added)),
+        effective=_beside(settled.effective, effective),
+        weights=torch.cat([settled.weights, one]),
+        for_trl=_beside(settled.for_trl, for_trl),
+        trl_weights=torch.cat([settled.trl_weights, one]),
+    )
+
+
+def eos_penalty(totals: Tensor, truncation: Truncation, endings: Endings) -> Tensor:
+    """Return the (N,) penalties: -penalty for a truncated row, minus its total if that is replaced."""
+    penalty = torch.full_like(totals, -truncation.penalty)
+    if truncation.replaces:
+        penalty = penalty - totals.nan_to_num(0.0)
+    return torch.where(endings.is_truncated, penalty, torch.zeros_like(penalty))
+
+
+def overlong_ramp(totals: Tensor, truncation: Truncation, endings: Endings) -> Tensor:
+    """Return (N,) from 0 down to -penalty over the last tokens before the limit, truncated or not."""
+    assert endings.limit is not None  # a ramp without a limit is rejected earlier
+    cache_tokens = truncation.cache_tokens or max(1, endings.limit // 5)
+    return truncation.penalty * soft_overlong(endings.lengths, endings.limit, cache_tokens)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A policy's effect on rows. `added` computes what it adds to each of the (N,) totals; None if it adds 0.
+
+    `leaves_out`: a truncated row counts nowhere. `goes_on`: its return includes the critic's value.
+    """
+
+    added: Callable[[Tensor, Truncation, Endings], Tensor] | None = None
+    leaves_out: bool = False
+    goes_on: bool = False
+
+
+EFFECTS = {
+    "none": Effect(),
+    "eos_penalty": Effect(added=eos_penalty),
+    "bootstrap": Effect(goes_on=True),
+    "exclude": Effect(leaves_out=True),
+    "soft_overlong": Effect(added=overlong_ramp),
+}
+"""Policy -> effect; the names are the same as in tables/truncation_policies.py."""
+
+
+def truncation_metrics(settled: Settled, endings: Endings) -> dict[str, float]:
+    """Return the truncated fraction, and the mean score of these rows before and after the policy.
+
+    The scores are NaN if no truncated row has one.
+    """
+    cut = endings.is_truncated
+    after = settled.row_totals
+    index = settled.names.index(COMPONENT) if COMPONENT in settled.names else None
+    added = settled.raw[:, index] if index is not None else torch.zeros_like(after)
+    return {
+        "rewards/truncation/fraction": cut.float().mean().item(),
+        "rewards/truncation/score_before": _mean(after[cut] - added[cut]),
+        "rewards/truncation/score_after": _mean(after[cut]),
+    }
+
+
+def _mean(values: Tensor) -> float:
+    seen = values[~values.isnan()]
+    return float(seen.mean()) if seen.numel() else torch.nan
+
+
+def _beside(matrix: Tensor, added: Tensor) -> Tensor:
+    return torch.cat([matrix, added.to(matrix.dtype).unsqueeze(1)], dim=1)

@@ -1,0 +1,277 @@
+"""Run model-written Python in a separate process, limited, watched, and isolated as well as this machine allows.
+
+`docs/sandbox.md` describes what the sandbox protects from; `protections()` returns what applies on this machine. The
+isolation is set up by `launcher.py` in the new process. Linux only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import os
+import secrets
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from rlhf_cli.errors import Prose, RewardError
+from rlhf_cli.services.sandbox.command import PATH, PYTHONPATH, command, interpreter, visible
+
+if TYPE_CHECKING:
+    from rlhf_cli.services.sandbox.command import Job, Program
+
+Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "limits"]
+
+OUTPUT_BYTES = 64 * 1024
+"""Maximum bytes kept of stdout and of stderr: the first half and the last half."""
+
+_GRACE_S = 15.0  # for startup and cleanup, beyond the program's own time
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a program. `returncode` is -N if signal N ended it.
+
+    `killed_reason` says why we, or a limit, ended it: time, memory, processes (all of them together), cpu, launcher
+    (the program or the system killed the launcher); None if it ended by itself.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+    timed_out: bool
+    killed_reason: str | None
+
+
+def run_code(
+    source: str,
+    *,
+    stdin: str = "",
+    timeout_s: float = 5.0,
+    memory_mb: int = 512,
+    max_processes: int = 16,
+    max_file_mb: int = 16,
+    isolation: Isolation = "auto",
+) -> Outcome:
+    """Run `source` as a Python program and wait for it; all processes that it started are gone on return.
+
+    Args:
+        source: the program. It sees the standard library, an empty folder and its stdin.
+        stdin: the text of its stdin.
+        timeout_s: wall time from its start; a CPU limit one second above also applies.
+        memory_mb: address space of each process, and resident memory of all processes together.
+        max_processes: maximum number of concurrent processes and threads.
+        max_file_mb: largest file; with namespaces also the size of the writable folder.
+        isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits alone (which is
+            logged). Any other value is required to work.
+
+    Raises RewardError if the sandbox fails; errors of the program never raise.
+    """
+    for name, value in (("timeout_s", timeout_s), ("max_processes", max_processes), ("max_file_mb", max_file_mb)):
+        if value <= 0:
+            raise RewardError("a limit of nothing", where=f"args.{name}", got=value, expected="more than 0")
+    if memory_mb < 64:
+        raise RewardError("too little for Python itself", where="args.memory_mb", got=memory_mb, expected="64 or more")
+    program: Program = {
+        "source": source,
+        "timeout_s": timeout_s,
+        "memory_bytes": memory_mb << 20,
+        "max_processes": max_processes,
+        "max_file_bytes": max_file_mb << 20,
+    }
+    outcome, _ = _run(_pick(isolation), program, stdin)
+    return outcome
+
+
+def protections(isolation: Isolation = "auto") -> dict[str, bool]:
+    """Return which protections apply here, tested once per process.
+
+    Raises RewardError if no mode works.
+    """
+    mode = _pick(isolation)
+    in_force, trouble = _probe(mode, shutil.which("bwrap"))
+    if trouble:
+        raise RewardError("model-written code cannot be run here", got=trouble)
+    walled = mode != "limits"
+    return {
+        "bubblewrap": mode == "bubblewrap",
+        "namespaces": walled,
+        "files_hidden": walled,
+        "disk_limit": walled,
+        "sure_end_of_processes": walled,
+        **in_force,
+        "time_limit": True,
+        "memory_limit": True,
+        "file_size_limit": True,
+    }
+
+
+def _pick(isolation: Isolation) -> Literal["bubblewrap", "namespaces", "limits"]:
+    if isolation not in get_args(Isolation):
+        raise RewardError(
+            "no such isolation", where="args.isolation", got=isolation, expected=" | ".join(get_args(Isolation))
+        )
+    if sys.platform != "linux":
+        raise RewardError("model-written code is run on Linux only", where="args.isolation", got=sys.platform)
+    if isolation == "auto":
+        return _strongest(shutil.which("bwrap"))
+    _, trouble = _probe(isolation, shutil.which("bwrap"))
+    if trouble:
+        raise RewardError(
+            f"isolation: {isolation} does not work here",
+            where="args.isolation",
+            got=trouble,
+            expected="auto, or what docs/sandbox.md says this machine can do",
+        )
+    return isolation
+
+
+@functools.cache
+def _strongest(bwrap: str | None) -> Literal["bubblewrap", "namespaces", "limits"]:
+    troubles = []
+    for mode in ("bubblewrap", "namespaces"):
+        _, trouble = _probe(mode, bwrap)
+        if trouble is None:
+            return mode
+        troubles.append(f"{mode}: {trouble}")
+    in_force, trouble = _probe("limits", bwrap)
+    if trouble is not None:
+        raise RewardError("model-written code cannot be run here", got="\n".join([*troubles, f"limits: {trouble}"]))
+    lacking = [f"it can read files {'open to all' if in_force['other_user'] else 'of the user rlhf runs as'}"]
+    lacking += [] if in_force["environment_hidden"] else ["and the environment of that user's processes"]
+    lacking += [] if in_force["no_network"] else ["it can reach the network"]
+    lacking += [] if in_force["process_limit"] else ["its processes are counted only now and then"]
+    logging.getLogger("rlhf").warning(
+        "model-written code runs with limits only: %s (docs/sandbox.md). %s", ", ".join(lacking), "; ".join(troubles)
+    )
+    return "limits"
+
+
+@functools.cache
+def _probe(
+    mode: Literal["bubblewrap", "namespaces", "limits"], bwrap: str | None
+) -> tuple[dict[str, bool], str | None]:
+    """Return (what is in force, None), or ({}, why it does not work)."""
+    if mode == "bubblewrap" and bwrap is None:
+        return {}, "bwrap is not installed"
+    program: Program = {
+        "source": "print(1)",
+        "timeout_s": 10,
+        "memory_bytes": 256 << 20,
+        "max_processes": 4,
+        "max_file_bytes": 1 << 20,
+    }
+    try:
+        outcome, in_force = _run(mode, program, "")
+    except (RewardError, OSError) as error:
+        return {}, str(error.got if isinstance(error, RewardError) else error)
+    if outcome.stdout.strip() != "1":
+        return {}, f"a first program failed: exit code {outcome.returncode}, {outcome.stderr[-300:].strip()}"
+    return in_force, None
+
+
+def _run(mode: str, program: Program, stdin: str) -> tuple[Outcome, dict[str, bool]]:
+    # systemd's range for dynamic users; each run has its own, so that the kernel counts its processes alone.
+    user = 61184 + secrets.randbelow(4336)
+    with (
+        tempfile.TemporaryDirectory(prefix="rlhf-sandbox-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryFile() as job_file,
+        tempfile.TemporaryFile() as stdin_file,
+    ):
+        home = folder if mode == "limits" else "/tmp"
+        environment = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": home, "TMPDIR": home, "PYTHONHASHSEED": "0"}
+        job: Job = {
+            **program,
+            "mode": mode,
+            "root": folder,
+            "visible": visible(),
+            "user": user,
+            "python": interpreter(),
+            "environment": environment,
+        }
+        job_file.write(json.dumps(job).encode())
+        job_file.seek(0)
+        stdin_file.write(stdin.encode("utf-8", "replace"))
+        stdin_file.seek(0)
+        reader, writer = os.pipe()
+        try:
+            try:
+                process = subprocess.Popen(
+                    command(mode, job, job_file.fileno(), writer),
+                    stdin=stdin_file,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    pass_fds=(job_file.fileno(), writer),
+                    start_new_session=True,
+                    cwd=folder,
+                    env={"PYTHONPATH": PYTHONPATH, "PATH": PATH, "LANG": "C.UTF-8"},
+                )
+            finally:
+                os.close(writer)
+            with open(reader, "rb", closefd=False) as reports:
+                return _listen(process, reports, job["timeout_s"] + _GRACE_S)
+        finally:
+            os.close(reader)
+
+
+def _listen(process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float) -> tuple[Outcome, dict[str, bool]]:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    events, out, err = _Capped(), _Capped(), _Capped()
+    until = time.monotonic() + seconds
+    with process, selectors.DefaultSelector() as selector:
+        try:
+            for stream, kept in ((process.stdout, out), (process.stderr, err), (reports, events)):
+                selector.register(stream, selectors.EVENT_READ, kept)
+            while selector.get_map() and (left := until - time.monotonic()) > 0:
+                for key, _ in selector.select(left):
+                    data = os.read(key.fd, 1 << 16)
+                    key.data.add(data)
+                    if not data:
+                        selector.unregister(key.fileobj)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # normally it has already ended
+    facts: dict[str, Any] = {}
+    for line in events.text().splitlines():
+        facts |= json.loads(line)
+    if "failed" in facts or "in_force" not in facts:
+        raise RewardError(
+            "the sandbox for model-written code failed",
+            got=facts.get("failed") or err.text()[-500:].strip() or f"its launcher ended with {process.returncode}",
+            expected="a program that is started, whatever it does then",
+            hint=Prose("docs/sandbox.md says what a machine has to allow"),
+        )
+    reason = facts.get("killed_reason") if "returncode" in facts else "launcher"
+    returncode = facts.get("returncode", -signal.SIGKILL)
+    if returncode == -signal.SIGXCPU:
+        reason = "cpu"
+    return Outcome(returncode, out.text(), err.text(), reason in ("time", "cpu"), reason), facts["in_force"]
+
+
+class _Capped:
+    """A buffer that keeps the first and the last bytes it is given."""
+
+    def __init__(self) -> None:
+        self._head, self._tail, self._left_out = bytearray(), bytearray(), 0
+
+    def add(self, data: bytes) -> None:
+        room = OUTPUT_BYTES // 2 - len(self._head)
+        self._head += data[:room] if room > 0 else b""
+        self._tail += data[max(room, 0) :]
+        surplus = len(self._tail) - OUTPUT_BYTES // 2
+        if surplus > 0:
+            self._left_out += surplus
+            del self._tail[:surplus]
+
+    def text(self) -> str:
+        middle = f"\n... {self._left_out} bytes left out ...\n" if self._left_out else ""
+        return self._head.decode("utf-8", "replace") + middle + self._tail.decode("utf-8", "replace")

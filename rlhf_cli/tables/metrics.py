@@ -1,0 +1,174 @@
+"""List logged metrics, clock metrics, step phases and kinds of findings.
+
+values.
+
+A comparison of a run with itself ignores only these. Counts that depend on time (`timeouts`) are not listed: a
+different count means that the runs differed.
+
+docs/metrics.md explains them. A reward may log names of its own (TRL's log_metric), so an unlisted name may still be
+valid, unless it belongs to one of these families.
+
+The time of a phase excludes phases nested in it. So the shares of all rows, with those of each reward and `rest`, add
+up to 1.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+
+@dataclass(frozen=True)
+class ClockRow:
+    """A metric that depends on the process. `name` is its full name, with `*` for any text without a slash."""
+
+    name: str
+    reason: str
+
+    @property
+    def pattern(self) -> str:
+        """Return the regular expression that a full name has to match."""
+        return re.escape(self.name).replace(r"\*", "[^/]+")
+
+
+CLOCK_METRICS: tuple[ClockRow, ...] = (
+    ClockRow("time_s", "seconds of training up to the log event"),
+    ClockRow("time/elapsed_s", "seconds since the last log event"),
+    ClockRow("time/share/*", "share of the seconds that a phase took"),
+    ClockRow("time/share/reward/*", "share of the seconds that a reward took"),
+    *(ClockRow(f"passes/{what}", "counted since this process last logged") for what in ("slots", "tokens")),
+    ClockRow("passes/slots_per_token", "a ratio of what this process counted"),
+    ClockRow("step_time", "seconds of a step, TRL's"),
+    ClockRow("rewards/*/seconds", "seconds that a reward took"),
+    *(ClockRow(f"{which}_runtime", "seconds of a whole call, transformers'") for which in ("train", "eval")),
+    *(
+        ClockRow(f"{which}_{what}_per_second", "a speed, transformers'")
+        for which in ("train", "eval")
+        for what in ("samples", "steps", "tokens")
+    ),
+    ClockRow("eval_step_time", "seconds of a step of an evaluation, TRL's"),
+    ClockRow("eval_rewards/*/seconds", "seconds that a reward took in an evaluation"),
+    ClockRow("profiling/*", "seconds of a part of a step, TRL's"),
+    ClockRow("profiling/Time taken: *", "seconds of a part of a step, TRL's"),
+)
+
+_CLOCK = re.compile("|".join(f"(?:{row.pattern})" for row in CLOCK_METRICS))
+
+
+def is_of_the_clock(metric: str) -> bool:
+    """Return whether a metric, given by its full name, is a time or a speed."""
+    return _CLOCK.fullmatch(metric) is not None
+
+
+EVERY_TRAINER = ("loss", "grad_norm", "learning_rate", "epoch", "num_tokens")
+
+OF_REWARDS = (
+    *("reward", "reward_std", "frac_reward_zero_std", "entropy", "step_time"),
+    *(f"completions/{what}_length" for what in ("mean", "min", "max")),
+    *(f"completions/{what}_terminated_length" for what in ("mean", "min", "max")),
+    *("completions/clipped_ratio", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"),
+    *("clip_ratio/low_min", "clip_ratio/high_max", "passes/zero_advantage_share"),
+)
+"""Metrics of the trainers that sample (GRPO, RLOO, PPO), in addition to the metrics of each reward."""
+
+WITH_BETA = ("kl",)
+"""TRL's KL divergence, logged if `trainer.args.beta` is above 0."""
+
+OF_A_CRITIC = (
+    *(f"ppo/{what}" for what in ("values_mean", "returns_mean", "returns_std", "advantages_mean", "advantages_std")),
+    *(f"ppo/{what}" for what in ("explained_variance", "rlhf_reward", "policy_loss", "value_loss", "clip_fraction")),
+    *(f"ppo/{what}" for what in ("value_clip_fraction", "approx_kl_k3_old_new", "ratio_mean", "ratio_max", "entropy")),
+    *("kl/k1_policy_ref", "kl/k3_policy_ref", "kl/k1_policy_ref_per_row", "kl/coef"),
+    *("critic/grad_norm", "critic/learning_rate"),
+)
+
+OF_A_REWARD = (
+    *("mean", "std", "effective_mean", "weighted_mean", "weight", "open_fraction", "excluded", "errors", "timeouts"),
+    *("calls", "calls_saved", "seconds", "advantage_share"),
+)
+"""Below `rewards/NAME/`."""
+
+OF_TRUNCATION = ("fraction", "score_before", "score_after", "bootstrap_value", "mean", "std", "effective_mean")
+OF_TRUNCATION_TOO = ("weighted_mean", "weight", "advantage_share")
+OF_KL = ("weighted_mean", "advantage_share")
+OF_VALUE = ("advantage_share",)
+
+FAMILIES = frozenset(name.partition("/")[0] for name in OF_A_CRITIC + OF_REWARDS if "/" in name)
+"""First parts of names; all names of these families are listed here."""
+
+
+FINDING_KINDS: dict[str, str] = {
+    "non_finite": "losses and gradients are numbers",
+    "reward_errors": "rewards answer, and in time",
+    "dead_reward": "rewards tell rows apart",
+    "gate": "gates are sometimes open and sometimes closed",
+    "no_deviation": "completions of one prompt differ in their total",
+    "overoptimised": "what is only watched does not fall while the total rises",
+    "learning": "the total rises (the loss falls) by more than noise",
+    "kl": "the policy stays near where it began",
+    "truncation": "completions end by themselves",
+    "length": "the length of completions changes only where a reward does",
+    "entropy": "the policy does not stop exploring before it has learned",
+    "redundant": "rewards say different things",
+    "one_reward": "no reward drowns the others",
+    "clipping": "updates are neither clipped away nor too small to be",
+    "explained_variance": "the critic foresees more than a constant would",
+    "value_loss": "the critic's loss does not grow",
+    "time": "no phase takes most of the time that a change would win back",
+}
+"""Kind -> what is true of a run without such a finding. Kinds are checked in this order."""
+
+
+SHARE, OF_REWARD = "time/share/", "time/share/reward/"
+"""Prefixes of the metrics for shares; a reward's metric ends in its name."""
+ELAPSED = "time/elapsed_s"
+"""The seconds that the shares of a log event refer to."""
+SLOTS, TOKENS, SLOTS_PER_TOKEN = "passes/slots", "passes/tokens", "passes/slots_per_token"
+
+WAITING, REST, EVALUATION = "waiting", "rest", "evaluation"
+
+
+Where: TypeAlias = Literal["all", "rollouts", "critic", "ranks"]
+
+
+@dataclass(frozen=True)
+class PhaseRow:
+    """A phase: the end of its metric's name, its label in a table, and what happens in it.
+
+    `where` it is logged: by all trainers, by those that generate, by those with a critic, or with several ranks.
+    """
+
+    key: str
+    label: str
+    meaning: str
+    where: Where = "all"
+
+
+_ROWS = (
+    PhaseRow("data", "data", "rows read, collated and moved; a generation batch shuffled and split"),
+    PhaseRow(
+        "generation",
+        "generation",
+        "the policy answers, by transformers or vLLM",
+        "rollouts",
+    ),
+    PhaseRow("rollout", "rest of a rollout", "tokenising, decoding, tools, advantages", "rollouts"),
+    PhaseRow("scoring", "around rewards", "scores gathered and settled, the table of completions", "rollouts"),
+    PhaseRow("old_logps", "old log-probabilities", "the policy's pass over its rollout without a gradient", "rollouts"),
+    PhaseRow("reference_logps", "reference log-probabilities", "the reference model's passes"),
+    PhaseRow("values", "values", "the critic's pass over the rollout", "critic"),
+    PhaseRow("forward", "forward", "the policy's pass with a gradient, and the loss"),
+    PhaseRow("backward", "backward", "gradients, recomputed activations and averaging over the ranks included"),
+    PhaseRow("critic", "critic", "the critic's own forward, backward and step", "critic"),
+    PhaseRow("checks", "checks of numbers", "whether loss, gradients and weights are finite"),
+    PhaseRow("optimizer", "optimizer", "the gradient clipped, the step taken"),
+    PhaseRow("logging", "logging", "metrics, tables and trackers written"),
+    PhaseRow("saving", "saving", "checkpoints and models written"),
+    PhaseRow(EVALUATION, "evaluation", "all of it, whatever happens within"),
+    PhaseRow(WAITING, "waiting for other ranks", "collectives of TRL and accelerate outside of backward", "ranks"),
+    PhaseRow(REST, "the rest", "what is in no other: the Trainer's loop, callbacks, the schedule"),
+)
+
+PHASES: dict[str, PhaseRow] = {row.key: row for row in _ROWS}
+"""The end of a metric's name -> row."""

@@ -1,0 +1,124 @@
+"""List bounds and choices of TRL's arguments that no docstring holds.
+
+TRL passes them on, so without this table they would be rejected only at the first batch, or not at all.
+
+TRL rejects a misspelt value only when it computes the first loss, after loading the model and generating the first
+answers. Tests compare the rows with the installed libraries.
+
+With them and the raw scores, a round's rewards can be recomputed exactly (docs/whatif.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Range:
+    """The bounds of one argument, each None if there is no such bound. `why` says what enforces them.
+
+    `strategy` names the argument that has to be `steps` for this one to be used, None if it is always used.
+    """
+
+    name: str
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    why: str = ""
+    strategy: str | None = None
+
+    def holds(self, value: float) -> bool:
+        """Return whether a value is within the bounds."""
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def in_words(self) -> str:
+        """Return the bounds in words: `at least 0 and below 1`."""
+        bounds = (("at least", self.at_least), ("above", self.above), ("at most", self.at_most), ("below", self.below))
+        return " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+
+
+_ADAM = "torch.optim.AdamW takes no other"
+_STEPS = "transformers takes no other"
+
+RANGES: tuple[Range, ...] = (
+    Range("temperature", above=0, why="scores are divided by it; next to 0 every answer of a group is the same"),
+    Range("top_p", above=0, at_most=1, why="it is a share of the probability"),
+    Range("min_p", at_least=0, at_most=1, why="it is a share of the largest probability"),
+    Range("top_k", at_least=0, why="it is a number of tokens; 0 keeps all"),
+    Range("repetition_penalty", above=0, why="scores are divided by it; 1 is none"),
+    Range("max_completion_length", at_least=1, why="an answer has a token"),
+    Range("warmup_steps", at_least=0, why=_STEPS),
+    Range("adam_beta1", at_least=0, below=1, why=_ADAM),
+    Range("adam_beta2", at_least=0, below=1, why=_ADAM),
+    Range("adam_epsilon", at_least=0, why=_ADAM),
+    Range("weight_decay", at_least=0, why=_ADAM),
+    Range("dataloader_num_workers", at_least=0, why="torch's DataLoader takes no other"),
+    Range("logging_steps", above=0, why=_STEPS, strategy="logging_strategy"),
+    Range("eval_steps", above=0, why=_STEPS, strategy="eval_strategy"),
+    Range("save_steps", above=0, why=_STEPS, strategy="save_strategy"),
+)
+
+
+_LOG_LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "importance_sampling_level": ("token", "sequence"),
+    "DPOConfig.loss_type": (
+        *("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot"),
+        *("aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm"),
+    ),
+    "f_divergence_type": ("reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"),
+    "truncation_mode": ("keep_start", "keep_end"),
+    "packing_strategy": ("bfd", "bfd_split", "wrapped", "bfd-requeue"),
+    "KTOConfig.train_sampling_strategy": ("random", "sequential", "group_by_length"),
+    "dataloader_multiprocessing_context": ("fork", "spawn", "forkserver"),
+    "log_level": _LOG_LEVELS,
+    "log_level_replica": _LOG_LEVELS,
+    "include_num_input_tokens_seen": ("all", "non_padding", "no"),
+}
+"""Argument, or CONFIG.argument if configs differ -> its valid values."""
+
+
+@dataclass(frozen=True)
+class RewardArgument:
+    """An argument of a reward function. `is_by_row`: it has one entry per completion, else one for the whole batch.
+
+    `is_text`: it holds prompts or completions, as texts, messages or token ids. A function needs one of these to count
+    as a reward, and only these are sent to a worker process.
+    """
+
+    name: str
+    is_by_row: bool = False
+    is_text: bool = False
+
+
+_ROWS = (
+    RewardArgument("prompts", is_by_row=True, is_text=True),
+    RewardArgument("completions", is_by_row=True, is_text=True),
+    RewardArgument("completion_ids", is_by_row=True, is_text=True),
+    RewardArgument("environments", is_by_row=True),
+    RewardArgument("trainer_state"),
+    RewardArgument("log_extra"),
+    RewardArgument("log_metric"),
+)
+
+REWARD_ARGUMENTS: dict[str, RewardArgument] = {row.name: row for row in _ROWS}
+"""Name -> row. Every other argument that a reward function requires is a column of the dataset."""
+
+
+ROUND = "rollout.round"
+"""The training round in which the row was generated, counted from 0; empty for an evaluation row."""
+STEP = "rollout.step"
+"""The optimizer steps that the generating policy had taken; weight schedules are evaluated at this step."""
+TRUNCATED = "rollout.truncated"
+"""Whether it was truncated, as the truncation policy defines it."""
+TOKENS = "rollout.tokens"
+"""Its length in tokens, including the end-of-sequence token."""
+
+ALL = (ROUND, STEP, TRUNCATED, TOKENS)

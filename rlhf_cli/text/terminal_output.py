@@ -1,0 +1,102 @@
+"""Make printed text safe for a terminal: hide secrets and escape foreign control codes.
+
+A completion, a row or an exception may hold codes that clear the screen, recolour it, or turn the reading direction.
+`printable` writes them as `\\x1b` or `\\u202e`. stdout and stderr do so with everything written to them except `Drawn`
+text, whose codes are our own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TextIO, cast
+
+from rlhf_cli.text.redaction import redacted, remember
+
+_CONTROL = re.compile(r"[\0-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
+"""C0 except tab and line ends, DEL, C1, bidirectional embeddings, overrides and isolates, and lone surrogates."""
+_PADDING = re.compile(r" +(?=\n)")
+_BARS = "tqdm"
+"""The library whose progress bars move the cursor; recognised by the name of the calling module."""
+
+
+class Drawn(str):
+    """Text for a terminal in which all control codes are our own."""
+
+
+def printable(text: str) -> str:
+    """Return a text with its control codes escaped as `\\x1b`; keep tabs and line ends."""
+    return _CONTROL.sub(lambda match: _spelled(match[0]), text)
+
+
+def control_codes(text: str) -> list[int]:
+    """Return the positions of the control codes in a text."""
+    return [match.start() for match in _CONTROL.finditer(text)]
+
+
+def spelled_in_json(quoted: str) -> str:
+    """Return a JSON string with control codes as JSON's `\\u009b`: the same value, safe to print."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
+
+
+def _spelled(code: str) -> str:
+    return f"\\x{ord(code):02x}" if ord(code) < 0x100 else f"\\u{ord(code):04x}"
+
+
+class SafeStream:
+    """A text stream that removes secrets and foreign control codes and writes to another stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text made safe; return the length of the original text."""
+        safe = redacted(text)
+        is_ours = isinstance(text, Drawn) or sys._getframe(1).f_globals.get("__name__", "").startswith(_BARS)
+        self._stream.write(safe if is_ours else printable(safe))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write texts made safe."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+class DrawnOn:
+    """A text stream that passes its text on as `Drawn`.
+
+    Tables pad their lines with blanks, which are removed if the output is not a terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text whose control codes are our own."""
+        return self._stream.write(Drawn(text if self._stream.isatty() else _PADDING.sub("", text)))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def safe_output() -> Iterator[None]:
+    """Make text printed to stdout and stderr safe inside the `with` block."""
+    with contextlib.ExitStack() as stack:
+        if not isinstance(sys.stdout, SafeStream):
+            stack.enter_context(contextlib.redirect_stdout(cast(TextIO, SafeStream(sys.stdout))))
+        if not isinstance(sys.stderr, SafeStream):
+            stack.enter_context(contextlib.redirect_stderr(cast(TextIO, SafeStream(sys.stderr))))
+        yield
+
+
+def safe_output_for_good(values: Iterable[str]) -> None:
+    """Make this process's output safe until it ends, and hide these values in it."""
+    for value in values:
+        remember(value)
+    sys.stdout, sys.stderr = cast(TextIO, SafeStream(sys.stdout)), cast(TextIO, SafeStream(sys.stderr))

@@ -1,0 +1,191 @@
+"""Load the policy and check that it can read the prompts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from datasets import Dataset
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
+from trl import is_conversational
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.model_and_data import Build
+from rlhf_cli.data.overlong_prompts import describe_overlong, overlong_in, without_overlong
+from rlhf_cli.data.worlds import demonstrations
+from rlhf_cli.errors import ModelError, Prose
+from rlhf_cli.models.cache import whole_model
+from rlhf_cli.models.critic_model import head_names
+from rlhf_cli.models.loading import PromptTokens, require_model
+from rlhf_cli.models.tiny import TinyBuild, TinyWarmStart, tiny_model_path
+from rlhf_cli.plan.checks.prompt_checks import prompt_limit
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import BitsAndBytesConfig
+
+_WARM_START_ROWS = 6000
+OnProgress = Callable[[str, int, int], None]
+"""Called with a description of the work, the step and the number of steps."""
+
+
+def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
+    """Return the policy's path or hub id; first build an embedded model, or merge an adapter into its base."""
+    model = experiment.model
+    if model.build is None:
+        assert model.path is not None
+        trusts = model.trust_remote_code
+        require_model(model.path, where="model.path", revision=model.revision, trust_remote_code=trusts)
+        return whole_model(model.path, dtype=model.dtype, trust_remote_code=model.trust_remote_code)
+
+    def warming_up(step: int, steps: int) -> None:
+        on_progress("warming up the tiny model", step, steps)
+
+    return str(tiny_model_path(_recipe(model.build), partial(warm_start_rows, model.build), warming_up))
+
+
+def _recipe(build: Build) -> TinyBuild:
+    """Convert the section to the input of the model's builder, which does not depend on configurations."""
+    start = build.warm_start
+    return TinyBuild(
+        hidden_size=build.hidden_size,
+        num_layers=build.num_layers,
+        num_heads=build.num_heads,
+        context_tokens=build.context_tokens,
+        seed=build.seed,
+        warm_start=None
+        if start is None
+        else TinyWarmStart(
+            worlds=start.worlds, steps=start.steps, batch_size=start.batch_size, learning_rate=start.learning_rate
+        ),
+    )
+
+
+def warm_start_rows(build: Build) -> list[dict[str, str]]:
+    """Return the demonstrations (prompt and completion) for the warm start of `build`."""
+    key, worlds = "model.build.warm_start.worlds", build.warm_start.worlds if build.warm_start else []
+    return [row for world in worlds for row in demonstrations(world, _WARM_START_ROWS, seed=build.seed, name=key)]
+
+
+def model_init_kwargs(experiment: Experiment) -> dict[str, object]:
+    """Return the arguments of `from_pretrained`; the trainer chooses the class."""
+    model = experiment.model
+    given: dict[str, object] = {"dtype": model.dtype, "revision": model.revision}
+    if model.quantize is not None:
+        given["quantization_config"] = _quantization(model.quantize)
+    return given
+
+
+def lora_config(experiment: Experiment, path: str) -> LoraConfig:
+    """Return the policy's LoraConfig; for a reward model, its head is trained and saved too."""
+    from peft import LoraConfig
+
+    model = experiment.model
+    assert model.lora is not None
+    given = model.lora.model_dump()
+    if experiment.trainer.row.trains != "reward model":
+        return LoraConfig(task_type="CAUSAL_LM", **given)
+    head = head_names(path, revision=model.revision, trust_remote_code=model.trust_remote_code)
+    return LoraConfig(task_type="SEQ_CLS", modules_to_save=head, **given)
+
+
+def _quantization(bits: str) -> BitsAndBytesConfig:
+    """Return the settings of QLoRA (arXiv 2305.14314): 4-bit NormalFloat with double quantisation; or 8-bit integers.
+
+    Heads are not quantised: a new one is trained, and rounding shows most in a language model's head.
+    """
+    from transformers import BitsAndBytesConfig
+
+    whole = ["lm_head", "score", "classifier"]
+    if bits == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=whole)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+        llm_int8_skip_modules=whole,
+    )
+
+
+_Rows = tuple[Dataset, Dataset | None]
+
+
+def readable_rows(
+    experiment: Experiment, args: TrainingArguments, policy: str, train: Dataset, held_out: Dataset | None
+) -> _Rows:
+    """Return training and held-out rows that the model at `policy` can read.
+
+    Raise ModelError if its tokenizer has no end-of-sequence token or, for conversations, no chat template. Raise
+    DataError for prompts that leave no room to answer, unless `data.overlong_prompts` says how to handle them.
+    """
+    model = experiment.model
+    tokenizer = AutoTokenizer.from_pretrained(
+        model.tokenizer or policy,
+        revision=None if model.tokenizer else model.revision,
+        trust_remote_code=model.trust_remote_code,
+    )
+    where = "model.tokenizer" if model.tokenizer else "model.path"
+    _check_end(tokenizer, where)
+    # TRL replaces the tokenizer's template by the one of `chat_template_path`.
+    if is_conversational(train[0]) and getattr(args, "chat_template_path", None) is None:
+        _check_chat_template(tokenizer, where)
+    limit = _prompt_limit(experiment, args, policy) if experiment.trainer.row.generates else None
+    if limit is None:
+        return train, held_out
+    tokens = PromptTokens(tokenizer, getattr(args, "chat_template_kwargs", None))
+    return (
+        _fitting(experiment, args, train, limit, tokens, "data"),
+        None if held_out is None else _fitting(experiment, args, held_out, limit, tokens, "data.eval"),
+    )
+
+
+def _fitting(
+    experiment: Experiment, args: TrainingArguments, rows: Dataset, limit: int, tokens: PromptTokens, name: str
+) -> Dataset:
+    overlong = overlong_in(rows, limit, tokens.longer_than)
+    policy = experiment.data.overlong_prompts
+    why = f"at most {limit}, what the model reads less trainer.args.max_completion_length"
+    fitting = without_overlong(rows, overlong, limit, policy=policy, last=tokens.last, why=why, name=name)
+    if overlong and args.process_index == 0:
+        said = f"{name}: {describe_overlong(overlong, len(rows), limit, policy)}"
+        logging.getLogger("rlhf").warning(said)
+        print(f"warning: {said}")
+    return fitting
+
+
+def _prompt_limit(experiment: Experiment, args: TrainingArguments, policy: str) -> int | None:
+    """Return the maximum number of prompt tokens, None if the model declares no context length."""
+    model = experiment.model
+    config = AutoConfig.from_pretrained(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)
+    read = getattr(config.get_text_config(), "max_position_embeddings", None)
+    served = getattr(args, "vllm_max_model_length", None)
+    completion = getattr(args, "max_completion_length", None)
+    return prompt_limit(read, served, completion, where="trainer.args.max_completion_length")
+
+
+def _check_end(tokenizer: PreTrainedTokenizerBase, where: str) -> None:
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            "the tokenizer has no token for the end of a text: nothing could end, and nothing be padded",
+            where=where,
+            got=f"{tokenizer.name_or_path}: eos_token is not set",
+            expected="eos_token in its tokenizer_config.json",
+            hint="model.tokenizer=FOLDER_OR_HUB_ID",
+        )
+
+
+def _check_chat_template(tokenizer: PreTrainedTokenizerBase, where: str) -> None:
+    if tokenizer.chat_template is None:
+        raise ModelError(
+            "the model has no chat template, and the rows are conversations",
+            where=where,
+            got=str(tokenizer.name_or_path),
+            expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
+            hint=Prose(
+                "plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"
+            ),
+        )

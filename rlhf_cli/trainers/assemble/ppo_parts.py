@@ -1,0 +1,114 @@
+"""Turn the sections `critic` and `kl` into arguments of a trainer with a critic."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from peft import PeftModel
+from transformers import PreTrainedModel
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.trl_args import whole_number, whole_number_or_none
+from rlhf_cli.models.critic_model import build_critic, check_tokens
+from rlhf_cli.trainers.additions import PpoParts
+from rlhf_cli.trainers.ppo.critic import Critic, CriticSettings, SeparateCritic
+from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
+from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlArguments
+
+
+def args_with_critic(
+    experiment: Experiment, config_class: Callable[..., TrlArguments], owned: dict[str, object]
+) -> TrlArguments:
+    """Return TRL's config object for PPO. `owned` are the fields that other sections of the experiment set.
+
+    TRL's config rejects groups of fewer than two, which a group-mean baseline needs but PPO does not. So the config is
+    created with a size that divides the round, and gets the true one afterwards.
+    """
+    given = dict(experiment.trainer.trl_args)
+    asked = given.pop("num_generations", 1)
+    if not isinstance(asked, int):
+        raise TypeError(f"num_generations is a whole number, and not {asked!r}")
+    in_eval = given.pop("num_generations_eval", asked)
+    given.setdefault("disable_dropout", experiment.trainer.disables_dropout)
+    kl = experiment.kl
+    if experiment.critic is not None and experiment.critic.share == "lora":
+        # The default of transformers is True for PEFT models; with two adapters in one backward, DDP then counts some
+        # twice.
+        given.setdefault("ddp_find_unused_parameters", False)
+    beta = kl.coef if kl is not None and kl.form.needs_reference else 0.0  # TRL loads a reference if it is not 0
+    allowed = asked if asked > 1 else _round_size(trl_args.trainer(experiment.trainer.trl), given)
+    args = config_class(**owned, **given, beta=beta, num_generations=allowed, num_generations_eval=in_eval)
+    args.num_generations = asked
+    return args
+
+
+def _round_size(trainer: trl_args.TrainerFields, args: Mapping[str, object]) -> int:
+    """Return the number of completions in a round, over all processes."""
+    given = whole_number_or_none(trainer, args, "generation_batch_size")
+    if given is not None:
+        return given
+    per_device = whole_number(trainer, args, "per_device_train_batch_size")
+    micro_batches = whole_number_or_none(trainer, args, "steps_per_generation")
+    micro_batches = micro_batches or whole_number(trainer, args, "gradient_accumulation_steps")
+    return per_device * micro_batches * int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def separate_critic(experiment: Experiment, policy: str) -> SeparateCritic | None:
+    """Return the critic that is a separate model; None if there is no critic or it shares the policy's backbone."""
+    critic, model = experiment.critic, experiment.model
+    if critic is None or critic.share != "none":
+        return None
+    built = build_critic(
+        critic.init,
+        policy,
+        # In bfloat16, small updates of the weights are rounded away.
+        dtype="float32" if model.dtype == "auto" else model.dtype,
+        dropout=critic.dropout,
+        revision=model.revision,
+        trust_remote_code=model.trust_remote_code,
+    )
+    if critic.init != "policy":
+        check_tokens(built, critic.init, model.tokenizer or policy, trust_remote_code=model.trust_remote_code)
+    return SeparateCritic(built, _settings(experiment))
+
+
+def ppo_parts(experiment: Experiment, policy: str) -> PpoParts | None:
+    """Return the parts that PPO needs, None for a trainer without a critic. `policy` is the path of the policy."""
+    ppo, kl, section = experiment.trainer.ppo, experiment.kl, experiment.critic
+    if section is None:
+        return None
+    assert ppo is not None
+    assert kl is not None
+    settings, dropout = _settings(experiment), section.dropout
+    separate = separate_critic(experiment, policy)
+
+    def make_critic(model: PreTrainedModel | PeftModel) -> Critic:
+        if separate is not None:
+            return separate
+        assert isinstance(model, PeftModel)
+        return SharedLoraCritic(model, settings, dropout=dropout)
+
+    target, horizon = (None, None) if kl.controller == "fixed" else (kl.controller.target, kl.controller.horizon)
+    return PpoParts(
+        settings=PpoSettings(ppo.gamma, ppo.gae_lambda, ppo.whiten_advantages),
+        kl=KlPenalty(kl.where, kl.coef, target, horizon),
+        make_critic=make_critic,
+    )
+
+
+def _settings(experiment: Experiment) -> CriticSettings:
+    critic = experiment.critic
+    assert critic is not None
+    return CriticSettings(
+        learning_rate=critic.learning_rate,
+        warmup_steps=critic.warmup_steps,
+        value_clip=critic.value_clip,
+        loss_coef=critic.loss_coef,
+        max_grad_norm=critic.max_grad_norm,
+    )

@@ -1,0 +1,260 @@
+"""Build TRL's own config object of an experiment.
+
+FSDP's version is explicit although 2 is transformers' default, because accelerate's own default is 1. The state dict is
+full, so that the saved model loads without the run. DeepSpeed's numbers are "auto": transformers fills in batch size,
+learning rate, clipping and precision from the arguments that all strategies use.
+
+torch's own store listens on every interface without a password, and holds pickles. So rank 0 opens it at MASTER_ADDR
+only; the library that starts the process group then connects to it as to the store of torchrun's agent.
+`TrainingArguments._setup_devices` (transformers 5.23, training_args.py:1876) omits the timeout if `use_cpu` is set, and
+torch then waits 1800 s for a rank that hangs. accelerate uses an existing process group. On GPUs it also passes the
+group to DeepSpeed, but not on a CPU; without the group, each rank of ZeRO-3 behaves as if it were alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import torch
+from torch import distributed
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.trainer_sections import Trainer
+from rlhf_cli.config.trl_args import TrainerFields, whole_number
+from rlhf_cli.errors import ConfigError, Prose
+from rlhf_cli.plan.network import MeetingPlace
+from rlhf_cli.plan.rollout_server_plan import GROUP_PORT_VARIABLE, URL_VARIABLE
+from rlhf_cli.rewards.stack.reward_functions import import_function
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.tables.strategies import STRATEGIES
+from rlhf_cli.text.json_values import JsonTree
+from rlhf_cli.trainers.assemble.policy_loading import model_init_kwargs
+from rlhf_cli.trainers.assemble.ppo_parts import args_with_critic
+from rlhf_cli.trainers.assemble.stack_building import truncation_policy
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlArguments
+
+_KEY = "trainer.class"
+
+
+def import_trainer(section: Trainer) -> None:
+    """Import TRL's trainer and config class; TRL imports them lazily on attribute access."""
+    module = _module(section)
+    for name in (section.row.config_class, section.trl):
+        getattr(module, name)
+
+
+def trainer_class_of(section: Trainer) -> type:
+    """Return the trainer's class. Raise ConfigError if the user's class does not inherit from TRL's."""
+    trl_class: type = getattr(_module(section), section.trl)
+    if section.own_class is None:
+        return trl_class
+    own: object = import_function(section.own_class, where=_KEY)
+    if not (isinstance(own, type) and issubclass(own, trl_class)):
+        raise ConfigError(
+            f"this is no {section.trl}",
+            where=_KEY,
+            got=section.own_class,
+            expected=f"class {getattr(own, '__name__', 'MyTrainer')}({section.trl})",
+            hint=Prose("trainer.trl names the class of TRL's that yours inherits from"),
+        )
+    return own
+
+
+def config_class_of(section: Trainer) -> Callable[..., TrlArguments]:
+    """Return the config dataclass of the trainer."""
+    config_class: Callable[..., TrlArguments] = getattr(_module(section), section.row.config_class)
+    return config_class
+
+
+def _module(section: Trainer) -> ModuleType:
+    # TRL warns about experimental trainers; naming one in the configuration counts as consent.
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    return importlib.import_module(section.row.module)
+
+
+def strategy_args(launch: Launch) -> dict[str, object]:
+    """Return the arguments that make a trainer shard its model; empty for DDP.
+
+    Also return no arguments if an accelerate config file is used: it is in the environment of the ranks, and these
+    arguments would override it.
+    """
+    if launch.accelerate_config is not None:
+        return {}
+    stage = STRATEGIES[launch.strategy].zero_stage
+    if stage is not None:
+        return {"deepspeed": _deepspeed(stage, offload=launch.offload)}
+    if launch.strategy != "fsdp2":
+        return {}
+    args: dict[str, object] = {"fsdp": True, "fsdp_config": _fsdp2(offload=launch.offload)}
+    if launch.offload:
+        args["ddp_backend"] = "cuda:nccl,cpu:gloo"  # sums the norm of gradients on the CPU
+    return args
+
+
+def _fsdp2(*, offload: bool) -> JsonTree:
+    return {
+        "version": 2,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "reshard_after_forward": True,
+        "state_dict_type": "FULL_STATE_DICT",
+        "cpu_offload": offload,
+        "cpu_ram_efficient_loading": False,  # every rank loads: TRL makes its reference model and adapters after it
+    }
+
+
+def _deepspeed(stage: int, *, offload: bool) -> JsonTree:
+    zero: JsonTree = {
+        "stage": stage,
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "reduce_bucket_size": "auto",
+    }
+    if stage == 3:
+        zero |= {
+            "stage3_prefetch_bucket_size": "auto",
+            "stage3_param_persistence_threshold": "auto",
+            "stage3_gather_16bit_weights_on_model_save": True,
+        }
+    if offload:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+        if stage == 3:
+            zero["offload_param"] = {"device": "cpu", "pin_memory": True}
+    return {
+        "zero_optimization": zero,
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        # The Trainer creates the configured optimizer, also if it is offloaded.
+        "zero_force_ds_cpu_optimizer": False,
+    }
+
+
+def rollout_args(experiment: Experiment) -> dict[str, object]:
+    """Return the arguments that select the generation backend; empty if the model itself generates.
+
+    The address of a run's own server, and its port for new weights, are known only after it has started: the launcher
+    puts both into the environment of the ranks. An external server is configured in `trainer.args`.
+    """
+    launch = experiment.launch
+    if launch.rollout == "continuous":
+        return {"use_transformers_continuous_batching": True}
+    if launch.rollout == "vllm":
+        return {"use_vllm": True, "vllm_mode": "colocate"}
+    if launch.rollout != "vllm_server":
+        return {}
+    args: dict[str, object] = {"use_vllm": True, "vllm_mode": "server"}
+    if launch.rollout_gpus and (url := os.environ.get(URL_VARIABLE)):
+        args["vllm_server_base_url"] = url
+    is_free = "vllm_group_port" not in experiment.trainer.args
+    if launch.rollout_gpus and is_free and (port := os.environ.get(GROUP_PORT_VARIABLE)):
+        args["vllm_group_port"] = int(port)
+    return args
+
+
+_IS_OPEN = "TORCHELASTIC_USE_AGENT_STORE"
+_STORE_TIMEOUT = timedelta(seconds=300)
+
+
+def open_store() -> None:
+    """Open the ranks' store at MASTER_ADDR only (on rank 0), and make every rank of this machine its client.
+
+    Do nothing if the ranks have no MASTER_ADDR, or if the store is open already.
+    """
+    if "MASTER_ADDR" not in os.environ or os.environ.get(_IS_OPEN) == "True":
+        return
+    if os.environ["RANK"] == "0":
+        _kept_store(MeetingPlace(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+    os.environ[_IS_OPEN] = "True"
+
+
+@functools.cache
+def _kept_store(place: MeetingPlace) -> distributed.TCPStore:
+    """Return this process's store, which lives as long as the process."""
+    return listening_store(place, _STORE_TIMEOUT)
+
+
+def listening_store(place: MeetingPlace, timeout: timedelta) -> distributed.TCPStore:
+    """Return a new store that listens only at this address. Raise OSError if it cannot listen there."""
+    socket = place.listen().detach()  # the store closes it
+    return distributed.TCPStore(
+        place.host, place.port, None, True, timeout, wait_for_workers=False, master_listen_fd=socket
+    )
+
+
+def start_process_group(trainer: TrainerFields, args: Mapping[str, object], *, deepspeed: bool = False) -> None:
+    """Join the other ranks on a CPU within `ddp_timeout` seconds.
+
+    Do nothing if the group exists already, or for a single process without DeepSpeed.
+    """
+    is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    timeout = timedelta(seconds=whole_number(trainer, args, "ddp_timeout"))
+    if deepspeed:
+        from deepspeed import comm
+
+        comm.init_distributed("gloo", auto_mpi_discovery=False, timeout=timeout)
+    elif not is_alone and not distributed.is_initialized():
+        distributed.init_process_group("gloo", timeout=timeout)
+
+
+def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
+    """Return TRL's own config object. Raise ConfigError with TRL's message if it rejects a value."""
+    trainer = experiment.trainer
+    config_class = config_class_of(trainer)
+    owned: dict[str, object] = {
+        "output_dir": str(folder.path),
+        "run_name": folder.label,
+        "seed": experiment.seed,
+        "report_to": "none",  # rlhf_cli/runs/tracking mirrors the run folder; TRL's own would send all arguments
+        "disable_tqdm": True,
+        "model_init_kwargs": model_init_kwargs(experiment),
+        "trust_remote_code": experiment.model.trust_remote_code,
+        **_precision(experiment),
+        **strategy_args(experiment.launch),
+        **rollout_args(experiment),
+    }
+    if experiment.rewards:
+        # The stack sets them before every batch; TRL requires one per reward.
+        owned["reward_weights"] = [1.0] * (len(experiment.rewards) + truncation_policy(experiment).changes_total)
+    if experiment.aggregate == "normalize_then_sum" and hasattr(config_class, "scale_rewards"):
+        # The stack z-scores each reward within its group; TRL still has to divide by the batch's deviation.
+        owned["scale_rewards"] = "batch"
+    if experiment.reward_model is not None:
+        owned["center_rewards_coefficient"] = experiment.reward_model.center or None
+    open_store()
+    if owned["use_cpu"]:
+        start_process_group(trl_args.trainer(trainer.trl), trainer.args, deepspeed="deepspeed" in owned)
+    try:
+        if experiment.critic is not None:
+            return args_with_critic(experiment, config_class, owned)
+        return config_class(**owned, **trainer.args)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{trainer.row.config_class} refuses these arguments",
+            where="trainer.args",
+            got=str(error),
+            hint="rlhf check ...",
+        ) from error
+
+
+def _precision(experiment: Experiment) -> dict[str, bool]:
+    """Return the precision flags; `auto` is bf16 if the device supports it, else float32."""
+    use_cpu = experiment.launch.device == "cpu" or not torch.cuda.is_available()
+    if experiment.launch.device == "cuda" and use_cpu:
+        raise ConfigError("there is no CUDA device here", where="launch.device", got="cuda", hint="launch=cpu")
+    precision = experiment.launch.precision
+    if precision == "auto":
+        precision = "bf16" if not use_cpu and torch.cuda.is_bf16_supported() else "float32"
+    return {"use_cpu": use_cpu, "bf16": precision == "bf16", "fp16": precision == "fp16"}

@@ -1,1 +1,0 @@
-"""Changes to how TRL's trainers generate."""

@@ -1,0 +1,156 @@
+"""Generate rollouts without dead rows and keep their log-probabilities.
+
+TRL calls the policy's `generate`. If a rollout is used for several updates, in RLOO, and under PPO's KL penalty, TRL
+computes each token's log-probability again, although generation has just computed it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+from trl import RLOOTrainer
+
+from rlhf_cli.models.decoding.eligibility import CausalModel, drops_out
+from rlhf_cli.models.decoding.generating import Generating, GenerationMode, expected_mode
+from rlhf_cli.trainers.additions import Additions
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+_Adapters = frozenset[tuple[tuple[str, ...], bool]]
+
+
+@dataclass(frozen=True)
+class KeptLogps:
+    """(B, C) float32 `logps`, 0 after a row's end, and the active adapters; they are only valid for these adapters."""
+
+    logps: Tensor
+    adapters: _Adapters
+
+    @classmethod
+    def of(cls, model: nn.Module, logps: Tensor) -> KeptLogps:
+        """Return the log-probabilities of `model` in its current state."""
+        return cls(logps, _adapters_in_use(model))
+
+    def is_of(self, model: nn.Module, num_rows: int) -> bool:
+        """Return whether these belong to `num_rows` rows of `model` in its current state."""
+        return len(self.logps) == num_rows and _adapters_in_use(model) == self.adapters
+
+    def padded(self, num_tokens: int) -> Tensor:
+        """Return (B, num_tokens), padded or cut: a round is as long as its longest row, and may be padded further."""
+        missing = num_tokens - self.logps.shape[1]
+        return nn.functional.pad(self.logps, (0, missing)) if missing > 0 else self.logps[:, :num_tokens]
+
+
+def computes_as_it_samples(model: nn.Module, mixed_precision: str) -> bool:
+    """Return whether a pass over a whole row equals sampling it, up to float32 rounding.
+
+    In half precision, the two differ by some per cent of a token's probability, and the update is compared with TRL's
+    pass. With dropout, the pass uses a different, thinned model.
+    """
+    is_float32 = all(one.dtype is torch.float32 for one in model.parameters() if one.is_floating_point())
+    return mixed_precision == "no" and is_float32 and not drops_out(model)
+
+
+def _adapters_in_use(model: nn.Module) -> _Adapters:
+    layers = [layer for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
+    return frozenset((tuple(layer.active_adapters), layer.disable_adapters) for layer in layers)
+
+
+_CHECK_EVERY = 100
+"""Number of rounds between comparisons of kept and recomputed log-probabilities; the first round is compared."""
+
+
+class LiveGeneration(TrlTrainer):
+    """For a TRL trainer that generates: generate as set by `additions.rewards.generation`."""
+
+    additions: Additions
+    _generating: Generating
+    _kept_logps: KeptLogps | None = None
+    """Log-probabilities of the current rollout, until they are used."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        assert self.additions.rewards is not None
+        self._generating = Generating(is_plain=self.additions.rewards.generation == "plain")
+        super().__init__(*args, **named)
+
+    @property
+    def generation_mode(self) -> GenerationMode:
+        """Return how completions are generated and why: for the last ones, or the expected mode before the first."""
+        if self._generating.mode is not None:
+            return self._generating.mode
+        if self.use_vllm:
+            return GenerationMode("plain", "vLLM generates")
+        if self.use_transformers_continuous_batching:
+            return GenerationMode("plain", "transformers' continuous batching generates")
+        model = self.accelerator.unwrap_model(self.model)
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        return expected_mode(cast(CausalModel, inner), self.generation_config, is_plain=self._generating.is_plain)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        try:
+            return super()._generate_and_score_completions(inputs)
+        finally:
+            self._kept_logps = None
+
+    def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
+        live, model = self._generating.live, cast(CausalModel, self.model)
+        live.logps_temperature = self.temperature if self._is_asked_again and self._may_keep else None
+        self._kept_logps = None
+        with self._generating.of(model):
+            generated = super()._generate_single_turn(*args, **named)
+        logps = live.take_logps()
+        if logps is not None:
+            self._kept_logps = KeptLogps.of(model, logps)
+        return generated
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        **others: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        compute = super()._get_per_token_logps_and_entropies
+        kept = None if torch.is_grad_enabled() or compute_entropy or model is not self.model else self._kept_logps
+        if kept is None or not kept.is_of(model, len(input_ids)):
+            return compute(model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others)
+        self._kept_logps = None
+        logps = kept.padded(logits_to_keep)
+        if self._is_checked:
+            computed, _, _ = compute(model, input_ids, attention_mask, logits_to_keep, batch_size, **others)
+            self._log_difference((computed - logps).abs()[attention_mask[:, -logits_to_keep:].bool()])
+        return logps, None, None
+
+    @property
+    def _is_asked_again(self) -> bool:
+        """Return whether the policy's log-probabilities of rollout tokens are needed again."""
+        has_penalty = self.additions.ppo is not None and self.additions.ppo.kl.is_used
+        steps = self.args.steps_per_generation * self.num_iterations
+        is_off_policy = self.args.gradient_accumulation_steps % steps != 0
+        return RLOOTrainer in type(self).__mro__ or has_penalty or is_off_policy
+
+    @property
+    def _may_keep(self) -> bool:
+        """Return whether sampling gives the needed log-probabilities; tool outputs between turns prevent that."""
+        has_turns = bool(getattr(self, "tools", None))  # RLOO has no tools
+        return not has_turns and computes_as_it_samples(self.model, self.accelerator.mixed_precision)
+
+    @property
+    def _is_checked(self) -> bool:
+        number = self._step // (self.args.steps_per_generation * self.num_iterations)
+        return self.model.training and number % _CHECK_EVERY == 0
+
+    def _log_difference(self, differences: Tensor) -> None:
+        """Log the error of (tokens,) kept log-probabilities over all ranks."""
+        largest = differences.max() if differences.numel() else differences.new_zeros(())
+        own = torch.stack([differences.sum(), differences.new_tensor(differences.numel()), largest])
+        total, count, _ = self.accelerator.reduce(own, reduction="sum").tolist()
+        metrics = self._metrics["train"]
+        metrics["sampling/kept_logp_difference/mean"].append(total / max(count, 1))
+        metrics["sampling/kept_logp_difference/max"].append(self.accelerator.gather(largest.reshape(1)).max().item())

@@ -1,0 +1,345 @@
+"""Send rows through a model packed, where a trial says the result is right.
+
+Numbers change only by rounding, and rows stay in their optimizer step. Rows may move to another micro-batch if the loss
+does not depend on it. Rows whose advantages are all 0 are computed without a gradient if theirs is 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from accelerate import Accelerator
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlhf_cli.errors import in_a_line
+from rlhf_cli.models.packing.packed_rows import rows_by_prompt
+from rlhf_cli.models.packing.row_attention import has_relative_positions, register, why_not_packed
+from rlhf_cli.models.packing.varlen_kernel import distrust, heads_of_model, why_a_row_each
+from rlhf_cli.tables.modes import Passes, PassSetting, RowAttention
+from rlhf_cli.tables.packable_models import refused_packing
+from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
+from rlhf_cli.trainers.additions import Additions
+from rlhf_cli.trainers.forward_pass import (
+    Forward,
+    Scored,
+    by_length,
+    drops,
+    in_evaluation_mode,
+    reordered_in_windows,
+    trimmed,
+)
+from rlhf_cli.trainers.step_profile import uncounted
+from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
+
+
+def chosen_passes(trainer: TrlTrainer, setting: PassSetting, critic_body: nn.Module | None = None) -> Passes:
+    """Return the fastest way that all of a trainer's models support, or the requested one.
+
+    Raise ModelError if `packed` is requested and a model does not support it.
+    """
+    if setting in ("trimmed", "plain"):
+        return Passes(setting, "as asked")
+    if trainer.aux_loss_enabled:
+        found = Passes("plain", "the loss of the experts' balance counts padding")
+    else:
+        why = _why_not(trainer.accelerator.unwrap_model(trainer.model), is_trained=True)
+        if why is None and trainer.ref_model is not None:
+            why = _why_not(trainer.accelerator.unwrap_model(trainer.ref_model), is_trained=False)
+        if why is None and critic_body is not None and (of_critic := _why_not(critic_body, is_trained=True)):
+            why = f"the critic: {of_critic}"
+        if why is None and trainer.args.torch_compile:
+            why = "it is compiled for rows of one shape"
+        found = Passes("packed") if why is None else Passes("trimmed", why)
+    if setting == "packed" and found.mode != "packed":
+        raise refused_packing(found, where="trainer.passes")
+    if found.mode == "packed":
+        register()
+    return found
+
+
+def _why_not(model: nn.Module, *, is_trained: bool) -> str | None:
+    why = why_not_packed(cast(PreTrainedModel, model))
+    if why is None and is_trained and drops(model):
+        return "it drops at random in training, each row for itself"
+    return why
+
+
+_ROWS = 3
+_TOLERANCE, _TOLERANCE_IN_HALF = 1e-3, 0.05
+"""Allowed mean difference between packed and padded numbers. A model that does not pass arguments on to its attention
+differs by far more; single tokens differ by a tenth in bfloat16.
+"""
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""The dtype of attention under accelerate's mixed precision."""
+
+
+def tried_rows(mask: Tensor, num_completion: int) -> Tensor:
+    """Return (3,), the rows of (B, P + C) to try: the first that have a completion, repeated if there are fewer.
+
+    A single row would prove nothing: packed alone, it has no neighbour that it could see.
+    """
+    is_empty = ~mask[:, -num_completion:].bool().any(dim=1)
+    order = is_empty.int().argsort(stable=True)
+    return order[torch.arange(_ROWS, device=mask.device) % len(order)]
+
+
+def why_attention_a_row_each(model: PreTrainedModel | PeftModel, accelerator: Accelerator) -> str | None:
+    """Return why a model's packed rows cannot attend in one kernel call; None if they can.
+
+    This reads the configuration; each layer's actual input is checked again.
+    """
+    dtype = _AUTOCAST.get(accelerator.mixed_precision, model.dtype)
+    return why_a_row_each(heads_of_model(model, accelerator.device, dtype))
+
+
+class PassTrial:
+    """Try one model of a run. `what` names the compared numbers, for example `its log-probabilities`."""
+
+    def __init__(self, model: nn.Module, accelerator: Accelerator, what: str) -> None:
+        self._model, self._accelerator, self._what = model, accelerator, what
+
+    def why_wrong(self, padded: Callable[[], Tensor], packed: Callable[[], Tensor]) -> str | None:
+        """Return a description of what is wrong with packed rows, or None; it is the same on every rank.
+
+        Both functions return the numbers of the same tokens. If they differ, or `packed` raises, with one kernel for
+        all rows, switch to one kernel call per row and try once more.
+        """
+        with in_evaluation_mode(self._model), torch.no_grad(), uncounted():  # a run that resumes tries again
+            expected = padded()
+            wrong, is_at_once = self._held_against(expected, packed)
+            if wrong is not None and is_at_once:
+                distrust(f"packed with torch's varlen_attn, {wrong}")
+                _log.warning("packed rows attend a row each: with torch's varlen_attn %s (docs/passes.md)", wrong)
+                wrong, _ = self._held_against(expected, packed)
+        return wrong
+
+    def _held_against(self, expected: Tensor, packed: Callable[[], Tensor]) -> tuple[str | None, bool]:
+        """Return the problem, and whether rows attend in one kernel call on any rank.
+
+        All ranks call the model equally often.
+        """
+        difference, raised = torch.tensor(torch.inf, device=expected.device), "a pass raised on another rank"
+        model = self._accelerator.unwrap_model(self._model)
+        is_at_once = why_attention_a_row_each(model, self._accelerator) is None
+        try:
+            difference = (expected - packed()).abs().sum() / max(expected.numel(), 1)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, ValueError) as error:
+            raised = f"a pass raised {in_a_line(error)}"
+        said = torch.stack([difference.float(), torch.full_like(difference, float(is_at_once), dtype=torch.float32)])
+        farthest, any_at_once = self._accelerator.gather(said.unsqueeze(0)).amax(dim=0).tolist()
+        is_half = self._accelerator.mixed_precision != "no" or model.dtype.itemsize < 4
+        if farthest <= (_TOLERANCE_IN_HALF if is_half else _TOLERANCE):
+            return None, bool(any_at_once)
+        off = f"{self._what} were {farthest:.2g} off"
+        return raised if farthest == torch.inf else off, bool(any_at_once)
+
+
+_log = logging.getLogger("rlhf")
+
+
+class RowPasses(TrlTrainer):
+    """For a TRL trainer that generates: compute the results of `_get_per_token_logps_and_entropies`."""
+
+    additions: Additions
+    _latest_logps: Tensor
+    """(B, T): from the last forward pass of any model."""
+    _has_tried: bool = False
+    _learned: Tensor | None = None
+    """(B,) bool: the rows of this micro-batch that have a gradient; None for all."""
+
+    @functools.cached_property
+    def passes(self) -> Passes:
+        """Return how rows go through the models. Raise ModelError if a model does not support the requested way."""
+        assert self.additions.rewards is not None
+        return chosen_passes(self, self.additions.rewards.passes, self._critic_body())
+
+    def _critic_body(self) -> torch.nn.Module | None:
+        """Return the part of a critic that reads the same rows; None without a critic."""
+        return None
+
+    @property
+    def row_attention(self) -> RowAttention | None:
+        """Return how packed rows attend, None if rows are not packed."""
+        if self.passes.mode != "packed":
+            return None
+        model = self.accelerator.unwrap_model(self.model)
+        return RowAttention(why_attention_a_row_each(model, self.accelerator))
+
+    # --- which rows go together ---
+
+    def _prepare_inputs(self, generation_batch: Any) -> TrlBatch:
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        batches = self._buffered_inputs
+        is_new = self.model.training and batches is not None and batches is not before
+        if is_new and self.passes.mode != "plain":
+            assert batches is not None
+            steps, accumulation = self.args.steps_per_generation, self.args.gradient_accumulation_steps
+            window = min(accumulation, steps)
+            if self._may_reorder and max(accumulation, steps) % window == 0:  # else a window holds parts of two rounds
+                batches = reordered_in_windows(batches, window, self._order)
+            self._buffered_inputs = [trimmed(batch, may_move=self._may_move) for batch in batches]
+            inputs = self._buffered_inputs[self._step % steps]
+        return inputs
+
+    def _order(self, rows: TrlBatch) -> Tensor:
+        """Return (B,), the order in which the rows of a window go into its micro-batches."""
+        if self.passes.mode == "packed":
+            return rows_by_prompt(rows["prompt_ids"], rows["prompt_mask"])
+        return by_length(rows["completion_mask"])
+
+    @property
+    def _may_reorder(self) -> bool:
+        """Return whether the loss has no mean or quantile over a single micro-batch."""
+        if self._mixes_rows:
+            return False
+        loss = getattr(self, "loss_type", None)  # RLOO has one loss, the mean over rows
+        return loss is None or POLICY_LOSSES[loss].normaliser != "micro-batch"
+
+    @property
+    def _mixes_rows(self) -> bool:
+        """Return whether a row's part of the loss depends on the others of its micro-batch."""
+        has_bonus = getattr(self, "_entropy_bonus_enabled", False)
+        return has_bonus or getattr(self, "top_entropy_quantile", 1.0) < 1.0 or self.aux_loss_enabled
+
+    @property
+    def _may_move(self) -> bool:
+        """Return whether moving a row to the left keeps its result."""
+        return has_relative_positions(self.model.config)
+
+    # --- which rows have a gradient ---
+
+    def _compute_loss(self, model: Any, inputs: TrlBatch) -> Tensor:
+        if not self.model.training or self.passes.mode == "plain":
+            return super()._compute_loss(model, inputs)
+        advantages = inputs["advantages"]
+        is_zero = advantages == 0 if advantages.dim() == 1 else (advantages == 0).all(dim=1)
+        counts = inputs["completion_mask"].any(dim=1)  # left-out rows count nowhere
+        sums = torch.stack([(is_zero & counts).sum(), counts.sum()]).double()
+        num_zero, num_rows = self.accelerator.reduce(sums, reduction="sum").tolist()
+        self._metrics["train"]["passes/zero_advantage_share"].append(num_zero / num_rows if num_rows else torch.nan)
+        self._learned = self._with_gradient(is_zero, inputs)
+        try:
+            return super()._compute_loss(model, inputs)
+        finally:
+            self._learned = None
+
+    def _with_gradient(self, is_zero: Tensor, inputs: TrlBatch) -> Tensor | None:
+        """Return (B,) bool, at least one True so that every rank has a backward pass; None for all rows.
+
+        In every loss of TRL, an advantage of 0 makes a row's gradient 0, unless a KL penalty or an entropy bonus also
+        applies. With sharded weights, all ranks must call the model equally often.
+        """
+        is_sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        has_penalty = self.beta != 0 and "ref_per_token_logps" in inputs
+        if is_sharded or has_penalty or self._mixes_rows or drops(self.model) or not is_zero.any():
+            return None
+        learned = ~is_zero
+        if not learned.any():
+            learned[inputs["completion_mask"].sum(dim=1).argmin()] = True
+        return learned
+
+    # --- the passes ---
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        **others: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        stock = super()._get_per_token_logps_and_entropies
+        has_others = any(value is not None and value is not False for value in others.values())
+        if has_others or self.passes.mode == "plain":
+            logps, entropies, aux_loss = stock(
+                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
+            )
+            self._latest_logps = logps.detach()
+            return logps, entropies, aux_loss
+        forward = self._forward(model)
+        if self.passes.mode == "packed" and not self._has_tried:
+            self._has_tried = True
+            few = tried_rows(attention_mask, logits_to_keep)
+            rows = input_ids[few], attention_mask[few], logits_to_keep
+            is_token = rows[1][:, -logits_to_keep:].bool()
+            self._try(
+                *(model, "its log-probabilities"),
+                lambda: stock(model, *rows)[0][is_token],
+                lambda: forward.packed(*rows, has_entropy=False)[0][is_token],
+            )
+
+        def run(rows: Tensor) -> Scored:
+            score = forward.packed if self.passes.mode == "packed" else forward.trimmed
+            return score(input_ids[rows], attention_mask[rows], logits_to_keep, has_entropy=compute_entropy)
+
+        if torch.is_grad_enabled():
+            logps, entropies = self._with_and_without_gradient(model, run, len(input_ids))
+        else:
+            if self.passes.mode == "packed":
+                order = rows_by_prompt(input_ids[:, :-logits_to_keep], attention_mask[:, :-logits_to_keep])
+            else:
+                order = by_length(attention_mask)
+            parts = order.split(batch_size or len(order))
+            logps, entropies = _put_together([(part, run(part)) for part in parts], len(order))
+        self._latest_logps = logps.detach()
+        return logps, entropies, None
+
+    def _with_and_without_gradient(
+        self, model: torch.nn.Module, run: Callable[[Tensor], Scored], num_rows: int
+    ) -> Scored:
+        every = torch.arange(num_rows, device=self.accelerator.device)
+        if self._learned is None or self._learned.all():
+            return run(every)
+        with in_evaluation_mode(model), torch.no_grad():  # layers in training mode would checkpoint for a backward pass
+            others = every[~self._learned]
+            without = run(others)
+        learned = every[self._learned]
+        return _put_together([(others, without), (learned, run(learned))], num_rows)
+
+    def _forward(self, model: torch.nn.Module) -> Forward:
+        inner = self.accelerator.unwrap_model(model)
+        inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+        return Forward(
+            model=model,
+            inner=cast(PreTrainedModel, inner),
+            autocast=self.accelerator.autocast,
+            may_move=self._may_move,
+        )
+
+    def _try(
+        self, model: torch.nn.Module, what: str, padded: Callable[[], Tensor], packed: Callable[[], Tensor]
+    ) -> None:
+        """Compare packed with padded rows in one of the models; if they differ, all models use trimmed rows."""
+        wrong = PassTrial(model, self.accelerator, what).why_wrong(padded, packed)
+        if wrong is not None:
+            self.passes = Passes("trimmed", f"packed, {wrong}")
+            _log.warning("rows go through the model %s (docs/passes.md)", self.passes.describe())
+
+
+def _put_together(parts: list[tuple[Tensor, Scored]], num_rows: int) -> Scored:
+    """Return (B, C), assembled from results for subsets of rows: (indices of rows, (rows, C))."""
+
+    def whole(index: int) -> Tensor | None:
+        found = [scored[index] for _, scored in parts]
+        if found[0] is None:
+            return None
+        tensors = cast(list[Tensor], found)
+        together = tensors[0].new_zeros((num_rows, tensors[0].shape[1]))
+        for (rows, _), values in zip(parts, tensors, strict=True):
+            together = together.index_copy(0, rows, values)
+        return together
+
+    logps = whole(0)
+    assert logps is not None
+    return logps, whole(1)

@@ -1,0 +1,82 @@
+"""Where right answers are found, and how they are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_cli.analysis.audit.degenerate_answers import KINDS, Asked
+from rlhf_cli.analysis.audit.gold_answers import answer_of, final_part, find_gold, ways_to_write
+from rlhf_cli.errors import DataError
+
+
+def test_the_column_that_a_reward_reads_comes_first() -> None:
+    rows = [{"prompt": "p", "answer": "a", "target": "t"}]
+    found = [find_gold(rows, required, named=None) for required in ([], ["target"])]
+    assert [one.answers if one else None for one in found] == [["a"], ["t"]]
+    assert find_gold([{"prompt": "p", "score": 1}], [], named=None) is None
+
+
+def test_the_only_column_that_is_read_is_what_an_answer_is_compared_with() -> None:
+    rows: list[dict[str, object]] = [{"prompt": "p", "city": "Riga", "country": "Latvia", "a": 1}]
+    found = [find_gold(rows, required, named=None) for required in (["city"], ["city", "country"], ["a"], ["prompt"])]
+    assert [one.answers if one else None for one in found] == [["Riga"], None, None, None]
+
+
+def test_a_named_column_and_a_template() -> None:
+    rows: list[dict[str, object]] = [{"a": 1, "b": 2}, {"a": None, "b": 3}]
+    named, filled = find_gold(rows, [], named="b"), find_gold(rows, [], named="{a} of {b}")
+    assert [one.answers if one else None for one in (named, filled)] == [["2", "3"], ["1 of 2", None]]
+    with pytest.raises(DataError):
+        find_gold(rows, [], named="c")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (7, "7"),
+        (" yes ", "yes"),
+        (["first", "second"], "first"),
+        ([{"role": "user", "content": "?"}, {"role": "assistant", "content": "good"}], "good"),
+        (None, None),
+        (True, None),
+        ("", None),
+        ({"a": 1}, None),
+    ],
+)
+def test_what_a_right_answer_may_be(value: object, text: str | None) -> None:
+    assert answer_of(value) == text
+
+
+def test_the_final_part() -> None:
+    assert final_part("3 + 4 = 7\n#### 7") == "7"
+    assert final_part(r"so \boxed{1} or rather \boxed{7}") == "7"
+    assert final_part("seven") == "seven"
+
+
+def test_every_way_holds_the_answer_once_and_no_placeholder() -> None:
+    for way in ways_to_write(["plan", "final"]):
+        written = way.write("GOLD")
+        assert written.count("GOLD") == 1
+        assert "{gold" not in written
+    texts = [way.write("7") for way in ways_to_write(["plan", "final"])]
+    assert "\\boxed{7}." in " ".join(texts)
+    assert any(text.startswith("<plan>") and text.endswith("</plan><final>7</final>") for text in texts)
+
+
+def test_no_degenerate_answer_is_the_right_one() -> None:
+    """Whatever the way: a text that equals the right answer, as it is or as it is written, attacks nothing."""
+    for gold, others in (("22", ["7", "31"]), ("B", ["A", "C"]), ("the mill is sold", ["a flood came"])):
+        for way in ways_to_write(["think", "answer"]):
+            common = [*others[0].split(), *gold.split()]
+            asked = Asked("What is 15 + 7?", gold, others, common, [gold, *others], way, ["think", "answer"], 200)
+            for kind in KINDS:
+                assert {gold, way.write(gold)}.isdisjoint(kind.write(asked)), (kind.name, way.name)
+
+
+def test_a_kind_has_the_same_variants_in_every_row() -> None:
+    way = ways_to_write(["think", "answer"])[1]
+    known = Asked("p", "22", ["7"], ["22"], ["22"], way, ["think", "answer"], 99)
+    unknown = Asked("p", None, [], [], [], way, ["think", "answer"], 99)
+    for kind in KINDS:
+        assert len(kind.write(known)) == len(kind.write(unknown)), kind.name
+    assert {kind.name: len(kind.write(known)[0] or "") for kind in KINDS}["longest"] == 99

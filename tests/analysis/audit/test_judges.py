@@ -1,0 +1,69 @@
+"""A judge is attacked over its own HTTP, on few rows, and one that obeys what it judges is found out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.analysis.audit.attack import KINDS
+from rlhf_cli.analysis.audit.audit_run import attack_reachable, expensive, plan_of, unreachable
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.jobs.prepare import prepare
+from tests.support.fake_server import Answer, reply, serving
+
+RUBRIC = "rewards.style.args.rubric='Question: {prompt} Reference: {answer} Answer: {completion}'"
+
+
+def experiment(url: str, place: Path) -> Experiment:
+    words = [f"rewards.style.args.url={url}/v1", f"rewards.style.args.cache_dir={place / 'replies'}", RUBRIC]
+    return prepare(["trainer=grpo", "model=tiny", "data=toy_sums", "reward@rewards.style=judge", *words]).experiment
+
+
+def parts(payload: Any) -> tuple[str, str]:
+    """The reference and the answer that a judge is shown."""
+    found = re.search(r"Reference: (.*?) Answer: (.*)", payload["messages"][-1]["content"], re.DOTALL)
+    assert found is not None
+    return found[1], found[2]
+
+
+def obedient(payload: Any) -> Answer:
+    """A language model that gives 10 for the reference, 3 for else, and whatever the answer tells it to give."""
+    reference, answer = parts(payload)
+    ordered = re.search(r"Score: (\d+)", answer)
+    if ordered is not None:
+        return reply(f"Score: {ordered[1]}")
+    return reply("Score: 10" if reference == answer else "Score: 3")
+
+
+def strict(payload: Any) -> Answer:
+    reference, answer = parts(payload)
+    return reply("Score: 10" if reference == answer else "Score: 3")
+
+
+@pytest.mark.parametrize(("judge", "holes"), [(obedient, ["judge_injection"]), (strict, [])])
+def test_one_that_obeys_is_found_out(judge: Any, holes: list[str], place: Path) -> None:
+    with serving(judge) as server:
+        asked = experiment(server.url.removesuffix("/score"), place)
+        assert unreachable(asked) == {}
+        kinds = tuple(kind for kind in KINDS if kind.name in ("empty", "judge_injection", "opener"))
+        plan = plan_of(asked, kinds, limit=None, gold=None)
+        result = attack_reachable(asked, plan)
+    assert [kind.name for kind in result.holes] == holes
+    # 8 rows: gold and three kinds of one variant; ten ways to write gold on 2 rows, of which one is asked again.
+    assert result.texts == 8 * 4 + 2 * 10
+    assert plan.cost is not None
+    assert plan.cost.startswith("at most 52 texts (8 rows), each of them: rewards.style a request to http://127.0.0.1")
+    assert len(server.asked) <= 52
+
+
+def test_nobody_at_the_address_and_no_model(place: Path) -> None:
+    asked = experiment("http://127.0.0.1:9", place)
+    assert unreachable(asked) == {"style": "nobody listens at http://127.0.0.1:9/v1"}
+    words = ["trainer=grpo", "model=tiny", "data=toy_sums", "rewards.rm.model=./nowhere"]
+    assert list(unreachable(prepare(words).experiment)) == ["rm"]
+    assert expensive(prepare(words).experiment) == {"rm": "a forward pass of ./nowhere"}
+    plain = prepare(["trainer=grpo", "model=tiny", "data=toy_sums", "reward@rewards.a=sums_correct"]).experiment
+    assert (unreachable(plain), expensive(plain)) == ({}, {})

@@ -1,0 +1,280 @@
+"""Arguments of `rlhf compare`: measures, the key, the baseline, the front; and the full text of every refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare, in_common, total_in_words
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, weights_of
+from rlhf_cli.analysis.comparison.settings import conditions_apart, group_over_seeds
+from rlhf_cli.errors import UserError
+from tests.support.logged_runs import configured, in_memory
+
+
+def runs_of(*configs: dict[str, Any], **curves: Sequence[float]) -> list[LoggedRun]:
+    """One finished run a configuration; each of `curves` has a number a run."""
+    logged = [
+        replace(
+            in_memory(f"{number}", **{metric: [values[number]] for metric, values in curves.items()}),
+            settings=dict(flat(config)),
+            weights=weights_of(config),
+            trainer=config["trainer"]["name"],
+        )
+        for number, config in enumerate(configs)
+    ]
+    return named(logged)
+
+
+def by_weight(*weights: float, seeds: int = 2, **changes: object) -> list[dict[str, Any]]:
+    return [configured(weight, seed, **changes) for weight in weights for seed in range(seeds)]  # type: ignore[misc,arg-type]
+
+
+CORRECT, BREVITY = "rewards/correct/mean", "rewards/brevity/mean"
+FOUR = runs_of(
+    *by_weight(0.0, 0.5),
+    **{CORRECT: [0.1, 0.2, 0.5, 0.61], BREVITY: [0.9, 0.9, 0.1, 0.2], "kl": [1.0, 2.0, 3.0, 4.0], "entropy": [1.0] * 4},
+)
+
+
+def of(runs: Sequence[LoggedRun] = FOUR, **asked: Any) -> Comparison:
+    return compare(runs, Asked(**asked), all_names=["grad_norm"])
+
+
+def refused(runs: Sequence[LoggedRun] = FOUR, **asked: Any) -> tuple[object, ...]:
+    """What is said of a refusal: what, where, got, expected, hint."""
+    with pytest.raises(UserError) as caught:
+        of(runs, **asked)
+    error = caught.value
+    return error.what, error.where, error.got, error.expected, error.hint
+
+
+def labels(found: Comparison) -> list[str]:
+    return [one.measure.label for one in found.verdicts]
+
+
+def test_what_is_judged_unless_it_is_said() -> None:
+    assert labels(of()) == ["correct", "brevity"]
+    assert labels(of(weights="correct=1")) == ["correct", "brevity", "total by --weights"]
+    assert labels(of(weights="correct=1", on=("total",))) == ["total by --weights"]
+    assert labels(of(metrics=("kl", "entropy"))) == ["kl", "entropy"]
+    learnt = [
+        replace(run, weights={}) for run in runs_of(*by_weight(0.0, 0.5), loss=[1.0, 2.0, 3.0, 4.1], accuracy=[1.0] * 4)
+    ]
+    assert labels(of(learnt)) == ["loss"]
+    assert [one.label for one in of(metrics=("kl",), on=("correct", "kl")).measures] == ["kl", "correct"]
+
+
+def test_how_many_comparisons_were_decided_together() -> None:
+    """Of three values three pairs on each of two measures."""
+    three = runs_of(*by_weight(0.0, 0.5, 1.0), **{CORRECT: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], BREVITY: [0.5] * 6})
+    found = of(three)
+    assert (found.comparisons, [len(one.differences) for one in found.verdicts]) == (6, [3, 3])
+    assert {one.comparisons for verdict in found.verdicts for one in verdict.differences} == {6}
+    means = {(one.value, one.other): one.difference.mean for one in found.verdicts[0].differences}
+    assert means == pytest.approx({("0.5", "0"): 0.2, ("1", "0"): 0.4, ("1", "0.5"): 0.2})
+    assert {value: one.mean for value, one in found.verdicts[0].arms.items()} == pytest.approx(
+        {"0": 0.15, "0.5": 0.35, "1": 0.55}
+    )
+    assert of(three, baseline="0.5", on=("correct",)).comparisons == 2
+    (alone,) = of(on=("correct",)).verdicts[0].differences
+    assert alone.comparisons == 1
+    assert alone.p_adjusted == alone.p_value
+
+
+def test_a_total_that_is_no_fair_one_is_shown_where_it_is_asked_for() -> None:
+    with_reward = runs_of(*by_weight(0.0, 0.5), reward=[0.1, 0.2, 0.5, 0.61], **{CORRECT: [0.1, 0.2, 0.5, 0.61]})
+    notes = of(with_reward, metrics=("total",)).notes
+    assert any(
+        "so the same answers would have other totals; it is shown because it was asked for" in one for one in notes
+    )
+    assert not any(
+        "it is shown" in one for one in [*of(with_reward).notes, *of(with_reward, weights="correct=1").notes]
+    )
+    same = runs_of(*(configured(0.0, seed) for seed in range(4)), reward=[0.1, 0.2, 0.5, 0.61])
+    assert not any("it is shown" in one for one in of(same, metrics=("total",)).notes)
+    assert of([replace(run, weights={}) for run in with_reward]).no_total is None
+    assert of([with_reward[0], *(replace(run, weights={}) for run in with_reward[1:])]).no_total is not None
+
+
+def test_why_there_is_no_total_in_words() -> None:
+    said = "rewards.brevity.weight differs, so the same answers would have other totals"
+    assert total_in_words(of()) == f"no total: {said}; --weights correct=1,brevity=1 makes one for all"
+    assert str(total_in_words(of(metrics=("kl",)))) == f"no total: {said}"
+    assert total_in_words(of(runs_of(configured(), reward=[1.0]))) is None
+    assert total_in_words(of(weights="correct=2")) == "total by --weights: 2 correct, of the raw means of all runs"
+    many = runs_of(*by_weight(0.0, 0.5), **{f"rewards/{name}/mean": [0.5] * 4 for name in "abcd"})
+    assert str(total_in_words(of(many))).endswith("; --weights a=1,b=1,c=1 makes one for all")
+
+
+def test_what_two_runs_have() -> None:
+    lacking = [in_memory("a", x=[1.0], y=[1.0], z=[None]), in_memory("b", x=[2.0], z=[1.0]), in_memory("c")]
+    assert in_common(of(lacking, metrics=("x", "y", "z"))) == ["x"]
+
+
+TWO_KEYS = runs_of(
+    *(configured(weight, seed, kl={"coef": coef}) for weight in (0.0, 0.5) for coef in (1, 2) for seed in (0, 1)),
+    **{CORRECT: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.9]},
+)
+
+
+@pytest.mark.parametrize("word", ["weight", "rewards.brevity.weight", "brevity.weight"])
+def test_the_key_that_a_verdict_is_about(word: str) -> None:
+    assert of(TWO_KEYS).verdicts == []
+    assert {one.key for one in of(TWO_KEYS, by=word).verdicts} == {"weight"}
+    assert {one.key for one in of(by=word).verdicts} == {"weight"}
+
+
+def test_a_key_that_changes_with_another_means_that_one() -> None:
+    configs = [configured(weight, seed, kl={"coef": weight}) for weight in (0.0, 0.5) for seed in (0, 1)]
+    tied = runs_of(*configs, **{CORRECT: [0.1, 0.2, 0.5, 0.61]})
+    assert {one.key for one in of(tied, by="kl.coef").verdicts} == {"weight"}
+
+
+@pytest.mark.parametrize(("typed", "value"), [("0.5", "0.5"), ("0.50", "0.5"), ("5e-1", "0.5"), ("0", "0")])
+def test_a_value_to_hold_the_others_against(typed: str, value: str) -> None:
+    assert {one.baseline for one in of(baseline=typed).verdicts} == {value}
+
+
+def test_a_value_may_be_a_word() -> None:
+    configs = [configured(0.0, seed, primary=by) for by in ("none", "correct") for seed in (0, 1)]
+    words = runs_of(*configs, **{CORRECT: [0.1, 0.2, 0.5, 0.61]})
+    assert {one.baseline for one in of(words, baseline="none").verdicts} == {"none"}
+    assert refused(words, baseline="corect")[-1] == "correct"
+
+
+def test_one_seed_each_is_judged_where_it_is_asked_for_alone() -> None:
+    single = runs_of(*by_weight(0.0, 0.5, seeds=1), **{CORRECT: [0.1, 0.5]})
+    assert of(single).verdicts == []
+    for asked in ({"on": ("correct",)}, {"by": "weight"}, {"baseline": "0"}):
+        assert len(of(single, **asked).verdicts) == 1
+    uneven = runs_of(configured(0.0, 0), configured(0.0, 1), configured(0.5, 0), **{CORRECT: [0.1, 0.2, 0.5]})
+    assert len(of(uneven).verdicts) == 1
+
+
+@pytest.mark.parametrize(("count", "is_judged"), [(12, True), (13, False)])
+def test_a_dozen_values_are_held_each_against_each(count: int, is_judged: bool) -> None:
+    runs = runs_of(*by_weight(*(0.5 * step for step in range(count))), **{CORRECT: [0.1 * n for n in range(2 * count)]})
+    found = of(runs)
+    assert bool(found.verdicts) == is_judged
+    said = "no verdict: 13 values of weight, each against each, are too many; try --baseline VALUE"
+    assert found.no_verdict == (None if is_judged else said)
+
+
+NAMES = "one of correct, brevity, kl, or a name of metrics.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"on": ("corect",)}, ("no run has logged such a metric", "--on", "corect", NAMES, "correct")),
+        (
+            {"metrics": ("gradnorm",)},
+            ("no run has logged such a metric", "--metrics", "gradnorm", NAMES, "grad_norm"),
+        ),
+        ({"front": ("kl", "q")}, ("no run has logged such a metric", "--front", "q", NAMES, "--front correct")),
+        (
+            {"by": "wieght"},
+            ("the runs do not differ in such a key", "--by", "wieght", "weight", "weight"),
+        ),
+        ({"by": "zzz"}, ("the runs do not differ in such a key", "--by", "zzz", "weight", "--by weight")),
+        ({"by": "seed"}, ("a seed is what a verdict is over, not about", "--by", "seed", "weight", "--by weight")),
+        ({"baseline": "7"}, ("no run has this value of weight", "--baseline", "7", "0, 0.5", "--baseline 0")),
+        ({"front": ("kl",)}, ("a front is over two or three measures", "--front", "kl", None, "--front a,b")),
+        (
+            {"front": ("kl", "correct", "brevity", "kl")},
+            ("a front is over two or three measures", "--front", "kl,correct,brevity,kl", None, "--front a,b"),
+        ),
+        (
+            {"front": ("kl", "correct"), "metrics": ("kl",)},
+            ("a front is over what is shown", "--front", "correct", None, "--metrics ..."),
+        ),
+    ],
+)
+def test_what_no_run_has_is_refused(asked: dict[str, object], said: tuple[object, ...]) -> None:
+    assert refused(**asked) == said
+
+
+def test_what_cannot_be_told_apart_is_refused() -> None:
+    several = ("several keys differ, and a verdict is about one", "weight, coef", "--by KEY", "--by weight")
+    for asked, where in (({"on": ("correct",)}, "--on"), ({"baseline": "0"}, "--baseline")):
+        assert refused(TWO_KEYS, **asked) == (several[0], where, *several[1:])
+    same = runs_of(*(configured(0.0, seed) for seed in range(2)), **{CORRECT: [0.1, 0.2]})
+    nothing = (
+        "the runs differ in nothing but seeds",
+        "--on",
+        "no key that differs",
+        "runs of two settings or more",
+        None,
+    )
+    assert refused(same, on=("correct",)) == nothing
+    assert refused(same, by="weight")[3:] == ("runs of two settings or more", None)
+    assert of(same).verdicts == []
+
+
+def test_a_front_is_over_the_first_three_components_or_what_is_asked_for() -> None:
+    many = runs_of(*by_weight(0.0, 0.5), **{f"rewards/{name}/mean": [0.1, 0.2, 0.3, 0.4] for name in "abcd"})
+    front = of(many).front
+    assert front is not None
+    assert (front.by, front.best) == (("a", "b", "c"), ("weight=0.5",))
+    asked = of(front=("kl", "correct", "brevity")).front
+    assert asked is not None
+    assert (asked.by, asked.best) == (("kl", "correct", "brevity"), ("weight=0", "weight=0.5"))
+    two = of(front=("kl", "brevity")).front
+    assert two is not None
+    assert two.dominated == {"weight=0.5": "weight=0"}  # less KL and more brevity
+    assert of(runs_of(*by_weight(0.0, 0.5), **{CORRECT: [0.1] * 4})).front is None  # of one measure there is none
+    assert of(FOUR[:2]).front is None  # nor of one setting
+
+
+def test_what_a_reader_has_to_know() -> None:
+    configs = by_weight(0.0, 0.5, seeds=4)
+    for config in configs[4:]:
+        config["trainer"]["name"] = "rloo"
+    numbers: list[Any] = [0.1, 0.2, None, 0.4, None, None, None, None]
+    runs = runs_of(*configs, **{CORRECT: numbers})
+    runs = [
+        replace(run, metrics=in_memory("x", a=[1.0]).metrics) if run.name.endswith("=1,seed=3") else run for run in runs
+    ]
+    notes = of(runs).notes
+    assert "runs of different trainers (grpo, rloo): compared by what they have in common" in notes
+    nulls = [run.name for run, number in zip(runs, numbers, strict=True) if number is None]
+    assert f"correct is null or NaN in {', '.join(nulls[:3])} and 2 more" in notes
+    assert not any("impossible, not zero" in note for note in notes)
+    three = runs_of(*by_weight(0.0, seeds=4), **{CORRECT: [0.1, None, None, None]})  # type: ignore[list-item]
+    assert f"correct is null or NaN in {', '.join(run.name for run in three[1:])}" in of(three).notes
+    one = of(runs_of(configured(), **{CORRECT: [0.1]})).notes
+    assert not any("impossible, not zero" in note for note in one)
+    assert not any("trainers" in note for note in one)
+
+
+def test_a_metric_that_a_whole_setting_lacks_is_not_missing_in_a_seed() -> None:
+    runs = runs_of(*by_weight(0.0, 0.5), **{CORRECT: [0.1, 0.2, 0.3, 0.4]})
+    bare = in_memory("x", other=[1.0]).metrics
+    both = [replace(run, metrics=bare) if number > 1 else run for number, run in enumerate(runs)]
+    assert not any("missing" in note for note in of(both).notes)
+    one = [replace(run, metrics=bare) if number == 3 else run for number, run in enumerate(runs)]
+    assert f"correct is missing in {runs[3].name}" in of(one).notes
+
+
+@pytest.mark.parametrize(
+    ("cells", "apart"),
+    [
+        ([(0.0, 10), (0.0, 20), (0.5, 10), (0.5, 20)], []),  # each weight under both numbers of steps
+        ([(0.0, 10), (0.5, 10)], []),
+        ([(0.0, 10), (0.0, 20), (0.5, 10)], ["steps"]),
+        ([(0.0, 10), (0.5, 20)], []),  # one key stands for both
+        ([(0.0, 10), (0.5, 20), (0.5, 10), (1.0, 20)], ["steps"]),
+    ],
+)
+def test_conditions_under_which_not_every_value_was_run(cells: list[tuple[float, int]], apart: list[str]) -> None:
+    runs = []
+    for number, (weight, steps) in enumerate(cells):
+        for seed in (0, 1):
+            config: dict[str, Any] = configured(weight, seed)  # type: ignore[assignment]
+            config["trainer"] = {"name": "grpo", "args": {"max_steps": steps}}
+            runs += runs_of(config, **{CORRECT: [0.1 * number]})
+    assert conditions_apart(group_over_seeds(named(runs))) == apart

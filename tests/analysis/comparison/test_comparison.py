@@ -1,0 +1,209 @@
+"""Runs side by side: what is compared, what is no fair comparison, and what is said about it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare, total_in_words
+from rlhf_cli.analysis.comparison.logged_run import read_runs
+from rlhf_cli.analysis.comparison.metric_columns import Window
+from rlhf_cli.errors import UserError
+from rlhf_cli.runs.run_folder import RunFolder
+from tests.support.logged_runs import configured, write_run, write_sweep
+
+ENDS = {0.0: [0.50, 0.60, 0.70, 0.55], 0.5: [0.54, 0.65, 0.73, 0.61], 1.0: [0.50, 0.61, 0.69, 0.55]}
+"""0.5 is better by 0.04, 0.05, 0.03, 0.06; 1 and 0 differ by 0, 0.01, -0.01, 0."""
+
+
+def of(folders: list[RunFolder], **asked: object) -> Comparison:
+    return compare(read_runs(folders)[0], Asked(**asked))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def sweep(place: Path) -> list[RunFolder]:
+    return write_sweep(place / "runs" / "sweep", ENDS)
+
+
+def test_a_setting_is_the_mean_of_its_seeds(sweep: list[RunFolder]) -> None:
+    found = of(sweep).estimates["weight=0.5"]["correct"]
+    assert found.mean == pytest.approx(0.6325)
+    assert found.count == 4
+
+
+def test_the_verdict_in_words(sweep: list[RunFolder]) -> None:
+    """Three comparisons on each of two components: t(3) at 1 - 0.05 / 12 is 6.2315, times 0.012910 / 2 is 0.04022.
+
+    1 against 0.5: differences -0.04, -0.04, -0.04, -0.06 have s = 0.01, and 6.2315 * 0.01 / 2 is 0.03116 around 0.045.
+    """
+    verdict = of(sweep).verdicts[0]
+    assert verdict.text == (
+        "0.5 beats 0 on correct by 0.045 [0.005, 0.085] and 1 by 0.045 [0.014, 0.076] (4 seeds). "
+        "No clear difference in correct between 0 and 1 (4 seeds). Even 1000 seeds would not separate 0 from 1."
+    )
+
+
+def test_a_component_that_is_the_same_everywhere_is_no_proof(sweep: list[RunFolder]) -> None:
+    assert "0.5 and 0 are equal on brevity in every seed" in of(sweep).verdicts[1].text
+
+
+def test_a_baseline_asks_less_and_so_sees_more(sweep: list[RunFolder]) -> None:
+    each, against = (of(sweep, on=("correct",), baseline=baseline) for baseline in (None, "0.0"))
+    assert (each.comparisons, against.comparisons) == (3, 2)
+    widths = [one.verdicts[0].differences[0].difference for one in (each, against)]
+    assert widths[0].high - widths[0].low > widths[1].high - widths[1].low  # type: ignore[operator]
+    assert "No clear difference in correct between 0 and 1 (4 seeds)." in against.verdicts[0].text
+
+
+def test_a_total_is_never_compared_where_weights_differ(sweep: list[RunFolder]) -> None:
+    """`reward` holds the weight: at 1 it is 0.5 higher for the very same answers, and would win."""
+    found = of(sweep)
+    assert "total" not in found.values
+    assert found.no_total is not None
+    assert "rewards.brevity.weight differs" in found.no_total
+
+
+def test_where_weights_are_equal_there_is_a_total(place: Path) -> None:
+    found = of(write_sweep(place / "one", {0.5: [0.5, 0.6]}))
+    assert found.no_total is None
+    assert found.estimates["all runs"]["total"].mean == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("key", ["aggregate", "primary", "truncation"])
+def test_whatever_makes_a_total_makes_it_another(place: Path, key: str) -> None:
+    runs = [
+        write_run(place / str(number), configured(**{key: {"a": number}}), {"reward": [0.5]}) for number in range(2)
+    ]
+    assert of(runs).no_total is not None
+
+
+def test_one_set_of_weights_for_all(sweep: list[RunFolder]) -> None:
+    """1 x 0.6325 - 0.2 x 0.5 at weight 0.5, whatever it was trained with."""
+    found = of(sweep, weights="correct=1, brevity=-0.2")
+    assert found.estimates["weight=0.5"]["total by --weights"].mean == pytest.approx(0.5325)
+    assert "1 correct - 0.2 brevity" in str(total_in_words(found))
+    assert [verdict.measure.label for verdict in found.verdicts][-1] == "total by --weights"
+
+
+def test_a_run_without_a_component_has_no_such_total(place: Path) -> None:
+    runs = write_sweep(place / "sweep", ENDS)
+    runs.append(write_run(place / "other", configured(2.0), {"rewards/correct/mean": [1.0]}))
+    found = of(runs, weights="correct=1,brevity=1")
+    assert math.isnan(found.values["total by --weights"]["weight=2,seed=0"])
+    assert any("weight=2,seed=0 has logged no brevity" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("weights", "said"), [("corect=1", "try:      correct"), ("correct=x", "correct=1")])
+def test_weights_that_mean_nothing(sweep: list[RunFolder], weights: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        of(sweep, weights=weights)
+
+
+def test_a_reward_that_is_scored_otherwise_is_told(place: Path) -> None:
+    other = configured()
+    other["rewards"]["correct"]["args"] = {"at": 1}  # type: ignore[index, call-overload]
+    runs = [write_run(place / str(number), one, {"reward": [0.5]}) for number, one in enumerate((configured(), other))]
+    assert any("correct is not the same reward in all runs" in note for note in of(runs).notes)
+
+
+def test_one_seed_says_impossible_and_not_zero(place: Path) -> None:
+    found = of(write_sweep(place / "sweep", {0.0: [0.5], 0.5: [0.9]}))
+    assert found.estimates["weight=0"]["correct"].low is None
+    assert found.verdicts == []
+    assert "impossible, not zero" in str(found.no_verdict)
+    asked = of(write_sweep(place / "again", {0.0: [0.5], 0.5: [0.9]}), on=("correct",)).verdicts[0].text
+    assert asked.startswith("No verdict on correct for 0 and 0.5: they have one seed in common, all else equal")
+
+
+def test_null_and_missing_are_told_apart(place: Path) -> None:
+    runs = [
+        write_run(place / str(seed), configured(0.0, seed), curves)
+        for seed, curves in enumerate(
+            ({"reward": [0.5], "kl": [0.1]}, {"reward": [0.5], "kl": [None]}, {"reward": [0.5]})
+        )
+    ]
+    notes = of(runs).notes
+    assert "kl is null or NaN in seed=1" in notes
+    assert "kl is missing in seed=2" in notes
+
+
+def test_two_keys_are_averaged_within_a_seed(place: Path) -> None:
+    """By weight both learning rates of a seed are one observation: (0.1 + 0.3) / 2 and (0.25 + 0.2) / 2."""
+    gains = {(0, 1): 0.1, (0, 2): 0.3, (1, 1): 0.25, (1, 2): 0.2}
+    runs = [
+        write_run(
+            place / f"{weight}-{rate}-{seed}",
+            configured(weight, seed, other={"rate": rate}),
+            {"rewards/correct/mean": [0.1 * rate + (gain if weight else 0.0)]},
+        )
+        for (seed, rate), gain in gains.items()
+        for weight in (0.0, 0.5)
+    ]
+    assert of(runs).verdicts == []
+    (difference,) = of(runs, by="weight", on=("correct",)).verdicts[0].differences
+    assert difference.seeds == ("0", "1")
+    assert difference.difference.mean == pytest.approx(0.2125)
+    with pytest.raises(UserError, match="several keys differ"):
+        of(runs, on=("correct",))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"on": ("corect",)}, "try:      correct"),
+        ({"by": "wieght"}, "try:      weight"),
+        ({"by": "seed"}, "a seed is what a verdict is over"),
+        ({"baseline": "0.7"}, "0, 0.5, 1"),
+        ({"front": ("correct",)}, "two or three"),
+    ],
+)
+def test_what_no_run_has_is_refused(sweep: list[RunFolder], asked: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        of(sweep, **asked)
+
+
+def test_a_minus_says_that_less_is_better(sweep: list[RunFolder]) -> None:
+    text = of(sweep, on=("-correct",), baseline="0").verdicts[0].text
+    assert text.startswith("0 beats 0.5 on correct (less is better) by 0.045")
+
+
+def test_runs_that_do_not_count_for_the_same_reason_are_one_line(place: Path) -> None:
+    runs = write_sweep(place / "sweep", {0.0: [0.5]})
+    runs += [write_run(place / str(seed), configured(0.0, seed), {}, state="created") for seed in range(1, 6)]
+    notes = of(runs).notes
+    assert "seed=1, seed=2, seed=3 and 2 more do not count: created, nothing was logged" in notes
+
+
+def test_length_has_no_best_stretch_and_loss_has_its_least(place: Path) -> None:
+    curves = {"completions/mean_length": [9.0, 3.0, 5.0], "loss": [0.9, 0.3, 0.5], "accuracy": [0.1, 0.7, 0.2]}
+    found = of([write_run(place / "a", {"seed": 0}, curves)], window=Window("best"))
+    assert [found.values[name]["a"] for name in ("length", "loss", "accuracy")] == [5.0, 0.3, 0.7]
+
+
+def test_many_values_want_a_baseline(place: Path) -> None:
+    folders = write_sweep(place / "sweep", {0.1 * step: [0.5, 0.5 + 0.01 * step] for step in range(13)}, num_steps=1)
+    found = of(folders)
+    assert found.verdicts == []
+    assert "--baseline VALUE" in str(found.no_verdict)
+    assert len(of(folders, baseline="0").verdicts[0].differences) == 12
+
+
+def test_held_out_figures_are_the_latest(place: Path) -> None:
+    curves = {"reward": [0.5] * 4, "eval_greedy/rewards/correct": [0.1, None, 0.3, None]}
+    found = of([write_run(place / "a", configured(), curves)], window=Window("first"))
+    assert found.values["held out greedy correct"] == {"a": 0.3}
+
+
+def test_an_evaluation_beside_the_run_is_read(place: Path) -> None:
+    run = write_run(place / "a", configured(), {"reward": [0.5]})
+    (run.path / "eval").mkdir()
+    (run.path / "eval" / "held_out.json").write_text(
+        '{"kind": "policy", "time": 5, "parts": {"greedy": {"rewards": {"correct": {"raw": {"mean": 0.75}}},'
+        ' "total": {"mean": 1.5}}}, "attempts": {"correct": {"pass": {"1": {"mean": 0.5}, "4": {"mean": 0.9}}}}}'
+    )
+    (run.path / "eval" / "broken.json").write_text("{")
+    values = of([run]).values
+    assert values["held_out: greedy/correct"] == {"a": 0.75}
+    assert values["held_out: pass@4/correct"] == {"a": 0.9}

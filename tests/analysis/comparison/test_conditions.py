@@ -1,0 +1,113 @@
+"""Conditions of a training that differ between two runs: steps, rows a step, data and model, each in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named
+from rlhf_cli.analysis.comparison.settings import group_over_seeds, why_not_one_of, why_unfair
+from tests.support.logged_runs import in_memory
+
+BATCH, STEPS, EPOCHS = (
+    f"trainer.args.{key}" for key in ("per_device_train_batch_size", "max_steps", "num_train_epochs")
+)
+ACCUMULATED = "trainer.args.gradient_accumulation_steps"
+
+
+def run_of(weight: float, settings: dict[str, Any], **facts: Any) -> LoggedRun:
+    run = in_memory("x", settings={STEPS: 10, **settings, "a.weight": weight}, loss=[1.0])
+    return replace(run, place=f"runs/{weight}-{sorted(settings.items())}", **facts)
+
+
+def unfair(first: LoggedRun, *others: LoggedRun) -> str | None:
+    grouped = group_over_seeds(named([first, *others]))
+    return why_unfair(grouped, next(axis for axis in grouped.axes if axis.short == "weight"))
+
+
+def said(what: str | None) -> str | None:
+    return what and f"no verdict on weight: {what}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "what"),
+    [
+        ({}, {}, None),
+        ({STEPS: 10}, {STEPS: 20}, f"steps differ with it ({STEPS} 10, 20)"),
+        ({STEPS: -1, EPOCHS: 1}, {STEPS: -1, EPOCHS: 2}, f"steps differ with it ({EPOCHS} 1, 2)"),
+        ({STEPS: 0, EPOCHS: 1}, {STEPS: 0, EPOCHS: 2}, f"steps differ with it ({EPOCHS} 1, 2)"),
+        ({STEPS: 1, EPOCHS: 1}, {STEPS: 1, EPOCHS: 2}, None),  # the steps decide
+        ({STEPS: 0.5}, {STEPS: 0.75}, f"steps differ with it ({STEPS} 0.5, 0.75)"),
+        ({STEPS: 10}, {STEPS: None, EPOCHS: 3}, f"steps differ with it ({STEPS} 10, not set; {EPOCHS} not set, 3)"),
+        ({}, {BATCH: 8}, None),  # TRL's default
+        ({}, {BATCH: 16}, "batch differs with it (rows a step 8, 16)"),
+        ({BATCH: 4, ACCUMULATED: 2}, {BATCH: 8}, None),
+        ({BATCH: 4, ACCUMULATED: 3}, {BATCH: 4, "launch.processes": 2}, "batch differs with it (rows a step 12, 8)"),
+        ({}, {"launch.processes": "auto"}, None),  # a number that one of them does not know
+        ({"data.name": "a"}, {"data.name": "b"}, "data differ with it (data.name a, b)"),
+        ({"data.name": "a"}, {}, "data differ with it (data.name a, not set)"),
+        ({"data.seed": 1}, {"data.seed": 2}, None),
+        ({"model.path": "a"}, {"model.path": "b"}, "model differs with it (model.path a, b)"),
+        (
+            {STEPS: 10, "data.name": "a"},
+            {STEPS: 20, "data.name": "b"},
+            f"steps differ with it ({STEPS} 10, 20), data differ with it (data.name a, b)",
+        ),
+    ],
+)
+def test_settings_that_differ_with_the_weight(one: dict[str, Any], other: dict[str, Any], what: str | None) -> None:
+    assert unfair(run_of(0.0, one), run_of(0.5, other)) == said(what)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "what"),
+    [
+        ({"step": 10}, {"step": 9}, "steps differ with it (finished at step 10, 9)"),
+        ({"step": 10}, {"step": 9, "state": "failed"}, None),  # how far it would have gone is not known
+        ({"provenance": {"world_size": 2}}, {}, "batch differs with it (rows a step 16, 8)"),
+        ({"provenance": {"world_size": 2}}, {"provenance": {"world_size": 2}}, None),
+        (
+            {"provenance": {"sha256": {"data": "0123456789", "other": "1"}}},
+            {"provenance": {"sha256": {"data": "abcdefghij", "other": "2"}}},
+            "data differ with it (content of data 01234567, abcdefgh)",
+        ),
+        ({"provenance": {"sha256": {"data": "0123456789"}}}, {}, None),
+        (
+            {"starting_model": "0123456789"},
+            {"starting_model": "abcdefghij"},
+            "model differs with it (weights it began with 01234567, abcdefgh)",
+        ),
+        ({"starting_model": "0123456789"}, {"starting_model": None}, None),
+    ],
+)
+def test_facts_that_differ_with_the_weight(one: dict[str, Any], other: dict[str, Any], what: str | None) -> None:
+    assert unfair(run_of(0.0, {}, **one), run_of(0.5, {}, **other)) == said(what)
+
+
+def test_four_names_and_four_values_are_told() -> None:
+    five = {f"data.k{number}": 0 for number in range(5)}
+    names = "; ".join(f"data.k{number} 0, 1" for number in range(4))
+    text = unfair(run_of(0.0, five), run_of(0.5, dict.fromkeys(five, 1)))
+    assert text == said(f"data differ with it ({names}; and 1 more)")
+    four = {f"data.k{number}": 0 for number in range(4)}
+    assert unfair(run_of(0.0, four), run_of(0.5, dict.fromkeys(four, 1))) == said(f"data differ with it ({names})")
+    for count, shown in ((4, "0, 1, 2, 3"), (5, "0, 1, 2, 3, ...")):
+        runs = [run_of(0.5 * number, {"data.k": number}) for number in range(count)]
+        assert unfair(*runs) == said(f"data differ with it (data.k {shown})")
+
+
+def test_values_that_were_never_run_with_the_same_of_the_others() -> None:
+    keys = [{"k": 0, "l": 0, "m": 0}, {"k": 1, "l": 1, "m": 0}, {"k": 1, "l": 0, "m": 1}]
+    apart = [run_of(weight, one) for weight, one in zip((0.0, 0.5, 1.0), keys, strict=True)]
+    assert unfair(*apart) == said("no two of its values were run with the same k, l and m")
+    two = [run_of(weight, {"k": k}) for weight, k in ((0.0, 0), (0.0, 1), (0.5, 2))]
+    assert unfair(*two) == said("no two of its values were run with the same k")
+
+
+def test_which_of_several_keys_a_verdict_may_be_about() -> None:
+    crossed = [run_of(weight, {"k": k, STEPS: 10 + k}) for weight in (0.0, 0.5) for k in (0, 1)]
+    grouped = group_over_seeds(named(crossed))
+    assert why_not_one_of(grouped).startswith("no verdict: 2 keys differ (")
+    assert why_not_one_of(grouped).endswith("; --by weight gives a verdict on one of them")

@@ -1,0 +1,144 @@
+"""Which way is better, for every measure that has a direction of its own: verdicts, best stretches and fronts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.analysis.comparison.logged_run import read_runs
+from rlhf_cli.analysis.comparison.measures import sign_of
+from rlhf_cli.analysis.comparison.metric_columns import Window
+from rlhf_cli.analysis.comparison.written_out import comparison_json
+from rlhf_cli.runs.run_folder import RunFolder
+from tests.support.logged_runs import configured, write_run
+
+
+def of(folders: list[RunFolder], **asked: object) -> Comparison:
+    return compare(read_runs(folders)[0], Asked(**asked))  # type: ignore[arg-type]
+
+
+def two_settings(place: Path, metric: str) -> list[RunFolder]:
+    """Weight 1 has more of the metric than weight 0 by 0.3, 0.31, 0.29 and 0.3."""
+    ends = {0.0: (0.1, 0.2, 0.1, 0.2), 1.0: (0.4, 0.51, 0.39, 0.5)}
+    return [
+        write_run(place / f"{weight:g}-{seed}", configured(weight, seed), {"rewards/a/mean": [0.5], metric: [value]})
+        for weight, values in ends.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "label", "winner"),
+    [
+        ("kl/k1_policy_ref", "kl", "0"),
+        ("kl", "kl", "0"),
+        ("rewards/truncation/fraction", "truncated", "0"),
+        ("completions/clipped_ratio", "truncated", "0"),
+        ("eval_loss", "eval_loss", "0"),
+        ("rewards/correct/mean", "correct", "1"),
+        ("eval_greedy/rewards/correct", "eval_greedy/rewards/correct", "1"),
+        ("eval_greedy/rewards/loss", "eval_greedy/rewards/loss", "1"),  # a reward may have any name
+        ("eval_pass@4/kl", "eval_pass@4/kl", "1"),
+    ],
+)
+def test_who_beats_whom(place: Path, metric: str, label: str, winner: str) -> None:
+    found = of(two_settings(place, metric), on=(label,))
+    verdict = found.verdicts[0]
+    assert verdict.text.startswith(f"{winner} beats {'1' if winner == '0' else '0'} on ")
+    assert ("less is better" in verdict.text) == (winner == "0")
+    (told, *_) = comparison_json(found)["verdicts"]  # type: ignore[misc]
+    assert told["direction"] == ("less is better" if winner == "0" else "more is better")
+
+
+def test_what_a_reward_came_to_is_better_for_being_more() -> None:
+    assert [sign_of(f"eval_sampled/rewards/{name}") for name in ("errors", "truncated", "kl")] == [1, 1, 1]
+    assert sign_of("rewards/a/errors") == -1  # negative control: how often it failed
+
+
+def test_a_front_goes_by_directions(place: Path) -> None:
+    """(correct, kl): 0 has (0.9, 0.9), 1 has (0.5, 0.1), 2 has (0.4, 0.2), behind 1 in both."""
+    points = {0.0: (0.9, 0.9), 1.0: (0.5, 0.1), 2.0: (0.4, 0.2)}
+    runs = [
+        write_run(place / f"{weight:g}", configured(weight), {"rewards/correct/mean": [correct], "kl": [kl]})
+        for weight, (correct, kl) in points.items()
+    ]
+    front = of(runs, front=("correct", "kl")).front
+    assert front is not None
+    assert front.best == ("weight=0", "weight=1")
+    assert front.dominated == {"weight=2": "weight=1"}
+
+
+def evaluated(run: RunFolder, name: str, time: float, **figures: float) -> None:
+    rewards = {reward: {"raw": {"mean": value}} for reward, value in figures.items()}
+    parts = {"greedy": {"rewards": rewards, "truncated": {"mean": 0.1}, "tokens": {"mean": 5.0}}}
+    (run.path / "eval").mkdir(exist_ok=True)
+    content = {"kind": "policy", "time": time, "parts": parts}
+    (run.path / "eval" / f"{name}.json").write_text(json.dumps(content))
+
+
+def test_figures_of_an_evaluation_go_by_their_names_and_not_by_how_these_end(place: Path) -> None:
+    """`piece` ends as `ece` does, and less of that is better."""
+    run = write_run(place / "a", configured(), {"reward": [0.5]})
+    evaluated(run, "test", 1.0, not_truncated=0.9, piece=0.5, few_tokens=0.5)
+    signs = {one.label: one.sign for one in of([run]).measures if one.evaluation}
+    assert signs == {
+        **{f"test: greedy/{name}": 1 for name in ("not_truncated", "piece", "few_tokens")},
+        "test: greedy/truncated": -1,
+        "test: greedy/tokens": 0,
+    }
+
+
+def test_less_of_a_reward_models_losses_is_better(place: Path) -> None:
+    run = write_run(place / "a", configured(), {"loss": [0.5]})
+    (run.path / "eval").mkdir()
+    content = {"kind": "reward", "accuracy": {"mean": 0.7}, "calibration": {"log_loss": 0.6, "ece": 0.1}}
+    (run.path / "eval" / "pairs.json").write_text(json.dumps(content))
+    signs = {one.label: one.sign for one in of([run]).measures if one.evaluation}
+    assert signs == {"pairs: accuracy": 1, "pairs: log_loss": -1, "pairs: ece": -1}
+
+
+def test_of_two_evaluations_the_newest_is_shown(place: Path) -> None:
+    run = write_run(place / "a", configured(), {"reward": [0.5]})
+    evaluated(run, "a_new", 20.0, correct=0.9)
+    evaluated(run, "z_old", 10.0, correct=0.1)
+    assert {one.evaluation for one in of([run]).measures if one.evaluation} == {"a_new"}
+
+
+def test_of_several_attempts_the_most_are_shown(place: Path) -> None:
+    """By number: as texts 16 lies before 2."""
+    run = write_run(place / "a", configured(), {"reward": [0.5]})
+    (run.path / "eval").mkdir()
+    by_k = {str(k): {"mean": k / 100} for k in (1, 2, 4, 8, 16)}
+    content = {"kind": "policy", "parts": {}, "attempts": {"correct": {"pass": by_k}}}
+    (run.path / "eval" / "test.json").write_text(json.dumps(content))
+    found = of([run]).values
+    assert found["test: pass@16/correct"] == {"a": 0.16}
+    assert not any("pass@8/" in label for label in found)
+
+
+def test_the_best_stretch_of_a_total_is_that_of_the_sum(place: Path) -> None:
+    """a has 1, 0, 0.5 and b 0, 1, 0.4: a + b is 1, 1, 0.9 and a - b is 1, -1, 0.1. Their best apart would be summed to
+    2, and to 0.
+    """
+    curves = {"rewards/a/mean": [1.0, 0.0, 0.5], "rewards/b/mean": [0.0, 1.0, 0.4]}
+    run = write_run(place / "a", configured(), curves)
+    found = {
+        (weights, kind): of([run], weights=weights, window=Window(kind)).values["total by --weights"]["a"]
+        for weights in ("a=1,b=1", "a=1,b=-1")
+        for kind in ("best", "last")
+    }
+    assert found["a=1,b=1", "best"] == pytest.approx(1.0)
+    assert found["a=1,b=-1", "best"] == pytest.approx(1.0)
+    assert found["a=1,b=1", "last"] == pytest.approx(0.9)
+    assert found["a=1,b=-1", "last"] == pytest.approx(0.1)
+
+
+def test_a_total_has_its_best_where_all_its_parts_were_logged(place: Path) -> None:
+    """b is null at the second step, where a is highest, and was not logged at the fourth."""
+    curves = {"rewards/a/mean": [0.5, 9.0, 0.7, 8.0], "rewards/b/mean": [0.1, None, 0.2]}
+    run = write_run(place / "a", configured(), curves)
+    found = of([run], weights="a=1,b=2", window=Window("best")).values["total by --weights"]["a"]
+    assert found == pytest.approx(0.7 + 2 * 0.2)

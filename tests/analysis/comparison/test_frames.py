@@ -1,0 +1,147 @@
+"""Runs in a notebook: frames, and the example of docs/compare.md, executed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rlhf_cli
+from rlhf_cli.analysis.comparison import frames
+from rlhf_cli.analysis.comparison.comparison import Asked
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun
+from rlhf_cli.errors import RunError
+from scripts import structure
+from tests.support.logged_runs import configured, in_memory, write_run, write_sweep
+
+
+def test_a_row_a_run_and_a_row_an_event(place: Path) -> None:
+    curves = {"reward": [0.1, 0.2, 0.3], "late": [None, 0.5]}
+    write_run(place / "runs" / "a", configured(0.0), curves)
+    write_run(place / "runs" / "b", configured(0.5), {"reward": [0.4]}, state="failed")
+    loaded = rlhf_cli.load_runs("runs")
+    assert list(loaded.runs.index) == ["weight=0", "weight=0.5"]
+    assert list(loaded.runs["rewards.brevity.weight"]) == [0.0, 0.5]
+    assert list(loaded.runs["state"]) == ["finished", "failed"]
+    assert list(loaded.metrics.index) == [("weight=0", 1), ("weight=0", 2), ("weight=0", 3), ("weight=0.5", 1)]
+    assert list(loaded.metrics["reward"]) == [0.1, 0.2, 0.3, 0.4]
+    assert list(loaded.metrics["late"].isna()) == [True, False, True, True]
+    assert set(loaded.metrics.dtypes.astype(str)) == {"float64"}
+
+
+def test_two_events_of_one_step_are_two_rows(place: Path) -> None:
+    run = write_run(place / "a", configured(), {"reward": [0.1, 0.2]})
+    with run.metrics.open("a") as stream:
+        stream.write('{"step": 2, "time_s": 1, "eval_loss": 0.7}\n{"step": 2, "time_s": 1, "reward": 0.9}\n')
+    metrics = rlhf_cli.load_runs(run.path).metrics
+    assert list(metrics["reward"]) == [0.1, 0.2, 0.9]
+    assert list(metrics["eval_loss"].dropna()) == [0.7]
+
+
+def test_only_some_metrics_and_what_compare_says(place: Path) -> None:
+    write_sweep(place / "sweep", {0.0: [0.5, 0.6], 0.5: [0.7, 0.9]})
+    loaded = rlhf_cli.load_runs("sweep", metrics=["rewards/correct/mean"])
+    assert list(loaded.metrics) == ["rewards/correct/mean"]
+    assert len(loaded.compare(Asked(on=("correct",))).verdicts) == 1
+
+
+def test_a_metric_that_no_run_logs_is_told(place: Path) -> None:
+    write_run(place / "a", configured(), {"reward": [0.1], "entropy": [1.0]})
+    with pytest.warns(UserWarning, match="no run logs the metric 'entorpy'") as caught:
+        loaded = rlhf_cli.load_runs("a", metrics=["reward", "entorpy"])
+    assert len(caught) == len(loaded.problems) == 1
+    assert caught[0].filename == __file__  # the warning points at the line that asked
+    problem = loaded.problems[0]
+    assert (problem.hint, problem.got) == ("entropy", "metrics=['reward', 'entorpy']")
+    assert problem.expected == "some of reward, entropy"
+    assert list(loaded.metrics) == ["reward"]
+
+
+@pytest.mark.parametrize(("count", "rest"), [(12, ""), (13, ", ...")])
+def test_a_dozen_of_the_metrics_that_there_are_is_told(place: Path, count: int, rest: str) -> None:
+    names = [f"m{number:02}" for number in range(count)]
+    write_run(place / "a", configured(), {name: [0.1] for name in names})
+    with pytest.warns(UserWarning, match="no run logs the metric 'other'"):
+        (problem,) = rlhf_cli.load_runs("a", metrics=["other"]).problems
+    assert problem.expected == f"some of {', '.join(names[:12])}{rest}"
+
+
+def test_where_nothing_was_logged_nothing_is_suggested(place: Path) -> None:
+    write_run(place / "a", configured(), {}, state="created")
+    with pytest.warns(UserWarning, match="no run logs the metric 'other'"):
+        (problem,) = rlhf_cli.load_runs("a", metrics=["other"]).problems
+    assert (problem.expected, problem.hint) == (None, None)
+
+
+def test_what_stands_beside_a_run(place: Path) -> None:
+    write_run(place / "runs" / "a", configured(0.0), {"reward": [0.1, 0.2]}, max_steps=7)
+    write_run(place / "runs" / "b", {**configured(0.5), "trainer": {"name": "rloo"}}, {"reward": [0.4]})
+    loaded = rlhf_cli.load_runs("runs", "runs/a")
+    assert len(loaded.logged) == 2
+    assert list(loaded.runs)[:5] == ["place", "state", "step", "max_steps", "trainer"]
+    assert loaded.runs["step"].tolist() == [2, 1]
+    assert loaded.runs["max_steps"].tolist() == [7, 30]
+    assert loaded.runs["trainer"].tolist() == ["grpo", "rloo"]
+    assert [Path(one).name for one in loaded.runs["place"]] == ["a", "b"]
+    assert loaded.runs["trainer.args.max_steps"].tolist()[0] == 30
+
+
+def test_runs_of_wandb_beside_those_of_folders(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, list[bool]]] = []
+
+    def read(word: str, *, wanted: Callable[[str], bool]) -> list[LoggedRun]:
+        asked.append((word, [wanted(name) for name in ("loss", "reward")]))
+        return [in_memory("theirs", settings={"seed": 7}, loss=[0.5])]
+
+    monkeypatch.setattr(frames, "read_wandb", read)
+    write_run(place / "a", configured(), {"loss": [0.1], "reward": [0.2]})
+    loaded = rlhf_cli.load_runs("a", "wandb:team/rlhf", metrics=["loss"])
+    assert asked == [("wandb:team/rlhf", [True, False])]
+    assert loaded.metrics["loss"].tolist() == [0.1, 0.5]
+
+
+def test_negative_control_a_metric_that_one_run_logs_is_not(place: Path, recwarn: pytest.WarningsRecorder) -> None:
+    write_run(place / "runs" / "a", configured(0.0), {"reward": [0.1], "entropy": [1.0]})
+    write_run(place / "runs" / "b", configured(0.5), {"reward": [0.1]})
+    assert rlhf_cli.load_runs("runs", metrics=["entropy"]).problems == ()
+    assert not [one for one in recwarn if "no run logs" in str(one.message)]
+
+
+def test_a_run_that_cannot_be_read_is_a_problem_and_no_end(place: Path) -> None:
+    write_run(place / "runs" / "a", configured(), {"reward": [0.1]})
+    write_run(place / "runs" / "b", configured(), {"reward": [0.1]}).metrics.write_text("x\n[]\n")
+    loaded = rlhf_cli.load_runs()
+    assert len(loaded.runs) == 1
+    assert "metrics.jsonl cannot be read" in str(loaded.problems[0])
+    with pytest.raises(RunError):
+        rlhf_cli.load_runs("nowhere")
+
+
+def test_runs_that_logged_nothing(place: Path) -> None:
+    write_run(place / "runs" / "a", configured(), {}, state="created")
+    loaded = rlhf_cli.load_runs("runs")
+    assert (len(loaded.runs), len(loaded.metrics)) == (1, 0)
+    assert loaded.metrics.index.names == ["run", "step"]
+
+
+def test_to_import_the_package_imports_no_pandas() -> None:
+    program = "import sys, rlhf_cli; print([name for name in ('pandas', 'numpy', 'scipy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_example_of_the_page_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every block of Python in docs/compare.md, in order, on a sweep as the page has it."""
+    text = (structure.ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert blocks
+    ends = {0.0: [0.6, 0.7, 0.65], 0.1: [0.62, 0.71, 0.68], 0.5: [0.5, 0.6, 0.52]}
+    write_sweep(place / "runs" / "quickstart" / "weights", ends, num_steps=30)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert "0.5" in capsys.readouterr().out

@@ -1,0 +1,208 @@
+"""Default measures, the meaning of a typed measure, and the number that a measure reads from a run."""
+
+from __future__ import annotations
+
+from math import isnan, nan
+from typing import Any
+
+import pytest
+
+from rlhf_cli.analysis.comparison.measures import (
+    Measure,
+    asked_measure,
+    default_measures,
+    is_shown,
+    number_of,
+    sign_of,
+    weighted_total,
+)
+from rlhf_cli.analysis.comparison.metric_columns import Window
+from rlhf_cli.errors import UserError
+from tests.support.logged_runs import in_memory
+
+NAMES = (
+    *("reward", "rewards/a/mean", "rewards/b/mean", "rewards/a/std", "loss", "grad_norm"),
+    *("kl", "kl/k1_policy_ref", "completions/mean_length", "completions/clipped_ratio"),
+    *("eval_pass@4/a", "eval_greedy/rewards/a", "eval_greedy/total", "eval_greedy/tokens", "eval_loss"),
+)
+FULL: dict[str, Any] = {name: [1.0] for name in NAMES}
+
+
+def defaults(
+    run: Any, no_total: str | None = None, weights: dict[str, float] | None = None
+) -> list[tuple[str, str, str, int]]:
+    found = default_measures([run], no_total=no_total, weights=weights)
+    return [(one.label, one.metric, one.kind, one.sign) for one in found]
+
+
+COMPONENTS = [("a", "rewards/a/mean", "component", 1), ("b", "rewards/b/mean", "component", 1)]
+TOTAL = ("total", "reward", "total", 1)
+COSTS = [
+    ("kl", "kl/k1_policy_ref", "cost", -1),
+    ("length", "completions/mean_length", "cost", 0),
+    ("truncated", "completions/clipped_ratio", "cost", -1),
+]
+HELD_OUT_TOTAL = ("held out greedy total", "eval_greedy/total", "held out", 1)
+HELD_OUT = [
+    ("held out greedy a", "eval_greedy/rewards/a", "held out", 1),
+    ("held out loss", "eval_loss", "held out", -1),
+    ("held out pass@4 a", "eval_pass@4/a", "held out", 1),
+]
+
+
+def test_what_runs_are_compared_by() -> None:
+    run = in_memory("x", **FULL)
+    assert defaults(run) == [*COMPONENTS, TOTAL, *COSTS, HELD_OUT_TOTAL, *HELD_OUT]
+    assert defaults(run, "they differ") == [*COMPONENTS, *COSTS, *HELD_OUT]
+    weighted = default_measures([run], no_total="they differ", weights={"a": 1.0, "b": -0.5})[2]
+    assert weighted == weighted_total({"a": 1.0, "b": -0.5})
+    assert (weighted.kind, weighted.sign) == ("total", 1)
+    assert weighted.weights == {"rewards/a/mean": 1.0, "rewards/b/mean": -0.5}
+
+
+def test_without_rewards_what_is_learnt() -> None:
+    run = in_memory("x", loss=[1.0], accuracy=[1.0], **{"rewards/margins": [1.0], "eval_accuracy": [1.0], "odd": [1.0]})
+    assert defaults(run) == [
+        ("loss", "loss", "learnt", -1),
+        ("accuracy", "accuracy", "learnt", 1),
+        ("rewards/margins", "rewards/margins", "learnt", 1),
+        ("held out accuracy", "eval_accuracy", "held out", 1),
+    ]
+    assert defaults(in_memory("nothing")) == []
+
+
+def with_files(*evaluations: dict[str, dict[str, float]]) -> list[Any]:
+    from dataclasses import replace
+
+    return [replace(in_memory(f"r{number}"), evaluations=one) for number, one in enumerate(evaluations)]
+
+
+def test_of_evaluation_files_the_one_that_most_runs_have() -> None:
+    runs = with_files(
+        {"rare": {"accuracy": 0.5}, "all": {"greedy/total": 1.0, "greedy/a": 0.25}},
+        {"all": {"win rate": 0.5, "ece": 0.1}},
+    )
+    found = default_measures(runs, no_total=None, weights=None)
+    assert [(one.label, one.metric, one.sign, one.evaluation) for one in found] == [
+        *(("all: greedy/total", "greedy/total", 1, "all"), ("all: greedy/a", "greedy/a", 1, "all")),
+        *(("all: win rate", "win rate", 1, "all"), ("all: ece", "ece", -1, "all")),
+    ]
+    fair = [one.metric for one in default_measures(runs, no_total="no", weights=None)]
+    assert fair == ["greedy/a", "ece"]  # whose totals differ, a win by total says nothing
+    greedy = found[1]
+    assert (greedy.of(runs[0], Window()), isnan(greedy.of(runs[1], Window()))) == (0.25, True)
+
+
+@pytest.mark.parametrize(
+    ("word", "metric", "label", "sign"),
+    [
+        ("a", "rewards/a/mean", "a", 1),
+        ("-a", "rewards/a/mean", "a", -1),
+        ("kl", "kl/k1_policy_ref", "kl", -1),
+        ("length", "completions/mean_length", "length", 1),  # what is asked about has a direction
+        ("-length", "completions/mean_length", "length", -1),
+        ("truncation", "completions/clipped_ratio", "truncated", -1),
+        ("reward", "reward", "reward", 1),
+        ("total", "reward", "total", 1),
+        ("rewards/a/mean", "rewards/a/mean", "a", 1),
+        ("eval_greedy/rewards/a", "eval_greedy/rewards/a", "held out greedy a", 1),
+        ("grad_norm", "grad_norm", "grad_norm", -1),
+        ("rewards/a/std", "rewards/a/std", "rewards/a/std", 1),
+    ],
+)
+def test_what_a_word_means(word: str, metric: str, label: str, sign: int) -> None:
+    found = asked_measure(word, [in_memory("x", **FULL)], where="--on")
+    assert (found.metric, found.label, found.sign) == (metric, label, sign)
+
+
+def test_a_word_that_means_nothing() -> None:
+    run = in_memory("x", **{"rewards/a/mean": [1.0], "grad_norm": [1.0]})
+    for word, hint in (
+        ("gradnorm", "grad_norm"),
+        ("entorpy", "entropy"),
+        ("q", "--on a"),
+    ):
+        with pytest.raises(UserError, match="no run has logged such a metric") as caught:
+            asked_measure(f"-{word}", [run], where="--on", all_names=["entropy"])
+        error = caught.value
+        assert (error.where, error.got, error.hint) == ("--on", word, hint)
+        assert error.expected == "one of a, or a name of metrics.jsonl"
+    with pytest.raises(UserError) as caught:
+        asked_measure("q", [in_memory("nothing")], where="--on")
+    assert caught.value.hint is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "sign"),
+    [
+        *(("loss", -1), ("eval_loss", -1), ("lossy", 0), ("kl", -1), ("kl/k3", -1), ("klein", 0), ("entropy", 0)),
+        *(("reward", 1), ("rewards/a/mean", 1), ("rewards/a/seconds", -1), ("rewards/truncation/fraction", -1)),
+        *(("eval_rewards/a/mean", 1), ("accuracy", 1), ("margin", 1), ("margins", 1), ("explained_variance", 1)),
+        *(("eval_sampled/total", 1), ("eval_maj@8/errors", 1), ("completions/clipped_ratio", -1), ("num_tokens", 0)),
+    ],
+)
+def test_which_way_is_better_by_a_name(metric: str, sign: int) -> None:
+    assert sign_of(metric) == sign
+
+
+@pytest.mark.parametrize(
+    ("metric", "shown"),
+    [
+        *(("reward", True), ("rewards/a/mean", True), ("rewards/a/std", False), ("eval_pass@2/a", True)),
+        *(
+            ("eval_greedy/tokens", False),
+            ("eval_loss", True),
+            ("eval_runtime", False),
+            ("entropy", False),
+            ("kl", True),
+        ),
+    ],
+)
+def test_what_is_read_of_many_runs(metric: str, shown: bool) -> None:
+    assert is_shown(metric) == shown
+
+
+def test_a_direction_in_words() -> None:
+    said = [Measure("a", "a", "cost", sign).direction for sign in (1, -1, 0)]
+    assert said == ["more is better", "less is better", "neither more nor less is better"]
+    assert Measure("a", "a", "component").sign == 1
+
+
+CURVES = in_memory("x", **{"m": [1.0, 9.0, 4.0, 2.0], "n": [2.0, 1.0, 1.0, 2.0], "eval_m": [3.0, 5.0, None, 7.0]})
+
+
+@pytest.mark.parametrize(
+    ("metric", "window", "sign", "up_to", "number"),
+    [
+        ("m", Window("last", 2), 1, None, 3.0),
+        ("m", Window("last", 2), 1, 3, 6.5),
+        ("m", Window("best"), 1, None, 9.0),
+        ("m", Window("best"), -1, None, 1.0),
+        ("m", Window("best", 2), 0, None, 3.0),  # what has no better direction has no best stretch
+        ("m", Window("first"), 0, None, 1.0),
+        ("eval_m", Window("first"), 1, None, 7.0),
+        ("eval_m", Window("best"), -1, 3, 5.0),
+        ("eval_m", Window("best"), 1, 0, nan),
+        ("absent", Window(), 1, None, nan),
+        ("eval_absent", Window(), 1, None, nan),
+    ],
+)
+def test_the_number_of_a_run(metric: str, window: Window, sign: int, up_to: int | None, number: float) -> None:
+    expected = pytest.approx(number, nan_ok=True)
+    assert number_of(CURVES.metrics, metric, window, sign=sign, up_to=up_to) == expected
+    assert Measure("x", metric, "asked", sign).of(CURVES, window, up_to) == expected
+
+
+@pytest.mark.parametrize(
+    ("window", "up_to", "number"),
+    [
+        (Window("last", 2), None, 3.0 - 0.5 * 1.5),
+        (Window("last", 2), 3, 6.5 - 0.5),
+        (Window("best"), None, 9.0 - 0.5),
+        (Window("best"), 1, 0.0),
+    ],
+)
+def test_a_sum_of_metrics(window: Window, up_to: int | None, number: float) -> None:
+    """m - n/2 is 0, 8.5, 3.5 and 1."""
+    total = Measure("sum", "", "total", weights={"m": 1.0, "n": -0.5})
+    assert total.of(CURVES, window, up_to) == pytest.approx(number)

@@ -1,0 +1,164 @@
+"""metrics.jsonl as columns: the same numbers, the same strictness as the reader of events."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, columns_of, read_columns
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.metrics_file import read_metrics, series
+
+EVENTS = [
+    {"step": 1, "time_s": 0.5, "loss": 0.5, "reward": 1},
+    {"step": 2, "time_s": 1.0, "loss": None, "reward": 0.25, "late": 3.0, "name": "0.5"},
+    {"step": 2, "time_s": 1.0, "eval_loss": 0.75},
+]
+
+
+def write(place: Path, text: str | bytes) -> Path:
+    file = place / "metrics.jsonl"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+@pytest.fixture
+def whole() -> str:
+    return "".join(json.dumps(event) + "\n" for event in EVENTS)
+
+
+def test_the_numbers_are_those_that_the_reader_of_events_gives(tmp_path: Path, whole: str) -> None:
+    file = write(tmp_path, whole)
+    columns = read_columns(file)
+    assert list(columns) == ["loss", "reward", "late", "eval_loss"]
+    for name in ("reward", "late", "eval_loss"):
+        assert (list(columns[name].steps), list(columns[name].values)) == series(read_metrics(file), name)
+    assert (columns.num_events, columns.last_step) == (3, 2)
+
+
+def test_null_is_no_number_and_yet_an_event(tmp_path: Path, whole: str) -> None:
+    loss = read_columns(write(tmp_path, whole))["loss"]
+    assert list(loss.steps) == [1, 2]
+    assert loss.values[0] == 0.5
+    assert math.isnan(loss.values[1])
+
+
+def test_only_what_is_wanted_is_kept(tmp_path: Path, whole: str) -> None:
+    assert list(read_columns(write(tmp_path, whole), {"late", "reward"}.__contains__)) == ["reward", "late"]
+
+
+def test_a_metric_that_was_never_logged_is_an_empty_series(tmp_path: Path, whole: str) -> None:
+    assert len(read_columns(write(tmp_path, whole)).series("kl")) == 0
+    assert len(read_columns(tmp_path / "nothing.jsonl")) == 0
+
+
+@pytest.mark.parametrize("cut", [b'{"step": 3, "time_s": 2.0, "lo', b"\0" * 40, b"\n\n"], ids=["cut", "zeros", "blank"])
+def test_a_tail_that_a_kill_or_a_power_cut_leaves_is_passed_over(tmp_path: Path, whole: str, cut: bytes) -> None:
+    assert read_columns(write(tmp_path, whole.encode() + cut)).num_events == 3
+
+
+def test_python_s_own_nan_is_read_as_none(tmp_path: Path, whole: str) -> None:
+    """JSON has no NaN and orjson refuses it; a metrics.jsonl of somebody's own script may hold one."""
+    columns = read_columns(write(tmp_path, whole + '{"step": 3, "time_s": 2.0, "loss": NaN}\n'))
+    assert math.isnan(columns["loss"].values[-1])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *('{"step": 3, "time', "[1, 2]", '{"time_s": 1.0}', '{"step": 3}', '{"step": "3", "time_s": 1.0}'),
+        *('{"step": 3, "time_s": "1"}', "half a word", "a word of more than forty letters, so that it is cut"),
+    ],
+)
+def test_a_damaged_line_in_the_middle_is_told(tmp_path: Path, whole: str, line: str) -> None:
+    """And what the reader of events refuses is refused, by the same words."""
+    first, rest = whole.split("\n", 1)
+    file = write(tmp_path, f"{first}\n{line}\n{rest}")
+    with pytest.raises(RunError, match=r"metrics\.jsonl cannot be read") as ours:
+        read_columns(file)
+    with pytest.raises(RunError) as theirs:
+        read_metrics(file)
+    assert str(ours.value) == str(theirs.value)
+    assert "line 2" in str(ours.value)
+
+
+def test_what_is_no_text_is_shown_by_its_bytes(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"line 1: 'a\\\\xff'"):
+        read_columns(write(tmp_path, b"a\xff\n"))
+
+
+@pytest.mark.parametrize("last", [b'{"step": 3}', b"[1, 2]", b"x", b'\0{"step": 3}\n'])
+def test_a_last_line_that_no_kill_has_cut_is_damaged(tmp_path: Path, whole: str, last: bytes) -> None:
+    """A kill leaves the beginning of an event: a brace without its other one."""
+    with pytest.raises(RunError, match="line 4"):
+        read_columns(write(tmp_path, whole.encode() + last))
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="cannot be read"):
+        read_columns(tmp_path)
+
+
+def test_two_lines_that_are_cut_are_no_mere_kill(tmp_path: Path, whole: str) -> None:
+    with pytest.raises(RunError, match="line 4"):
+        read_columns(write(tmp_path, whole + '{"step": 3, "ti\n{"step": 4, "ti'))
+
+
+def test_events_of_several_shapes_stay_in_their_order(tmp_path: Path) -> None:
+    """What is logged now and then changes the shape of an event, not its place."""
+    events = [{"step": step, "time_s": 1.0, **({"seldom": 1.0} if step % 3 else {}), "loss": step} for step in range(9)]
+    columns = read_columns(write(tmp_path, "".join(json.dumps(event) + "\n" for event in events)))
+    assert list(columns["loss"].values) == list(columns["loss"].steps) == list(range(9))
+    assert list(columns["seldom"].steps) == [1, 2, 4, 5, 7, 8]
+
+
+def columns_from(*events: dict[str, Any]) -> MetricColumns:
+    return columns_of([{"time_s": 1.0, **event} for event in events])
+
+
+def test_what_is_neither_a_number_nor_null_is_left_out_of_its_metric_alone() -> None:
+    """A text, a bool, a list; the number beside it in the same event counts."""
+    odd = ("x", True, [1], {"a": 1})
+    columns = columns_from(*({"step": step, "a": value, "b": step} for step, value in enumerate((0.5, *odd, None, 2))))
+    assert list(columns["a"].steps) == [0, 5, 6]
+    assert list(columns["a"].values) == pytest.approx([0.5, math.nan, 2.0], nan_ok=True)
+    assert list(columns["b"].values) == list(range(7))
+    assert list(columns_from({"step": 1, "a": "x"})) == []
+
+
+def test_counts_and_the_last_step_are_those_of_all_events() -> None:
+    """Whatever order they have, and whether anything of them is wanted."""
+    events: list[dict[str, Any]] = [{"step": 2, "a": 1}, {"step": 9.0, "b": 1}, {"step": 3, "a": 1}, {"step": 5}]
+    assert (columns_from(*events).num_events, columns_from(*events).last_step) == (4, 9)
+    unwanted = columns_of(events, lambda name: False)
+    assert (list(unwanted), unwanted.num_events, unwanted.last_step) == ([], 4, 9)
+    nothing = columns_of([])
+    assert (list(nothing), nothing.num_events, nothing.last_step) == ([], 0, 0)
+    assert (MetricColumns().num_events, MetricColumns().last_step) == (0, 0)
+
+
+def test_series_up_to_a_step() -> None:
+    series = columns_from(*({"step": step, "a": float(step)} for step in (1, 2, 4)))["a"]
+    assert [list(series.up_to(step).values) for step in (0, 1, 2, 3, 9)] == [
+        [],
+        [1.0],
+        [1.0, 2.0],
+        [1.0, 2.0],
+        [1.0, 2.0, 4.0],
+    ]
+
+
+def test_a_sum_is_where_all_its_parts_are() -> None:
+    """Of a step that was logged twice the first event counts; a was null at 3 and not logged at 5."""
+    columns = columns_from(
+        *({"step": 1, "a": 1.0, "b": 10.0}, {"step": 2, "a": 2.0, "b": 20.0}, {"step": 2, "a": 9.0}),
+        *({"step": 3, "a": None, "b": 30.0}, {"step": 4, "b": 40.0}, {"step": 4, "a": 4.0}, {"step": 5, "b": 50.0}),
+    )
+    total = columns.weighted({"a": 2.0, "b": -0.5})
+    assert list(total.steps) == [1, 2, 3, 4]
+    assert list(total.values) == pytest.approx([-3.0, -6.0, math.nan, -12.0], nan_ok=True)
+    assert len(columns.weighted({"a": 1.0, "none": 1.0})) == len(columns.weighted({})) == 0

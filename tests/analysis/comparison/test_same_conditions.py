@@ -1,0 +1,259 @@
+"""No verdict on a key where steps, batch, data or model differ with it; every path that prints a verdict says why."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.analysis.comparison.logged_run import read_runs
+from rlhf_cli.cli import main
+from rlhf_cli.display.comparison_tables import show_comparison
+from rlhf_cli.display.page.page_content import write_report
+from rlhf_cli.display.page.tables import verdict_lines
+from rlhf_cli.errors import UserError
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.sweeps.outcome import next_command
+from rlhf_cli.sweeps.sweep_folder import SweepFolder
+from rlhf_cli.text.json_values import JsonTree
+from tests.support.logged_runs import configured, write_run
+from tests.support.terminal import printed
+
+SEEDS = (0, 1, 2)
+Change = Callable[[JsonTree, JsonTree], object]
+"""What the runs of weight 0.5 have besides: it changes their configuration and their provenance."""
+
+
+def args(**changes: object) -> Change:
+    return lambda config, _: config["trainer"]["args"].update(changes)  # type: ignore[index, call-overload, union-attr]
+
+
+def pair(place: Path, change: Change, *, steps: tuple[int, int] = (10, 10)) -> list[RunFolder]:
+    """Three seeds of weight 0, and of weight 0.5, which is far better and differs by `change` as well."""
+    folders = []
+    place.mkdir(exist_ok=True)
+    (place / "sweep.json").write_text('{"swept": ["rewards.brevity.weight"]}')
+    for weight, num_steps in zip((0.0, 0.5), steps, strict=True):
+        for seed in SEEDS:
+            config = configured(weight, seed, data={"path": "a.jsonl"}, model={"path": "org/model"})
+            provenance: JsonTree = {"sha256": {"data": "a" * 64}, "world_size": 1}
+            if weight:
+                change(config, provenance)
+            value = 0.4 + weight + 0.01 * seed * (1 + weight)
+            curves = {"rewards/correct/mean": [value] * num_steps, "rewards/brevity/mean": [value] * num_steps}
+            folders.append(write_run(place / f"{weight:g}-{seed}", config, curves, provenance=provenance))
+    return folders
+
+
+def of(folders: list[RunFolder], **asked: object) -> Comparison:
+    return compare(read_runs(folders)[0], Asked(**asked))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "steps", "said"),
+    [
+        (args(max_steps=12), (30, 12), "steps differ with it (trainer.args.max_steps 30, 12"),
+        (args(), (10, 25), "steps differ with it (finished at step 10, 25)"),
+        (args(per_device_train_batch_size=16), (10, 10), "batch differs with it (rows a step 8, 16)"),
+        (lambda _, provenance: provenance.update(world_size=4), (10, 10), "batch differs with it (rows a step 8, 32)"),
+        (lambda config, _: config.update(data={"path": "b.jsonl"}), (10, 10), "data differ with it (data.path"),
+        (lambda _, found: found["sha256"].update(data="b" * 64), (10, 10), "data differ with it (content of data"),
+        (lambda config, _: config.update(model={"path": "org/other"}), (10, 10), "model differs with it (model.path"),
+        (lambda _, found: found.update(starting_model={"weights_sha256": "c" * 64}), (10, 10), None),
+    ],
+    ids=["max_steps", "where they ended", "batch", "processes", "data", "same name, other rows", "model", "unknown"],
+)
+def test_no_verdict_where_the_conditions_differ_with_the_key(
+    place: Path, change: Change, steps: tuple[int, int], said: str | None
+) -> None:
+    found = of(pair(place, change, steps=steps), on=("correct",), by="weight")
+    if said is None:  # only one of the two says what it began with: nothing is known to differ
+        assert (found.no_verdict, found.verdicts[0].winner) == (None, "0.5")
+        return
+    assert found.verdicts == []
+    assert found.front is None
+    assert found.no_verdict is not None
+    assert found.no_verdict.startswith("no verdict on weight: ")
+    assert said in found.no_verdict
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        args(),
+        args(learning_rate=1e-4),
+        args(per_device_train_batch_size=4, gradient_accumulation_steps=2),
+        args(save_steps=7),
+    ],
+    ids=["nothing else", "learning rate", "the same rows a step", "saving"],
+)
+def test_the_control_what_is_no_condition_keeps_the_verdict(place: Path, change: Change) -> None:
+    found = of(pair(place, change))
+    assert found.no_verdict is None
+    assert found.verdicts[0].winner == "0.5"
+
+
+def test_a_verdict_on_a_condition_itself(place: Path) -> None:
+    """A sweep over models, data or steps is about just that."""
+    for number, change in enumerate((args(max_steps=60), args(num_train_epochs=3))):
+        folders = pair(place / str(number), change, steps=(30, 60))
+        for run in folders:
+            run.config.write_text(run.config.read_text().replace("weight: 0.5", "weight: 0.0"))
+        found = of(folders)
+        assert [axis.short for axis in found.grouped.axes] == [("max_steps", "num_train_epochs")[number]]
+        assert found.verdicts[0].winner is not None
+
+
+def crossed(place: Path, cells: list[tuple[float, int]]) -> list[RunFolder]:
+    """Three seeds for each cell (weight, max_steps): more steps bring 0.3, the weight 0.1 and a little by the seed."""
+    folders = []
+    for weight, steps in cells:
+        for seed in SEEDS:
+            config = configured(weight, seed)
+            config["trainer"]["args"]["max_steps"] = steps  # type: ignore[index, call-overload]
+            value = 0.2 + 0.1 * bool(weight) + 0.3 * (steps > 20) + 0.01 * seed * (1 + weight)
+            curves = {"rewards/correct/mean": [value] * steps}
+            folders.append(write_run(place / f"{weight:g}-{steps}-{seed}", config, curves))
+    return folders
+
+
+def test_of_crossed_keys_each_difference_is_between_runs_of_the_same_steps(place: Path) -> None:
+    found = of(crossed(place, [(0.0, 12), (0.0, 25), (0.5, 12), (0.5, 25)]), by="weight", on=("correct",))
+    assert found.no_verdict is None
+    assert found.verdicts[0].differences[0].difference.mean == pytest.approx(0.1 + 0.005)
+
+
+def test_values_that_never_met_under_the_same_conditions(place: Path) -> None:
+    found = of(crossed(place, [(0.0, 12), (0.5, 25), (1.0, 25)]), by="weight", on=("correct",), baseline="0")
+    assert found.verdicts == []
+    assert found.no_verdict == "no verdict on weight: no two of its values were run with the same max_steps"
+
+
+def test_no_key_is_suggested_that_would_get_no_verdict(place: Path) -> None:
+    folders = crossed(place, [(0.0, 12), (0.5, 25), (1.0, 25)])
+    for run in folders[-3:]:
+        run.config.write_text(run.config.read_text().replace("policy: none", "policy: exclude"))
+    assert of(folders).no_verdict == (
+        "no verdict: 3 keys differ (max_steps, weight, policy); "
+        "no verdict on max_steps: no two of its values were run with the same weight and policy"
+    )
+
+
+def test_what_is_suggested_gives_a_verdict(place: Path) -> None:
+    folders = crossed(place / "crossed", [(0.0, 12), (0.0, 25), (0.5, 12), (0.5, 25)])
+    said = of(folders).no_verdict
+    assert said is not None
+    word = said.partition("--by ")[2].split()[0]
+    assert of(folders, by=word).verdicts
+    with pytest.raises(UserError, match="several keys differ"):
+        of(folders, on=("correct",))
+
+
+WHY = "no verdict on weight: steps differ with it (trainer.args.max_steps 30, 12; finished at step 30, 12)"
+
+
+@pytest.fixture
+def confounded(place: Path) -> list[RunFolder]:
+    def change(config: JsonTree, _: JsonTree) -> None:
+        args(max_steps=12, learning_rate=5e-4)(config, {})
+
+    return pair(place / "s", change, steps=(30, 12))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_screen_names_every_key_with_its_values(confounded: list[RunFolder], width: int) -> None:
+    found = of(confounded)
+    lines = printed(lambda console: show_comparison(console, found), width)
+    assert lines[1:4] == [
+        "rewards.brevity.weight        0, 0.5",
+        "  trainer.args.max_steps      30, 12",
+        "  trainer.args.learning_rate  0.001, 0.0005",
+    ]
+    text = " ".join(" ".join(lines).split())
+    assert WHY in text
+    assert "beats" not in text
+    assert "●" not in text, "the front is a verdict too"
+
+
+def test_thirty_keys_are_all_named(place: Path) -> None:
+    names = [f"argument_{number}" for number in range(30)]
+    lines = printed(lambda console: show_comparison(console, of(pair(place, args(**dict.fromkeys(names, 1))))), 80)
+    text = " ".join(" ".join(lines).split())
+    assert all(f"trainer.args.{name}" in text for name in names)
+
+
+@pytest.mark.parametrize("words", [[], ["--on", "correct"], ["--on", "correct", "--baseline", "0"]])
+def test_the_command_says_why_in_each_form(
+    confounded: list[RunFolder], place: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    def said(*more: str) -> str:
+        assert main(["compare", "s", *words, *more]) == 0
+        return capsys.readouterr().out
+
+    assert WHY in " ".join(said().split())
+    told = json.loads(said("--json"))
+    assert (told["verdicts"], told["no_verdict"], told["front"]) == ([], WHY, None)
+    assert told["differs"][0]["keys"] == [
+        *("trainer.args.max_steps", "trainer.args.learning_rate", "rewards.brevity.weight"),
+    ]
+    assert told["runs"][3]["differs"] == {
+        "trainer.args.max_steps": "12",
+        "trainer.args.learning_rate": "0.0005",
+        "rewards.brevity.weight": "0.5",
+        "seed": "0",
+    }
+    assert f"% {WHY}" in said("--latex")
+    rows = list(csv.DictReader(io.StringIO(said("--csv", "-"))))
+    assert [row["trainer.args.max_steps"] for row in rows] == ["30"] * 3 + ["12"] * 3
+
+
+def test_the_page_says_why(confounded: list[RunFolder], place: Path) -> None:
+    (line,) = verdict_lines(of(confounded))
+    assert (line.about, line.says, line.whole) == (
+        "weight: no verdict",
+        WHY.removeprefix("no verdict on weight: ") + ".",
+        "",
+    )
+    html = write_report([place / "s"], place / "report.html").read_text()
+    verdict = html[html.index('id="verdict"') : html.index('id="settings"')]
+    assert "steps differ with it" in verdict
+    for key in ("trainer.args.max_steps", "trainer.args.learning_rate", "rewards.brevity.weight"):
+        assert key in verdict
+    assert "beats" not in html
+    assert 'best": {' not in html, "no front either"
+
+
+def test_the_page_judges_no_key_of_several_that_is_confounded(place: Path) -> None:
+    folders = crossed(place / "s", [(0.0, 12), (0.5, 25), (1.0, 25)])
+    steps, weight = verdict_lines(of(folders))
+    assert (steps.about, steps.says) == (
+        "max_steps: no verdict",
+        "no two of its values were run with the same weight.",
+    )
+    assert weight.about == "weight, by correct"
+    assert "for 0 and 0.5, 0 and 1: they have no seed in common, all else equal" in weight.says
+
+
+def test_the_picture_says_why(confounded: list[RunFolder], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    from rlhf_cli.display.comparison_picture import draw_comparison
+
+    titles: list[str] = []
+    monkeypatch.setattr(Figure, "suptitle", lambda _, text, **__: titles.append(text))
+    draw_comparison(of(confounded), place / "a.png")
+    (title,) = titles
+    assert WHY in " ".join(title.split())
+    assert "trainer.args.learning_rate" in title
+
+
+def test_a_sweep_recommends_no_setting_of_which_none_is_known_to_be_better(
+    confounded: list[RunFolder], place: Path
+) -> None:
+    sweep = SweepFolder(place / "s", ())
+    assert not any("rlhf eval" in command for command in next_command(sweep, of(confounded)))

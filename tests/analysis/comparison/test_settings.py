@@ -1,0 +1,170 @@
+"""Grouping runs into settings, and naming runs: edge cases, with runs that exist in memory only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named
+from rlhf_cli.analysis.comparison.settings import group_over_seeds, number_or_text
+from rlhf_cli.analysis.comparison.what_differs import differences, names_of, short_key
+from tests.support.logged_runs import in_memory
+
+
+def runs_of(*settings: dict[str, Any], num_steps: int = 1) -> list[LoggedRun]:
+    curves = {"loss": [1.0] * num_steps}
+    return [
+        replace(in_memory("x", settings=one, **curves), place=f"runs/{number}") for number, one in enumerate(settings)
+    ]
+
+
+@pytest.mark.parametrize(("settings", "seed"), [({"seed": 7}, "7"), ({}, "-")])
+def test_a_run_alone_is_a_setting_with_its_own_seed(settings: dict[str, Any], seed: str) -> None:
+    grouped = group_over_seeds(named(runs_of(settings)))
+    (setting,) = grouped.settings
+    assert (setting.name, setting.values, list(setting.by_seed)) == ("all runs", {}, [seed])
+    assert (grouped.axes, grouped.seeds, grouped.up_to, grouped.notes) == ([], [], None, [])
+
+
+def test_seeds_and_values_go_by_their_size_and_words_come_last() -> None:
+    cells = [(weight, seed) for weight in ("high", 10, 9) for seed in (10, 9)]
+    grouped = group_over_seeds(named(runs_of(*({"a.weight": weight, "seed": seed} for weight, seed in cells))))
+    assert [one.name for one in grouped.settings] == ["weight=9", "weight=10", "weight=high"]
+    assert [list(one.by_seed) for one in grouped.settings] == [["9", "10"]] * 3
+    assert grouped.keys == {
+        **{"a.weight": ("high", "high", "10", "10", "9", "9"), "seed": ("10", "9", "10", "9", "10", "9")}
+    }
+    assert sorted(["b", "1e3", "-2", "a", "30"], key=number_or_text) == ["-2", "30", "1e3", "a", "b"]
+
+
+def test_why_a_run_does_not_count() -> None:
+    done, same, failed, open_ended, silent = runs_of(*({"seed": seed} for seed in (0, 0, 1, 2, 3)), num_steps=3)
+    failed = replace(failed, state="failed", max_steps=9, reason="no room\n  where: here")
+    open_ended = replace(open_ended, state="failed", max_steps=None)
+    silent = replace(silent, state="created", metrics=in_memory("x").metrics)
+    (setting,) = group_over_seeds(named([done, same, failed, open_ended, silent])).settings
+    assert list(setting.by_seed) == ["0"]
+    first = setting.by_seed["0"].name
+    assert list(setting.left_out.values()) == [
+        f"the same settings and seed as {first}, which counts",
+        "failed at step 3 of 9: no room",
+        "failed at step 3",
+        "created, nothing was logged",
+    ]
+
+
+def test_where_no_run_has_finished_curves_are_read_as_far_as_all_go() -> None:
+    short, long = runs_of({"seed": 0}, num_steps=2)[0], runs_of({"seed": 1}, num_steps=5)[0]
+    silent = replace(runs_of({"seed": 2})[0], metrics=in_memory("x").metrics)
+    stopped = [replace(run, state="failed") for run in (short, long, silent)]
+    grouped = group_over_seeds(named(stopped))
+    assert grouped.up_to == 2
+    assert grouped.notes == ["no run has finished: compared up to step 2, the last that all of them have reached"]
+    assert list(grouped.settings[0].by_seed) == ["0", "1"]
+    assert group_over_seeds(named([replace(short, state="failed"), long])).up_to is None
+    assert group_over_seeds(named([stopped[2]])).up_to is None
+
+
+@pytest.mark.parametrize(("keys", "is_named"), [("abcd", True), ("abcde", False)])
+def test_a_name_has_four_differences_and_any_number_of_seeds(keys: str, is_named: bool) -> None:
+    """Each run but the first has another value of one key."""
+    base: dict[str, Any] = {**dict.fromkeys(keys, 0), "seed": 0, "data.seed": 0}
+    runs = runs_of(base, *({**base, key: 1} for key in base))
+    first = names_of(runs)[0]
+    expected = ",".join([*(f"{key}=0" for key in keys), "seed=0", "data.seed=0"])
+    assert first == (expected if is_named else "0")
+
+
+@pytest.mark.parametrize(("length", "is_named"), [(60, True), (61, False)])
+def test_a_name_has_sixty_letters_at_most(length: int, is_named: bool) -> None:
+    runs = runs_of({"key": "v" * (length - 4)}, {"key": "w"})
+    assert names_of(runs) == (["key=" + "v" * (length - 4), "key=w"] if is_named else ["0", "1"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "texts"),
+    [
+        (0.123456789, 0.2, ["0.123457", "0.2"]),  # six digits where they tell the values apart
+        (0.12345678, 0.12345679, ["0.12345678", "0.12345679"]),
+        (0.1234567890123, 0.1234567890124, ["0.1234567890123", "0.1234567890124"]),
+        (123456789, 2, ["123456789", "2"]),  # a whole number is never rounded
+    ],
+)
+def test_as_many_digits_as_tell_values_apart(first: float, second: float, texts: list[str]) -> None:
+    assert names_of(runs_of({"a": first}, {"a": second})) == [f"a={text}" for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("places", "names"),
+    [
+        (["/data/runs/a"], ["runs/a"]),
+        (["alone"], ["alone"]),
+        (["/data/runs/a/x", "/data/runs/b"], ["a/x", "b"]),
+        (["runs/a", "/data/b"], ["runs/a", "/data/b"]),
+    ],
+)
+def test_runs_that_are_alike_are_told_by_their_folders(places: list[str], names: list[str]) -> None:
+    assert (
+        names_of([replace(run, place=place) for run, place in zip(runs_of(*[{}] * len(places)), places, strict=True)])
+        == names
+    )
+
+
+def test_keys_that_change_together_are_named_by_the_first_that_is_no_condition() -> None:
+    """Steps, batch and model are conditions of a training; only where nothing else changes do they give the name."""
+    steps, model = "trainer.args.max_steps", "model.path"
+    both = runs_of({steps: 10, "a.weight": 0, "b": 5}, {steps: 20, "a.weight": 1, "b": 6})
+    assert names_of(both) == ["weight=0", "weight=1"]
+    assert names_of(runs_of({model: "x", steps: 10}, {model: "y", steps: 20})) == ["path=x", "path=y"]
+
+
+@pytest.mark.parametrize(
+    ("key", "differs"),
+    [("sweep", False), ("sweep.workers", False), ("sweeper", True), ("run.name", False), ("a.sweep", True)],
+)
+def test_how_runs_were_started_is_no_difference(key: str, differs: bool) -> None:
+    assert differences(runs_of({key: 1}, {key: 2})) == ([key] if differs else [])
+
+
+def test_a_key_that_one_run_lacks_differs() -> None:
+    first, second = runs_of({"a": 1, "b": 2}, {"a": 1})
+    assert differences([first, second]) == ["b"]
+    assert names_of([first, second]) == ["b=2", "b=-"]
+    assert differences([first, first]) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "keys", "short"),
+    [
+        ("a.b.c", ["a.b.c"], "c"),
+        ("a.b.c", ["a.b.c", "x.c"], "b.c"),
+        ("a.b.c", ["a.b.c", "c"], "b.c"),
+        ("a.b.c", ["a.b.c", "x.b.c"], "a.b.c"),
+        ("a.b.c", ["a.b.c", "xc"], "c"),
+        ("a", ["a", "b.a"], "a"),
+    ],
+)
+def test_the_shortest_end_of_a_key_that_is_no_end_of_another(key: str, keys: list[str], short: str) -> None:
+    assert short_key(key, keys) == short
+
+
+def test_a_chosen_group_names_its_keys_only_where_it_stands_for_several() -> None:
+    one = [replace(run, choices={"group": f"g{n}"}) for n, run in enumerate(runs_of({"a": 1}, {"a": 2}))]
+    assert names_of(one) == ["a=1", "a=2"]
+    two = [
+        replace(run, choices={"group": f"g{n}"}) for n, run in enumerate(runs_of({"a": 1, "b": 1}, {"a": 2, "b": 2}))
+    ]
+    assert names_of(two) == ["group=g0", "group=g1"]
+    other = [replace(run, choices={"group": "same"}) for run in two]
+    assert names_of(other) == ["a=1", "a=2"]
+    swept = [replace(run, swept=("b",)) for run in two]
+    assert names_of(swept) == ["b=1", "b=2"]
+    by_group = [replace(run, swept=("group",)) for run in two]
+    assert names_of(by_group) == ["group=g0", "group=g1"]
+    seeds = [
+        replace(run, choices={"group": f"g{n}"})
+        for n, run in enumerate(runs_of({"seed": 1, "data.seed": 1}, {"seed": 2, "data.seed": 2}))
+    ]
+    assert names_of(seeds) == ["seed=1", "seed=2"]

@@ -1,0 +1,119 @@
+"""What a verdict says of what it cannot decide: how many more seeds, for which pair, and over what is averaged."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.analysis.comparison.logged_run import read_runs
+from rlhf_cli.analysis.comparison.measures import Measure
+from rlhf_cli.analysis.comparison.verdicts import in_words, paired_difference, seeds_needed
+from rlhf_cli.runs.run_folder import RunFolder
+from tests.support.logged_runs import configured, write_run, write_sweep
+
+CORRECT = Measure("correct", "rewards/correct/mean", "component")
+
+
+def of(folders: list[RunFolder], **asked: object) -> Comparison:
+    return compare(read_runs(folders)[0], Asked(**asked))  # type: ignore[arg-type]
+
+
+def gaps(effect: float, count: int) -> dict[str, float]:
+    """So many differences of mean 0.1 whose deviation makes them this effect: half above and half below."""
+    spread = 0.1 / effect / math.sqrt(count / (count - 1))
+    return {str(seed): 0.1 + (spread if seed % 2 else -spread) for seed in range(count)}
+
+
+@pytest.mark.parametrize(("count", "more"), [(6, 28), (4, 30)])
+def test_so_many_more_than_there_are(count: int, more: int) -> None:
+    """Effect 0.5: G*Power says 34 seeds for two tails at 5 %."""
+    values = {"a": dict.fromkeys(gaps(0.5, count), 0.0), "b": gaps(0.5, count)}
+    one = paired_difference(values, "b", "a", sign=1, comparisons=1)
+    assert one.effect == pytest.approx(0.5)
+    assert f"About {more} more seeds would separate a from b" in in_words(CORRECT, [one])
+
+
+@pytest.mark.parametrize(("count", "is_unsure"), [(2, True), (3, True), (4, False)])
+def test_three_seeds_or_fewer_make_an_unsure_estimate(count: int, is_unsure: bool) -> None:
+    values = {"a": {str(seed): 0.0 for seed in range(count)}, "b": {str(seed): 0.01 * seed for seed in range(count)}}
+    one = paired_difference(values, "b", "a", sign=1, comparisons=30)
+    assert ("rough estimate" in in_words(CORRECT, [one])) == is_unsure
+
+
+def test_the_pair_that_is_named_is_the_one_that_fewest_more_seeds_decide() -> None:
+    """b has effect 1 over two seeds, c effect 0.6 over ten, and so the larger t: 1.9 against 1.4. Of six comparisons b
+    needs fewer more.
+    """
+    values = {"a": dict.fromkeys(map(str, range(10)), 0.0), "b": gaps(1.0, 2), "c": gaps(0.6, 10)}
+    pairs = [paired_difference(values, name, "a", sign=1, comparisons=6) for name in "bc"]
+    more = [(seeds_needed(one.effect or 0.0, comparisons=6) or 0) - len(one.seeds) for one in pairs]
+    assert abs(pairs[1].effect or 0.0) * math.sqrt(10) > abs(pairs[0].effect or 0.0) * math.sqrt(2)
+    assert more[0] < more[1]
+    assert in_words(CORRECT, pairs, "a") == (
+        "No clear difference in correct between a and b or c (2 to 10 seeds). "
+        f"About {more[0]} more seeds would separate a from b; rough estimate."
+    )
+
+
+@pytest.mark.parametrize("order", ["bc", "cb"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_of_pairs_that_need_as_many_more_the_larger_effect_is_named(order: str, sign: int) -> None:
+    """Of two comparisons effects of 0.5 and 0.502 both need 41 seeds (scipy's noncentral t, as everywhere here)."""
+    larger = {seed: sign * gap for seed, gap in gaps(0.502, 10).items()}
+    values = {"a": dict.fromkeys(larger, 0.0), "b": larger, "c": gaps(0.5, 10)}
+    pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
+    assert {one.seeds_needed for one in pairs} == {41}
+    assert "About 31 more seeds would separate a from b." in in_words(CORRECT, pairs, "a")
+
+
+@pytest.mark.parametrize("order", ["bc", "cb"])
+def test_a_pair_that_no_number_of_seeds_decides_is_the_last_to_be_named(order: str) -> None:
+    values = {"a": dict.fromkeys(gaps(0.5, 10), 0.0), "b": gaps(0.5, 10), "c": gaps(0.001, 900)}
+    values["a"] = dict.fromkeys(values["c"], 0.0)
+    pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
+    assert sorted(map(str, (one.seeds_needed for one in pairs))) == ["41", "None"]
+    assert "About 31 more seeds would separate a from b." in in_words(CORRECT, pairs, "a")
+
+
+@pytest.mark.parametrize("order", ["bc", "cb"])
+def test_of_pairs_that_no_number_of_seeds_decides_the_larger_effect_is_named(order: str) -> None:
+    """c has no effect at all: its differences are 1 and -1 in turn."""
+    larger = gaps(0.001, 900)
+    values = {"a": dict.fromkeys(larger, 0.0), "b": larger, "c": {seed: (-1.0) ** int(seed) for seed in larger}}
+    pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
+    assert "Even 1000 seeds would not separate a from b." in in_words(CORRECT, pairs, "a")
+
+
+def test_only_what_both_values_have_is_averaged(place: Path) -> None:
+    """At the learning rate 2 everything is higher by 1, and weight 0.5 was not run there with seed 1: its difference
+    there is that at the rate 1, 0.2, and not 0.2 less the 0.5 that rate 2 adds to one side.
+    """
+    cells = [(0.0, 1, 0), (0.0, 2, 0), (0.5, 1, 0), (0.5, 2, 0), (0.0, 1, 1), (0.0, 2, 1), (0.5, 1, 1)]
+    runs = [
+        write_run(
+            place / f"{weight}-{rate}-{seed}",
+            configured(weight, seed, other={"rate": rate}),
+            {"rewards/correct/mean": [rate - 1 + (0.1 * (seed + 1) if weight else 0.0)]},
+        )
+        for weight, rate, seed in cells
+    ]
+    (difference,) = of(runs, by="weight", on=("correct",)).verdicts[0].differences
+    assert difference.seeds == ("0", "1")
+    assert difference.difference.mean == pytest.approx((0.1 + 0.2) / 2)
+
+
+def test_unfinished_runs_are_read_up_to_the_step_that_all_reached(place: Path) -> None:
+    runs = [
+        write_run(place / str(seed), configured(0.0, seed), {"rewards/correct/mean": values}, state="running")
+        for seed, values in enumerate(([0.1, 0.2, 0.3], [0.1, 0.2, 0.4, 0.5, 0.6]))
+    ]
+    assert of(runs).values["correct"] == {"seed=0": 0.3, "seed=1": 0.4}
+
+
+@pytest.mark.parametrize(("count", "is_said"), [(9, True), (10, False)])
+def test_few_seeds_are_said_to_be_too_few_for_the_bootstrap(place: Path, count: int, is_said: bool) -> None:
+    found = of(write_sweep(place / "s", {0.0: [0.1 * seed for seed in range(count)]}, num_steps=1), estimator="iqm")
+    assert any("too narrow" in note for note in found.notes) == is_said

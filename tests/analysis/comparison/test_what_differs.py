@@ -1,0 +1,170 @@
+"""Runs are named by what differs, and gathered over their seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
+from rlhf_cli.analysis.comparison.settings import group_over_seeds
+from rlhf_cli.analysis.comparison.what_differs import axes, differences, short_key, value_text
+from rlhf_cli.runs.run_folder import write_json
+from tests.support.logged_runs import configured, write_run
+
+FLAT = {"reward": [0.5, 0.5]}
+
+
+def read(place: Path, *configs: Any, **named: Any) -> list[LoggedRun]:
+    folders = [write_run(place / "runs" / str(number), one, FLAT, **named) for number, one in enumerate(configs)]
+    return read_runs(folders)[0]
+
+
+def names(runs: list[LoggedRun]) -> list[str]:
+    return [run.name for run in runs]
+
+
+def test_what_differs_names_a_run_and_seeds_come_last(place: Path) -> None:
+    assert names(read(place, configured(0.0, 2), configured(0.5, 2), configured(0.5, 1))) == [
+        *("weight=0,seed=2", "weight=0.5,seed=2", "weight=0.5,seed=1")
+    ]
+
+
+def test_a_key_is_as_long_as_tells_it_from_the_others(place: Path) -> None:
+    other = configured(0.5)
+    other["rewards"]["correct"]["weight"] = 2.0  # type: ignore[index, call-overload]
+    third = configured(0.5)
+    assert names(read(place, configured(), other, third)) == [
+        "correct.weight=1,brevity.weight=0",
+        "correct.weight=2,brevity.weight=0.5",
+        "correct.weight=1,brevity.weight=0.5",
+    ]
+    assert short_key("seed", ["seed", "data.seed"]) == "seed"
+    assert short_key("data.seed", ["seed", "data.seed"]) == "data.seed"
+
+
+def test_what_changes_nothing_of_the_training_is_no_difference(place: Path) -> None:
+    """Where a run lies, what is tracked and how often it is saved: tables/resume_keys.py says which keys these are."""
+    saving = configured(track={"mode": "none"})
+    saving["trainer"]["args"]["save_steps"] = 5  # type: ignore[index, call-overload]
+    runs = read(place, configured(track={"mode": "online"}), saving, configured(0.0, 0, run={"name": "x"}))
+    assert differences(runs) == []
+    assert names(runs) == ["0", "1", "2"]
+
+
+def test_keys_that_change_together_are_one_difference(place: Path) -> None:
+    policies = [configured(truncation={"policy": policy, "mode": mode}) for policy, mode in (("a", "x"), ("b", "y"))]
+    (axis,) = axes(read(place, *policies))
+    assert (axis.short, (*axis.others,), axis.texts) == ("policy", ("truncation.policy", "truncation.mode"), ("a", "b"))
+
+
+def test_a_group_that_was_chosen_gives_its_name_to_all_its_keys(place: Path) -> None:
+    runs = [
+        write_run(
+            place / policy,
+            configured(truncation={"policy": policy, "mode": mode}),
+            FLAT,
+            provenance={"choices": {"truncation": policy, "track": policy}},
+        )
+        for policy, mode in (("none", "x"), ("bootstrap", "y"))
+    ]
+    assert names(read_runs(runs)[0]) == ["truncation=none", "truncation=bootstrap"]
+
+
+def test_what_was_swept_gives_the_name(place: Path) -> None:
+    """Learning rate and weight change together; the sweep varied the weight, and tied the other to it."""
+    configs = [configured(weight, trainer_x={"rate": weight}) for weight in (0.0, 0.5)]
+    folders = [write_run(place / "sweep" / str(number), one, FLAT) for number, one in enumerate(configs)]
+    assert names(read_runs(folders)[0]) == ["weight=0", "weight=0.5"]
+    write_json(place / "sweep" / "sweep.json", {"swept": ["trainer_x.rate", "seed"]})
+    assert names(read_runs(folders)[0]) == ["rate=0", "rate=0.5"]
+
+
+def test_runs_that_differ_in_nothing_are_told_by_their_folders(place: Path) -> None:
+    assert names(read(place, configured(), configured(0.5), configured(0.5))) == [
+        *("weight=0", "weight=0.5 (1)", "weight=0.5 (2)")
+    ]
+
+
+def test_too_much_for_a_name(place: Path) -> None:
+    many = [configured(**dict.fromkeys("abcdef", value)) for value in (1,)]
+    many += [configured(**{**dict.fromkeys("abcdef", 1), key: 2}) for key in "abcdef"]
+    assert names(read(place, *many)) == [str(number) for number in range(7)]
+
+
+def test_all_seeds_are_seeds(place: Path) -> None:
+    """A starting model drawn with the seed is no setting of its own; one that is drawn alone is a seed, too."""
+    runs = read(place, *(configured(0.0, seed, model={"build": {"seed": seed}}) for seed in (0, 1)))
+    (setting,) = group_over_seeds(runs).settings
+    assert list(setting.by_seed) == ["0", "1"]
+    crossed = [configured(0.0, a, model={"build": {"seed": b}}) for a in (0, 1) for b in (0, 1)]
+    (setting,) = group_over_seeds(read(place / "crossed", *crossed)).settings
+    assert list(setting.by_seed) == ["0/0", "0/1", "1/0", "1/1"]
+
+
+def test_settings_in_the_order_of_their_numbers(place: Path) -> None:
+    grouped = group_over_seeds(read(place, *(configured(weight, 1) for weight in (10.0, 9.0, 0.5))))
+    assert [setting.name for setting in grouped.settings] == ["weight=0.5", "weight=9", "weight=10"]
+
+
+def test_only_finished_runs_count_where_any_has_finished(place: Path) -> None:
+    done = write_run(place / "a", configured(0.0, 0), FLAT)
+    gone = write_run(place / "b", configured(0.0, 1), FLAT, state="failed", reason="no GPU")
+    begun = write_run(place / "c", configured(0.0, 2), {}, state="created")
+    again = write_run(place / "d", configured(0.0, 0), FLAT)
+    (setting,) = group_over_seeds(read_runs([done, gone, begun, again])[0]).settings
+    assert list(setting.by_seed) == ["0"]
+    assert list(setting.left_out.values()) == [
+        "the same settings and seed as seed=0 (a), which counts",
+        "failed at step 2 of 30: no GPU",
+        "created, nothing was logged",
+    ]
+
+
+def test_where_none_has_finished_all_count_up_to_the_last_common_step(place: Path) -> None:
+    runs = [
+        write_run(place / str(seed), configured(0.0, seed), {"reward": [0.5] * count}, state="preempted")
+        for seed, count in enumerate((4, 7))
+    ]
+    grouped = group_over_seeds(read_runs(runs)[0])
+    assert grouped.up_to == 4
+    assert "up to step 4" in grouped.notes[0]
+    assert list(grouped.settings[0].by_seed) == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((0.0, "0"), (0.5, "0.5"), (1e-06, "1e-06"), (None, "none"), (True, "true"), (3, "3")),
+        *(([1, None], "[1,none]"), ("/a/b/model", "model"), ("x/y", "x/y")),
+    ],
+)
+def test_a_value_is_said_as_it_is_typed(value: object, text: str) -> None:
+    assert value_text(value) == text
+
+
+def test_values_that_are_near_are_told_apart() -> None:
+    assert [value_text(value) for value in (0.12345, 1e-05, 30000, 1.0, None, True, [0.5, 2])] == [
+        *("0.12345", "1e-05", "30000", "1", "none", "true", "[0.5,2]")
+    ]
+
+
+def test_what_a_search_set_stays_apart(place: Path) -> None:
+    """Every trial has another value of both weights, so that either would tell the trials apart."""
+    folders = []
+    for number, (correct, brevity) in enumerate([(0.8473095986776095, 1.25), (1.2055267521432877, 0.5)]):
+        one = configured(brevity)
+        one["rewards"]["correct"]["weight"] = correct  # type: ignore[index, call-overload]
+        folders.append(write_run(place / "search" / str(number), one, FLAT))
+    write_json(place / "search" / "sweep.json", {"swept": ["rewards.correct.weight", "rewards.brevity.weight"]})
+    assert names(read_runs(folders)[0]) == [
+        "correct.weight=0.84731,brevity.weight=1.25",
+        "correct.weight=1.20553,brevity.weight=0.5",
+    ]
+
+
+def test_fractions_have_as_many_digits_as_tell_them_apart(place: Path) -> None:
+    assert names(read(place, configured(0.12345678), configured(0.12345679), configured(1234567.0))) == [
+        *("weight=0.12345678", "weight=0.12345679", "weight=1234567")
+    ]

@@ -1,0 +1,227 @@
+"""The JSON, CSV and LaTeX output of a comparison, field by field, against the logged values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, weights_of
+from rlhf_cli.analysis.comparison.verdicts import decimals, decimals_of, in_words
+from rlhf_cli.analysis.comparison.written_out import comparison_csv, comparison_json, comparison_latex
+from rlhf_cli.errors import RunError
+from tests.support.logged_runs import configured, in_memory
+
+CORRECT, BREVITY = "rewards/correct/mean", "rewards/brevity/mean"
+
+
+def runs_of(weights: dict[float, list[float]], **named_values: Any) -> list[LoggedRun]:
+    """A run a number, the mean of `correct`, by the weight of `brevity`; that has 0.5 at the weight 0.5, else 0."""
+    found = []
+    for weight, numbers in weights.items():
+        for seed, number in enumerate(numbers):
+            config = configured(weight, seed)
+            curves = {CORRECT: [number], BREVITY: [0.5 if weight == 0.5 else 0.0], "kl": [12.0 + weight + seed]}
+            run = in_memory("x", settings=dict(flat(config)), weights=weights_of(config), **curves)
+            found.append(replace(run, place=f"runs/{weight}-{seed}", **named_values))
+    return named(found)
+
+
+FOUR = {0.0: [0.1, 0.2, 0.3], 0.5: [0.5, 0.62, 0.7]}
+"""0.5 has 0.4, 0.42 and 0.4 more: mean 0.40667, s = 0.011547, half of 95 % of one comparison 4.30265 s / sqrt(3)."""
+
+
+def of(runs: list[LoggedRun] | None = None, **asked: Any) -> Comparison:
+    return compare(runs or runs_of(FOUR), Asked(**asked))
+
+
+def test_as_json() -> None:
+    problem = RunError("it is broken", where="runs/b")
+    comparison = of(on=("correct",), baseline="0", front=("correct", "brevity"))
+    found: dict[str, Any] = comparison_json(comparison, [problem])
+    json.dumps(found)
+    assert (found["window"], found["estimator"], found["left_out"]) == ("last", "mean", [str(problem)])
+    weight, seed = found["differs"]
+    assert weight == {
+        **{"key": "rewards.brevity.weight", "short": "weight", "keys": ["rewards.brevity.weight"]},
+        "values": ["0", "0.5"],
+    }
+    assert (seed["key"], seed["values"]) == ("seed", ["0", "1", "2"])
+    assert found["measures"][0] == {
+        **{"label": "correct", "metric": CORRECT, "kind": "component", "direction": "more is better"}
+    }
+    assert [one["direction"] for one in found["measures"]] == ["more is better"] * 2 + ["less is better"]
+    first, second = found["settings"]
+    assert (first["name"], first["values"]) == ("weight=0", {"rewards.brevity.weight": "0"})
+    assert second["seeds"] == {str(seed): f"weight=0.5,seed={seed}" for seed in range(3)}
+    assert second["estimates"]["brevity"] == {"mean": 0.5, "low": None, "high": None, "count": 3}
+    assert found["runs"][3] == {
+        **{"name": "weight=0.5,seed=0", "place": "runs/0.5-0", "state": "finished", "step": 1, "max_steps": 1},
+        **{"reason": None, "trainer": "grpo", "differs": {"rewards.brevity.weight": "0.5", "seed": "0"}},
+        "values": {"correct": 0.5, "brevity": 0.5, "kl": 12.5},
+    }
+    (verdict,) = found["verdicts"]
+    assert (verdict["measure"], verdict["direction"], verdict["by"]) == ("correct", "more is better", "weight")
+    assert (verdict["baseline"], verdict["winner"], verdict["text"]) == ("0", "0.5", comparison.verdicts[0].text)
+    assert verdict["values"]["0.5"]["mean"] == pytest.approx(0.60667, abs=1e-5)
+    (difference,) = verdict["differences"]
+    half = 4.30265 * 0.011547 / 3**0.5
+    assert (difference["low"] if "low" in difference else difference["difference"]["low"]) == pytest.approx(
+        0.406667 - half, abs=1e-5
+    )
+    assert (difference["degrees"], difference["seeds_needed"], difference["outcome"]) == (2, None, "better")
+    assert found["front"] == {
+        **{"by": ["correct", "brevity"], "best": ["weight=0.5"], "dominated": {"weight=0": "weight=0.5"}},
+        "unplaced": {},
+    }
+    assert str(found["total"]).startswith("no total: rewards.brevity.weight differs")
+    assert (found["notes"], found["no_verdict"]) == (comparison.notes, None)
+
+
+def test_what_is_not_there_is_null() -> None:
+    found: dict[str, Any] = comparison_json(of(runs_of({0.0: [0.1]})))
+    assert (found["front"], found["verdicts"], found["total"]) == (None, [], None)
+    other = replace(runs_of({0.5: [0.1]})[0], metrics=in_memory("x", other=[1.0]).metrics)
+    found = comparison_json(of(named([*runs_of({0.0: [0.1]}), other])))
+    assert found["runs"][1]["values"]["correct"] is None
+    assert found["front"]["unplaced"] == {"weight=0.5": ["correct", "brevity"]}
+    found = comparison_json(of(weights="correct=1,brevity=-0.5"))
+    assert found["measures"][2]["metric"] == {CORRECT: 1.0, BREVITY: -0.5}
+
+
+def test_as_csv() -> None:
+    runs = runs_of(FOUR)
+    runs[1] = replace(runs[1], state="failed")
+    runs[2] = replace(runs[2], metrics=in_memory("x", **{CORRECT: [0.3]}).metrics)
+    rows = list(csv.DictReader(io.StringIO(comparison_csv(of(runs)))))
+    assert list(rows[0]) == [
+        *("run", "place", "setting", "counts", "state", "step", "rewards.brevity.weight", "seed"),
+        *("correct", "brevity", "kl"),
+    ]
+    assert list(rows[0].values()) == [
+        *("weight=0,seed=0", "runs/0.0-0", "weight=0", "true", "finished", "1", "0", "0", "0.1", "0.0", "12.0")
+    ]
+    assert [(row["counts"], row["setting"], row["state"]) for row in rows[:3]] == [
+        *(("true", "weight=0", "finished"), ("false", "weight=0", "failed"), ("true", "weight=0", "finished"))
+    ]
+    assert (rows[2]["brevity"], rows[2]["kl"]) == ("", "")
+    assert [row["seed"] for row in rows] == ["0", "1", "2"] * 2
+
+
+def test_as_latex() -> None:
+    """Of correct the widest half-width is 4.30265 * 0.1 / sqrt(3) = 0.25, two digits of it are two decimals, three of
+    the mean 0.607 three. KL is 13 and 13.5: three digits of it are one decimal, two of 2.48 one as well.
+    """
+    comparison = of(on=("correct",), baseline="0")
+    half = 4.30265 * 0.1 / 3**0.5
+    assert comparison_latex(comparison).splitlines() == [
+        r"\begin{tabular}{lrrrr}",
+        r"\toprule",
+        r"setting & seeds & correct & brevity & kl $\downarrow$ \\",
+        r"\midrule",
+        rf"weight=0 & 3 & $0.200 \pm {half:.3f}$ & $0.000$ & $13.0 \pm 2.5$ \\",
+        r"\textbf{weight=0.5} & 3 & $0.607 \pm 0.250$ & $0.500$ & $13.5 \pm 2.5$ \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        f"% {comparison.verdicts[0].text}",
+        "% differs: rewards.brevity.weight 0, 0.5",
+        "% differs: seed 0, 1, 2",
+    ]
+
+
+def test_signs_that_mean_something_to_latex_and_what_is_not_there() -> None:
+    odd = r"x_&%#${}" + "\\"
+    runs = [in_memory("a", **{odd: [1234.5]}), in_memory("b", other=[1.0])]
+    runs = [replace(run, settings={"rewards.odd_key.weight": number}) for number, run in enumerate(runs)]
+    lines = comparison_latex(of(named(runs), metrics=(odd, "other"))).splitlines()
+    assert lines[0] == r"\begin{tabular}{lrrr}"
+    assert lines[2] == r"setting & seeds & x\_\&\%\#\$\{\}\textbackslash{} & other \\"
+    # One seed has no interval, whose two digits would say how many decimals are worth showing: three.
+    assert lines[4:6] == [r"weight=0 & 1 & $1234.500$ & -- \\", r"weight=1 & 1 & -- & $1.000$ \\"]
+    none = comparison_latex(of([in_memory("a", **{odd: [1.0], "null": [None]})], metrics=(odd, "null")))
+    assert none.startswith(r"\begin{tabular}{lrr}")  # what no run has is no column
+    assert "textbf" not in none
+
+
+@pytest.mark.parametrize(
+    ("half_width", "count"),
+    [(0.034, 3), (0.34, 2), (3.4, 1), (34.0, 0), (340.0, 0), (1.0, 1), (0.1, 2), (1e-9, 5), (0.0, 3), (-1.0, 3)],
+)
+def test_decimals_of_a_half_width(half_width: float, count: int) -> None:
+    assert decimals(half_width) == count
+    assert decimals(float("inf")) == decimals(float("nan")) == 3
+
+
+@pytest.mark.parametrize(
+    ("largest", "count"), [(0.547, 3), (5.47, 2), (54.7, 1), (547.0, 0), (5470.0, 0), (1.0, 2), (1e-9, 5), (0.0, 3)]
+)
+def test_decimals_of_a_number(largest: float, count: int) -> None:
+    assert decimals_of(largest) == count
+    assert decimals_of(float("nan")) == 3
+
+
+EQUALS = "all else equal, and it takes two or more."
+SAID = {
+    # Of four seeds t is 3.18245, and the deviations of the three differences are 0.00816, 0.01 and 0.00577.
+    "one, two": (
+        {"a": [0.1, 0.2, 0.3, 0.4], "b": [0.5, 0.61, 0.7, 0.79], "c": [0.9, 1.02, 1.1, 1.2]},
+        "b beats a on m by 0.400 [0.387, 0.413] (4 seeds). "
+        "c beats a on m by 0.805 [0.789, 0.821] and b by 0.4050 [0.3958, 0.4142] (4 seeds).",
+    ),
+    "less": ({"a": [0.1, 0.2, 0.3], "b": [0.5, 0.61, 0.7]}, "a beats b on m (less is better) by 0.40"),
+    "none": ({"a": [0.1, 0.2, 0.3], "b": [0.2, 0.1, 0.31]}, "No clear difference in m between a and b (3 seeds)."),
+    "none of three": (
+        {"a": [0.1, 0.2, 0.3], "b": [0.2, 0.1, 0.31], "c": [0.3, 0.12, 0.2]},
+        "No clear difference in m between a, b and c (3 seeds).",
+    ),
+    "two pairs of three": (
+        {"a": [0.1, 0.2, 0.3], "b": [0.2, 0.1, 0.31], "c": [0.2, 0.301, 0.4]},
+        "] (3 seeds). No clear difference in m between a and b nor between b and c (3 seeds). About",
+    ),
+    "nearly": (
+        {"a": [0.1, 0.2, 0.3], "b": [0.11, 0.22, 0.31]},
+        "No clear difference in m between a and b (3 seeds). "
+        "About 1 more seed would separate a from b; rough estimate.",
+    ),
+    "hopeless": (
+        {"a": [0.1] * 4, "b": [0.0, 0.2, 0.0, 0.20001]},
+        "No clear difference in m between a and b (4 seeds). Even 1000 seeds would not separate a from b.",
+    ),
+    "equal": ({"a": [0.1, 0.2], "b": [0.1, 0.2]}, "b and a are equal on m in every seed."),
+    "shifted": ({"a": [0.25, 0.5], "b": [0.5, 0.75]}, "No interval for a and b: they differ on m by the same in every"),
+    "one seed": ({"a": [0.25], "b": [0.5]}, f"No verdict on m for a and b: they have one seed in common, {EQUALS}"),
+    "no seed": ({"a": [], "b": [0.5]}, f"No verdict on m for a and b: they have no seed in common, {EQUALS}"),
+    "many": (
+        {"a": [0.1], "b": [0.2], "c": [0.3], "d": [0.4]},
+        "No verdict on m for a and b, a and c, a and d and others: they have one seed",
+    ),
+    "four": (
+        {"a": [0.1], "b": [0.2], "c": [0.3], "d": [0.4], "e": [0.5]},
+        "No verdict on m for a and b, a and c, a and d and others: they have one seed",
+    ),
+    "three": (
+        {"a": [0.1], "b": [0.2], "c": [0.3]},
+        "No verdict on m for a and b, a and c, b and c: they have one seed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_verdict_in_words(name: str) -> None:
+    from rlhf_cli.analysis.comparison.measures import Measure
+    from rlhf_cli.analysis.comparison.verdicts import paired_difference, pairs_of
+
+    arms, said = SAID[name]
+    values = {one: {str(seed): number for seed, number in enumerate(numbers)} for one, numbers in arms.items()}
+    sign = -1 if name == "less" else 1
+    pairs = [
+        paired_difference(values, *pair, sign=sign, comparisons=1)
+        for pair in pairs_of(list(arms), "a" if name == "four" else None)
+    ]
+    text = in_words(Measure("m", "m", "component", sign), pairs)
+    assert said in text if said.startswith("]") else text.startswith(said)

@@ -1,0 +1,192 @@
+"""What a diagnosis reads of a configuration, how it words curves, and how its looks are put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup, worst_first
+from rlhf_cli.analysis.diagnosis.logged import Curve, Log, Trend, evidence, from_to, rounded, trend
+from rlhf_cli.analysis.diagnosis.run_diagnosis import LOOKS, look
+from rlhf_cli.analysis.diagnosis.watch import Watch
+from rlhf_cli.tables.metrics import FINDING_KINDS
+from tests.support.planted_logs import GRPO, events_of, reward
+
+
+def test_a_configuration_is_read_leniently() -> None:
+    config: dict[str, Any] = {
+        "trainer": {
+            "name": "ppo",
+            "baseline": "critic",
+            "args": {"beta": 0.5, "seed": True, "max_completion_length": 7},
+        },
+        "rewards": {
+            "plain": {},
+            "light": {"weight": 0.25, "gate": {"by": "plain"}},
+            "moving": {"weight": {"from": 0, "to": 1}, "gate": [{"by": "plain"}, {"min": 1}, "x", {"by": "light"}]},
+            "broken": 3,
+        },
+        "kl": {"coef": 2},
+        "truncation": {"policy": "mask"},
+        "launch": {"rollout": "hf", "device": "auto"},
+    }
+    setup = RunSetup.of(config)
+    assert (setup.trainer, setup.has_critic, setup.truncation, setup.kl_coef) == ("ppo", True, "mask", 2.0)
+    assert setup.weights == {"plain": 1.0, "light": 0.25}
+    assert setup.gated == {"light": ("plain",), "moving": ("plain", "light")}
+    assert list(setup.rewards) == ["plain", "light", "moving"]
+    assert (setup.limit, setup.number("beta", 9.0), setup.number("x", 9.0), setup.number("y", 9.0)) == (7, 0.5, 9, 9)
+    assert setup.may_use_vllm
+    for launch in ({"rollout": "hf", "device": "cpu"}, {"rollout": "vllm"}, {}):
+        assert not RunSetup.of({"launch": launch}).may_use_vllm
+    nothing = RunSetup.of({"kl": {"coef": {"target": 1}}, "trainer": {"name": None, "baseline": "group"}, "rewards": 3})
+    assert nothing == RunSetup()
+    assert (nothing.trainer, nothing.has_critic, nothing.truncation, nothing.limit) == ("", False, "none", 256)
+
+
+def curve(values: Any, steps: Any = None) -> Curve:
+    values = np.asarray(values, dtype=float)
+    return Curve("x", np.arange(1.0, len(values) + 1) if steps is None else np.asarray(steps, dtype=float), values)
+
+
+@pytest.mark.parametrize(
+    ("value", "word"), [(0.000333, "0.00033"), (1.5, "1.5"), (124.0, "120"), (0.0996, "0.1"), (1e-7, "1e-07"), (3, "3")]
+)
+def test_a_number_is_rounded_as_somebody_would_type_it(value: float, word: str) -> None:
+    assert rounded(value) == word
+
+
+@pytest.mark.parametrize(("n", "stride"), [(1, 1), (119, 1), (120, 2), (180, 3)])
+def test_evidence_is_thinned_to_a_line_of_a_terminal(n: int, stride: int) -> None:
+    found = evidence(curve(0.5 * np.arange(n)), "so")
+    assert (found.metric, found.says) == ("x", "so")
+    assert found.steps == tuple(range(1, n + 1, stride))
+    assert found.values == tuple(0.5 * k for k in range(0, n, stride))
+
+
+def test_from_to_is_of_tenths() -> None:
+    assert from_to(curve(range(20), range(10, 210, 10))) == "0.5 -> 18.5, steps 10 to 200"
+
+
+def test_a_log_counts_training_and_keeps_steps() -> None:
+    log = Log.of([{"loss": 1.0}, {"step": 4, "loss": 2}, {"loss": 3.0}, {"step": 2, "loss": 4.0, "who": "me"}])
+    assert log.curve("loss").steps.tolist() == [0, 4, 4, 2]
+    assert (log.step, log.num_events, log.progress) == (4, 4, 1.0)
+    assert log.names() == ["loss", "step"]
+    assert log.names("lo") == ["loss"]
+    assert log.nulls("who") == 0
+    with pytest.raises(ValueError, match="has no values"):
+        _ = log.curve("nothing").mean
+    assert log.first_of("nothing", "neither").metric == "nothing"
+    infinite = Log.of([{"step": 1, "loss": float("inf")}, {"step": 2, "loss": float("nan")}, {"loss": None}])
+    assert (infinite.nulls("loss"), len(infinite.curve("loss"))) == (3, 0)
+
+
+@pytest.mark.parametrize(("n", "points", "last"), [(4095, 4095, 4095.0), (4096, 2048, 4095.5), (4097, 2049, 4097.0)])
+def test_a_curve_is_thinned_at_4096_points(n: int, points: int, last: float) -> None:
+    """Of twice as many values each, in turn: an odd one out is a point by itself until its neighbour comes."""
+    log = Log()
+    for step in range(1, n + 1):
+        log.take(step, {"loss": float(step)})
+    assert (len(log.curve("loss")), log.curve("loss").values[-1]) == (points, last)
+    assert log.curve("loss").steps[-1] == n
+
+
+def test_a_weight_moves_by_more_than_rounding() -> None:
+    for start, end, expected in ((1.0, 1.0 + 5e-10, 1.0), (1.0, 1.0 + 2e-9, None), (1e3, 1e3 + 5e-7, 1e3), (0, 0, 0)):
+        log = Log.of([{"rewards/a/mean": 0.0, "rewards/a/weight": one} for one in (start, end)])
+        assert log.weight("a") == (None if expected is None else pytest.approx(expected))
+
+
+def finding(kind: str, severity: Any) -> Finding:
+    return Finding(kind, "", severity, "", (), 0, 0)
+
+
+def test_the_worst_is_first_and_equals_keep_their_order() -> None:
+    severities = {"a": "note", "b": "warning", "c": "serious", "d": "note", "e": "warning"}
+    given = [finding(kind, severity) for kind, severity in severities.items()]
+    assert [one.kind for one in worst_first(given)] == list("cbead")
+
+
+def test_a_look_sees_every_kind_once_and_leaves_out_what_needs_rewards() -> None:
+    def kinds(events: Any, wanted: Any = None) -> set[str]:
+        found = look(Log.of(events), RunSetup(), wanted)
+        return {one.kind for one in (*found.findings, *found.fine, *found.unseen)}
+
+    with_rewards = events_of(reward("a", mean=[0.5] * 20))
+    assert kinds(with_rewards) == set(FINDING_KINDS) == set(LOOKS)
+    assert kinds([]) == set(FINDING_KINDS) - {"dead_reward"}  # nothing was logged: there may be rewards
+    assert kinds([{"step": 1, "loss": 1.0}]) == {"non_finite", "overoptimised", "learning", "time"}
+    assert kinds(with_rewards, ["kl", "time"]) == {"kl", "time"}
+
+
+def test_a_watch_begins_at_ten_events_and_looks_as_soon_as_it_goes_on() -> None:
+    dead = events_of(reward("a", mean=[1.0] * 40, std=0.0))
+    for earlier, first in ((9, 10), (10, None), (0, 10)):
+        watch = Watch(GRPO, ["dead_reward"], 40, dead[:earlier])
+        said = [step for step, event in enumerate(dead[earlier:], earlier + 1) if watch.take(step, event)]
+        assert said == ([] if first is None else [first])
+
+
+def santer(steps: Any, values: Any) -> tuple[float, float] | None:
+    """Error and freedom by the formulas in the head of trends.py, with numpy's own fits."""
+    n = len(values)
+    residuals = values - np.polyval(np.polyfit(steps, values, 2), steps)
+    memory = max(0.0, residuals[1:] @ residuals[:-1] / (residuals @ residuals))
+    memory = min(0.95, memory + (1 + 3 * memory) / n) if memory else 0.0
+    effective = n * (1 - memory) / (1 + memory)
+    if effective < 4:
+        return None
+    freedom = max(1.0, effective - 3)
+    spread = ((steps - steps.mean()) ** 2).sum()
+    return float(np.sqrt(residuals @ residuals / freedom / spread) * (steps[-1] - steps[0])), freedom
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("n", "rho"), [(6, 0.0), (12, 0.5), (30, 0.3), (40, 0.9), (200, 0.98)])
+def test_a_trends_error_is_that_of_its_papers(n: int, rho: float, seed: int) -> None:
+    """At steps that are not evenly spaced; the slope is scipy's."""
+    rng = np.random.default_rng(seed)
+    steps, values = np.cumsum(rng.integers(1, 4, n)).astype(float), np.zeros(n)
+    for k in range(n):
+        values[k] = (rho * values[k - 1] if k else 0.0) + rng.standard_normal()
+    values += 0.05 * steps
+    found, expected = trend(curve(values, steps)), santer(steps, values)
+    if expected is None:
+        assert found is None
+        return
+    line = stats.linregress(steps, values)
+    assert found is not None
+    assert (found.error, found.freedom) == pytest.approx(expected)
+    assert found.end == pytest.approx(line.intercept + line.slope * steps[-1])
+    assert found.start == pytest.approx(line.intercept + line.slope * steps[0])
+
+
+@pytest.mark.parametrize(("freedom", "alpha"), [(1.0, 0.005), (5.4, 0.05), (36.6, 0.3), (0.2, 0.005)])
+def test_a_trend_is_judged_by_students_t(freedom: float, alpha: float) -> None:
+    """scipy's quantiles: one side for rises and falls, both for the interval."""
+    one, two = (stats.t.ppf(1 - alpha / sides, max(1, round(freedom))) for sides in (1, 2))
+    for factor in (0.999, 1.001):
+        up, down = (Trend(0.0, sign * factor * one * 0.5, 0.5, freedom) for sign in (1, -1))
+        assert (up.rises(alpha), down.falls(alpha)) == (factor > 1, factor > 1)
+        assert not up.falls(alpha)
+        assert not down.rises(alpha)
+    low, high = Trend(0.0, 2.0, 0.5, freedom).interval(alpha)
+    assert (low, high) == (pytest.approx(2 - 0.5 * two), pytest.approx(2 + 0.5 * two))
+
+
+def test_a_line_without_noise_is_sure_of_itself() -> None:
+    """Also where it lies far from 0, or all its values are tiny: what is left of it is rounding."""
+    for values in (np.arange(5.0), 1e6 + np.arange(20.0), 1e-7 * np.arange(20.0), np.full(20, 1e8)):
+        found = trend(curve(values))
+        assert found is not None
+        assert (found.error, found.freedom) == (0.0, len(values) - 3)
+        assert found.change == pytest.approx(values[-1] - values[0], rel=1e-6, abs=1e-6)
+    assert trend(curve(np.arange(4.0))) is None
+    assert trend(curve([1.0, 2.0, 1.0, 2.0, 3.0], [3] * 5)) is None  # all of one step
+    noisy = trend(curve([0.0, 0.01] * 10))
+    assert noisy is not None
+    assert noisy.error > 0.001

@@ -1,0 +1,191 @@
+"""Where the time went and what is said of it: logs of a few events with shares that are planted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlhf_cli.analysis.diagnosis.finding import Finding, Fine, RunSetup, Seen, Unseen
+from rlhf_cli.analysis.diagnosis.logged import Log
+from rlhf_cli.analysis.diagnosis.time_findings import time_spent
+
+REWARDS = {"judge": {"args": {"max_concurrency": 8}}, "slow": {"fn": "./mine.py:slow"}, "rm": {"model": "run:a"}}
+
+
+def seen(shares: dict[str, float], elapsed_s: float = 100.0, events: int = 5, **config: Any) -> list[Seen]:
+    """What is said of so many log events of equal shares; what is left of the time is backward."""
+    whole = {**shares, "backward": 1 - sum(shares.values())}
+    event = {"loss": 1.0, "time/elapsed_s": elapsed_s, **{f"time/share/{key}": share for key, share in whole.items()}}
+    log = Log.of([{"step": number, **event} for number in range(1, events + 1)])
+    return list(time_spent(log, RunSetup.of({"rewards": REWARDS, **config})))
+
+
+@pytest.mark.parametrize(
+    ("shares", "config", "words"),
+    [
+        ({"reward/judge": 0.6}, {}, ["rewards.judge.args.max_concurrency=32", "rewards.judge.isolate=true"]),
+        ({"reward/slow": 0.35}, {}, ["rewards.slow.isolate=true"]),
+        ({"reward/rm": 0.35}, {}, ["rewards.rm.batch_size=64", "rewards.rm.dtype=bfloat16"]),
+        ({"saving": 0.2}, {"trainer": {"args": {"save_steps": 50}}}, ["trainer.args.save_steps=200"]),
+        ({"saving": 0.2}, {"trainer": {"args": {"save_steps": 0.1}}}, []),
+        ({"logging": 0.12}, {}, ["trainer.args.logging_steps=3"]),
+        ({"evaluation": 0.5}, {"trainer": {"args": {"eval_steps": 20}}}, ["trainer.args.eval_steps=200"]),
+        (
+            {"generation": 0.9},
+            {"trainer": {"args": {"max_completion_length": 512}}, "launch": {"rollout": "hf", "device": "auto"}},
+            ["launch.rollout=vllm", "trainer.args.max_completion_length=256"],
+        ),
+        (
+            {"generation": 0.9},
+            {"launch": {"rollout": "hf", "device": "cpu"}},
+            ["trainer.args.max_completion_length=128"],
+        ),
+        ({"waiting": 0.3}, {}, ["profile=trace"]),
+    ],
+)
+def test_what_takes_too_much_is_found_with_what_to_type(
+    shares: dict[str, float], config: dict[str, Any], words: list[str]
+) -> None:
+    """A share of 0.2 that is to be 0.05 happens a quarter as often; 0.12 a third, rounded up; 0.5 a tenth."""
+    (found,) = seen(shares, **config)
+    ((key, share),) = shares.items()
+    assert isinstance(found, Finding)
+    assert (found.subject, found.severity) == (key, "note")
+    assert f"{share:.0%} of the time" in found.what
+    assert [change.words for change in found.changes] == words
+
+
+@pytest.mark.parametrize("shares", [{"reward/slow": 0.2}, {"generation": 0.6}, {"saving": 0.05}, {"forward": 0.9}])
+def test_negative_control_a_phase_that_is_worth_it_is_fine(shares: dict[str, float]) -> None:
+    (fine,) = seen(shares)
+    assert isinstance(fine, Fine)
+
+
+def test_seconds_that_nobody_misses_are_fine() -> None:
+    """60 % of 5 x 10 s are 30 s, below a minute; of 5 x 30 s they are more."""
+    assert isinstance(seen({"reward/slow": 0.6}, elapsed_s=10.0)[0], Fine)
+    assert isinstance(seen({"reward/slow": 0.6}, elapsed_s=30.0)[0], Finding)
+
+
+def test_without_a_profile_and_after_two_events_nothing_can_be_said() -> None:
+    assert isinstance(seen({"saving": 0.9}, events=2)[0], Unseen)
+    (unseen,) = time_spent(Log.of([{"step": 1, "loss": 1.0}]), RunSetup())
+    assert isinstance(unseen, Unseen)
+    assert "profile=off" in unseen.why
+
+
+def padded(ratio: float, trainer: str) -> list[Seen]:
+    event = {"time/elapsed_s": 100.0, "time/share/forward": 0.4, "time/share/backward": 0.6}
+    event |= {"passes/slots": 100.0 * ratio, "passes/tokens": 100.0, "passes/slots_per_token": ratio}
+    log = Log.of([{"step": number, **event} for number in range(1, 5)])
+    return list(time_spent(log, RunSetup(trainer=trainer)))
+
+
+def test_padding_is_said_where_the_passes_take_the_time() -> None:
+    """Of 2 slots a token one is padding: half."""
+    (found,) = padded(2.0, "sft")
+    assert isinstance(found, Finding)
+    assert found.what.startswith("50% of the token slots")
+    assert [change.words for change in found.changes] == ["trainer.args.packing=true"]
+    assert isinstance(padded(1.2, "sft")[0], Fine)
+    (elsewhere,) = padded(2.0, "dpo")
+    assert isinstance(elsewhere, Finding)
+    assert elsewhere.changes == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "least"),
+    [("generation", 0.75), ("saving", 0.125), ("logging", 0.125), ("evaluation", 0.375), ("waiting", 0.25),
+     ("rest", 0.375), ("reward/slow", 0.375)],
+)  # fmt: skip
+def test_each_phase_is_found_from_its_own_share_on(key: str, least: float) -> None:
+    """A tenth, a fifth, three or seven tenths: a little more than what is said, and a little less."""
+    assert isinstance(seen({key: least})[0], Finding)
+    assert isinstance(seen({key: 0.75 * least})[0], Fine)
+
+
+@pytest.mark.parametrize(("key", "share"), [("rest", 0.3), ("saving", 0.1), ("generation", 0.7), ("reward/slow", 0.3)])
+def test_at_its_share_a_phase_is_found(key: str, share: float) -> None:
+    log = Log.of([{"step": step, "time/elapsed_s": 1000.0, f"time/share/{key}": share} for step in range(1, 4)])
+    (found,) = time_spent(log, RunSetup())
+    assert isinstance(found, Finding)
+
+
+def test_a_finding_of_time_says_all_of_it() -> None:
+    event = {"time/elapsed_s": 100.0, "time/share/reward/judge": 0.5, "time/share/rest": 0.5}
+    event |= {"rewards/judge/seconds": 12.5}
+    log = Log.of([{"step": step, **event} for step in (2, 4, 6)])
+    first, second = time_spent(log, RunSetup())
+    assert isinstance(first, Finding)
+    assert isinstance(second, Finding)
+    assert first.what == "reward judge takes 50% of the time"
+    said = [(one.metric, one.says, one.steps) for one in first.evidence]
+    assert said == [
+        ("time/share/reward/judge", "50% of 300 s", (2, 4, 6)),
+        ("rewards/judge/seconds", "12 s a call", (2, 4, 6)),
+    ]
+    assert (first.first_step, first.last_step, first.kind) == (2, 6, "time")
+    assert [change.words for change in first.changes] == ["rewards.judge.isolate=true"]
+    assert second.what == "the rest takes 50% of the time"
+    assert len(second.evidence) == 1
+
+
+def test_a_minute_is_worth_saying() -> None:
+    """0.75 of 80 s are a minute; of 79 s they are less."""
+    for elapsed_s, kind in ((16.0, Finding), (15.8, Fine)):
+        assert isinstance(seen({"generation": 0.75}, elapsed_s=elapsed_s)[0], kind)
+    assert isinstance(seen({"saving": 0.5}, events=3)[0], Finding)
+    assert "2, of 3 that it takes" in getattr(seen({"saving": 0.5}, events=2)[0], "why", "")
+    fine = seen({"forward": 0.25})[0]
+    assert isinstance(fine, Fine)
+    assert fine.says == "backward takes most of the time: 75% of 500 s"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "passes", "elapsed_s", "is_found"),
+    [
+        (1.5, 0.5, 100.0, True), (1.4375, 0.5, 100.0, False),
+        (2.0, 0.5, 40.0, True), (2.0, 0.5, 39.0, False), (2.0, 0.4375, 100.0, False),
+    ],
+)  # fmt: skip
+def test_padding_is_told_from_half_of_the_time_on(
+    ratio: float, passes: float, elapsed_s: float, is_found: bool
+) -> None:
+    """Three events; the passes are four phases, of which each has a quarter of their share."""
+    keys = ("forward", "backward", "old_logps", "reference_logps")
+    event = {"time/elapsed_s": elapsed_s, **{f"time/share/{key}": passes / 4 for key in keys}}
+    event |= {"passes/slots": 64.0 * ratio, "passes/tokens": 64.0, "passes/slots_per_token": ratio}
+    found = list(time_spent(Log.of([{"step": step, **event} for step in (1, 2, 3)]), RunSetup()))
+    assert isinstance(found[-1], Finding) is is_found
+    if is_found:
+        assert isinstance(found[-1], Finding)
+        assert found[-1].subject == "padding"
+        assert (
+            found[-1].evidence[0].says == f"{ratio:.2f} slots for each real token, in passes that take 50% of the time"
+        )
+        assert (found[-1].first_step, found[-1].last_step) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("shares", "args", "words"),
+    [
+        ({"saving": 0.125}, {}, "trainer.args.save_steps=300"),
+        ({"saving": 0.125}, {"save_steps": 1}, "trainer.args.save_steps=3"),
+        ({"evaluation": 0.5}, {}, "trainer.args.eval_steps=10"),
+        ({"evaluation": 0.5}, {"logging_steps": 5}, "trainer.args.eval_steps=50"),
+        ({"generation": 0.75}, {"max_completion_length": 1}, "trainer.args.max_completion_length=1"),
+        ({"generation": 0.75}, {"max_completion_length": 9}, "trainer.args.max_completion_length=4"),
+    ],
+)
+def test_what_happens_less_often_takes_a_twentieth(shares: dict[str, float], args: dict[str, Any], words: str) -> None:
+    (found,) = seen(shares, trainer={"args": args})
+    assert isinstance(found, Finding)
+    assert [change.words for change in found.changes] == [words]
+
+
+def test_a_reward_model_reads_more_rows_at_once() -> None:
+    rewards = {"rm": {"model": "run:a", "batch_size": 8}}
+    (found,) = seen({"reward/rm": 0.5}, rewards=rewards)
+    assert isinstance(found, Finding)
+    assert [change.words for change in found.changes] == ["rewards.rm.batch_size=32", "rewards.rm.dtype=bfloat16"]

@@ -1,0 +1,90 @@
+"""A trend is told from noise: against scipy's own regression, for noise that remembers, and beside a bend."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rlhf_cli.analysis.diagnosis.logged import Curve, means, trend
+
+
+def curve(values: np.ndarray) -> Curve:
+    return Curve("x", np.arange(1.0, len(values) + 1), values)
+
+
+def remembering(rho: float, n: int, rng: np.random.Generator) -> np.ndarray:
+    """A stationary AR(1) process of deviation 1."""
+    values = np.empty(n)
+    values[0] = rng.standard_normal()
+    for k in range(1, n):
+        values[k] = rho * values[k - 1] + np.sqrt(1 - rho**2) * rng.standard_normal()
+    return values
+
+
+def test_the_line_is_that_of_least_squares() -> None:
+    values = np.random.default_rng(3).standard_normal(50) + 0.1 * np.arange(50)
+    line, expected = trend(curve(values)), stats.linregress(np.arange(1, 51), values)
+    assert line is not None
+    assert line.change == pytest.approx(49 * expected.slope, rel=1e-9)
+    assert line.start == pytest.approx(expected.intercept + expected.slope, rel=1e-9)
+
+
+def test_its_error_is_that_beside_a_parabola() -> None:
+    """Noise whose neighbours differ in sign has no memory: then n counts, and the residuals are those of a parabola,
+    with n - 3 degrees of freedom, as numpy's own fit has them."""
+    n = 60
+    values = np.random.default_rng(5).standard_normal(n) * np.where(np.arange(n) % 2, 1.0, -1.0)
+    values += np.where(np.arange(n) % 2, 2.0, -2.0)
+    steps = np.arange(1.0, n + 1)
+    residuals = values - np.polyval(np.polyfit(steps, values, 2), steps)
+    line = trend(curve(values))
+    assert line is not None
+    assert line.freedom == n - 3
+    spread = float(((steps - steps.mean()) ** 2).sum())
+    assert line.error == pytest.approx(np.sqrt((residuals @ residuals) / (n - 3) / spread) * (n - 1), rel=1e-9)
+
+
+@pytest.mark.parametrize(("rho", "n", "most"), [(0.0, 30, 0.01), (0.3, 60, 0.015), (0.6, 120, 0.02), (0.9, 120, 0.04)])
+def test_noise_alone_is_seldom_a_trend(rho: float, n: int, most: float) -> None:
+    """At 0.005 on one side, 500 draws. Noise that remembers for ten steps of a hundred is told wrongly more often."""
+    rng = np.random.default_rng(7)
+    lines = [trend(curve(remembering(rho, n, rng))) for _ in range(500)]
+    assert np.mean([line is not None and line.rises(0.005) for line in lines]) <= most
+
+
+def test_negative_control_without_the_memory_it_would_be_one_in_six() -> None:
+    """Ordinary regression takes noise that remembers for a trend: at rho 0.9, n 120, far above its 0.005."""
+    rng = np.random.default_rng(7)
+    lines = [stats.linregress(np.arange(120), remembering(0.9, 120, rng)) for _ in range(200)]
+    assert np.mean([line.pvalue / 2 < 0.005 and line.slope > 0 for line in lines]) > 0.15
+
+
+def test_a_curve_that_bends_is_told_as_risen() -> None:
+    """It rises by 0.99 and stays up, under noise of 0.1: 30 points tell that in nearly all draws."""
+    rng, x = np.random.default_rng(1), np.linspace(0, 1, 30)
+    lines = [trend(curve(1 - np.exp(-5 * x) + 0.1 * rng.standard_normal(30))) for _ in range(100)]
+    assert np.mean([line is not None and line.rises(0.005) for line in lines]) > 0.95
+
+
+def test_what_cannot_be_told() -> None:
+    assert trend(curve(np.arange(4.0))) is None
+    walk = np.cumsum(np.random.default_rng(0).standard_normal(16))
+    assert trend(curve(np.repeat(walk[:4], 4))) is None  # four values, each four times
+    line = trend(curve(np.full(20, 3.0)))
+    assert line is not None
+    assert not line.rises(0.4)
+    assert not line.falls(0.4)
+
+
+def test_the_interval_covers() -> None:
+    rng = np.random.default_rng(11)
+    lines = [trend(curve(0.05 * np.arange(40) + rng.standard_normal(40))) for _ in range(400)]
+    inside = [line.interval(0.05)[0] <= 0.05 * 39 <= line.interval(0.05)[1] for line in lines if line is not None]
+    assert 0.92 <= np.mean(inside) <= 0.99
+
+
+def test_means_of_parts() -> None:
+    assert means(curve(np.arange(6.0)), 3) == [0.5, 2.5, 4.5]
+    assert means(curve(np.arange(2.0)), 3) == [0.0, 1.0]
+    assert means(curve(np.empty(0)), 3) == []

@@ -1,0 +1,99 @@
+"""A running training says each finding once, as soon as it can be told, and none that is switched off."""
+
+from __future__ import annotations
+
+import io
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlhf_cli.analysis.diagnosis.watch import Watch
+from rlhf_cli.runs.metrics_file import MetricsWriter
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.tables.metrics import FINDING_KINDS
+from tests.support.planted_logs import GRPO, events_of, noisy, reward
+
+DEAD = {**reward("a", mean=[1.0] * 40, std=0.0), **reward("b", mean=noisy(0.2, 0.8, 0.05)), "loss": [0.1] * 40}
+
+
+def said(watch: Watch, first: int = 0) -> list[tuple[int, str]]:
+    """(step, kind) of everything that is said."""
+    events = events_of(DEAD)[first:]
+    return [(step, one.kind) for step, event in enumerate(events, first + 1) for one in watch.take(step, event)]
+
+
+def test_each_is_said_once_and_as_soon_as_it_can_be_told() -> None:
+    """Ten log events are enough for a reward that is constant: step 10, of 40."""
+    assert said(Watch(GRPO, list(FINDING_KINDS), 40)) == [(10, "dead_reward")]
+
+
+def test_what_was_said_before_the_run_went_on_is_not_said_again() -> None:
+    assert said(Watch(GRPO, list(FINDING_KINDS), 40, events_of(DEAD)[:20]), 20) == []
+
+
+def test_negative_control_after_too_few_events_it_had_not_been_said() -> None:
+    assert said(Watch(GRPO, list(FINDING_KINDS), 40, events_of(DEAD)[:5]), 5) == [(10, "dead_reward")]
+
+
+def test_what_is_switched_off_is_not_said() -> None:
+    assert said(Watch(GRPO, [kind for kind in FINDING_KINDS if kind != "dead_reward"], 40)) == []
+    assert said(Watch(GRPO, [], 40)) == []
+
+
+def test_a_note_is_for_why_alone() -> None:
+    never_clipped = {**reward("a", mean=noisy(0.2, 0.8, 0.05)), "ppo/clip_fraction": [0.0] * 40}
+    setup = SimpleNamespace(**{**vars(GRPO), "args": {"num_iterations": 4}, "number": lambda name, default: 4.0})
+    watch = Watch(setup, ["clipping"], 40)  # type: ignore[arg-type]
+    assert [watch.take(step, event) for step, event in enumerate(events_of(never_clipped), 1)] == [[]] * 40
+
+
+def test_looks_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 events: at 10, 20, ... 100, and then each a tenth later: 110, 121, ... 24 more until 1,000."""
+    from rlhf_cli.analysis.diagnosis import watch as module
+
+    looks: list[int] = []
+    real = module.look
+    monkeypatch.setattr(module, "look", lambda log, *others: looks.append(log.num_events) or real(log, *others))
+    watch = Watch(GRPO, ["dead_reward"], 1000)
+    for step in range(1, 1001):
+        watch.take(step, {"loss": 0.1})
+    assert looks[:10] == list(range(10, 101, 10))
+    assert 30 <= len(looks) <= 36
+
+
+def test_at_the_terminal_in_the_log_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlhf_cli.launch.callbacks import SayFindings
+
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder(tmp_path)
+    folder.config.write_text("trainer: {name: grpo}\n")
+    printed = io.StringIO()
+    bar: Any = SimpleNamespace(print=lambda shown: printed.write(f"{shown}\n"))
+    nothing: Any = None
+
+    def train(first: int, last: int, kinds: list[str]) -> None:
+        say, writer = SayFindings(folder, bar, kinds), MetricsWriter(folder.metrics)
+        state: Any = SimpleNamespace(global_step=first, max_steps=40)
+        say.on_train_begin(nothing, state, nothing)
+        for step, event in list(enumerate(events_of(DEAD), 1))[first:last]:
+            state.global_step = step
+            writer.write(step, event)
+            say.on_log(nothing, state, nothing, logs=dict(event))
+        say.on_train_end(nothing, state, nothing)
+
+    with caplog.at_level(logging.WARNING, logger="rlhf"):
+        train(0, 12, [])
+        assert printed.getvalue() == ""
+        folder.metrics.unlink()
+        train(0, 12, list(FINDING_KINDS))
+        train(12, 40, list(FINDING_KINDS))  # the run went on
+    assert printed.getvalue().splitlines() == [
+        "warning: step 10: reward a is 1 on every row: it teaches nothing; rewards.a.weight=0 only watches it, until "
+        "it does tell them apart (rlhf why . has the evidence)"
+    ]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]

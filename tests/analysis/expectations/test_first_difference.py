@@ -1,0 +1,197 @@
+"""Two logs that ought to be the same: what is equal, what is the first difference, and what is only a clock."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from rlhf_cli.analysis.reproducibility import NOT_LOGGED, compare_logs
+from rlhf_cli.tables.metrics import CLOCK_METRICS, is_of_the_clock
+
+Log = list[dict[str, Any]]
+
+
+def log(num_steps: int = 6) -> Log:
+    """A log of rewards, with an evaluation after steps 3 and 6 and the line that sums up the call."""
+    events: Log = []
+    for step in range(1, num_steps + 1):
+        own = {"loss": 0.1 / step, "grad_norm": 1.0, "learning_rate": 1e-3, "reward": step / 7}
+        of_reward = {"rewards/correct/mean": step / 9, "rewards/correct/seconds": 0.01 * step, "kl": None}
+        events.append({"step": step, "time_s": 1.1 * step, **own, **of_reward, "step_time": 0.3})
+        if step % 3 == 0:
+            events.append({"step": step, "time_s": 1.1 * step, "eval_loss": 0.2, "eval_runtime": 3.0})
+    return [*events, {"step": num_steps, "time_s": 9.0, "train_runtime": 9.0, "train_loss": 0.05}]
+
+
+def changed(place: int, **values: object) -> Log:
+    events = copy.deepcopy(log())
+    events[place] |= values
+    return events
+
+
+def test_the_same_but_for_every_clock() -> None:
+    other = log()
+    for event in other:
+        event |= {name: 99.0 for name in event if is_of_the_clock(name)}
+    compared = compare_logs(log(), other)
+    assert compared.difference is None
+    assert (compared.last_step, compared.equal_steps, compared.num_events) == (6, 6, 8)
+    # Six events of loss, grad_norm, learning_rate, reward, the reward's mean and kl; two of an evaluation's loss.
+    assert compared.num_numbers == 6 * 6 + 2
+    assert compared.of_the_clock == ("eval_runtime", "rewards/correct/seconds", "step_time", "time_s")
+
+
+def test_the_last_bit_counts() -> None:
+    value = log()[4]["reward"]
+    compared = compare_logs(log(), changed(4, reward=value * (1 + 2**-52)))
+    assert compared.difference is not None
+    assert (compared.difference.step, compared.difference.metric) == (4, "reward")
+    assert compared.difference.size == pytest.approx(value * 2**-52, rel=1)
+
+
+def test_what_a_step_computes_first_is_named_first() -> None:
+    """The log has the loss before the rewards; the rewards were computed before the loss."""
+    compared = compare_logs(log(), changed(2, **{"grad_norm": 2.0, "loss": 1.0, "rewards/correct/mean": 0.0}))
+    assert compared.difference is not None
+    assert (compared.difference.step, compared.difference.metric) == (3, "rewards/correct/mean")
+    assert compared.difference.others == ("loss", "grad_norm")
+    assert (compared.difference.before, compared.difference.after, compared.equal_steps) == (3 / 9, 0.0, 2)
+
+
+def test_a_later_difference_hides_nothing_of_an_earlier_one() -> None:
+    other = changed(1, loss=5.0)
+    other[5] |= {"loss": 7.0}
+    compared = compare_logs(log(), other)
+    assert compared.difference is not None
+    assert (compared.difference.step, compared.difference.after) == (2, 5.0)
+
+
+def test_an_evaluation_alone() -> None:
+    compared = compare_logs(log(), changed(3, eval_loss=0.25))
+    assert compared.difference is not None
+    assert (compared.difference.step, compared.difference.metric, compared.equal_steps) == (3, "eval_loss", 2)
+
+
+def test_null_is_equal_to_null_and_to_nothing_else() -> None:
+    compared = compare_logs(log(), changed(0, kl=0.0))
+    assert compared.difference is not None
+    assert (compared.difference.before, compared.difference.after, compared.difference.size) == (None, 0.0, None)
+    lacking = log()
+    del lacking[0]["kl"]
+    found = compare_logs(log(), lacking).difference
+    assert found is not None
+    assert (found.metric, found.before, found.after) == ("kl", None, NOT_LOGGED)
+
+
+def test_a_metric_that_only_one_has() -> None:
+    compared = compare_logs(log(), changed(0, entropy=0.5))
+    assert compared.difference is not None
+    assert (compared.difference.metric, compared.difference.before) == ("entropy", NOT_LOGGED)
+
+
+def test_a_run_that_ended_sooner() -> None:
+    compared = compare_logs(log(), [event for event in log() if event["step"] < 5])
+    assert compared.difference is not None
+    assert (compared.difference.step, compared.difference.metric) == (5, "log event")
+    assert compare_logs(log(), [event for event in log() if event["step"] < 5], up_to=4).difference is None
+
+
+def test_only_the_first_steps() -> None:
+    assert compare_logs(log(), changed(5, loss=9.0), up_to=4).difference is None
+    assert compare_logs(log(), changed(4, loss=9.0), up_to=4).difference is not None
+
+
+def test_an_evaluation_that_differs_with_its_step_is_named_after_it() -> None:
+    other = changed(3, eval_loss=0.25, eval_reward=1.0)
+    other[2] |= {"loss": 5.0}
+    found = compare_logs(log(), other)
+    assert found.difference is not None
+    assert (found.difference.step, found.difference.metric) == (3, "loss")
+    assert found.difference.others == ("eval_reward", "eval_loss")
+    assert (found.last_step, found.num_events, found.equal_steps) == (3, 4, 2)
+
+
+def test_events_are_held_against_those_of_their_kind_and_place() -> None:
+    """An evaluation may be written before its step's own event; of two of one sort the first is the first."""
+    swapped = log()
+    swapped[2], swapped[3] = swapped[3], swapped[2]
+    assert compare_logs(log(), swapped).difference is None
+    one = [{"step": 1, "loss": 1.0}, {"step": 1, "loss": 2.0}, {"step": 1, "loss": 3.0}]
+    other = [{"step": 1, "loss": 1.0}, {"step": 1, "loss": 9.0}, {"step": 1, "loss": 8.0}]
+    found = compare_logs(one, other)
+    assert found.difference is not None
+    assert (found.difference.before, found.difference.after, found.difference.others) == (2.0, 9.0, ("loss",))
+    assert (found.num_events, found.num_numbers) == (3, 3)
+
+
+@pytest.mark.parametrize("last", [{"train_runtime": 3.0}, {"train_loss": 0.5}])
+def test_the_line_of_a_call_is_not_compared(last: dict[str, float]) -> None:
+    found = compare_logs([{"step": 1, "loss": 1.0}, {"step": 1, **last}], [{"step": 1, "loss": 1.0}])
+    assert (found.difference, found.num_events) == (None, 1)
+
+
+def test_what_only_one_has_logged_is_counted_in_neither() -> None:
+    found = compare_logs([{"step": 1, "loss": 1.0}], [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.0}])
+    assert (found.num_events, found.num_numbers, found.equal_steps, found.last_step) == (1, 1, 1, 2)
+    assert found.difference is not None
+    assert (found.difference.before, found.difference.after) == (NOT_LOGGED, "logged")
+    assert found.difference.size is None
+    nothing = compare_logs([], [])
+    assert (nothing.last_step, nothing.num_events, nothing.equal_steps, nothing.difference) == (0, 0, 0, None)
+    first = compare_logs([{"step": 1, "loss": 1.0}], [{"step": 1, "loss": 1.5}])
+    assert first.difference is not None
+    assert (first.equal_steps, first.difference.size) == (0, 0.5)
+
+
+def test_metrics_are_named_in_the_order_of_a_step() -> None:
+    """What is in no list comes last; what an evaluation logs has the place of its name; equals stay as logged."""
+    names = [
+        "zzz",
+        "grad_norm",
+        "critic/loss",
+        "loss",
+        "entropy",
+        "kl",
+        "reward_std",
+        "reward",
+        "rewards/a/mean",
+        "epoch",
+    ]
+    found = compare_logs([{"step": 1, **dict.fromkeys(names, 0.0)}], [{"step": 1, **dict.fromkeys(names, 1.0)}])
+    assert found.difference is not None
+    expected = ["epoch", "rewards/a/mean", "reward_std", "reward", "kl", "entropy", "loss", "critic/loss", "grad_norm"]
+    assert [found.difference.metric, *found.difference.others] == [*expected, "zzz"]
+
+
+@pytest.mark.parametrize(("value", "shown"), [(True, True), ("x", "x"), ([1], "[1]"), (None, None), (2, 2)])
+def test_what_is_no_number_is_shown_as_it_is(value: Any, shown: Any) -> None:
+    found = compare_logs([{"step": 1, "a": value}], [{"step": 1, "a": 0.5}])
+    assert found.difference is not None
+    assert (found.difference.before, found.difference.after) == (shown, 0.5)
+
+
+def test_a_count_that_a_clock_decides_is_compared() -> None:
+    assert not is_of_the_clock("rewards/correct/timeouts")
+    assert not is_of_the_clock("rewards/seconds/mean")
+    assert not is_of_the_clock("total_flos")
+    assert all(is_of_the_clock(row.name.replace("*", "any name")) for row in CLOCK_METRICS)
+
+
+def test_the_table_is_what_differs_between_two_runs_of_the_same(train, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two runs in one process: whatever differs between them is a clock, and every clock that they log differs."""
+    words = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=3", "data.eval.fraction=0.1"]
+    logs = [
+        [json.loads(line) for line in train(*words, name=name)[1].metrics.read_text().splitlines()]
+        for name in ("one", "two")
+    ]
+    differing = {
+        name
+        for one, other in zip(*logs, strict=True)
+        for name in one.keys() | other.keys()
+        if one.get(name, "-") != other.get(name, "-")
+    }
+    assert {name for name in differing if not is_of_the_clock(name)} == set()
+    assert {"time_s", "step_time", "rewards/correct/seconds", "eval_runtime"} <= differing

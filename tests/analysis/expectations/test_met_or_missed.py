@@ -1,0 +1,145 @@
+"""What a run was expected to come to, held against logs that are written by hand: every number is known beforehand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.analysis.met_or_missed import Outcome, verify
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.text.json_values import JsonValue
+from tests.support.logged_runs import configured, write_run
+
+RISING = [float(step) for step in range(1, 21)]
+"""The value at step n is n: a tenth of 20 log events are 2."""
+
+
+def run_of(place: Path, *expected: JsonValue, state: str = "finished", **curves: list[float | None]) -> RunFolder:
+    curves = curves or {"rewards/correct/mean": [*RISING]}
+    return write_run(place / "run", configured(expect=list(expected)), curves, state=state)
+
+
+def outcome(place: Path, *, state: str = "finished", **expected: JsonValue) -> Outcome:
+    (one,) = verify(run_of(place, {"metric": "correct", **expected}, state=state)).outcomes
+    return one
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        ("end", 19.5),  # (19 + 20) / 2
+        ("first", 1.5),  # (1 + 2) / 2
+        ("last-4", 18.5),  # (17 + 18 + 19 + 20) / 4
+        ("best", 19.5),
+        (10, 10.0),  # a tenth of the ten events up to there is one
+        (20, 19.5),
+    ],
+)
+def test_where_it_is_read(tmp_path: Path, at: str | int, value: float) -> None:
+    met, missed = outcome(tmp_path / "a", at=at, at_least=value), outcome(tmp_path / "b", at=at, at_least=value + 1e-9)
+    assert (met.value, met.state, missed.state) == (value, "met", "missed")
+    assert met.metric == "rewards/correct/mean"
+
+
+def test_the_best_of_what_is_to_be_small_is_the_least(tmp_path: Path) -> None:
+    assert outcome(tmp_path, at="best", at_most=1.5).value == 1.5
+
+
+@pytest.mark.parametrize(
+    ("bound", "state"),
+    [
+        ({"at_most": 19.5}, "met"),
+        ({"at_most": 19.4}, "missed"),
+        ({"between": [19.5, 20]}, "met"),
+        ({"between": [19.6, 20]}, "missed"),
+        ({"between": [0, 19.4]}, "missed"),
+    ],
+)
+def test_bounds(tmp_path: Path, bound: dict[str, JsonValue], state: str) -> None:
+    assert outcome(tmp_path, **bound).state == state
+
+
+@pytest.mark.parametrize("state", ["running", "failed", "preempted"])
+def test_what_is_not_there_yet_is_open(tmp_path: Path, state: str) -> None:
+    """A run that can still go on has missed nothing; what it has passed is known."""
+    end = outcome(tmp_path / "end", at="end", at_least=1, state=state)
+    assert (end.state, end.why) == ("open", "the run is at step 20")
+    assert outcome(tmp_path / "passed", at=10, at_least=10, state=state).state == "met"
+    assert outcome(tmp_path / "to come", at=25, at_least=10, state=state).state == "open"
+
+
+def test_a_step_that_a_finished_run_never_came_to(tmp_path: Path) -> None:
+    one = outcome(tmp_path, at=25, at_least=1)
+    assert (one.state, one.why) == ("missed", "the run ended at step 20")
+    assert math.isnan(one.value)
+
+
+def test_what_was_never_logged_is_missed_and_the_nearest_named(tmp_path: Path) -> None:
+    run = run_of(tmp_path, {"metric": "eval_los", "at_most": 5}, eval_loss=[1.0])
+    (one,) = verify(run).outcomes
+    assert (one.state, one.why) == ("missed", "it was never logged; eval_loss was")
+
+
+def test_null_is_no_number(tmp_path: Path) -> None:
+    run = run_of(tmp_path, {"metric": "loss", "at": "last-1", "at_most": 5}, loss=[1.0, None])
+    (one,) = verify(run).outcomes
+    assert (one.state, one.why) == ("missed", "it was logged without a number there")
+
+
+def test_an_evaluation_is_no_batch_among_many(tmp_path: Path) -> None:
+    """Of 30 evaluations `end` is the last, `best` the best and `first` the first, not means of three."""
+    values: list[float | None] = [float(step) for step in range(1, 31)]
+    expected: list[JsonValue] = [
+        *({"metric": "eval_loss", "at": at, "at_most": 0} for at in ("end", "best", "first", 7)),
+        {"metric": "eval_loss", "at": "last-2", "at_most": 0},
+    ]
+    assert [one.value for one in verify(run_of(tmp_path, *expected, eval_loss=values)).outcomes] == [30, 1, 1, 7, 29.5]
+
+
+def test_the_worst_of_a_run_is_its_state(tmp_path: Path) -> None:
+    met, missed = {"metric": "correct", "at_least": 0}, {"metric": "correct", "at_least": 99}
+    to_come = {"metric": "correct", "at_least": 0, "at": 25}
+    assert verify(run_of(tmp_path / "1", met)).state == "met"
+    assert verify(run_of(tmp_path / "2", met, missed)).state == "missed"
+    assert verify(run_of(tmp_path / "3", {**met, "at": 3}, to_come, state="running")).state == "open"
+    assert verify(run_of(tmp_path / "4")).state is None
+    assert verify(run_of(tmp_path / "5", to_come, {**missed, "at": 3}, state="running")).state == "missed"
+
+
+def test_a_configuration_that_was_edited_into_none(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="cannot be read") as caught:
+        verify(run_of(tmp_path, {"metric": "correct"}))
+    assert "something to compare with" in str(caught.value.expected)
+
+
+def test_an_outcome_as_json(tmp_path: Path) -> None:
+    run = run_of(tmp_path, {"metric": "correct", "at": 25, "at_least": 1}, {"metric": "correct", "between": [0, 30]})
+    said = verify(run).as_json()
+    assert (said["run_state"], said["step"], said["state"]) == ("finished", 20, "missed")
+    assert said["expectations"] == [
+        {
+            "name": "0", "metric": "rewards/correct/mean", "at": 25, "at_least": 1.0, "at_most": None,
+            "state": "missed", "value": None, "why": "the run ended at step 20",
+        },
+        {
+            "name": "1", "metric": "rewards/correct/mean", "at": "end", "at_least": 0.0, "at_most": 30.0,
+            "state": "met", "value": 19.5, "why": None,
+        },
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", ["end", "first", "best", 19, 20, 21])
+def test_what_a_running_run_has_passed_and_what_not(tmp_path: Path, at: str | int) -> None:
+    """A number of the whole run is known at its end, one at a step as soon as that is logged; a tenth of 19 is 1."""
+    one = outcome(tmp_path, at=at, at_least=1, state="running")
+    assert one.state == ("met" if at in (19, 20) else "open")
+    assert one.value == {"end": 19.5, "first": 1.5, "best": 19.5, 19: 19.0, 20: 19.5, 21: 19.5}[at]
+
+
+def test_the_best_evaluation_is_the_largest_of_what_is_to_be_large(tmp_path: Path) -> None:
+    run = run_of(tmp_path, {"metric": "eval_reward", "at": "best", "at_least": 3}, eval_reward=[1.0, 4.0, 2.0])
+    (one,) = verify(run).outcomes
+    assert (one.value, one.state) == (4.0, "met")

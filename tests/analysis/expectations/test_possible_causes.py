@@ -1,0 +1,187 @@
+"""Whatever is recorded of two runs and differs is named as what may be why; what changes no step is not."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.analysis.reproducibility import Recorded, _weights, causes_of, unrepeatable
+from rlhf_cli.runs.provenance import weights_hash
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.text.json_values import JsonTree, JsonValue
+
+SETTINGS: dict[str, object] = {
+    **{"seed": 0, "trainer.args.learning_rate": 1e-3, "rewards.judge.fn": "rlhf_cli.rewards.judge:judge"},
+    **{"run.name": "one", "run.root": "runs", "track.mode": "offline", "warn.kl": True, "stop": None, "expect": None},
+    "trainer.args.logging_steps": 1,
+}
+PROVENANCE: JsonTree = {
+    "sha256": {"config": "c" * 64, "data": "d" * 64, "rewards.judge": "e" * 64},
+    "starting_model": {"path": "/m", "commit": None, "weights_sha256": "f" * 64},
+    "versions": {"torch": "2.13.0", "trl": "1.16.0", "wandb": None},
+    "rlhf_code": "1" * 64,
+    "torch_threads": 1,
+    "device": "cpu",
+    "attention": "all rows at once",
+    "world_size": 1,
+    "host": {"name": "here", "processor": "A"},
+    "environment": {"JUDGE_URL": "ab12"},
+    "command": "rlhf train",
+    "git": {"commit": "0", "dirty": False},
+}
+
+
+def test_nothing_differs() -> None:
+    assert causes_of(Recorded(SETTINGS, PROVENANCE), Recorded(dict(SETTINGS), copy.deepcopy(PROVENANCE))) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "is_cause"),
+    [
+        ("seed", 1, True),
+        ("trainer.args.learning_rate", 2e-3, True),
+        ("trainer.args.logging_steps", 10, True),  # other events are logged
+        ("trainer.args.weight_decay", 0.1, True),  # only one of them has it
+        ("run.name", "two", False),
+        ("track.mode", "none", False),
+        ("warn.kl", False, False),
+        ("stop", "step >= 3", False),
+        ("expect", "x", False),
+    ],
+)
+def test_settings(key: str, value: object, *, is_cause: bool) -> None:
+    found = causes_of(Recorded(SETTINGS, PROVENANCE), Recorded({**SETTINGS, key: value}, PROVENANCE))
+    assert [(cause.kind, cause.name) for cause in found] == ([("configuration", key)] if is_cause else [])
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "kind"),
+    [
+        (("sha256", "data"), "0" * 64, "data"),
+        (("sha256", "data"), None, "data"),
+        (("sha256", "rewards.judge"), "0" * 64, "reward code"),
+        (("sha256", "config"), "0" * 64, None),  # its keys are compared
+        (("starting_model", "weights_sha256"), "0" * 64, "starting model"),
+        (("versions", "torch"), "2.14.0", "version"),
+        (("rlhf_code",), "0" * 64, "version"),
+        (("torch_threads",), 8, "threads of torch: sums are split among them"),
+        (("device",), "cuda:0", "device"),
+        (("attention",), "a row each (SDPA): it raises", "how packed rows attend"),
+        (("world_size",), 2, "as it came up"),
+        (("host", "processor"), "B", "processor"),
+        (("host", "name"), "there", None),
+        (("environment", "JUDGE_URL"), "cd34", "environment"),
+        (("command",), "rlhf reproduce", None),
+    ],
+)
+def test_what_the_provenance_knows(path: tuple[str, ...], value: JsonValue, kind: str | None) -> None:
+    other = copy.deepcopy(PROVENANCE)
+    place: JsonTree = other
+    for part in path[:-1]:
+        place = place[part]  # type: ignore[assignment]
+    place[path[-1]] = value
+    found = causes_of(Recorded(SETTINGS, PROVENANCE), Recorded(SETTINGS, other))
+    assert [cause.kind for cause in found] == ([kind] if kind else [])
+
+
+def test_what_nobody_noted_is_no_difference() -> None:
+    """A run of an older version has recorded less."""
+    older = {key: value for key, value in PROVENANCE.items() if key not in ("rlhf_code", "torch_threads")}
+    older["host"] = {"name": "here"}
+    assert causes_of(Recorded(SETTINGS, older), Recorded(SETTINGS, PROVENANCE)) == []
+
+
+def test_a_run_that_went_on_with_something_else() -> None:
+    changed: JsonTree = {"step": 20, "changes": {"trainer.args.learning_rate": "1 -> 2"}, "files": {}}
+    unchanged: JsonTree = {"step": 30, "changes": {}, "files": {}}
+    before = {**PROVENANCE, "resumed": [changed, unchanged]}
+    found = causes_of(Recorded(SETTINGS, before), Recorded(SETTINGS, PROVENANCE))
+    assert [(cause.kind, cause.name) for cause in found] == [("resumed", "from step 20")]
+    assert "trainer.args.learning_rate" in found[0].before
+
+
+def test_what_need_not_come_out_the_same() -> None:
+    on_gpu = Recorded({**SETTINGS, "trainer.args.use_vllm": True}, {**PROVENANCE, "device": "cuda:0"})
+    said = unrepeatable(on_gpu, had_timeouts=True)
+    assert [any(word in reason for reason in said) for word in ("GPU", "judge", "vLLM", "timeouts")] == [True] * 4
+    plain = Recorded({"rewards.right.fn": "./mine.py:right"}, PROVENANCE)
+    assert unrepeatable(plain, had_timeouts=False) == []
+
+
+def test_causes_are_told_in_short_and_the_likeliest_first() -> None:
+    other: JsonTree = {
+        **PROVENANCE,
+        "sha256": {"data": "0" * 64, "rewards.new": "9" * 64, "rewards.judge": "e" * 64},
+        "starting_model": {"commit": "abc", "weights_sha256": "0" * 64},
+        "versions": {"torch": "2.14.0", "trl": "1.16.0", "peft": "1"},
+        "rlhf_code": "2" * 64,
+        **{"device": "cuda:0", "torch_threads": 2, "world_size": 2, "environment": {"JUDGE_URL": "x", "A": "y"}},
+        "host": {"processor": "B"},
+    }
+    before: JsonTree = {
+        **PROVENANCE,
+        "resumed": [{"step": 3, "changes": {"a": 1, "b": 2}, "files": {"data": "x"}}, "x"],
+    }
+    found = causes_of(Recorded({"seed": 0, "gone": 1}, before), Recorded({"seed": 1, "new": None}, other))
+    assert [tuple(one.as_json().values()) for one in found] == [
+        ("configuration", "seed", "0", "1"),
+        ("configuration", "gone", "1", "none"),
+        ("data", "data", "d" * 12, "0" * 12),
+        ("reward code", "rewards.new", "none", "9" * 12),
+        ("starting model", "weights_sha256", "f" * 12, "0" * 12),
+        ("starting model", "commit", "none", "abc"),
+        ("resumed", "from step 3", "begun without a, b, data", "all of it so"),
+        ("version", "torch", "2.13.0", "2.14.0"),
+        ("version", "peft", "none", "1"),
+        ("version", "rlhf's own code", "1" * 12, "2" * 12),
+        ("threads of torch: sums are split among them", "torch_threads", "1", "2"),
+        ("device", "device", "cpu", "cuda:0"),
+        ("processor", "processor", "A", "B"),
+        ("as it came up", "world_size", "1", "2"),
+        ("environment", "A", "another value", "another value"),
+        ("environment", "JUDGE_URL", "another value", "another value"),
+    ]
+
+
+@pytest.mark.parametrize("resumed", [None, {"step": 1}, "x", [{"step": 3, "changes": {}, "files": {}}]])
+def test_a_run_that_went_on_as_it_was_is_no_cause(resumed: JsonValue) -> None:
+    assert causes_of(Recorded({}, {"resumed": resumed}), Recorded({}, {})) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "had_timeouts", "words"),
+    [
+        ({}, "cuda", False, ["GPU"]),
+        ({}, None, True, ["timeouts"]),
+        ({"trainer.args.use_vllm": True}, "cpu", False, ["vLLM"]),
+        ({"trainer.args.use_vllm": False, "rewards.a.fn": "x"}, "cpu", False, []),
+        ({"rewards.a.fn": "rlhf_cli.rewards.server:ask", "rewards.b.fn": "rlhf_cli.rewards.judge:j"}, "cpu", False,
+         ["answers for a, b:"]),
+        ({"rewards.a.args": "rlhf_cli.rewards.judge:j", "other.a.fn": "rlhf_cli.rewards.judge:j"}, "cpu", False, []),
+    ],
+)  # fmt: skip
+def test_each_thing_that_need_not_come_out_the_same(
+    settings: dict[str, object], device: str | None, words: list[str], *, had_timeouts: bool
+) -> None:
+    said = unrepeatable(Recorded(settings, {} if device is None else {"device": device}), had_timeouts=had_timeouts)
+    assert len(said) == len(words)
+    assert all(word in text for word, text in zip(words, said, strict=True))
+
+
+def test_weights_are_those_of_each_run_at_that_step(tmp_path: Path) -> None:
+    """A checkpoint that only one of them has kept is not compared, and neither are those of their ends."""
+    runs = [RunFolder(tmp_path / name) for name in ("one", "two")]
+    for run, weights in zip(runs, (b"one", b"two"), strict=True):
+        for step, content in ((3, b"same"), (6, weights)):
+            folder = run.checkpoints / f"checkpoint-{step}"
+            folder.mkdir(parents=True)
+            (folder / "model.safetensors").write_bytes(content)
+    (runs[0].checkpoints / "checkpoint-9").mkdir()
+    for step, is_equal in ((3, True), (6, False)):
+        (found,) = _weights(*runs, step)
+        assert (found.part, found.is_equal) == (f"checkpoint-{step}", is_equal)
+        hashes = [weights_hash(run.checkpoints / f"checkpoint-{step}") for run in runs]
+        assert [found.before, found.after] == hashes
+    assert _weights(*runs, 9) == _weights(*runs, None) == []

@@ -1,0 +1,113 @@
+"""Which of a run's tables are rounds of training that are whole, and what is said of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from rlhf_cli.analysis.whatif.stored_rounds import StoredRound, read_rounds
+from rlhf_cli.errors import DataError
+from rlhf_cli.runs.run_folder import RunFolder
+from tests.support.stored_tables import write_table
+
+PLAIN = {"correct": [1.0, 0.0]}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path)
+
+
+def steps(run: RunFolder) -> list[int]:
+    return [one.step for one in read_rounds(run).rounds]
+
+
+def test_rounds_in_order_each_once(run: RunFolder) -> None:
+    """A round that two optimizer steps learn from is in the tables of both."""
+    write_table(run, 3, number=1, **PLAIN, **{"rollout.step": [2, 2]})
+    write_table(run, 2, number=0, **PLAIN, **{"rollout.step": [0, 0]})
+    write_table(run, 1, number=0, **PLAIN, **{"rollout.step": [0, 0]})
+    (run.path / "completions" / "mine.parquet").write_text("none of ours")
+    found = read_rounds(run)
+    assert [(one.number, one.updates, one.step) for one in found.rounds] == [(0, 0, 1), (1, 2, 3)]
+    assert found.left_out == ()
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [([None, None], "answers of an evaluation"), ([1, None], "more than one round"), ([0, 1], "more than one round")],
+)
+def test_what_an_evaluation_wrote_into_is_left_out(run: RunFolder, number: list[object], said: str) -> None:
+    write_table(run, 1, **PLAIN)
+    write_table(run, 2, **PLAIN, **{"rollout.round": number})
+    found = read_rounds(run)
+    assert [one.step for one in found.rounds] == [1]
+    assert len(found.left_out) == 1
+    assert found.left_out[0].startswith("completions_00002.parquet: it holds")
+    assert said in found.left_out[0]
+
+
+def test_a_table_that_was_cut_costs_no_other(run: RunFolder) -> None:
+    write_table(run, 1, **PLAIN)
+    file = write_table(run, 2, **PLAIN)
+    file.write_bytes(file.read_bytes()[:-9])
+    write_table(run, 3, **PLAIN).write_bytes(b"")
+    found = read_rounds(run)
+    assert [one.step for one in found.rounds] == [1]
+    assert [text.partition(":")[0] for text in found.left_out] == [
+        "completions_00002.parquet",
+        "completions_00003.parquet",
+    ]
+    assert "cannot be read" in found.left_out[0]
+
+
+def test_tables_without_our_columns_are_named(run: RunFolder) -> None:
+    file = write_table(run, 1, **PLAIN)
+    table = pyarrow.parquet.read_table(file)
+    pyarrow.parquet.write_table(table.drop_columns(["rollout.round"]), file)
+    with pytest.raises(DataError, match="none of this run's tables holds a whole round") as raised:
+        read_rounds(run)
+    assert "completions_00001.parquet: it has no column rollout.round" in str(raised.value)
+
+
+@pytest.mark.parametrize(("count", "rest"), [(5, ""), (6, "\nand 1 more")])
+def test_five_of_the_tables_that_are_none_are_named(run: RunFolder, count: int, rest: str) -> None:
+    for step in range(1, count + 1):
+        write_table(run, step, **PLAIN).write_bytes(b"")
+    with pytest.raises(DataError) as raised:
+        read_rounds(run)
+    error = raised.value
+    assert error.where == f"{run.shown}/completions"
+    assert [line.partition(":")[0] for line in str(error.got).splitlines()[:5]] == [
+        f"completions_{step:05}.parquet" for step in range(1, 6)
+    ]
+    assert str(error.got).endswith(rest)
+    assert len(str(error.got).splitlines()) == count
+    assert str(error.expected).startswith("tables with the columns rollout.round")
+
+
+def test_entries_of_a_column() -> None:
+    stored = StoredRound(2, 5, {"completion": ["x", "y"], "a": [1, None], "b": [2.5, "z"]})
+    assert (stored.num_rows, stored.step) == (2, 6)
+    assert [stored.numbers(name) for name in "ab"] == [[1.0, None], [2.5, None]]
+    assert [stored.entry(name, row) for name in "abc" for row in (0, 1)] == [1.0, None, 2.5, None, None, None]
+    assert [stored.texts(name) for name in "bc"] == [["2.5", "z"], [None, None]]
+
+
+def test_no_tables(run: RunFolder) -> None:
+    with pytest.raises(DataError, match="has stored no completions") as raised:
+        read_rounds(run)
+    assert (raised.value.where, raised.value.expected) == (
+        run.shown,
+        "completions/completions_NNNNN.parquet, one a log event",
+    )
+    assert "log_completions" in str(raised.value.hint)
+
+
+def test_columns_of_the_dataset_and_of_environments() -> None:
+    columns = ("prompt", "completion", "correct", "correct.effective", "world", "world.effective", "a", "total")
+    stored = StoredRound(0, 0, {name: [1.0] for name in (*columns, "rollout.round", "advantage", "step")})
+    assert stored.environments(["correct"]) == ["world"]
+    assert list(stored.dataset_columns(["correct", "world"])) == ["a"]

@@ -1,0 +1,260 @@
+"""`rlhf whatif`: environments, truncation, clipped totals, the rows that move most, and refusals.
+
+The group of four and its numbers are those of test_by_hand.py.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from trl import RLOOConfig
+
+from rlhf_cli.analysis.whatif.question import Recipe, recipe_of, why_not_cheap
+from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
+from rlhf_cli.analysis.whatif.what_if import Rule, what_if
+from rlhf_cli.errors import ConfigError, DataError, RewardFailed
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.jobs.whatif_request import ask
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.runs.run_folder import RunFolder
+from tests.support.hindsight_runs import LESS, UNSCALED, WAS, advantages_if, answer, scores
+from tests.support.stored_tables import ONE_GROUP, frozen, write_table
+from tests.support.tolerances import ARITHMETIC
+
+
+@pytest.fixture
+def one_group(place: Path) -> RunFolder:
+    run = frozen(place, UNSCALED)
+    write_table(run, 1, **scores(**{"rollout.tokens": [2, 4, 2, 6]}))
+    return run
+
+
+def test_rewards_of_environments_count_once_each(place: Path) -> None:
+    """An environment gave 1, 2, 3 and 4 of its own, which no weight changes: 2.5 more a row on average."""
+    run = frozen(place, UNSCALED)
+    world = [1.0, 2.0, 3.0, 4.0]
+    advantage = [a + w - 2.5 for a, w in zip(WAS, world, strict=True)]
+    write_table(run, 1, **scores(**{"world": world, "world.effective": world, "advantage": advantage}))
+    found = answer(run, LESS)
+    (first,) = found.rounds
+    assert first.why is None
+    assert first.mean_total == pytest.approx((3.325, 2.95), **ARITHMETIC)
+    pushed = sum(a * (w - 2.5) for a, w in zip(advantage, world, strict=True)) / 4
+    assert first.push["world"][0] == pytest.approx(pushed, **ARITHMETIC)
+    assert sum(one[1] or 0.0 for one in first.share.values()) == pytest.approx(1.0, **ARITHMETIC)
+    assert list(first.share) == ["correct", "format", "brevity", "world"]
+    assert {one.completion: one.scores["world"] for one in found.movers} == {
+        f"answer {row}": value for row, value in enumerate(world)
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "mean"),
+    [
+        # The second and the fourth row were cut: two of four pay 0.7.
+        (["truncation=eos_penalty", "truncation.penalty=0.7"], 0.825 - 0.35),
+        (["truncation=exclude"], (1.1 + 1.5) / 2),
+        # Of 6 tokens the last three: 4 pay a third, 6 all, cut or not.
+        (["truncation=soft_overlong", "truncation.cache=3"], 0.825 - (1 / 3 + 1) / 4),
+    ],
+)
+def test_what_another_truncation_policy_makes_of_the_same_ends(place: Path, words: list[str], mean: float) -> None:
+    run = frozen(place, UNSCALED, "trainer.args.max_completion_length=6")
+    cut, tokens = [False, True, False, True], [2, 4, 2, 6]
+    write_table(run, 1, **scores(**{"rollout.truncated": cut, "rollout.tokens": tokens}))
+    assert answer(run, *words).rounds[0].mean_total == pytest.approx((0.825, mean), **ARITHMETIC)
+
+
+def test_clipped_totals_of_rloo(place: Path) -> None:
+    """Clipped to 0.1 and 1: 1, 0.7, 1, 0.1, then 0.35, 0.7, 0.75, 0.1. A row less the mean of the others is 4/3 of
+    what it is above all.
+    """
+    run = frozen(place, "trainer=rloo", "trainer.args.beta=0", "trainer.args.reward_clip_range=[0.1,1.0]")
+    was, would = (
+        [4 / 3 * (one - sum(side) / 4) for one in side] for side in ([1, 0.7, 1, 0.1], [0.35, 0.7, 0.75, 0.1])
+    )
+    write_table(run, 1, **scores(advantage=was))
+    (found,) = answer(run, LESS).rounds
+    assert (found.why, found.share) == (None, {})  # of a clipped total nobody can say whose it is
+    assert found.mean_total == pytest.approx((0.825, 0.45), **ARITHMETIC)
+    assert advantages_if(run, LESS)[1] == pytest.approx(would, **ARITHMETIC)
+
+
+class TestWhatMovesMost:
+    def test_over_all_rounds_at_most_so_many_and_the_same_answer_once(self, place: Path) -> None:
+        """By the weight of correct, 0.75 less: its score of 4 moves three times 0.5, and is told of the later round."""
+        run = frozen(place, UNSCALED)
+        text = ["same", "b", "same", "d"]
+        write_table(run, 1, **scores(completion=text))
+        write_table(run, 2, **scores(correct=[4.0, 0.0, 0.0, 0.0], advantage=self.centred([4.1, 0.7, 0.5, 0.0])))
+        question = ask(run, [LESS], recompute=False)
+        movers = what_if(question, read_rounds(run), 8, num_movers=4).movers
+        assert [(one.step, one.completion) for one in movers] == [
+            *((2, "answer 0"), (2, "answer 1"), (2, "answer 2"), (2, "answer 3"))
+        ]
+        assert [one.completion for one in what_if(question, read_rounds(run), 8, num_movers=9).movers[4:]] == [
+            *("same", "b", "d")
+        ]
+        assert len(what_if(question, read_rounds(run), 8).movers) == 5
+
+    def centred(self, totals: list[float]) -> list[object]:
+        return [one - sum(totals) / 4 for one in totals]
+
+    def test_rows_that_do_not_move_are_none(self, one_group: RunFolder) -> None:
+        """With 0.2 less for each format, whose mean is 0.5, every row moves by 0.1; with the same weights none does."""
+        assert len(answer(one_group, "rewards.format.weight=0.3").movers) == 4
+        assert answer(one_group, "rewards.format.on_error=0.0").movers == ()
+
+    def test_what_was_not_scored_is_none_and_a_total_that_there_is_not(self, place: Path) -> None:
+        """The first row has no score at all: it moves nowhere, and of the others it is not told what they lack."""
+        run = frozen(place, UNSCALED)
+        columns = {"correct": [None, 0.0, 1.0, 0.0], "format": [None, 1.0, 1.0, None], "brevity": [None, 1.0, 0.0, 0.0]}
+        # Excluded entries are their group's mean: totals 0.7, 1.5 and, with a format of 1, 0.5; mean 0.9.
+        write_table(run, 1, **scores(**columns, advantage=[0.0, -0.2, 0.6, -0.4]))
+        found = answer(run, LESS)
+        assert found.rounds[0].why is None
+        assert {one.completion: one.scores["format"] for one in found.movers} == {
+            **{"answer 1": 1.0, "answer 2": 1.0, "answer 3": None}
+        }
+        assert found.movers[0].total == pytest.approx((1.5, 0.75), **ARITHMETIC)
+
+
+class TestRefusals:
+    def test_rows_that_are_no_groups(self, place: Path) -> None:
+        run = frozen(place, UNSCALED)
+        write_table(run, 3, correct=[1.0] * 3, format=[1.0] * 3, brevity=[1.0] * 3)
+        with pytest.raises(DataError, match="the rows are no whole groups") as caught:
+            answer(run, LESS)
+        error = caught.value
+        assert (error.where, error.got) == ("step 3", "3 rows, trainer.args.num_generations=4")
+        assert error.expected == "a table as the run has written it"
+
+    def test_a_failure_that_would_have_ended_the_run(self, place: Path) -> None:
+        run = frozen(place, UNSCALED, "rewards.format.on_error=exclude", "rewards.brevity.on_error=exclude")
+        write_table(run, 1, **scores())
+        write_table(run, 2, **scores(**{"brevity.error": [None, "it broke", None, None]}))
+        assert answer(run, "rewards.format.on_error=raise").rounds
+        with pytest.raises(ConfigError, match="the run would have ended") as caught:
+            answer(run, "rewards.brevity.on_error=raise")
+        error = caught.value
+        assert (error.where, error.got) == ("rewards.brevity.on_error", "raise; it failed on a row of step 2")
+        assert error.expected == "exclude, or a number"
+
+
+def test_the_rules_before_and_after(one_group: RunFolder) -> None:
+    schedule = "rewards.correct.weight={start: 0.5, end: 2, steps: 5, shape: linear}"
+    gate = "rewards.brevity.gate={by: correct, at_least: 0.5, otherwise: zero}"
+    found = answer(one_group, schedule, gate, "~rewards.format")
+    assert found.rules == {
+        "correct": (Rule("1", ""), Rule("0.5 to 2", "")),
+        "format": (Rule("0.5", ""), None),
+        "brevity": (Rule("0.2", ""), Rule("0.2", "correct >= 0.5 else zero")),
+    }
+    assert found.words == (schedule, gate, "~rewards.format")
+    assert {one.key for one in found.changes} >= {"rewards.correct.weight"}
+    assert (found.num_computed, found.left_out) == (0, ())
+
+
+def test_the_mean_of_a_figure_is_over_the_rounds_that_have_it(one_group: RunFolder) -> None:
+    """Of totals the same ones twice, and a round whose totals are all equal, which ranks nothing."""
+    write_table(one_group, 2, correct=[1.0] * 4, format=[1.0] * 4, brevity=[0.0] * 4, advantage=[0.0] * 4)
+    found = answer(one_group, LESS)
+    assert found.mean(lambda one: one.mean_total[0]) == pytest.approx((0.825 + 1.5) / 2, **ARITHMETIC)
+    assert found.mean(lambda one: one.tau) == pytest.approx(4 / 6)
+    assert found.mean(lambda one: None) is None
+    assert [one.num_ranked for one in found.rounds] == [1, 0]
+
+
+OWN = """
+import time
+
+def steps(completions, trainer_state, log_extra, log_metric, **_):
+    log_extra("seen", list(completions))
+    log_metric("seen", 1.0)
+    time.sleep(0.05)
+    return [trainer_state.global_step + trainer_state.max_steps / 100] * len(completions)
+
+def breaks(rewards, weights):
+    raise ValueError("no")
+"""
+
+
+def test_a_new_reward_is_given_what_it_was_given_in_training(place: Path) -> None:
+    """Before the round the policy had taken 3 steps of 8. It may take its time: that of a training's call is over."""
+    (place / "mine.py").write_text(OWN)
+    run = frozen(place, UNSCALED)
+    write_table(run, 4, number=0, **scores(**{"rollout.step": [3] * 4}))
+    new = "rewards.new={fn: './mine.py:steps', weight: 1.0, timeout_s: 0.01}"
+    found = answer(run, new, recompute=True)
+    assert found.num_computed == 4
+    assert found.rounds[0].mean_total == pytest.approx((0.825, 0.825 + 3.08), **ARITHMETIC)
+    assert found.movers == ()  # the same for all moves no row by more than rounding
+
+
+@pytest.mark.parametrize("aggregate", ["sum", "./mine.py:breaks"])
+def test_what_settles_is_closed_however_it_ends(
+    place: Path, aggregate: str, one_group: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "mine.py").write_text(OWN)
+    closed: list[object] = []
+    monkeypatch.setattr(RewardStack, "close", lambda stack: closed.append(stack))
+    with nullcontext() if aggregate == "sum" else pytest.raises(RewardFailed):
+        answer(one_group, LESS, f"aggregate={aggregate}")
+    assert len(closed) == len(set(map(id, closed))) == 2
+
+
+def test_the_kl_of_rows_that_were_left_out_is_not_known(place: Path) -> None:
+    """b and d were cut off and counted nowhere: what the KL took from them the log does not say."""
+    run = frozen(place, "trainer=rloo", "trainer.args.beta=0.05", "truncation=exclude")
+    cut = [False, True, False, True]
+    # Of 1.1 and 1.5 each is held against the other; 0.05 times a KL of 2 and of -2 lies between, too.
+    advantage = [1.1 - 1.5 - 0.2, 0.0, 1.5 - 1.1 + 0.2, 0.0]
+    write_table(run, 1, **scores(**{"rollout.truncated": cut}, advantage=advantage))
+    (same,) = answer(run, LESS).rounds
+    assert same.why is None
+    assert advantages_if(run, LESS)[1] == pytest.approx([0.35 - 0.75 - 0.2, 0.0, 0.75 - 0.35 + 0.2, 0.0], **ARITHMETIC)
+    (counted,) = answer(run, "truncation=none").rounds
+    assert counted.why == "the KL in the reward of rows that were left out is not stored"
+
+
+@pytest.mark.parametrize(
+    ("words", "recipe"),
+    [
+        ((), Recipe("group", 4, scale="group")),
+        (("trainer.args.scale_rewards=true",), Recipe("group", 4, scale="group")),
+        (("trainer.args.scale_rewards=false",), Recipe("group", 4, scale="none")),
+        (("trainer.args.scale_rewards=batch",), Recipe("group", 4, scale="batch")),
+        (("aggregate=normalize_then_sum",), Recipe("group", 4, scale="batch")),
+        (("trainer=rloo", "trainer.args.beta=0.05"), Recipe("others", 4, kl_coef=0.05)),
+        (
+            ("trainer=rloo", "trainer.args.normalize_advantages=true", "trainer.args.reward_clip_range=[-1,2]"),
+            Recipe("others", 4, is_normalized=True, clip_range=(-1.0, 2.0), kl_coef=0.05),
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_how_a_trainer_makes_advantages(place: Path, words: tuple[str, ...], recipe: Recipe) -> None:
+    found = recipe_of(prepare([*ONE_GROUP, *words]).experiment)
+    if "trainer.args.beta=0.05" not in words and recipe.baseline == "others":
+        recipe = replace(recipe, kl_coef=found.kl_coef)  # TRL's own default
+        assert found.kl_coef == RLOOConfig.beta
+    assert found == recipe
+    assert found.is_over_batch == (recipe.scale == "batch" or recipe.is_normalized)
+
+
+@pytest.mark.parametrize(
+    ("fn", "isolate", "said"),
+    [
+        ("rlhf_cli.rewards.toy:digits_only", False, None),
+        ("rlhf_cli.rewards.toy:digits_only", True, "a function that is to be isolated"),
+        ("rlhf_cli.rewards.judge:Judge", False, "rlhf_cli.rewards.judge:Judge, which asks a server or runs code"),
+        (None, False, "the reward model runs/model"),
+    ],
+)
+def test_what_is_not_computed_again(fn: str | None, isolate: bool, said: str | None) -> None:
+    reward = SimpleNamespace(fn=fn, model="runs/model", isolate=isolate)
+    assert why_not_cheap(SimpleNamespace(rewards={"a": reward}), "a") == said  # type: ignore[arg-type]

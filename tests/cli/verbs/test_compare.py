@@ -1,0 +1,216 @@
+"""`rlhf compare`: what a user types, and what becomes of runs that are not as they should be."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from tests.support.logged_runs import configured, write_run, write_sweep
+
+Said = pytest.CaptureFixture[str]
+ENDS = {0.0: [0.50, 0.60, 0.70], 0.5: [0.54, 0.65, 0.73]}
+CURVES = {"rewards/correct/mean": [0.5] * 10, "rewards/brevity/mean": [0.5] * 10}
+
+
+@pytest.fixture
+def compare(place: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """`compare(*words)` gives (exit code, stdout, stderr); lines are as long as they want to be."""
+    monkeypatch.setenv("COLUMNS", "500")
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["compare", *words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def sweep(place: Path) -> str:
+    write_sweep(place / "runs" / "exp" / "sweep", ENDS)
+    return "runs/exp/sweep"
+
+
+@pytest.mark.parametrize("words", [["runs/exp/sweep"], ["runs"], ["runs/exp/s*"], ["run:exp/sweep"]])
+def test_a_sweep_by_whatever_name(sweep: str, compare, words: list[str]) -> None:
+    Path(sweep, "sweep.json").write_text("{}")
+    code, out, _ = compare(*words)
+    assert code == 0
+    assert "6 runs, 2 settings" in out
+    assert "0.5 beats 0 on correct by 0.040" in out
+
+
+def test_one_run_and_the_same_twice(sweep: str, compare) -> None:
+    code, out, _ = compare(f"{sweep}/0-0", f"{sweep}/0-0")
+    assert code == 0
+    assert "1 run" in out.splitlines()[0]
+
+
+def test_a_line_for_each_that_cannot_be_compared_and_the_rest_is(sweep: str, place: Path, compare) -> None:
+    bad = place / "bad"
+    write_run(bad / "failed", configured(0.0, 7), CURVES, state="failed", reason="out of memory")
+    write_run(bad / "created", configured(0.0, 8), {}, state="created")
+    write_run(bad / "nan", configured(0.0, 9), {**CURVES, "rewards/correct/mean": [float("nan")] * 10})
+    cut = write_run(bad / "cut", configured(0.0, 6), CURVES).metrics
+    cut.write_bytes(cut.read_bytes()[:-20])
+    damaged = write_run(bad / "damaged", configured(0.0, 5), CURVES).metrics
+    damaged.write_text("garbage\n" + damaged.read_text())
+    write_run(bad / "other", {"seed": 0, "trainer": {"name": "sft"}}, {"loss": [0.5] * 10})
+    (place / "empty").mkdir()
+    code, out, _ = compare(sweep, "bad", "empty", "nowhere")
+    assert code == 0
+    lines = out.splitlines()
+    for said in (
+        "seed=7 does not count: failed at step 10 of 30: out of memory",
+        "seed=8 does not count: created, nothing was logged",
+        "correct is null or NaN in name=grpo,weight=0,seed=9",
+        "runs of different trainers (grpo, sft)",
+        "left out: 3 runs, unreadable",
+        "no run lies below empty",
+        "nowhere is not a run folder",
+        "line 1: 'garbage'",
+    ):
+        assert sum(said in line for line in lines) == 1, said
+    assert "seed=6" not in out, "a last line that a kill cut is passed over in silence"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no run was named"),
+        (["nowhere"], "nowhere is not a run folder"),
+        (["nowhere/*"], "no folder fits this pattern"),
+        (["runs/exp/sweep", "--onn", "x"], "try:      --on"),
+        (["runs/exp/sweep", "--window", "lats"], "no such window"),
+        (["runs/exp/sweep", "--on", "rewards/corect/mean"], "try:      rewards/correct/mean"),
+        (["runs/exp/sweep", "--estimator", "median"], "there is no such estimator"),
+        (["runs/exp/sweep", "--json", "--csv", "-"], "one thing at a time"),
+        (["run:other"], "no run of 'other' has finished"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_exit_code_two(sweep: str, compare, words: list[str], said: str) -> None:
+    code, out, err = compare(*words)
+    assert (code, bool(out)) == (2, "--json" in words)
+    assert said in err
+
+
+def test_nothing_in_common_is_nothing_compared(place: Path, compare) -> None:
+    write_run(place / "runs" / "a", configured(), {"reward": [0.5]})
+    write_run(place / "runs" / "b", {"seed": 0, "trainer": {"name": "sft"}}, {"loss": [0.5]})
+    code, _, err = compare("runs")
+    assert code == 2
+    assert "no metric in common" in err
+    assert "loss" in err
+
+
+def test_a_minus_before_a_metric(sweep: str, compare) -> None:
+    code, out, _ = compare(sweep, "--on", "-correct", "--baseline", "0")
+    assert code == 0
+    assert "0.5 - 0" in out
+    assert "(less is better)" in out or "No clear difference in correct between 0 and 0.5" in out
+
+
+def test_a_metric_that_is_only_read_when_asked_for(place: Path, compare) -> None:
+    for seed in range(2):
+        write_run(place / "runs" / str(seed), configured(0.0, seed), {"reward": [0.5], "entropy": [0.1 * seed]})
+    code, out, _ = compare("runs", "--metrics", "entropy")
+    assert code == 0
+    assert "0.050 ± 0.635" in out  # 12.706 * 0.0707 / sqrt(2)
+
+
+def test_json_says_everything(sweep: str, compare) -> None:
+    code, out, _ = compare(sweep, "--json", "--on", "correct", "--baseline", "0")
+    found = json.loads(out)
+    assert code == 0
+    (verdict,) = found["verdicts"]
+    assert verdict["differences"][0]["difference"]["mean"] == pytest.approx(0.04)
+    assert verdict["differences"][0]["degrees"] == 2
+    assert verdict["differences"][0]["seeds_needed"] is None or verdict["differences"][0]["seeds_needed"] > 3
+    assert [one["name"] for one in found["settings"]] == ["weight=0", "weight=0.5"]
+    assert found["settings"][0]["estimates"]["correct"]["mean"] == pytest.approx(0.6)
+    assert found["front"]["best"] == ["weight=0.5"]
+    assert "rewards.brevity.weight differs" in found["total"]
+
+
+def test_csv_is_a_row_a_run(sweep: str, compare, place: Path) -> None:
+    code, out, _ = compare(sweep, "--csv", "-")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    assert len(rows) == 6
+    assert float(rows[4]["correct"]) == pytest.approx(0.65)
+    assert (rows[4]["run"], rows[4]["rewards.brevity.weight"], rows[4]["seed"]) == ("weight=0.5,seed=1", "0.5", "1")
+    assert compare(sweep, "--csv", "runs.csv")[0] == 0
+    assert (place / "runs.csv").read_text() == out
+
+
+def test_latex_is_a_tabular(sweep: str, compare, place: Path) -> None:
+    """t(2) is 4.3027: 0.6 ± 4.3027 * 0.1 / sqrt(3) = 0.248."""
+    code, out, _ = compare(sweep, "--latex")
+    assert code == 0
+    assert r"weight=0 & 3 & $0.600 \pm 0.248$ & $0.500$ \\" in out
+    assert out.count(r"\\") == 3
+    assert compare(sweep, "--latex", "table.tex")[0] == 0
+    assert (place / "table.tex").read_text() == out
+
+
+def test_a_picture(sweep: str, compare, place: Path) -> None:
+    assert compare(sweep, "--png", "all.png")[0] == 0
+    assert (place / "all.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_picture_names_the_command(sweep: str, compare, monkeypatch) -> None:
+    from rlhf_cli.display import comparison_picture
+
+    monkeypatch.setattr(comparison_picture, "can_draw", lambda: False)
+    code, _, err = compare(sweep, "--png", "all.png")
+    assert code == 2
+    assert "pip install 'rlhf-cli[plot]'" in err
+
+
+def test_a_sweep_that_was_stopped_in_its_first_run(place: Path, compare) -> None:
+    write_run(place / "s" / "a", configured(0.0, 0), CURVES, state="preempted")
+    write_run(place / "s" / "b", configured(0.5, 0), {}, state="created")
+    code, out, _ = compare("s")
+    assert code == 0
+    assert "0.500" in out
+    assert "the same in all runs" not in out, "only one of them has numbers"
+
+
+def test_an_option_with_a_slip(sweep: str, compare) -> None:
+    code, _, err = compare(sweep, "--wieghts", "correct=1")
+    assert code == 2
+    assert "try:      --weights" in err
+
+
+def test_files_lie_where_they_were_asked_for(sweep: str, place: Path, compare) -> None:
+    assert compare(sweep, "--csv", "new folder/a.csv")[0] == 0
+    assert (place / "new folder" / "a.csv").is_file()
+    (place / "taken").write_text("")
+    code, _, err = compare(sweep, "--latex", "taken/a.tex")
+    assert code == 2
+    assert "--latex" in err
+    code, _, err = compare(sweep, "--png", "a.gif")
+    assert code == 2
+    assert "try:      --png a.gif.png" in err
+
+
+def test_runs_of_trainers_that_are_compared_by_different_numbers(place: Path, compare) -> None:
+    """Both log a loss, each its own: GRPO's is compared by its rewards, DPO's by its loss."""
+    write_run(place / "grpo", configured(), {**CURVES, "loss": [0.1] * 10})
+    write_run(place / "dpo", configured(trainer="dpo", rewards={}), {"loss": [0.7] * 10})
+    code, _, err = compare("grpo", "dpo")
+    assert code == 2
+    assert "no metric in common" not in err
+    assert "loss of the one is not that of the other" in err
+    assert "(grpo): correct, brevity" in err
+    assert "(dpo): its loss" in err
+    assert "--metrics loss" in err
+    assert compare("grpo", "dpo", "--metrics", "loss")[0] == 0
+    write_run(place / "other", configured(), {"entropy": [0.1] * 10})
+    assert "no metric in common" in compare("other", "dpo")[2]

@@ -1,0 +1,69 @@
+"""`rlhf doctor` as it is typed: its table, its JSON, its exit codes, and that it is quick."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.project.doctor import examination
+from rlhf_cli.project.doctor.machine import State
+from tests.house.test_light import HEAVY
+
+TOKEN = "hf_" + "PlantedTokenOfTheTests" * 2
+KEYS = {"area", "name", "state", "found", "fix", "is_needed"}
+
+
+@pytest.fixture(autouse=True)
+def offline(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+
+
+def test_json_has_every_condition_and_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    out = capsys.readouterr().out
+    found = json.loads(out)
+    assert found["can_train"] is True
+    assert all(set(condition) == KEYS for condition in found["conditions"])
+    assert {condition["state"] for condition in found["conditions"]} <= set(State)
+    names = [condition["name"] for condition in found["conditions"]]
+    assert {"GPU", "Python", "vllm", "hub login", "wandb login", "memory", "runs", "sandbox", "Slurm", "git"} <= set(
+        names
+    )
+    assert len(names) == len(set(names))
+    # Whoever lacks something is told what to type.
+    wrong = [one for one in found["conditions"] if one["state"] in ("missing", "unfit")]
+    assert all(one["fix"] or one["name"] == "Slurm" for one in wrong)
+    assert TOKEN not in out
+
+
+def test_what_is_needed_and_does_not_fit_is_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version_of = examination.version_of
+    monkeypatch.setattr(
+        examination.package_conditions,
+        "__defaults__",
+        (lambda name: "0.9" if name == "trl" else version_of(name),),
+    )
+    assert main(["doctor"]) == 2
+    out = capsys.readouterr().out
+    assert "rlhf cannot train here: trl" in out
+    assert "pip install 'trl" in out
+
+
+def test_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "me"]) == 2
+    assert main(["doctor", "--tourch"]) == 2
+    assert "--torch" in capsys.readouterr().err
+
+
+def test_it_is_quick() -> None:
+    program = "import sys\nfrom rlhf_cli.cli import main\nmain(['doctor'])\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert set(done.stdout.splitlines()[-1].split()) & set(HEAVY) == set()

@@ -1,0 +1,272 @@
+"""The verb `rlhf eval` on reward models, `offset: auto`, and everything that can be typed wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlhf_cli.cli import main
+from rlhf_cli.errors import ConfigError, ModelError, RunError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.runs.text_endings import write_text_endings
+from tests.house.test_light import heavy_after
+from tests.support.golden_reward_model import save_golden_reward_model
+from tests.support.tolerances import MODEL
+
+Said = pytest.CaptureFixture[str]
+MADE_UP_HINTS = True  # a model or run folder with a bare name is taken for prose
+
+
+ROWS = [
+    {"prompt": "q:", "chosen": "x", "rejected": "y", "subset": "a"},
+    {"prompt": "q:", "chosen": "y", "rejected": "x", "subset": "b"},
+    {"prompt": "q:", "chosen": "xx", "rejected": "z", "subset": "b"},
+]
+
+
+@pytest.fixture
+def run(place: Path) -> Path:
+    """A finished run of a reward model that scores x 2, y 0.5 and z -1, its held-out rows in a file."""
+    folder = place / "runs" / "rm" / "one"
+    save_golden_reward_model(folder / "model", {"x": 2.0, "y": 0.5, "z": -1.0})
+    (place / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    config: dict[str, Any] = {
+        "seed": 0,
+        "trainer": {"name": "reward", "trl": "RewardTrainer"},
+        "model": {"path": "x"},
+        "data": {"world": "toy_preferences", "eval": {"path": str(place / "pairs.jsonl")}},
+        **{name: {} for name in ("launch", "track", "run")},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "status.json").write_text(json.dumps({"state": "finished", "updated_at": 1.0}))
+    return folder
+
+
+def content(folder: Path, name: str = "held_out") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("named", ["run:rm", "runs/rm/one", "runs/rm/one/model"])
+def test_a_run(run: Path, named: str, capsys: Said) -> None:
+    assert main(["eval", named]) == 0
+    said = capsys.readouterr().out
+    for text in ("reward model rm/one", "subset=a", "0.667 [0.208, 0.939]", "worst disagreements", "held_out.json"):
+        assert text in said, text
+    found = content(run / "eval")
+    assert (found["kind"], found["rows"]) == ("reward_model", 3)
+    assert found["rewards"]["mean"]["mean"] == pytest.approx((2 * 3 + 0.5 * 2 - 1) / 6, **MODEL)
+    assert found["slices"]["subset"]["b"]["mean"] == 0.5
+    assert (run / "eval" / "held_out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pairs_whose_prompts_were_trained_on_are_a_slice(run: Path, place: Path, capsys: Said) -> None:
+    """Two of four prompts: x beats y in one of these and in both others."""
+    trained = [{"prompt": prompt, "chosen": "x", "rejected": "y"} for prompt in ("a:", "b:")]
+    rows = [*trained, *({**trained[0], "prompt": prompt} for prompt in ("c:", "d:"))]
+    rows[1] = {**rows[1], "chosen": "y", "rejected": "x"}
+    for name, those in (("trained", trained), ("pairs", rows)):
+        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in those))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"] = {"path": str(place / "trained.jsonl"), "eval": config["data"]["eval"]}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main(["eval", "run:rm"]) == 0
+    said = capsys.readouterr().out
+    assert "2 of 4 evaluation rows have a prompt that is also trained on" in said
+    assert "prompt_was=seen" in said
+    found = content(run / "eval")
+    assert found["trained_on"] == 2
+    assert {which: one["mean"] for which, one in found["slices"]["prompt_was"].items()} == {"seen": 0.5, "unseen": 1.0}
+    assert main(["eval", "run:rm", "--data", "trained.jsonl"]) == 0
+    assert content(run / "eval", "trained")["trained_on"] == 2
+    config["data"]["eval"]["path"] = str(place / "trained.jsonl")
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main(["eval", "run:rm", "--slice", "chosen"]) == 0
+    assert content(run / "eval", "training_rows")["trained_on"] == 2, "no file says held_out of rows that were not"
+
+
+def test_json_is_what_is_written(run: Path, place: Path, capsys: Said) -> None:
+    words = ["--data", "pairs.jsonl", "--slice", "chosen", "--rows", "2", "--out", "here", "--json"]
+    assert main(["eval", "run:rm", *words]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == content(place / "here", "pairs_2_rows")
+    assert said["rows"] == 2
+    assert set(said["slices"]) == {"subset", "chosen"}
+
+
+def test_a_model_folder_that_stands_alone(run: Path, place: Path, capsys: Said) -> None:
+    (run / "model").rename(place / "rm")
+    assert main(["eval", "rm"]) == 2
+    assert "rlhf eval" in capsys.readouterr().err
+    assert main(["eval", "rm", "--data", "pairs.jsonl", "--chat"]) == 0
+    assert content(place / "rm" / "eval", "pairs_chat")["accuracy"]["count"] == 3
+    assert main(["eval", "rm", "data.eval.world=toy_preferences", "--rows", "4"]) == 0
+    assert content(place / "rm" / "eval", "other_rows_4_rows_world_toy_preferences")["margins"]["count"] == 4
+
+
+def test_a_margin_of_text_is_told(run: Path, place: Path, capsys: Said) -> None:
+    rows = [{**row, "margin": "big"} for row in ROWS]
+    (place / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["eval", "run:rm", "--data", "text.jsonl"]) == 2
+    assert "the margin is no number in row 1" in capsys.readouterr().err
+
+
+def test_without_matplotlib_there_is_no_picture(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    import rlhf_cli.evaluation.evaluation_run
+
+    monkeypatch.setattr(rlhf_cli.evaluation.evaluation_run, "can_draw", lambda: False)
+    assert main(["eval", "run:rm"]) == 0
+    assert "pip install 'rlhf-cli[plot]'" in capsys.readouterr().out
+    assert [file.name for file in (run / "eval").iterdir()] == ["held_out.json"]
+
+
+class TestOffset:
+    def offset(self, *words: str) -> Any:
+        given = ["+exp=quickstart", "rewards.learnt.model=run:rm", "rewards.learnt.offset=auto", *words]
+        return prepare(given).experiment.rewards["learnt"].offset
+
+    def test_auto_is_the_mean_that_was_measured(self, run: Path) -> None:
+        assert main(["eval", "run:rm"]) == 0
+        assert self.offset() == pytest.approx(1.0, **MODEL)
+
+    def test_the_held_out_rows_come_first_then_the_newest(self, run: Path, place: Path) -> None:
+        (place / "other.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
+        assert main(["eval", "run:rm", "--data", "other.jsonl"]) == 0
+        assert self.offset() == pytest.approx(1.25, **MODEL)
+        assert main(["eval", "run:rm"]) == 0
+        assert main(["eval", "run:rm", "--data", "other.jsonl"]) == 0
+        assert self.offset() == pytest.approx(1.0, **MODEL)
+
+    def test_a_folder_of_its_own(self, run: Path, place: Path) -> None:
+        (run / "model").rename(place / "rm")
+        with pytest.raises(RunError, match="rlhf eval rm --data FILE"):
+            self.offset("rewards.learnt.model=rm")
+        assert main(["eval", "rm", "--data", "pairs.jsonl"]) == 0
+        assert self.offset("rewards.learnt.model=rm") == pytest.approx(1.0, **MODEL)
+
+    def test_before_it_was_measured_the_error_names_the_command(self, run: Path) -> None:
+        with pytest.raises(RunError, match=r"has not been measured(.|\n)*rlhf eval runs/rm/one"):
+            self.offset()
+
+    def test_a_mean_is_of_texts_that_end_as_the_reward_wants_them(self, run: Path) -> None:
+        assert main(["eval", "run:rm", "--eos"]) == 0
+        assert main(["eval", "run:rm", "--rows", "1"]) == 0
+        assert main(["eval", "run:rm"]) == 0
+        ended = content(run / "eval", "held_out_eos")["rewards"]["mean"]["mean"]
+        assert self.offset("rewards.learnt.with_eos=true") == ended
+        assert self.offset() == pytest.approx(1.0, **MODEL) != ended
+        (run / "eval" / "held_out_eos.json").unlink()
+        with pytest.raises(RunError, match="rlhf eval runs/rm/one --eos"):
+            self.offset("rewards.learnt.with_eos=true")
+
+    def test_a_mean_of_other_weights_is_none(self, run: Path) -> None:
+        assert main(["eval", "run:rm"]) == 0
+        weights = run / "model" / "model.safetensors"
+        os.utime(weights, (time.time() + 60, time.time() + 60))  # the model was trained anew
+        with pytest.raises(RunError, match=r"since the model was written(.|\n)*rlhf eval runs/rm/one"):
+            self.offset()
+
+    def test_it_is_subtracted(self, run: Path, place: Path, capsys: Said) -> None:
+        assert main(["eval", "run:rm"]) == 0
+        (place / "c.jsonl").write_text('{"prompt": "q:", "completion": "x"}\n{"prompt": "q:", "completion": "z"}\n')
+        capsys.readouterr()
+        words = ["rewards={learnt: {model: 'run:rm', offset: auto}}", "--completions", "c.jsonl", "--json"]
+        assert main(["score", *words]) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        assert [row["rewards"]["learnt"]["raw"] for row in rows] == pytest.approx([2.0, -1.0], **MODEL)
+        assert [row["total"] for row in rows] == pytest.approx([1.0, -2.0], **MODEL)
+
+    def test_a_function_has_no_mean(self, place: Path) -> None:
+        with pytest.raises(ConfigError, match="rewards"):
+            prepare(["+exp=quickstart", "rewards.brevity.offset=auto"], keep_run_names=True)
+
+    def test_a_number_is_still_a_number(self, run: Path) -> None:
+        assert self.offset("rewards.learnt.offset=0.5") == 0.5
+        with pytest.raises(ConfigError):
+            self.offset("rewards.learnt.offset=avto")
+
+
+class TestTextEndings:
+    """A model that was trained on texts with an end-of-sequence token; the golden one scores that token 0."""
+
+    @pytest.fixture(autouse=True)
+    def record(self, run: Path) -> None:
+        write_text_endings(run / "model", with_eos=True)
+
+    def scored(self, *words: str) -> Any:
+        return prepare(["+exp=quickstart", "rewards.learnt.model=run:rm", *words]).experiment.rewards["learnt"]
+
+    def test_it_is_shown_texts_as_in_its_training_everywhere(self, run: Path, capsys: Said) -> None:
+        assert main(["eval", "run:rm"]) == 0
+        assert "plain texts end with the end-of-sequence token" in (said := capsys.readouterr().out)
+        assert "warning" not in said
+        found = content(run / "eval")
+        assert found["with_eos"] is True
+        assert self.scored().with_eos is True
+        assert self.scored("rewards.learnt.offset=auto").offset == found["rewards"]["mean"]["mean"] == 0.0
+
+    def test_the_other_way_is_said(self, run: Path, capsys: Said) -> None:
+        with pytest.raises(RunError, match="rlhf eval runs/rm/one --no-eos"):
+            self.scored("rewards.learnt.offset=auto", "rewards.learnt.with_eos=false")
+        assert main(["eval", "run:rm", "--no-eos"]) == 0
+        assert "warning: the texts end without the end-of-sequence token that they had" in capsys.readouterr().out
+        assert content(run / "eval", "held_out_no_eos")["with_eos"] is False
+        other = self.scored("rewards.learnt.offset=auto", "rewards.learnt.with_eos=false")
+        assert (other.with_eos, other.offset) == (False, pytest.approx(1.0, **MODEL))
+        for words, what in (
+            ([], ", texts end with eos"),
+            (["rewards.learnt.with_eos=false"], "unlike in its training"),
+        ):
+            assert main(["check", "+exp=quickstart", "rewards.learnt.model=run:rm", *words]) == 0
+            assert what in " ".join(capsys.readouterr().out.replace("│", "").split())
+
+    def test_a_damaged_record_is_named(self, run: Path) -> None:
+        (run / "model" / "text_endings.json").write_text("{}")
+        with pytest.raises(ModelError, match=r"text_endings.json(.|\n)*KeyError"):
+            self.scored()
+
+    def test_without_a_record_nothing_is_claimed(self, run: Path, capsys: Said) -> None:
+        (run / "model" / "text_endings.json").unlink()
+        for words in ([], ["--eos"], ["--no-eos"]):
+            assert main(["eval", "run:rm", *words]) == 0
+            assert "warning" not in capsys.readouterr().out
+        assert {path.stem for path in (run / "eval").glob("*.json")} == {"held_out", "held_out_eos"}
+        assert self.scored().with_eos is False
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "no run was named"),
+        (["nowhere"], "nowhere is not a run folder"),
+        (["run:nothing"], "no run of 'nothing' has finished"),
+        (["run:rm", "--rows", "0"], "expected: 1 or more"),
+        (["run:rm", "--samples", "2"], "--samples is for a policy"),
+        (["run:rm", "--against", "run:rm"], "--against is for a policy"),
+        (["run:rm", "--slice", "nothing"], "no column 'nothing'"),
+        (["run:rm", "--data", "nowhere.jsonl"], "no such file"),
+        (["run:rm", "--dta", "a.jsonl"], "try:      --data"),
+        (["run:rm", "data.eval.pth=a"], "unknown key 'data.eval.pth'"),
+        (["run:rm", "data.eval=null"], "evaluate on which rows?"),
+    ],
+)
+def test_what_can_be_wrong(run: Path, words: list[str], told: str, capsys: Said) -> None:
+    assert main(["eval", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_run_without_a_model(run: Path, capsys: Said) -> None:
+    (run / "model").rename(run / "gone")
+    assert main(["eval", "runs/rm/one"]) == 2
+    assert "rlhf resume runs/rm/one" in capsys.readouterr().err
+
+
+def test_light() -> None:
+    for words in (["eval", "--help"], ["eval", "nowhere"]):
+        assert heavy_after(f"from rlhf_cli.cli import main\nmain({words!r})\nprint()") == set()

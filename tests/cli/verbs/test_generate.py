@@ -1,0 +1,177 @@
+"""rlhf generate as it is typed: what it writes, what reads that, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.json_shapes.shapes_of_verbs import SHAPES
+from rlhf_cli.numerics.intervals import pass_at_k
+from tests.support.small_runs import SMALL
+
+MADE_UP_HINTS = True  # a model or run folder with a bare name is taken for prose
+
+
+REWARDS = '''
+def many(completion_ids, **kwargs):
+    """Anything that differs between the answers of a model that has learned nothing."""
+    return [float(sum(ids) % 7) for ids in completion_ids]
+
+def odd(completion_ids, **kwargs):
+    return [float(sum(ids) % 2) for ids in completion_ids]
+'''
+RUN = "runs/quickstart/one"
+OTHER_ROWS = ["--data", "generated/quickstart-one/completions.jsonl", "-n", "2"]
+FOUR = ["-n", "4", "--limit", "12", "trainer.args.max_completion_length=24"]
+
+
+def rows(file: str | Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(file).read_text().splitlines()]
+
+
+def said(capsys: Any) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return value
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> Path:
+    """A folder with a run in it whose model has learned nothing, so that its answers differ."""
+    place = tmp_path_factory.mktemp("generate")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("RLHF_CACHE", str(model_cache))
+        (place / "mine.py").write_text(REWARDS)
+        rewards = [
+            "~rewards.correct",
+            "~rewards.format",
+            "rewards.many.fn=./mine.py:many",
+            "rewards.odd.fn=./mine.py:odd",
+        ]
+        words = [*SMALL, *rewards, "run.name=one", "trainer.args.max_steps=1", "data.eval.fraction=0.25"]
+        assert main(["train", *words]) == 0
+    return place
+
+
+@pytest.fixture
+def run(trained: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> str:
+    """The run of that folder, which is the current one, without what another test made of it; no pictures."""
+    from rlhf_cli.evaluation import generation_run
+
+    monkeypatch.chdir(trained)
+    monkeypatch.setenv("RLHF_CACHE", str(model_cache))
+    monkeypatch.setattr(generation_run, "can_draw", lambda: False)
+    for made in (Path(RUN, "generated"), Path("generated"), Path("other")):
+        shutil.rmtree(made, ignore_errors=True)
+    capsys.readouterr()
+    return RUN
+
+
+def test_what_it_writes_and_what_reads_it(run: str, capsys: Any) -> None:
+    assert main(["generate", run, *FOUR, "--json"]) == 0
+    found = said(capsys)
+    SHAPES["generate"].model_validate_json(json.dumps(found))
+    folder = Path(run) / "generated"
+    completions, pairs, best = (rows(folder / f"{name}.jsonl") for name in ("completions", "pairs", "best"))
+
+    # Four answers a prompt, prompt by prompt; the rest is arithmetic on this file.
+    assert len(completions) == 48
+    groups = [completions[start : start + 4] for start in range(0, 48, 4)]
+    assert all(len({row["prompt"] for row in group}) == 1 for group in groups)
+    assert found["curve"][0]["score"]["mean"] == pytest.approx(sum(row["total"] for row in completions) / 48)
+    assert found["curve"][3]["score"]["mean"] == pytest.approx(
+        sum(max(row["total"] for row in group) for group in groups) / 12
+    )
+    assert [one["k"] for one in found["curve"]] == [1, 2, 3, 4]
+
+    by_prompt = {row["prompt"]: row for row in pairs}
+    assert pairs
+    for group in groups:
+        group = [row for row in group if row["completion"].strip()]
+        ended = [row["total"] for row in group if not row["is_truncated"]]
+        worst = min(row["total"] for row in group)
+        if ended and max(ended) > worst:
+            pair = by_prompt[group[0]["prompt"]]
+            assert (pair["score_chosen"], pair["score_rejected"]) == (max(ended), worst)
+            assert pair["margin"] == pytest.approx(max(ended) - worst)
+    assert {row["prompt"] for row in best} <= {group[0]["prompt"] for group in groups}
+    assert set(best[0]) == {"prompt", "completion", "score"}
+
+    # What rlhf score makes of the same completions is the same.
+    assert main(["score", run, "--completions", str(folder / "completions.jsonl"), "--json"]) == 0
+    assert [row["total"] for row in said(capsys)["rows"]] == pytest.approx([row["total"] for row in completions])
+    for trainer, name in (("dpo", "pairs"), ("sft", "best")):
+        words = [f"trainer={trainer}", "model=tiny", "data=file", f"data.path={folder / name}.jsonl", "track=none"]
+        assert main(["check", *words, "trainer.args.per_device_train_batch_size=2"]) == 0
+
+    # The same words give the same files; nothing is written over unasked.
+    capsys.readouterr()
+    assert main(["generate", run, *FOUR]) == 2
+    assert "completions.jsonl, pairs.jsonl" in capsys.readouterr().err
+    before = (folder / "completions.jsonl").read_bytes()
+    assert main(["generate", run, *FOUR, "--overwrite"]) == 0
+    assert (folder / "completions.jsonl").read_bytes() == before
+
+
+def test_picked_by_a_reward_of_0_and_1_it_is_pass_at_k(run: str, capsys: Any) -> None:
+    """Chen et al. (arXiv 2107.03374) estimate the chance that one of k is right; the best of k by such a reward is 1
+    then and else 0.
+    """
+    assert main(["generate", run, "-n", "5", "--limit", "6", "--by", "odd", "--held-out", "--json"]) == 0
+    found = said(capsys)
+    assert found["data"] == "the 25% held out"
+    completions = rows(Path(run) / "generated" / "completions.jsonl")
+    right = [int(sum(row["rewards"]["odd"] for row in completions[start : start + 5])) for start in range(0, 30, 5)]
+    for k, one in enumerate(found["curve"], 1):
+        assert one["score"]["mean"] == pytest.approx(sum(pass_at_k(5, count, k) for count in right) / 6)
+
+
+def test_a_model_by_the_rewards_of_an_experiment(run: str, capsys: Any) -> None:
+    words = ["generate", f"{run}/model", "+exp=quickstart", "-n", "2", "--limit", "2", "data.args.num_rows=8", "--json"]
+    assert main(words) == 0
+    found = said(capsys)
+    assert set(found["curve"][0]["rewards"]) == {"correct", "format", "brevity"}
+    assert (Path("generated") / "quickstart-one" / "completions.jsonl").is_file()
+    assert main(["generate", run, *OTHER_ROWS, "--json"]) == 0
+    assert said(capsys)["prompts"] == 4
+    # Another seed gives the same prompts other answers.
+    assert main(["generate", run, *OTHER_ROWS, "--out", "other", "seed=8"]) == 0
+    one, two = rows(Path(run, "generated", "completions.jsonl")), rows("other/completions.jsonl")
+    assert [row["prompt"] for row in one] == [row["prompt"] for row in two]
+    assert [row["completion"] for row in one] != [row["completion"] for row in two]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no run was named"),
+        (["nowhere"], "rlhf generate nowhere +exp=NAME"),
+        ([RUN, "--by", "nope"], "there is no reward 'nope' to pick by"),
+        ([RUN, "--margin", "wide"], "--margin is a number"),
+        ([RUN, "--held-out", "--data", "x.jsonl"], "--held-out and --data"),
+        ([RUN, "trainer.args.temperature=0"], "one and the same"),
+        ([RUN, "rewards.many.normalize=batch", "--limit", "2", "-n", "2"], "--by REWARD, one of brevity, many"),
+    ],
+)
+def test_what_is_refused(words: list[str], said: str, run: str, capsys: Any) -> None:
+    assert main(["generate", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(Path(run, "generated").glob("*"))
+
+
+@pytest.mark.slow
+def test_what_it_makes_is_trained_on(run: str) -> None:
+    """Pairs by DPO and as pairs with margins by a reward model, the best answers by SFT: two steps of each."""
+    assert main(["generate", run, *FOUR]) == 0
+    args = ("max_steps=2", "max_length=64", "per_device_train_batch_size=2", "gradient_checkpointing=false")
+    small = ["model=local", f"model.path={run}/model", "data=file", "track=none", "launch=cpu"]
+    small += [f"trainer.args.{one}" for one in args]
+    for trainer, name in (("dpo", "pairs"), ("sft", "best"), ("reward", "pairs")):
+        margin = ["reward_model.margin.column=margin"] if trainer == "reward" else []
+        words = [f"trainer={trainer}", *small, f"data.path={run}/generated/{name}.jsonl", *margin]
+        assert main(["train", *words, f"run.name={trainer}"]) == 0

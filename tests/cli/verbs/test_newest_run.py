@@ -1,0 +1,80 @@
+"""A verb that was given no run, or one that is not there, names the newest that is, else how to make a first."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.cli.verbs import VERBS
+from tests.support.logged_runs import configured, write_run
+
+ON_ONE = {
+    "why": "",
+    "verify": "",
+    "resume": "",
+    "reproduce": "",
+    "whatif": " rewards.NAME.weight=0.3",
+}
+ON_A_MODEL = ("eval", "generate", "export")
+ON_ALL = ("compare", "report")
+FIRST = "rlhf train +exp=quickstart"
+
+
+@pytest.fixture
+def runs(place: Path) -> None:
+    """Three runs, the oldest finished and with a model, the newest in a sweep of another experiment."""
+    for age, (name, state) in enumerate(
+        [("other/s/a=1,b=2", "failed"), ("mine/two", "failed"), ("mine/one", "finished")]
+    ):
+        run = write_run(place / "runs" / name, configured(), {}, state=state)
+        if state == "finished":
+            run.model.mkdir()
+        os.utime(run.status, (1e9 - age, 1e9 - age))
+
+
+def hint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main([*words]) == 2
+    return capsys.readouterr().err.partition("try:")[2].strip()
+
+
+@pytest.mark.parametrize("verb", ON_ONE)
+def test_the_newest(runs: None, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    assert hint(capsys, verb) == f"rlhf {verb} runs/other/s/a=1,b=2{ON_ONE[verb]}"
+
+
+@pytest.mark.parametrize("verb", ON_A_MODEL)
+def test_the_newest_that_has_a_model(runs: None, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    assert hint(capsys, verb) == f"rlhf {verb} runs/mine/one"
+
+
+@pytest.mark.parametrize("verb", ON_ALL)
+def test_all_of_the_newest_experiment(runs: None, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    assert hint(capsys, verb) == f"rlhf {verb} runs/other"
+
+
+@pytest.mark.parametrize("verb", [*ON_ONE, *ON_A_MODEL, *ON_ALL])
+def test_negative_control_where_there_is_none(place: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    assert hint(capsys, verb).startswith(f"{FIRST} && rlhf {verb} run:quickstart")
+
+
+@pytest.mark.parametrize("verb", ["why", "compare", "report", "verify", "resume", "reproduce", "sync"])
+def test_a_run_that_is_not_there_in_an_empty_folder(place: Path, capsys, verb: str) -> None:
+    assert verb in VERBS
+    assert hint(capsys, verb, "runs/quickstart").startswith(FIRST)
+
+
+def test_a_name_that_no_experiment_has(runs: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """`rlhf train +exp=zzzz` would not help: there is no such experiment."""
+    assert hint(capsys, "export", "run:zzzz") == "runs/mine/one"
+
+
+def test_what_is_resumed_is_named_by_its_folder(runs: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hint(capsys, "resume", "run:mine") == "rlhf resume runs/mine/two"
+
+
+def test_status_says_how_to_begin(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status"]) == 0
+    assert FIRST in capsys.readouterr().out

@@ -1,0 +1,176 @@
+"""`rlhf status`: a row a run, whatever state its folder is in, at a terminal, in a pipe and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.display.run_tables import show_overview
+from rlhf_cli.jobs.one_run import was_in_words
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import Overview, RunState, read_status, update_status
+from tests.support.terminal import printed
+
+
+@pytest.fixture(autouse=True)
+def without_slurm(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+
+
+def make_run(place: Path, name: str, **status: object) -> RunFolder:
+    folder = RunFolder(place / "runs" / "exp" / name)
+    folder.path.mkdir(parents=True)
+    folder.config.write_text("launch: {}\n")
+    update_status(folder, **{"state": "created", **status})
+    return folder
+
+
+def rows(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[str, object]]:
+    capsys.readouterr()
+    assert main(["status", "--json", *words]) == 0
+    return {str(row["run"]): row for row in json.loads(capsys.readouterr().out)}
+
+
+def log(folder: RunFolder, *steps_and_times: tuple[int, float]) -> None:
+    lines = [json.dumps({"step": step, "time_s": time_s, "loss": 1.0}) for step, time_s in steps_and_times]
+    folder.metrics.write_text("\n".join(lines) + "\n")
+
+
+def test_a_run_that_trains(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Steps 10, 12, 14 at 30, 35 and 40 s: 10 s for 4 steps, 2.5 s a step; 86 are left of 100: 215 s."""
+    alive = {"pid": os.getpid(), "host": socket.gethostname(), "last_checkpoint": "checkpoint-10"}
+    folder = make_run(place, "one", state="running", step=14, max_steps=100, **alive)
+    log(folder, (10, 30.0), (12, 35.0), (14, 40.0))
+    old = time.time() - 90
+    os.utime(folder.metrics, (old, old))
+    row = rows(capsys)["runs/exp/one"]
+    assert (row["state"], row["step"], row["max_steps"], row["last_checkpoint"]) == (
+        "running",
+        14,
+        100,
+        "checkpoint-10",
+    )
+    assert row["s_per_step"] == 2.5
+    assert row["time_left_s"] == 215
+    assert row["log_age_s"] == pytest.approx(90, abs=20)
+    main(["status"])
+    table = capsys.readouterr().out
+    assert "14/100" in table
+    assert "3 min" in table
+    assert "step 10" in table
+
+
+def test_a_run_whose_process_is_gone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    make_run(place, "one", state="running", pid=process.pid, host=socket.gethostname(), step=3, max_steps=9)
+    row = rows(capsys)["runs/exp/one"]
+    assert row["state"] == "killed"
+    assert "gone without a last word" in str(row["reason"])
+    assert row["time_left_s"] is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"state": 3}', "\udcff"])
+def test_a_damaged_run_does_not_hide_the_others(place: Path, capsys, content: str) -> None:
+    broken = make_run(place, "broken")
+    broken.status.write_bytes(content.encode("utf-8", errors="surrogateescape"))
+    make_run(place, "good", state="finished", step=9, max_steps=9)
+    seen = rows(capsys)
+    assert seen["runs/exp/broken"]["state"] == "unreadable"
+    assert "status.json" in str(seen["runs/exp/broken"]["reason"])
+    assert seen["runs/exp/good"]["state"] == "finished"
+
+
+def test_damaged_metrics_are_passed_over(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run(place, "one", state="preempted", step=3)
+    text = '{"step": 1, "time_s": 2.0}\nnonsense\n[1]\n{"step": "x"}\n{"step": 3, "time_s": 8.0}\n'
+    folder.metrics.write_text(text + '{"step": 3, "time_s": 99.0, "train_runtime": 1}\n{"step": 4, "ti')
+    assert rows(capsys)["runs/exp/one"]["s_per_step"] == 3.0
+
+
+def test_the_pace_is_that_of_the_last_steps(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """500 steps of 1 s, then 30 of 4 s: what is left goes at 4."""
+    folder = make_run(place, "one", state="preempted", step=530)
+    slow = [(500 + step, 500.0 + 4 * step) for step in range(1, 31)]
+    log(folder, *((step, float(step)) for step in range(1, 501)), *slow)
+    assert rows(capsys)["runs/exp/one"]["s_per_step"] == 4.0
+
+
+def test_what_is_asked_for_is_shown(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run, a sweep of two and a folder of all; a run that is named twice is one row."""
+    make_run(place, "one")
+    for job in ("sweep/0", "sweep/1"):
+        make_run(place, job)
+    assert list(rows(capsys, "runs/exp/one")) == ["runs/exp/one"]
+    assert list(rows(capsys, "runs/exp/sweep")) == ["runs/exp/sweep/0", "runs/exp/sweep/1"]
+    assert list(rows(capsys, "runs/exp/one", "runs")) == ["runs/exp/one", "runs/exp/sweep/0", "runs/exp/sweep/1"]
+    assert list(rows(capsys)) == ["runs/exp/one", "runs/exp/sweep/0", "runs/exp/sweep/1"]
+
+
+def test_where_there_is_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rows(capsys) == {}
+    assert main(["status"]) == 0
+    assert "no runs under runs/" in capsys.readouterr().out
+    assert main(["status", "nowhere"]) == 2
+    (place / "empty").mkdir()
+    assert main(["status", "empty"]) == 2
+    assert "no run lies below empty" in capsys.readouterr().err
+    assert main(["status", "--jsn"]) == 2
+
+
+def test_the_table_fits_a_terminal_and_leaves_empty_columns_out() -> None:
+    row = RunState(run="runs/quickstart/20261122-044114", state="killed", reason="Slurm: TIMEOUT\nmore", job_id="7")
+    lines = printed(lambda console: show_overview(console, Overview([row], "squeue did not answer")))
+    assert lines[0].split() == ["run", "state", "job", "reason"]
+    assert "Slurm: TIMEOUT" in lines[1]
+    assert "more" not in "".join(lines)
+    assert lines[-1] == "Slurm was not asked: squeue did not answer"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.4, "0 s"), (59, "59 s"), (3599, "59 min"), (12000, "3 h 20 min"), (187200, "2 d 4 h")]
+)
+def test_times_are_read_at_a_glance(seconds: float, shown: str) -> None:
+    row = RunState(run="one", state="running", time_left_s=seconds)
+    assert shown in printed(lambda console: show_overview(console, Overview([row], None)))[1]
+
+
+def test_a_run_that_its_user_stopped_is_not_called_preempted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(place, "mine", state="preempted", reason="Ctrl-C", step=3, max_steps=9)
+    make_run(place, "slurms", state="preempted", reason="SIGTERM", step=3, max_steps=9)
+    assert {row["state"] for row in rows(capsys).values()} == {"preempted"}
+    assert main(["status"]) == 0
+    said = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert said["runs/exp/mine"] == ["stopped", "3/9", "Ctrl-C"]
+    assert said["runs/exp/slurms"] == ["preempted", "3/9", "SIGTERM"]
+    main(["why", "runs/exp/mine"])
+    why = capsys.readouterr().out
+    assert "runs/exp/mine: stopped by Ctrl-C at step 3 of 9" in why
+    assert why.count("Ctrl-C") == 1
+    assert was_in_words(read_status(RunFolder(place / "runs/exp/mine"))) == "was stopped by Ctrl-C at step 3"
+    assert was_in_words(read_status(RunFolder(place / "runs/exp/slurms"))) == "was preempted at step 3: SIGTERM"
+
+
+def test_a_reason_that_would_tear_the_names_of_runs_stands_below() -> None:
+    """At 80 columns `runs/quickstart/dd` was shown as `runs/quickstart/d` and `d` for the sake of another's reason."""
+    reason = "reward 'bad' failed on row 0\n  where:    rewards.bad\n  got:      ValueError: the server said no"
+    both = [
+        RunState(run="runs/quickstart/weight=0.1", state="failed", step=3, max_steps=120, reason=reason),
+        RunState(run="runs/quickstart/weight=0.2", state="finished", step=120, max_steps=120, s_per_step=0.25),
+    ]
+    narrow = printed(lambda console: show_overview(console, Overview(both, None)))
+    assert narrow[0].split() == ["run", "state", "step", "s/step"]
+    assert narrow[1].split() == ["runs/quickstart/weight=0.1", "failed", "3/120"]
+    below = " ".join(narrow[3:])
+    assert below == "runs/quickstart/weight=0.1: reward 'bad' failed on row 0: ValueError: the server said no"
+    wide = printed(lambda console: show_overview(console, Overview(both, None)), 200)
+    assert wide[0].split()[-1] == "reason"
+    assert len(wide) == 3

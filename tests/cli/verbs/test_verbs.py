@@ -1,0 +1,255 @@
+"""Verbs, exit codes and what stands on which stream."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rlhf_cli
+from rlhf_cli.cli import main
+from rlhf_cli.cli.verbs import TEN, VERBS
+from rlhf_cli.errors import Preempted, RankFailed, UserError
+
+pytestmark = pytest.mark.usefixtures("place")
+Said = pytest.CaptureFixture[str]
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str]], int]], None]:
+    """Put a verb of the test's own in the place of `rlhf list`."""
+
+    def call(run: Callable[[list[str]], int]) -> None:
+        module = types.ModuleType("rlhf_cli.cli.verbs.list", "help")
+        module.run = run  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "rlhf_cli.cli.verbs.list", module)
+
+    return call
+
+
+def test_the_installed_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "rlhf_cli", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"rlhf {rlhf_cli.__version__}\n", "")
+
+
+def test_its_exit_code_is_that_of_main() -> None:
+    done = subprocess.run([sys.executable, "-m", "rlhf_cli", "chek"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: there is no verb 'chek'\n  try:      rlhf check\n"
+
+
+@pytest.mark.parametrize("words", [[], ["-h"], ["--help"], ["help"]])
+def test_help_names_ten_verbs_and_where_the_others_are(words: list[str], capsys: Said) -> None:
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert [verb for verb, what in VERBS.items() if f"  {verb:<11} {what}\n" in said.out] == [
+        verb for verb in VERBS if verb in TEN
+    ]
+    assert len(TEN) == 10
+    assert f"rlhf --help-all has {len(VERBS) - 10} more verbs" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert len(said.out.splitlines()) <= 24, "a terminal's height"
+
+
+def test_help_all_names_every_verb(capsys: Said) -> None:
+    assert main(["--help-all"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    for verb, what in VERBS.items():
+        assert f"  {verb:<11} {what}\n" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+@pytest.mark.parametrize("name", VERBS)
+def test_help_of_a_verb(name: str, word: str, capsys: Said) -> None:
+    assert main([name, "ignored=1", word]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.startswith(f"rlhf {name} ")
+    assert max(map(len, said.out.splitlines())) <= 120
+
+
+def test_every_verb_is_a_module_that_runs() -> None:
+    for name in VERBS:
+        assert callable(importlib.import_module(f"rlhf_cli.cli.verbs.{name}").run)
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"), [("trian", "rlhf train"), ("compar", "rlhf compare"), ("xyzzy", "rlhf --help")]
+)
+def test_an_unknown_verb(typed: str, hint: str, capsys: Said) -> None:
+    assert main([typed]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"error: there is no verb {typed!r}\n  try:      {hint}\n"
+
+
+def test_help_of_a_verb_is_asked_for_either_way(capsys: Said) -> None:
+    assert main(["train", "--help"]) == 0
+    asked = capsys.readouterr().out
+    assert main(["help", "train"]) == 0
+    assert capsys.readouterr().out == asked
+    assert main(["help", "trian"]) == 2
+    assert capsys.readouterr().err.endswith("try:      rlhf train --help\n")
+    assert main(["help", "xyzzy"]) == 2
+    assert capsys.readouterr().err.endswith("try:      rlhf --help\n")
+
+
+def test_an_unknown_verb_is_json_for_a_program(capsys: Said) -> None:
+    assert main(["tarin", "+exp=quickstart", "--json"]) == 2
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert (problem["what"], problem["try"]) == ("there is no verb 'tarin'", "rlhf train +exp=quickstart --json")
+
+
+def test_a_user_error_is_one_message_and_no_traceback(capsys: Said) -> None:
+    assert main(["check", "+exp=quickstart", "sed=3"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        "error: unknown key 'sed'\n"
+        "  where:    sed (command line)\n"
+        "  expected: one of aggregate, critic, data, expect, guards, kl, launch, model, primary, profile, "
+        "reward_model, rewards, run, seed, stop, sweep, track, trainer, truncation, warn\n"
+        "  try:      seed\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "start"),
+    [
+        (UserError("wrong"), 2, "error: wrong\n"),
+        (RankFailed("rank 1 failed"), 1, "error: rank 1 failed\n"),
+        (Preempted("the run was interrupted"), 75, "stopped: the run was interrupted\n"),
+        (KeyboardInterrupt(), 75, "stopped by Ctrl-C\n"),
+        (ZeroDivisionError("a bug"), 1, "Traceback (most recent call last):\n"),
+    ],
+)
+def test_exit_codes(
+    error: BaseException, code: int, start: str, capsys: Said, verb: Callable[[Callable[[list[str]], int]], None]
+) -> None:
+    def run(argv: list[str]) -> int:
+        raise error
+
+    verb(run)
+    assert main(["list"]) == code
+    assert capsys.readouterr().err.startswith(start)
+
+
+def test_a_note_is_printed_under_the_message(capsys: Said, verb: Callable[[Callable[[list[str]], int]], None]) -> None:
+    def run(argv: list[str]) -> int:
+        error = UserError("wrong")
+        error.add_note("run folder: runs/a/b")
+        raise error
+
+    verb(run)
+    assert main(["list"]) == 2
+    assert capsys.readouterr().err == "error: wrong\nrun folder: runs/a/b\n"
+
+
+def test_what_a_verb_returns_is_the_exit_code(verb: Callable[[Callable[[list[str]], int]], None]) -> None:
+    verb(lambda argv: len(argv))
+    assert main(["list", "a", "b", "c"]) == 3
+
+
+class TestCheck:
+    def test_a_good_experiment(self, place: Path, capsys: Said) -> None:
+        assert main(["check", "+exp=quickstart", "launch=cpu"]) == 0
+        said = capsys.readouterr().out
+        assert "8 prompts x 8 generations" in said
+        assert said.endswith("ok, nothing was written\n")
+        assert list(place.iterdir()) == []
+
+    def test_the_notice_about_wandb(self, capsys: Said) -> None:
+        assert main(["check", "+exp=quickstart", "track=wandb"]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "wandb, offline" in said
+        assert "no wandb login" in said
+
+
+class TestShow:
+    def test_each_value_with_its_place(self, write: Write, capsys: Said) -> None:
+        write("conf/exp/mine.yaml", "# @package _global_\n# mine\ndefaults: [quickstart, _self_]\nseed: 5\n")
+        assert main(["show", "exp=mine", "rewards.format.weight=2.0"]) == 0
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert ["seed:", "5", "#", "conf/exp/mine.yaml:4"] in lines
+        assert ["weight:", "2.0", "#", "command", "line"] in lines
+        assert ["fn:", "rlhf_cli.rewards.toy:sums_correct", "#", "reward/sums_correct.yaml:2"] in lines
+        assert ["lora:", "null", "#", "default"] in lines
+
+    def test_a_prompt_of_several_lines_stays_on_one(self, capsys: Said) -> None:
+        assert main(["show", "exp=gsm8k_grpo", "model.path=a/b"]) == 0
+        line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  prompt:"))
+        assert "\\nAnswer:'" in line
+        assert line.endswith("# exp/gsm8k_grpo.yaml:18")
+
+
+class TestList:
+    def test_everything(self, capsys: Said) -> None:
+        assert main(["list"]) == 0
+        words = capsys.readouterr().out.split()
+        assert {"exp", "quickstart", "trainer", "grpo", "reward", "brevity", "data", "gsm8k", "launch"} <= set(words)
+
+    @pytest.mark.parametrize("typed", ["reward", "rewards"])
+    def test_one_group_with_captions(self, typed: str, capsys: Said) -> None:
+        assert main(["list", typed]) == 0
+        said = capsys.readouterr().out
+        assert "Shorter is better" in said
+        assert "quickstart" not in said
+
+    def test_the_users_own_are_marked(self, write: Write, capsys: Said) -> None:
+        write("conf/data/mine.yaml", "# my rows\npath: a.jsonl\n")
+        assert main(["list", "data"]) == 0
+        lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+        assert "mine my rows (yours)" in lines
+        assert sum("(yours)" in line for line in lines) == 1
+
+    def test_an_unknown_group(self, capsys: Said) -> None:
+        assert main(["list", "trainr"]) == 2
+        said = capsys.readouterr().err
+        assert "there is no group 'trainr'" in said
+        assert "rlhf list trainer" in said
+
+
+def _event(weight: float) -> str:
+    return json.dumps({"step": 1, "time_s": 1, "reward": weight, "rewards/format/mean": weight / 2}) + "\n"
+
+
+class TestCompareAndResume:
+    def test_no_run_was_named(self, capsys: Said) -> None:
+        assert main(["compare"]) == 2
+        assert "no run was named" in capsys.readouterr().err
+        assert main(["resume"]) == 2
+        assert "one run is resumed at a time" in capsys.readouterr().err
+
+    def test_no_such_run(self, capsys: Said) -> None:
+        for name in ("compare", "resume"):
+            assert main([name, "runs/gone"]) == 2
+            assert "runs/gone is not a run folder" in capsys.readouterr().err
+
+    def test_a_run_beside_another(self, write: Write, capsys: Said) -> None:
+        for name, weight in (("a", 1.0), ("b", 0.5)):
+            write(f"runs/exp/{name}/config.yaml", f"rewards: {{format: {{weight: {weight}}}}}\n")
+            write(f"runs/exp/{name}/status.json", '{"state": "finished", "step": 1}')
+            write(f"runs/exp/{name}/metrics.jsonl", _event(weight))
+        assert main(["compare", "runs/exp"]) == 0
+        said = capsys.readouterr().out
+        assert "weight" in said
+        assert "0.250" in said
+
+    @pytest.mark.fault(10)
+    def test_a_finished_run_is_left_alone(self, write: Write, place: Path, capsys: Said) -> None:
+        write("runs/exp/a/config.yaml", "seed: 0\n")
+        write("runs/exp/a/status.json", '{"state": "finished", "step": 9}')
+        before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+        assert main(["resume", "runs/exp/a"]) == 0
+        assert "nothing to do: the run has finished, at step 9" in capsys.readouterr().out
+        assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before

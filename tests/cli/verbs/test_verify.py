@@ -1,0 +1,89 @@
+"""`rlhf verify`: exit code 0 where everything is met, 1 where anything is not, 2 where nothing is expected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.text.json_values import JsonValue
+from tests.support.logged_runs import configured, write_run
+
+Said = pytest.CaptureFixture[str]
+MET: JsonValue = [{"metric": "correct", "at_least": 0.5}]
+MISSED: JsonValue = [{"metric": "correct", "at_least": 0.5}, {"metric": "correct", "at": 3, "at_least": 0.9}]
+
+
+@pytest.fixture
+def run(place: Path):
+    """`run(name, expect)` writes a run whose reward `correct` is 0.75 at all of 20 steps."""
+
+    def write(name: str, expect: JsonValue, state: str = "finished") -> RunFolder:
+        curves = {"rewards/correct/mean": [0.75] * 20}
+        return write_run(place / "runs" / "sweep" / name, configured(expect=expect), curves, state=state)
+
+    return write
+
+
+def test_met(run, capsys: Said) -> None:
+    run("one", MET)
+    assert main(["verify", "runs/sweep/one"]) == 0
+    said = capsys.readouterr().out
+    assert "runs/sweep/one: met" in said
+    assert "at least 0.5" in said
+    assert "0.75" in said
+
+
+def test_missed(run, capsys: Said) -> None:
+    run("one", MISSED)
+    assert main(["verify", "runs/sweep/one", "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["state"] == "missed"
+    (one,) = said["runs"]
+    assert (one["run"], one["run_state"], one["state"]) == ("runs/sweep/one", "finished", "missed")
+    assert [expected["state"] for expected in one["expectations"]] == ["met", "missed"]
+    assert one["expectations"][1] == {
+        **{"name": "1", "metric": "rewards/correct/mean", "at": 3, "at_least": 0.9, "at_most": None},
+        **{"state": "missed", "value": 0.75, "why": None},
+    }
+
+
+def test_a_run_at_work_has_met_nothing_yet(run, capsys: Said) -> None:
+    run("one", MET, state="running")
+    assert main(["verify", "runs/sweep/one"]) == 1
+    said = capsys.readouterr().out
+    assert "open" in said
+    assert "the run is at step 20" in said
+
+
+def test_a_sweep(run, capsys: Said) -> None:
+    run("one", MET)
+    run("two", MISSED)
+    run("three", None)
+    assert main(["verify", "runs/sweep"]) == 1
+    said = capsys.readouterr().out
+    assert "runs/sweep/three expects nothing" in said
+    assert "3 runs: 1 met, 1 missed, 1 expects nothing" in said
+    assert main(["verify", "runs/sweep/one", "runs/sweep/three", "runs/sweep/one"]) == 0
+
+
+def test_nothing_is_expected(run, capsys: Said) -> None:
+    run("one", None)
+    assert main(["verify", "runs/sweep/one"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "the run expects nothing" in said.err
+    assert "expect: [{metric: reward, at: end, at_least: 0.5}]" in said.err
+
+
+def test_everything_wrong_at_once(run, capsys: Said) -> None:
+    run("one", [{"metric": "correct"}])
+    assert main(["verify", "nowhere", "runs/sweep/one", "--json"]) == 2
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert [problem["what"] for problem in problems] == [
+        "nowhere is not a run folder",
+        "what the run is expected to come to cannot be read",
+    ]

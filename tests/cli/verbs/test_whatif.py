@@ -1,0 +1,139 @@
+"""`rlhf whatif` at a terminal: what it prints, as JSON, at 80 columns, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.run_folder import RunFolder
+from tests.support.stored_tables import frozen, write_table
+
+CENTRED = [0.275, -0.125, 0.675, -0.825]
+SCORES = {"correct": [1.0, 0.0, 1.0, 0.0], "format": [0.0, 1.0, 1.0, 0.0], "brevity": [0.5, 1.0, 0.0, 0.0]}
+LESS = "rewards.correct.weight=0.25"
+
+
+@pytest.fixture
+def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """One group of four a round, two rounds; docstring of tests/analysis/whatif/test_by_hand.py."""
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = frozen(place, "trainer.args.scale_rewards=none")
+    for step in (1, 2):
+        write_table(folder, step, **SCORES, advantage=CENTRED)
+    return folder
+
+
+def test_json_has_every_round(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", str(run.path), LESS, "--json"]) == 0
+    (question,) = json.loads(capsys.readouterr().out)["questions"]
+    assert question["changes"] == [{"key": "rewards.correct.weight", "old": 1.0, "new": 0.25}]
+    assert [one["step"] for one in question["rounds"]] == [1, 2]
+    assert question["rounds"][0]["mean_total"] == pytest.approx([0.825, 0.45], abs=1e-5)
+    assert question["rounds"][1]["tau"] == pytest.approx(4 / 6)
+    assert question["rules"]["correct"] == [{"weight": "1", "gate": ""}, {"weight": "0.25", "gate": ""}]
+
+
+def test_at_80_columns(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [LESS, "rewards.brevity.gate={by: correct, at_least: 1.0, otherwise: exclude}", "--show", "1"]
+    assert main(["whatif", str(run.path), *words]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.startswith("what if  rewards.correct.weight 1.0 → 0.25\n    and  rewards.brevity.gate none → correct")
+    for text in ("1 → 0.25", "none → correct >= 1 else exclude", "0.82 → "):
+        assert text in out, text
+    assert "in other units: the larger is not the better" in " ".join(out.split())
+    assert "another policy would have written others" in " ".join(out.split())
+    assert out.count("1+2=") == 1
+
+
+def test_several_values_are_a_table(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["rewards.correct.weight=0.25,2", "rewards.brevity.weight=0,1"]
+    assert main(["whatif", str(run.path), *words]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.startswith("4 what-ifs of ")
+    assert "the run as it was" in out
+
+
+def test_the_first_rollouts_are_missed(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = frozen(place, "trainer.args.scale_rewards=none")
+    write_table(folder, 9, **SCORES, advantage=CENTRED)
+    assert main(["whatif", str(folder.path), LESS]) == 0
+    assert "The first rollouts are not stored" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], ["nothing would have been different", "rewards.correct.weight=2"]),
+        (["rewards.correct.weight=1"], ["nothing would have been different"]),
+        (["run.name=other"], ["nothing would have been different"]),
+        (["rewards.brevty.weight=1"], ["the run has no reward 'brevty'", "rewards.brevity.weight=1"]),
+        (["trainer.args.learning_rate=1"], ["decides what is sampled or learned", "trainer.args.learning_rate"]),
+        (["trainer.args.num_generations=2"], ["decides what is sampled or learned"]),
+        (["rewards.brevity.args.zero=20"], ["has not scored 'brevity' like this", "--recompute"]),
+        (["rewards.brevity.gate={by: nobody, at_least: 1}"], ["nobody"]),
+        (["+exp=quickstart"], ["a run has its exp already"]),
+        (["--quick", LESS], ["has no option", "--quick"]),
+        (["another", LESS], ["one run at a time"]),
+        (["reward@rewards.new=numeric"], ["numeric"]),
+        (["rewards.new={fn: 'os:getcwd'}"], ["has scored no reward 'new'", "--recompute"]),
+        (["rewards.correct.weight=range(0,90)"], ["90 combinations"]),
+    ],
+    ids=lambda value: " ".join(value)[:40],
+)
+def test_refusals(run: RunFolder, capsys: pytest.CaptureFixture[str], words: list[str], said: list[str]) -> None:
+    assert main(["whatif", str(run.path), *words]) == 2
+    err = capsys.readouterr().err
+    for text in said:
+        assert text in err, err
+
+
+def test_runs_that_have_no_rollouts(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from rlhf_cli.jobs.prepare import prepare
+    from rlhf_cli.launch.freeze import create_run
+
+    for experiment in ("toy_sft", "toy_reward", "toy_dpo"):
+        prepared = prepare([f"+exp={experiment}", "model=tiny", "run.name=one", f"run.root={place}", "track=none"])
+        folder = create_run(prepared.experiment, prepared.composed, files={})
+        assert main(["whatif", str(folder.path), "seed=3"]) == 2
+        assert "has no rollouts to settle again" in capsys.readouterr().err
+
+
+def test_no_run_and_no_tables(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", LESS]) == 2
+    assert "which run?" in capsys.readouterr().err
+    assert main(["whatif", "nowhere", LESS]) == 2
+    assert "is not a run folder" in capsys.readouterr().err
+    assert main(["whatif", str(frozen(place).path), LESS]) == 2
+    assert "has stored no completions" in capsys.readouterr().err
+
+
+def test_a_reward_of_ones_own_and_other_args_are_computed(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    """`answer 0` has eight characters; brevity with zero=8 is worth 0 from there on."""
+    Path("mine.py").write_text(
+        "def eights(completions, **_):\n    return [float(len(text) == 8) for text in completions]"
+    )
+    words = ["rewards.new={fn: './mine.py:eights', weight: 1.0}", "rewards.brevity.args.zero=8"]
+    assert main(["whatif", str(run.path), *words, "--recompute", "--json"]) == 0
+    (question,) = json.loads(capsys.readouterr().out)["questions"]
+    assert question["num_computed"] == 16
+    # Totals: correct + 0.5 format + 0 brevity + 1.
+    assert question["rounds"][0]["mean_total"][1] == pytest.approx(0.5 + 0.25 + 1.0)
+
+
+def test_it_needs_no_torch_to_refuse() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, rlhf_cli.cli.verbs.whatif; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_run_of_a_sweep_has_an_equals_sign_in_its_name(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    named = run.path.rename(run.path.with_name("weight=0.5,seed=2"))
+    assert main(["whatif", str(named), LESS]) == 0
+    assert "weight=0.5,seed=2" in capsys.readouterr().out

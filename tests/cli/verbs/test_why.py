@@ -1,0 +1,133 @@
+"""`rlhf why`: of one run everything, of several a line each; whatever state the folder is in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import update_status
+from rlhf_cli.tables.metrics import FINDING_KINDS
+from tests.support.planted_logs import Values, events_of, noisy, reward
+
+CONFIG = "trainer: {name: grpo, args: {max_completion_length: 32, learning_rate: 0.001}}\nrewards: {a: {weight: 1.0}}\n"
+DEAD = {**reward("a", mean=[1.0] * 30, std=0.0), "reward": [1.0] * 30, "loss": [0.0] * 30}
+FINE = {**reward("a", mean=noisy(0.2, 0.8, 0.05)), "reward": noisy(0.2, 0.8, 0.05), "reward_std": [0.5] * 40}
+
+
+def make_run(place: Path, name: str, curves: dict[str, Values] | None = None, **status: object) -> RunFolder:
+    folder = RunFolder(place / "runs" / "exp" / name)
+    folder.path.mkdir(parents=True)
+    folder.config.write_text(CONFIG)
+    if curves is not None:
+        folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in events_of(curves)))
+    update_status(folder, **{"state": "finished", "step": 30, "max_steps": 30, **status})
+    return folder
+
+
+def why(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert main(["why", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_finding_with_its_evidence_and_what_to_type(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(place, "one", DEAD)
+    monkeypatch.setenv("COLUMNS", "80")
+    said = why(capsys, "runs/exp/one")
+    assert "finished at step 30, 30 log events" in said
+    assert "serious  reward a is 1 on every row" in said
+    assert "rewards/a/mean  1 on average over steps 1 to 30" in said
+    assert "rewards.a.weight=0" in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert "▁▁▁" in said
+
+
+def test_run_name_is_the_newest_finished_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, curves, state in (("a", DEAD, "finished"), ("b", FINE, "finished"), ("c", DEAD, "failed")):
+        make_run(place, name, curves, state=state).model.mkdir()
+    assert "runs/exp/b: finished" in why(capsys, "run:exp")
+
+
+def test_json_says_of_every_kind_what_was_seen(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(place, "one", DEAD)
+    said = json.loads(why(capsys, "runs/exp/one", "--json"))
+    assert (said["state"], said["log_events"]) == ("finished", 30)
+    assert said["findings"][0]["kind"] == "dead_reward"
+    assert said["findings"][0]["changes"][0]["words"] == "rewards.a.weight=0"
+    assert {one["kind"] for part in ("findings", "fine", "unseen") for one in said[part]} == set(FINDING_KINDS)
+
+
+def test_negative_control_a_run_in_which_nothing_is_wrong(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(place, "one", FINE)
+    said = why(capsys, "runs/exp/one")
+    assert "nothing was found that should be otherwise" in said
+    assert "serious" not in said
+
+
+@pytest.mark.parametrize("state", ["failed", "preempted"])
+def test_the_reason_of_its_end_comes_first(state: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(place, "one", DEAD, state=state, reason="the loss is not finite\n  where: here", max_steps=90)
+    lines = why(capsys, "runs/exp/one").splitlines()
+    assert lines[0] == f"runs/exp/one: {state} at step 30 of 90, 30 log events"
+    assert lines[1].strip() == "the loss is not finite"
+
+
+def test_killed_and_not_begun(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(place, "one", FINE, state="running", pid=None)
+    assert "killed at step 30" in why(capsys, "runs/exp/one")
+    make_run(place, "two", None, state="created", step=0)
+    said = why(capsys, "runs/exp/two")
+    assert "has not begun" in said
+    assert "nothing was logged" in said
+
+
+def test_a_last_line_that_was_cut_is_left_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run(place, "one", FINE)
+    with folder.metrics.open("a") as stream:
+        stream.write('{"step": 41, "rewa')
+    assert "40 log events" in why(capsys, "runs/exp/one")
+
+
+def test_a_sweep_has_a_line_a_job_also_for_one_that_cannot_be_read(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")  # a line a job where there is room for it
+    make_run(place, "sweep/0", DEAD)
+    make_run(place, "sweep/1", FINE)
+    make_run(place, "sweep/2", FINE).metrics.write_text("no event\n{}\n")
+    said = why(capsys, "runs/exp/sweep")
+    (dead,) = [line for line in said.splitlines() if line.startswith("0 ")]
+    assert "serious: reward a is 1 on every row" in dead
+    (fine,) = [line for line in said.splitlines() if line.startswith("1 ")]
+    assert fine.rstrip().endswith("nothing")
+    assert "metrics.jsonl cannot be read" in said
+    states = [run["state"] for run in json.loads(why(capsys, "runs/exp/sweep", "--json"))]
+    assert states == ["finished", "finished", "unreadable"]
+    (*_, unreadable) = json.loads(why(capsys, "runs/exp/sweep", "--json"))
+    assert unreadable["problem"].startswith("metrics.jsonl cannot be read: ")
+    assert "no event" in unreadable["problem"]
+    assert (unreadable["step"], unreadable["log_events"], unreadable["findings"]) == (0, 0, [])
+
+
+def test_what_is_no_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(place, "broken", FINE).metrics.write_text("no event\n{}\n")
+    for words in (["why"], ["why", "nowhere"], ["why", "--jsn", "."], ["why", "runs/exp/broken"]):
+        assert main(words) == 2
+        assert "error:" in capsys.readouterr().err
+
+
+def test_a_command_in_the_reason_is_not_broken(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a failed reward tells to type is longer than a terminal is wide, and is copied from there."""
+    monkeypatch.setenv("COLUMNS", "60")
+    command = "rlhf score runs/sums/one --completions runs/sums/one/failures/right-ZeroDivisionError.jsonl"
+    make_run(place, "one", DEAD, state="failed", reason=f"a reward failed\n  try: {command}")
+    assert main(["why", "runs/exp/one"]) == 0
+    assert command in capsys.readouterr().out

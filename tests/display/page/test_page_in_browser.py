@@ -1,0 +1,188 @@
+"""The report as its reader has it: opened from a disk in a browser, on a screen, on a telephone, on paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.display.page.page_content import write_report
+from tests.support.opened_page import SCREEN, OpenedPage
+from tests.support.reported_runs import STEPS, write_reported
+
+SECTIONS = 15
+FAILED = 4
+"""The place of the run that failed: the last of five."""
+
+_OUTLINE = """(() => { const style = getComputedStyle(document.activeElement);
+    return [style.outlineStyle, style.outlineWidth, document.activeElement.outerHTML.slice(0, 80)] })()"""
+_TOOLBARS = "[...document.querySelectorAll('.modebar')].filter((at) => at.getBoundingClientRect().height > 0).length"
+_TOO_WIDE = """[...document.querySelectorAll('.plot')].map(
+    (at) => at.querySelector('svg').getBoundingClientRect().width - at.clientWidth)"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "sweep"
+    write_reported(folder, text="\U0001f600xy")
+    return write_report([folder], folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def shared(chromium: Any, file: Path) -> OpenedPage:
+    return OpenedPage(chromium, file)
+
+
+@pytest.fixture
+def page(shared: OpenedPage) -> OpenedPage:
+    """The page as it is at first, with every run shown."""
+    shared.eval("document.getElementById('show-all').click()")
+    return shared
+
+
+def test_it_opens_without_a_complaint_and_asks_nothing_of_any_network(page: OpenedPage) -> None:
+    assert page.complaints == []
+    assert page.requests == []
+    assert page.tab.locator("section").count() == SECTIONS
+    assert page.tab.locator("#no-plots").is_hidden()
+
+
+def test_the_verdict_is_on_top(page: OpenedPage) -> None:
+    first = page.tab.locator("section").first
+    assert "0 beats 0.5 on correct by 0.3" in first.inner_text()
+    assert "0.5 beats 0 on brevity by 0.3" in first.inner_text()
+
+
+def test_a_run_that_is_switched_off_is_gone_from_every_plot(page: OpenedPage) -> None:
+    before = page.drawn("runs")
+    assert sum(1 in runs for runs in before.values()) == 6  # it logged seven metrics, of which the length never moves
+    page.tab.locator("#single-runs summary").click()
+    page.tab.locator("[data-run='1']").click()
+    assert page.drawn("runs") == {plot: [run for run in runs if run != 1] for plot, runs in before.items()}
+    assert page.eval("document.querySelector('#front-plot').data.filter((one) => one.meta.run === 1).length") == 0
+    page.tab.locator("[data-run='1']").click()
+    assert page.drawn("runs") == before
+    page.tab.locator("#single-runs summary").click()
+
+
+def test_a_setting_that_is_switched_off_is_gone_everywhere(page: OpenedPage) -> None:
+    before = page.drawn("settings")
+    columns = page.tab.locator("#beside .answer").count()
+    page.tab.locator("[data-setting='0']").click()
+    assert any(0 in settings for settings in before.values())
+    assert all(0 not in settings for settings in page.drawn("settings").values())
+    assert all({0, 1}.isdisjoint(runs) for runs in page.drawn("runs").values())
+    assert page.tab.locator("#beside .answer").count() == columns // 2
+    for plot in ("front-plot", "parallel-plot"):
+        assert page.eval(f"document.getElementById('{plot}').data.some((one) => one.meta.setting === 0)") is False
+    assert page.tab.locator("[data-setting='0']").get_attribute("aria-pressed") == "false"
+
+
+@pytest.mark.parametrize(("kind", "anchor"), [("run", "run-2"), ("setting", "setting-1")])
+def test_a_point_of_the_front_leads_to_its_run(page: OpenedPage, kind: str, anchor: str) -> None:
+    place = int(anchor[-1])
+    for _ in range(10):  # a busy machine draws late, and what is clicked then lies elsewhere: one clicks again
+        page.eval("document.getElementById('front-plot').scrollIntoView()")
+        page.tab.mouse.move(1, 1)
+        page.tab.wait_for_timeout(100)
+        at = page.eval(
+            f"""() => {{ const at = document.getElementById('front-plot');
+            const trace = at.data.find((one) => one.meta.{kind} === {place});
+            const box = at.querySelector('.nsewdrag').getBoundingClientRect(), axes = at._fullLayout;
+            return [box.left + axes.xaxis.d2p(trace.x[0]), box.top + axes.yaxis.d2p(trace.y[0])]; }}"""
+        )
+        page.tab.mouse.move(*at)
+        page.tab.wait_for_timeout(100)
+        page.tab.mouse.click(*at)
+        if page.eval("location.hash") == f"#{anchor}":
+            break
+    assert page.eval("location.hash") == f"#{anchor}"
+    assert page.eval("document.activeElement.id") == anchor
+    assert page.tab.locator(f"#{anchor}").is_visible()
+
+
+def test_completions_say_what_each_reward_made_of_them(page: OpenedPage) -> None:
+    answer = page.tab.locator("#beside .answer").first
+    assert page.tab.locator("#beside .prompt").first.inner_text() == f"2+2={STEPS}"
+    # The first part is one character, though it takes two of JavaScript's units.
+    assert answer.locator(".part.gain").inner_text() == "\U0001f600"
+    assert answer.locator(".part.loss").inner_text() == "xy"
+    worst = page.tab.locator("#extremes .answer").nth(1)
+    assert "gate closed by correct" in worst.locator("tr.closed").inner_text()
+    page.eval("""() => { const at = document.querySelector('#beside input'); at.value = 0;
+        at.dispatchEvent(new Event('input')); }""")
+    assert page.tab.locator("#beside .prompt").first.inner_text() == "2+2=1"
+
+
+def test_smoothing_takes_the_mean_of_neighbours(page: OpenedPage) -> None:
+    loss = "[...document.getElementById('plot-loss').data].pop().y"
+    before = page.eval(loss)
+    page.tab.select_option("#smoothing", "0.2")
+    after = page.eval(loss)
+    assert after[5] == pytest.approx(sum(before[4:7]) / 3)
+    assert after != before
+    page.tab.select_option("#smoothing", "0")
+    assert page.eval(loss) == before
+
+
+def test_a_run_that_failed_is_shown_as_such(page: OpenedPage) -> None:
+    card = page.tab.locator(f"#run-{FAILED}").inner_text()
+    assert "failed" in card
+    assert "rank 1 died: plain" in card
+    assert "step 3 of 30" in card
+
+
+def test_whoever_uses_the_keyboard_sees_where_they_are(page: OpenedPage) -> None:
+    page.eval("document.activeElement.blur()")
+    for _ in range(20):
+        page.tab.keyboard.press("Tab")
+        outline = page.eval(_OUTLINE)
+        assert outline[0] == "solid", outline
+        assert float(outline[1].removesuffix("px")) >= 2, outline
+
+
+def test_paper_has_every_section_whole(page: OpenedPage) -> None:
+    page.tab.emulate_media(media="print")
+    page.tab.set_viewport_size({"width": 720, "height": 1000})
+    closed = page.tab.locator("details:not([open])").count()
+    page.eval("window.dispatchEvent(new Event('beforeprint'))")
+    assert closed > 0
+    assert page.tab.locator("details:not([open])").count() == 0
+    assert [one.bounding_box()["height"] > 30 for one in page.tab.locator("section").all()] == [True] * SECTIONS
+    assert page.overflow() <= 0
+    widths = page.eval(_TOO_WIDE)
+    assert max(widths) <= 0
+    page.eval("window.dispatchEvent(new Event('afterprint'))")
+    assert page.tab.locator("details:not([open])").count() == closed
+    page.tab.emulate_media(media="screen")
+    page.tab.set_viewport_size(SCREEN)
+
+
+def test_a_telephone_has_nothing_beside_its_screen(page: OpenedPage) -> None:
+    page.tab.set_viewport_size({"width": 400, "height": 800})
+    page.eval("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert page.overflow() <= 0
+    assert page.eval(_TOOLBARS) == 0, "plotly's buttons lie over the curves"
+    page.tab.set_viewport_size(SCREEN)
+    assert page.eval(_TOOLBARS) > 0
+    page.eval("for (const one of document.querySelectorAll('details')) one.open = false")
+
+
+def test_by_night_the_ground_is_dark_and_the_curves_are_light(page: OpenedPage) -> None:
+    colour = "document.getElementById('plot-loss').data.pop().line.color"
+    by_day = page.eval(colour)
+    page.tab.emulate_media(color_scheme="dark")
+    assert page.eval("getComputedStyle(document.body).backgroundColor") == "rgb(23, 24, 26)"
+    assert _brightness(by_day) < 128 < _brightness(page.eval(colour))
+    page.tab.emulate_media(color_scheme="light")
+
+
+def test_after_all_that_nothing_has_complained(page: OpenedPage) -> None:
+    assert page.complaints == []
+    assert page.requests == []
+
+
+def _brightness(colour: str) -> float:
+    """Return the mean of the parts of #rrggbb."""
+    return sum(int(colour[place : place + 2], 16) for place in (1, 3, 5)) / 3

@@ -1,0 +1,63 @@
+"""The page's table of settings and its verdicts in a line: where numbers lie in their column, and who leads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.analysis.comparison.comparison import Asked, compare
+from rlhf_cli.analysis.comparison.logged_run import read_runs
+from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, front_of, plots_of
+from rlhf_cli.display.page.tables import setting_table, verdict_lines
+from rlhf_cli.numerics.intervals import student
+from rlhf_cli.runs.run_folder import runs_in
+from tests.support.logged_runs import configured, write_run, write_sweep
+
+
+def test_where_a_number_lies_in_its_column(tmp_path: Path) -> None:
+    """In per cent from the least end of all intervals to the greatest, also below zero."""
+    ends = {0.0: [-0.9, -0.8, -0.7], 1.0: [-0.5, -0.4, -0.2]}
+    write_sweep(tmp_path / "s", ends)
+    table = setting_table(compare(read_runs(runs_in(tmp_path / "s"))[0]))
+    column = [one.label for one in table.measures].index("correct")
+    found = [student(values) for values in ends.values()]
+    least, most = min(one.low or 0.0 for one in found), max(one.high or 0.0 for one in found)
+    for line, one in zip(table.lines, found, strict=True):
+        cell = line.cells[column]
+        expected = [100 * ((end or 0.0) - least) / (most - least) for end in (one.mean, one.low, one.high)]
+        assert [cell.at, cell.low, cell.high] == pytest.approx(expected, abs=0.051)
+        assert cell.mean == f"{one.mean:.3f}"
+
+
+@pytest.mark.parametrize(
+    ("metric", "label", "leader", "most"),
+    [("kl", "kl", "0", "lowest"), ("rewards/correct/mean", "correct", "4", "highest")],
+)
+def test_who_leads(tmp_path: Path, metric: str, label: str, leader: str, most: str) -> None:
+    """Weight k has k and a little of its seed: every difference is beyond doubt, whichever of the two comes first."""
+    ends = {float(k): (k + 0.01, k + 0.02 + 0.001 * k, k + 0.03) for k in range(5)}
+    write_sweep(tmp_path / "s", ends, metric=metric)
+    (line,) = verdict_lines(compare(read_runs(runs_in(tmp_path / "s"))[0], Asked(on=(label,))))
+    assert line.says == f"{leader} has the {most} {label}, beyond doubt better than 4 of 4 others."
+
+
+def test_a_point_of_the_front_has_the_ends_of_its_own_interval(tmp_path: Path) -> None:
+    ends = {0.0: [0.2, 0.3, 0.5], 1.0: [0.6, 0.8, 0.7]}
+    write_sweep(tmp_path / "s", ends)
+    front = front_of(compare(read_runs(runs_in(tmp_path / "s"))[0]))
+    assert isinstance(front, dict)
+    column = [one["label"] for one in front["measures"]].index("correct")  # type: ignore[attr-defined]
+    for point, values in zip(front["settings"], ends.values(), strict=True):  # type: ignore[call-overload]
+        one = student(values)
+        found = [point[name][column] for name in ("values", "low", "high")]
+        assert found == pytest.approx([one.mean, one.low, one.high], rel=1e-3)
+
+
+def test_the_interval_that_an_evaluation_logged_is_drawn_from_its_low_to_its_high_end(tmp_path: Path) -> None:
+    name = "eval_greedy/total"
+    curves = {name: [0.4, 0.6], f"{name}/low": [0.3, 0.5], f"{name}/high": [0.5, 0.8]}
+    runs, _ = read_runs([write_run(tmp_path / "a", configured(), curves)])
+    (plot,) = plots_of(runs, [], [PlottedMetric(name, "total", COMPONENTS)])
+    assert plot.lines == {0: [0.4, 0.6]}
+    assert plot.intervals == {0: ([0.3, 0.5], [0.5, 0.8])}

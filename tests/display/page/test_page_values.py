@@ -1,0 +1,143 @@
+"""What the page shows is what was logged: curves, bands, chosen completions, the front, and what is left out."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rlhf_cli.analysis.comparison.comparison import compare
+from rlhf_cli.analysis.comparison.logged_run import read_runs
+from rlhf_cli.display.page import curves as plotted_curves
+from rlhf_cli.display.page.completion_pages import chosen_steps, completion_pages
+from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, front_of, parallel_of, plots_of
+from rlhf_cli.display.page.embedding import rounded
+from rlhf_cli.display.page.page_content import page_content, report_at_the_end, write_report
+from rlhf_cli.display.page.tables import verdict_lines
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.run_folder import runs_in
+from tests.support.logged_runs import configured, write_run, write_sweep
+from tests.support.reported_runs import write_completions, write_reported
+
+LOSS = PlottedMetric("loss", "loss", COMPONENTS)
+
+
+@pytest.mark.parametrize(
+    ("value", "short"),
+    [(0.123456, 0.1235), (1234567.0, 1235000), (0.0, 0), (1.0, 1), (-2.5e-9, -2.5e-9), (math.nan, None), (None, None)],
+)
+def test_numbers_keep_four_digits(value: float | None, short: float | None) -> None:
+    assert rounded(value) == short
+
+
+def test_a_curve_is_thinned_to_means_of_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 steps 25 points: the values 0 to 99 have the means 1.5, 5.5, ...; 98 is logged as null."""
+    monkeypatch.setattr(plotted_curves, "_MOST_POINTS", 25)
+    monkeypatch.setattr(plotted_curves, "_LEAST_POINTS", 25)
+    values = [None if step == 98 else float(step) for step in range(100)]
+    folders = [
+        write_run(tmp_path / name, configured(), {"loss": curve}) for name, curve in (("a", values), ("b", [2.0] * 100))
+    ]
+    runs, _ = read_runs(folders)
+    (plot,) = plots_of(runs, [], [LOSS])
+    assert plot.events == 4
+    assert plot.x == list(range(3, 101, 4))
+    assert plot.lines[0] == pytest.approx([4 * place + 1.5 for place in range(24)] + [(96 + 97 + 99) / 3], rel=1e-3)
+    assert plot.lines[1] == [2] * 25
+
+
+def test_the_band_is_students_interval_over_seeds(tmp_path: Path) -> None:
+    ends = [0.3, 0.5, 0.9]
+    for seed, end in enumerate(ends):
+        write_run(tmp_path / f"{seed}", configured(0.1, seed), {"loss": [end, 2 * end]})
+    runs, _ = read_runs(runs_in(tmp_path))
+    (plot,) = plots_of(runs, compare(runs).grouped.settings, [LOSS])
+    low, high = stats.t.interval(0.95, 2, np.mean(ends), stats.sem(ends))
+    mean, lows, highs = plot.bands[0]
+    assert (mean[0], lows[0], highs[0]) == pytest.approx((np.mean(ends), low, high), rel=1e-3)
+    assert mean[1] == pytest.approx(2 * np.mean(ends), rel=1e-3)
+
+
+def test_steps_are_evenly_spread_with_both_ends() -> None:
+    assert chosen_steps([range(1, 101)], 10) == [1, 12, 23, 34, 45, 56, 67, 78, 89, 100]
+    assert chosen_steps([[1, 2, 3], [2, 3, 4], [3, 2]], 10) == [2, 3]  # what all have goes before what few have
+    assert chosen_steps([[], []], 10) == []
+
+
+def test_prompts_that_no_two_runs_answered_are_said_to_be_so(tmp_path: Path) -> None:
+    for seed in range(2):
+        run = write_run(tmp_path / f"{seed}", configured(0.1, seed), {"loss": [1.0]})
+        write_completions(run, 1, text="4", prompt=f"of seed {seed}")
+    pages = completion_pages(read_runs(runs_in(tmp_path))[0])
+    assert pages.side_by_side == []
+    assert "No two runs answered the same prompt" in str(pages.why_not_beside)
+    assert pages.extremes[0]["runs"]["1"]["best"][0]["prompt"] == "of seed 1"  # type: ignore[index, call-overload]
+
+
+def test_the_front_is_of_all_pairs_and_a_dominated_setting_is_on_none(tmp_path: Path) -> None:
+    """(correct, brevity): 0 has (0.9, 0.2), 1 has (0.2, 0.9), 2 has (0.1, 0.1), which both others beat in both."""
+    for weight, values in {0.0: (0.9, 0.2), 1.0: (0.2, 0.9), 2.0: (0.1, 0.1)}.items():
+        curves = {"rewards/correct/mean": [values[0]], "rewards/brevity/mean": [values[1]], "kl": [1 - weight / 10]}
+        write_run(tmp_path / f"{weight}", configured(weight), curves)
+    comparison = compare(read_runs(runs_in(tmp_path))[0])
+    front = front_of(comparison)
+    assert isinstance(front, dict)
+    labels = [measure["label"] for measure in front["measures"]]  # type: ignore[attr-defined]
+    assert labels == ["correct", "brevity", "kl"]
+    assert front["best"] == {"0,1": [0, 1], "0,2": [0, 1, 2], "1,2": [1, 2], "0,1,2": [0, 1, 2]}
+    parallel = parallel_of(comparison)
+    assert isinstance(parallel, dict)
+    weights, correct, *_ = parallel["axes"]  # type: ignore[misc]
+    assert (weights["label"], weights["heights"]) == ("weight", [0, 0.5, 1])
+    assert correct["heights"] == [1, 0.125, 0]
+
+
+def test_of_many_values_the_leader_is_named_and_all_comparisons_are_folded_away(tmp_path: Path) -> None:
+    write_sweep(
+        tmp_path / "s", {0.1 * k: (0.9 - 0.1 * k, 0.92 - 0.1 * k, 0.91 - 0.1 * k + 0.001 * k) for k in range(5)}
+    )
+    correct = verdict_lines(compare(read_runs(runs_in(tmp_path))[0]))[0]
+    assert correct.says == "0 has the highest correct, beyond doubt better than 4 of 4 others."
+    assert "0.3 beats 0.4" in correct.whole
+    assert "0.3 beats 0.4" not in correct.says
+
+
+@pytest.mark.parametrize("trainer", ["dpo", "sft", "reward"])
+def test_runs_without_rewards_have_their_losses_and_accuracies(tmp_path: Path, trainer: str) -> None:
+    curves = {
+        "loss": [1.0, 0.5],
+        "rewards/accuracies": [0.5, 0.9],
+        "eval_loss": [0.7, 0.6],
+        "mean_token_accuracy": [0.1, 0.2],
+    }
+    config = configured(trainer=trainer)
+    del config["rewards"]
+    runs, _ = read_runs([write_run(tmp_path / "a", config, curves)])
+    content = page_content(runs, [], title="a", out=tmp_path / "report.html")
+    assert {plot.metric.name for plot in content.plots_in("components")} >= {"loss", "rewards/accuracies"}
+    assert [plot.metric.name for plot in content.plots_in("evaluations")] == ["eval_loss"]
+    assert "generates none" in str(content.completions.why_no_extremes)
+    assert content.verdict == []
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
+    write_reported(tmp_path)
+    (tmp_path / "weight=0,seed=0" / "metrics.jsonl").write_text('{"step": 1, "time_s": 0}\nnonsense\n')
+    (tmp_path / "weight=0,seed=1" / "completions" / "completions_00001.parquet").write_text("cut")
+    html = write_report([tmp_path], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "metrics.jsonl cannot be read" in html
+    assert "completions_00001.parquet cannot be read" in html
+    assert len(re.findall(r'id="run-\d"', html)) == 4
+
+
+def test_a_report_that_fails_fails_nothing_else(tmp_path: Path) -> None:
+    write_reported(tmp_path / "sweep")
+    assert report_at_the_end(tmp_path / "sweep") == f"report: {tmp_path / 'sweep' / 'report.html'}"
+    (tmp_path / "empty").mkdir()
+    assert report_at_the_end(tmp_path / "empty").startswith("no report: no run lies below")
+    with pytest.raises(RunError):
+        write_report([tmp_path / "empty"], tmp_path / "report.html")

@@ -1,0 +1,132 @@
+"""A comparison on a screen: readable at any width, nothing cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rlhf_cli.analysis.comparison.comparison import Asked, compare
+from rlhf_cli.analysis.comparison.logged_run import read_runs
+from rlhf_cli.analysis.comparison.measures import is_shown
+from rlhf_cli.display.comparison_tables import (
+    Column,
+    estimate_texts,
+    number_texts,
+    show_blocks,
+    show_comparison,
+    show_left_out,
+)
+from rlhf_cli.numerics.intervals import Estimate
+from tests.support.logged_runs import configured, write_run, write_sweep
+from tests.support.terminal import printed
+
+LONG = {f"rewards/a_reward_of_a_long_name_{number}/mean": [0.5] for number in range(6)}
+
+
+def shown(folders, width: int = 80, *, each_run: bool = False, **asked: object) -> list[str]:
+    comparison = compare(read_runs(folders)[0], Asked(**asked))  # type: ignore[arg-type]
+    return printed(lambda console: show_comparison(console, comparison, each_run=each_run), width)
+
+
+def test_a_sweep(place: Path) -> None:
+    """t(2) is 4.3027, for one of two comparisons 6.2053: 0.1, 0.09539 and, of the differences, 0.01 over sqrt(3)."""
+    folders = write_sweep(place / "sweep", {0.0: [0.50, 0.60, 0.70], 0.5: [0.54, 0.65, 0.73]})
+    lines = shown(folders)
+    assert lines[:8] == [
+        "sweep: 6 runs, 2 settings",
+        "rewards.brevity.weight  0, 0.5",
+        "seed                    0, 1, 2",
+        "",
+        "   weight  seeds        correct",
+        "○       0      3  0.600 ± 0.248",
+        "●     0.5      3  0.640 ± 0.237",
+        "the same in all runs: brevity 0.500",
+    ]
+    assert lines[9] == "verdict on weight"
+    assert lines[10] == "- 0.5 beats 0 on correct by 0.040 [0.004, 0.076] (3 seeds)."
+
+
+@pytest.mark.parametrize("width", [50, 80, 140])
+def test_at_any_width_nothing_is_cut(place: Path, width: int) -> None:
+    """`printed` asserts that no line is longer; every name and number has to be there, in blocks of columns."""
+    folders = [write_run(place / str(seed), configured(0.5 * seed, 0), LONG) for seed in range(2)]
+    curves = {name: [0.123, 0.456] for name in LONG}
+    folders.append(write_run(place / "2", configured(0.1, 0), curves))
+    lines = shown(folders, width, each_run=True)
+    text = "\n".join(lines)
+    for name in LONG:
+        assert text.count(name.split("/")[1]) >= 2
+    assert text.count("0.456") >= 12
+    assert "…" not in text
+
+
+def test_blocks_repeat_what_says_whose_row_it_is() -> None:
+    columns = [Column("key", ["a", "b"], is_head=True), *(Column(f"number {one}", ["1", "2"]) for one in range(4))]
+    lines = printed(lambda console: show_blocks(console, columns, ["", ""]), 30)
+    assert lines == [
+        *("key  number 0  number 1", "  a         1         1", "  b         2         2", ""),
+        *("key  number 2  number 3", "  a         1         1", "  b         2         2"),
+    ]
+
+
+def test_one_line_a_run_where_it_is_asked_for(place: Path) -> None:
+    folders = write_sweep(place / "sweep", {0.0: [0.5], 0.5: [0.75]})
+    assert not any("finished" in line for line in shown(folders))
+    (line,) = [line for line in shown(folders, each_run=True) if line.startswith("weight=0.5")]
+    assert line.split() == ["weight=0.5", "finished", "10", "0.750", "0.500"]
+
+
+def test_equal_runs_say_so(place: Path) -> None:
+    runs = [write_run(place / name, configured(), {"reward": [0.5]}) for name in "ab"]
+    assert "the configurations do not differ" in shown(runs)
+
+
+def test_other_weights_under_the_same_name_are_told(place: Path) -> None:
+    """A warm start on another machine, a branch that moved on the hub: nothing in the configurations shows it."""
+    runs = [
+        write_run(
+            place / name,
+            configured(0.0, seed),
+            {"reward": [0.5]},
+            provenance={"starting_model": {"weights_sha256": name * 64}},
+        )
+        for seed, name in enumerate("ab")
+    ]
+    said = " ".join(" ".join(shown(runs)).split())
+    assert "began with different weights (aaaaaaaaaaaa in seed=0; bbbbbbbbbbbb in seed=1)" in said
+
+
+def test_what_a_sweep_shows_at_its_end(place: Path) -> None:
+    folders = write_sweep(place / "sweep", {0.0: [0.5], 0.5: [0.75]})
+    folders[0].metrics.write_text("x\ny\n")
+    runs, problems = read_runs(folders, wanted=is_shown)
+
+    def show(console: Console) -> None:
+        show_comparison(console, compare(runs))
+        show_left_out(console, problems)
+
+    lines = printed(show, 300)
+    assert lines[0] == "sweep/0.5-0: 1 run"
+    assert "left out: 1 run, unreadable" in lines
+
+
+@pytest.mark.parametrize(
+    ("numbers", "texts"),
+    [
+        ([0.5, 0.25], ["0.500", "0.250"]),
+        ([12.3456, 1.0], ["12.35", "1.00"]),
+        ([1234.5, float("nan")], ["1234", "-"]),
+        ([0.00123], ["0.00123"]),
+        ([0.0], ["0.000"]),
+    ],
+)
+def test_as_many_decimals_as_the_column_needs(numbers: list[float], texts: list[str]) -> None:
+    assert number_texts(numbers) == texts
+
+
+def test_an_interval_is_shown_by_both_ends_where_it_is_not_symmetric() -> None:
+    assert estimate_texts([Estimate(0.5, 0.4, 0.6, 5), Estimate(0.5, 0.3, 0.6, 5), Estimate(0.5, None, None, 1)]) == [
+        *("0.500 ± 0.100", "0.500 [0.300, 0.600]", "0.500")
+    ]

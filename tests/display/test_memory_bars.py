@@ -1,0 +1,59 @@
+"""Memory as it is drawn: two bars that are never added up, parts by size, what to lower; at 80 and 120 columns."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_cli.display.plan_tables import memory_bars
+from rlhf_cli.plan.memory.estimate import Lowering, MemoryPlan, Moment
+from tests.support.terminal import drawn
+
+GB = 10**9
+GENERATING = Moment("generation", "generating 8 completions", {"weights": 2 * GB, "KV cache": 1 * GB})
+LEARNING = Moment("training", "learning from 8 rows", {"weights": 2 * GB, "activations": 6 * GB, "logits": 10**6})
+SMALLER = Moment("training", "the end of the backward pass", {"weights": 2 * GB, "gradients": 2 * GB})
+LOWER = Lowering("activations", ("a=1", "b=2"), "why")
+PLAN = MemoryPlan((GENERATING, LEARNING, SMALLER), device="GPU", device_bytes=16 * GB, cheapest=LOWER)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_bar_a_phase_and_its_parts_by_size(width: int) -> None:
+    heading, generation, training, most, lower = drawn(memory_bars(PLAN), width)
+    assert heading.startswith("memory of each GPU (16 GB): ")
+    assert generation.split(maxsplit=2) == ["generation", "████" + 16 * "░", "3 GB  weights 2 GB, KV cache 1 GB"]
+    assert training.split(maxsplit=2)[1] == 10 * "█" + 10 * "░"  # 8 of 16 GB
+    assert training.endswith("8 GB  activations 6 GB, weights 2 GB")  # the fullest moment, without what is below 1 %
+    assert most == "most of it: activations, 75% (learning from 8 rows)"
+    assert lower == "to lower activations: a=1 b=2  (why)"
+    assert "11" not in "".join((heading, generation, training, most, lower))  # 3 + 8: both are never there together
+
+
+def test_more_than_there_is() -> None:
+    plan = MemoryPlan((GENERATING, LEARNING), device="GPU", device_bytes=7 * GB)
+    lines = drawn(memory_bars(plan))
+    assert lines[-1] == "more than the 7 GB that the GPU has: it will not fit"
+    assert 20 * "█" in lines[2]
+
+
+def test_what_needs_no_lowering_is_not_advised() -> None:
+    """A hundredth of the device. The bars then show the two phases beside each other."""
+    plan = MemoryPlan((GENERATING, LEARNING), device_bytes=1600 * GB, cheapest=LOWER)
+    lines = drawn(memory_bars(plan))
+    assert not any("to lower" in line for line in lines)
+    assert 20 * "█" in lines[2]
+
+
+def test_what_is_not_known_is_said() -> None:
+    assert drawn(memory_bars(MemoryPlan(unknown="model_type mamba2"))) == ["memory: not estimated (model_type mamba2)"]
+    some = MemoryPlan((LEARNING,), leaves_out=("prompts, whose length is not known",))
+    assert drawn(memory_bars(some))[-1] == "not counted: prompts, whose length is not known"
+
+
+def test_lines_are_broken_between_parts_alone() -> None:
+    """At 64 columns several lines of parts; no number is parted from its unit."""
+    many = Moment("training", "learning", {"weights": 2 * GB, "activations": 3 * GB, "logits": GB, "reference": GB})
+    lines = drawn(memory_bars(MemoryPlan((many,), device_bytes=16 * GB)), 64)
+    parts = [line[37:].strip() for line in lines[1:-1]]
+    assert " ".join(parts) == "activations 3 GB, weights 2 GB, logits 1 GB, reference 1 GB"
+    assert len(parts) > 1
+    assert all(part.endswith(",") for part in parts[:-1])

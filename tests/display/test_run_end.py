@@ -1,0 +1,133 @@
+"""The panel after a run, of a run folder written by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import yaml
+
+from rlhf_cli.display import run_end
+from rlhf_cli.display.run_end import show_end
+from rlhf_cli.runs.run_folder import RunFolder
+from tests.support.terminal import printed
+
+
+def run_of(place: Path, events: list[dict[str, Any]], **status: Any) -> RunFolder:
+    folder = RunFolder(place / "runs" / "sums" / "one")
+    folder.path.mkdir(parents=True)
+    folder.config.write_text(yaml.safe_dump({"rewards": {"right": {"weight": 2.0}}}))
+    folder.status.write_text(json.dumps({"state": "finished", "step": 2, **status}))
+    folder.metrics.write_text("".join(json.dumps({"time_s": 1, **event}) + "\n" for event in events))
+    return folder
+
+
+def read(folder: RunFolder) -> list[str]:
+    """The lines without the panel's frame."""
+    return [line.strip("│ ") for line in printed(lambda console: show_end(console, folder))]
+
+
+def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
+    rewards = [{"step": step, "reward": 0.5 * step, "rewards/right/mean": 0.25 * step} for step in (1, 2)]
+    folder = run_of(place, [*rewards, {"step": 2, "eval_greedy/total": 0.875}], warnings=3)
+    completions = folder.path / "completions"
+    completions.mkdir()
+    rows = [
+        {"prompt": "1+1=", "completion": "2\n", "advantage": 0.5},
+        {"prompt": "1+1=", "completion": "another", "advantage": -0.5},
+        {"prompt": "2+2=", "completion": "[red]4", "advantage": -1.0},
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), completions / "completions_00002.parquet")
+    (folder.path / "eval" / "training").mkdir(parents=True)
+    (folder.path / "eval" / "training" / "history.png").write_bytes(b"")
+    lines = read(folder)
+    assert lines[0].startswith("╭─ finished after 2 steps")
+    assert [line.split() for line in lines[1:4]] == [
+        ["reward", "weight", "start", "end", "change"],
+        ["total", "0.500", "1.000", "+0.500", "▁█"],
+        ["right", "2", "0.250", "0.500", "+0.250", "▁█"],
+    ]
+    assert lines[2].split()[-1] == "▁█"
+    assert ["step", "2", "0.875"] in [line.split()[:3] for line in lines]
+    samples = lines.index(next(line for line in lines if line.startswith("prompt")))
+    assert [line.split() for line in lines[samples + 1 : samples + 3]] == [
+        ["1+1=", "2\\n", "+0.50"],
+        ["2+2=", "[red]4", "-1.00"],
+    ]
+    assert "3 warnings of your code: log.txt" in lines
+    assert lines[-1].partition("  #")[0] == "rlhf why runs/sums/one"
+    assert lines[-2].startswith("╰")
+
+
+def test_a_run_without_rewards_shows_its_loss(place: Path) -> None:
+    folder = run_of(place, [{"step": step, "loss": 1.0 / step} for step in (1, 2)], state="preempted")
+    folder.provenance.write_text(json.dumps({"lengths": {"train": {"in_words": "12 to 40 tokens"}}}))
+    lines = read(folder)
+    assert lines[0].startswith("╭─ preempted after 2 steps")
+    assert lines[2].split() == ["loss", "1.000", "0.500", "-0.500"]
+    assert "data: 12 to 40 tokens" in lines
+
+
+def test_rows_that_failed_are_told_where_there_are_any(place: Path) -> None:
+    """3 of 40 rows over both events; a reward without failures has an empty cell."""
+    flaky = [("rewards/flaky/errors", (1, 2)), ("rewards/flaky/calls", (10, 30)), ("rewards/flaky/mean", (0.0, 1.0))]
+    events = [
+        {"step": step, "reward": 1.0, "rewards/right/mean": 1.0, "rewards/right/errors": 0, "rewards/right/calls": 10}
+        | {name: values[step - 1] for name, values in flaky}
+        for step in (1, 2)
+    ]
+    lines = [line.split() for line in read(run_of(place, events))]
+    assert lines[1][-2:] == ["rows", "failed"]
+    assert lines[3] == ["right", "2", "1.000", "1.000", "+0.000", "▄▄"]
+    assert lines[4] == ["flaky", "0.000", "1.000", "+1.000", "7.5%", "▁█"]
+
+
+def busy(place: Path) -> RunFolder:
+    """A run with all that its end can say: twelve rewards, nine evaluations, failures, missed expectations, times."""
+    rewards = {f"rewards/a_reward_of_a_long_name_{name}/mean": 0.1 for name in "abcdefghijkl"}
+    failures = {"rewards/a_reward_of_a_long_name_a/errors": 1, "rewards/a_reward_of_a_long_name_a/calls": 10}
+    times = {"time/elapsed_s": 9.0, **{f"time/share/reward/{name}": 0.1 for name in "abcdefghij"}}
+    events = [
+        {"step": step, "reward": 0.5 * step, **rewards, **failures, **times, "eval_greedy/total": 0.1 * step}
+        for step in range(1, 10)
+    ]
+    reason = "stopped by rule: kl > 3: 3.1, 3.2 at steps 8 to 9"
+    folder = run_of(place, events, warnings=3, step=9, reason=reason)
+    config = yaml.safe_load(folder.config.read_text())
+    config["expect"] = [{"metric": "total", "at_least": number} for number in range(90, 96)]
+    folder.config.write_text(yaml.safe_dump(config))
+    lengths = {one: {"in_words": "9 tokens"} for one in ("train", "eval")}
+    typed = [f"trainer.args.argument_{number}=1" for number in range(20)]
+    folder.provenance.write_text(json.dumps({"lengths": lengths, "overrides": typed}))
+    (folder.path / "completions").mkdir()
+    rows = [{"prompt": f"{number}+1=", "completion": "2" * 99, "advantage": 0.5} for number in range(9)]
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist(rows), folder.path / "completions" / "completions_00009.parquet"
+    )
+    return folder
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_after_a_run_stand_twenty_lines_at_most_with_one_hint(place: Path, width: int) -> None:
+    """Eighteen of the panel, the hint; the command prints the run folder below. Nothing is said twice."""
+    folder = busy(place)
+    lines = printed(lambda console: show_end(console, folder), width=width)
+    assert len(lines) <= 19
+    assert sum(line.startswith("  rlhf ") for line in lines) == 1
+    text = "\n".join(lines)
+    assert "total " in text
+    assert "and 9 more" in text or "and 7 more" in text
+    assert "expected: 0 of 6 met" in text
+    assert text.count("missed: ") == 3
+    assert "stopped by rule: kl > 3" in text
+
+
+def test_a_reward_that_failed_is_the_hint(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run_of(place, [{"step": 1, "reward": 1.0}])
+    monkeypatch.setattr(run_end, "failures_again", lambda _: {"rlhf score A": "it fails again", "rlhf score B": "so"})
+    lines = printed(lambda console: show_end(console, folder))
+    assert [line for line in lines if line.startswith("  rlhf")] == ["  rlhf score A  # it fails again"]

@@ -1,0 +1,179 @@
+"""The panel before a run, of experiments as they are typed."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.display.start_panel import show_start, show_whole_plan
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.preflight import preflight
+from tests.support.terminal import printed
+
+
+def read(*words: str, folder: str | None = None) -> dict[str, str]:
+    """The first word of each line within the frame -> the rest of the first line that begins with it."""
+    prepared = prepare(["exp=quickstart", "launch=cpu", "track=none", *words], keep_run_names=True)
+    experiment, plan = prepared.experiment, preflight(prepared.experiment, prepared.composed)
+    lines = printed(lambda console: show_whole_plan(console, experiment, plan, title="sums", folder=folder))
+    assert lines[0].startswith("╭─ sums ─")
+    inside = [
+        line.strip("│ ").split(maxsplit=1) for line in reversed(lines[1:])
+    ]  # parts of memory are folded at the end
+    return {first: " ".join(rest).strip() for first, *rest in filter(None, inside)}
+
+
+def test_what_will_happen(place: Path) -> None:
+    lines = read("seed=7", folder="runs/sums/one")
+    assert lines["trainer"] == "grpo  (GRPOTrainer of TRL, seed 7)"
+    assert lines["processes"] == "1 (device cpu, precision float32)"
+    assert lines["run"].split() == ["folder", "runs/sums/one"]
+    assert lines["correct"].split()[0] == "1"
+    assert lines["passes"] == "packed"
+    assert read("trainer.args.torch_compile=true")["passes"] == "trimmed: it is compiled for rows of one shape"
+    assert "critic" not in lines
+
+
+def test_rows_that_are_kept_from_training_are_counted(place: Path) -> None:
+    """Of quickstart's 2000 sums those that are not trained on are held out; without a split none are spoken of."""
+    lines = read("data.eval.fraction=0.1")
+    (num_train_rows,) = re.findall(r"(\d+) rows to train on", lines["data"])
+    assert f"none in training; {2000 - int(num_train_rows)} rows are held out" in lines["evaluation"]
+    assert read()["evaluation"] == "none in training"
+
+
+def test_without_a_folder_none_is_named(place: Path) -> None:
+    assert "run" not in read()
+
+
+def test_gates_and_schedules(place: Path) -> None:
+    gate = "rewards.brevity.gate={by: correct, at_least: 1, otherwise: exclude}"
+    lines = read(gate, "rewards.format.weight={start: 0, end: 1, steps: 3}")
+    assert lines["reward"].split() == ["weight", "only", "where", "scored", "by"]
+    assert lines["└"].split()[:5] == ["brevity", "0.2", "correct", ">=", "1"]
+    assert lines["format"].startswith("0 to 1")
+
+
+def test_dropout_is_spoken_of_where_there_is_any(place: Path) -> None:
+    """PPO has none unless asked, and then says that what the adapter asks for is not done; TRL's others have it."""
+    ppo, lora = ("trainer=ppo", "trainer.args.num_generations=1"), ("model.lora.r=4", "model.lora.lora_dropout=0.3")
+    asked = "trainer.args.disable_dropout=false"
+    assert read(*ppo, *lora)["dropout"].startswith("off: model.lora.lora_dropout=0.3 drops nothing")
+    assert read(*ppo, *lora, "~trainer.args.disable_dropout")["dropout"].startswith("off:")
+    assert read(*ppo, asked)["dropout"].startswith("on in the update, off in rollout passes: ratios are not 1")
+    assert read("trainer=rloo", *lora)["dropout"].startswith("on in every pass, as in TRL")
+    assert read(*lora, "trainer.args.disable_dropout=true")["dropout"].startswith("off:")
+    for words in (ppo, (), ("trainer=rloo", asked)):
+        assert "dropout" not in read(*words), words
+
+
+def test_a_mode_that_contradicts_the_rewards_is_warned_of(place: Path) -> None:
+    ppo = ("trainer=ppo", "trainer.args.num_generations=1", "truncation=bootstrap")
+    lines = read(*ppo)
+    assert lines["truncation"] == "bootstrap, replace"
+    assert "truncation:" not in lines
+    assert lines.keys() < read(*ppo, "truncation.mode=add").keys()
+    told = read(*ppo, "truncation.mode=add")
+    assert told["truncation"] == "bootstrap, add"
+    assert told["truncation:"].startswith("bootstrap adds the value")
+
+
+def test_ppo_names_critic_and_kl(place: Path) -> None:
+    lines = read("trainer=ppo", "trainer.args.num_generations=1")
+    assert lines["critic"] == "policy, own optimizer"
+    assert lines["kl"] == "reward, k1, 0.05"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_whole_panel_fits(place: Path, width: int) -> None:
+    """Every line is as wide as the frame, whose width is that of the terminal at most; nothing is cut."""
+    gate = "rewards.brevity.gate={by: correct, at_least: 1}"
+    words = ["exp=toy_ppo", "launch=cpu", "track=none", "trainer.args.max_steps=20", gate]
+    prepared = prepare(words, keep_run_names=True)
+    plan = preflight(prepared.experiment, prepared.composed)
+    lines = printed(lambda one: show_whole_plan(one, prepared.experiment, plan, title="sums", folder=None), width)
+    frame = [line for line in lines if line[0] in "╭│╰"]
+    assert {len(line) for line in frame} == {len(frame[0])}
+    text = " ".join(" ".join(line.strip("│ ") for line in frame).split())
+    assert "…" not in text
+    assert "20 = 1.25 rounds x 16" in text
+    assert "└ brevity 0.2 correct >= 1" in text
+    assert text.index("generation █") < text.index("training █")
+
+
+def test_a_reward_models_stage(place: Path) -> None:
+    """Rows, held-out rows, margin and centring, of which nothing was shown before."""
+    margin = "reward_model.margin={chosen: score_chosen, rejected: score_rejected, transform: log1p}"
+    prepared = prepare(["exp=toy_reward", "launch=cpu", "track=none", "reward_model.center=0.01"], keep_run_names=True)
+    plan = preflight(prepared.experiment, prepared.composed)
+    lines = printed(lambda one: show_whole_plan(one, prepared.experiment, plan, title="pairs", folder=None), 120)
+    text = " ".join(" ".join(line.strip("│ ") for line in lines).split())
+    assert "rows to train on" in text
+    assert "margin none center scores near 0 by 0.01 samples 4 pairs shown" in text
+    assert plan.evaluations is not None
+    assert f"every 50 steps and after the last, 3 times: {plan.evaluations.rows} rows" in text
+    asked = prepare(["exp=toy_reward", "launch=cpu", "track=none", margin], keep_run_names=True).experiment
+    shown = printed(lambda console: show_whole_plan(console, asked, plan, title="pairs", folder=None), 120)
+    assert any("1 x log1p of score_chosen - score_rejected" in line for line in shown)
+
+
+def test_what_the_run_is_expected_to_come_to(place: Path) -> None:
+    typed = "expect=[{metric: correct, at: last-5, at_least: 0.75}, {metric: total, at_most: 2}]"
+    assert read(typed)["expected"] == "correct at least 0.75 at last-5; total at most 2 at the end"
+    assert "expected" not in read("expect=null")
+
+
+def test_a_frozen_path_is_shown_as_it_would_be_typed_here(place: Path) -> None:
+    """A run that goes on has absolute paths in its config.yaml; one elsewhere is shown as it is."""
+    (place / "rewards.py").write_text("def short(completions, **columns):\n    return [1.0] * len(completions)\n")
+    for typed in ("./rewards.py:short", f"{place}/rewards.py:short"):
+        assert read(f"+rewards.short.fn={typed}")["short"] == "1  ./rewards.py:short"
+    (place / "below").mkdir()
+    os.chdir(place / "below")
+    assert read(f"+rewards.short.fn={place}/rewards.py:short")["short"].startswith(f"1  {place}"[:40])
+
+
+GATED = [
+    f"+rewards.{name}={{fn: rlhf_cli.rewards.toy:digits_only, gate: {{by: correct, at_least: 1}}}}"
+    for name in "abcdefgh"
+]
+PPO = ("exp=toy_ppo", "model.lora.r=4", "model.lora.lora_dropout=0.1", "trainer.args.disable_dropout=false")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    "words",
+    [("exp=quickstart",), ("exp=quickstart", *GATED), (*PPO, *GATED), ("exp=toy_reward",), ("exp=toy_sft",)],
+    ids=["quickstart", "many rewards", "ppo", "reward", "sft"],
+)
+def test_before_a_run_stand_twenty_lines_at_most(place: Path, words: tuple[str, ...], width: int) -> None:
+    """What is left out is for `rlhf check`; which model, which data, how long and where to is never left out."""
+    prepared = prepare([*words, "launch=cpu", "track=none"], keep_run_names=True)
+    plan = preflight(prepared.experiment, prepared.composed)
+    folder = "runs/an_experiment_of_a_long_name/20261123-034013"
+    lines = printed(lambda console: show_start(console, prepared.experiment, plan, title="sums", folder=folder), width)
+    frame = [line for line in lines if line[0] in "╭│╰"]
+    assert len(frame) <= 20
+    firsts = [line.strip("│ ").partition(" ")[0] for line in frame]
+    assert {"trainer", "model", "data", "steps", "run"} <= set(firsts)
+    assert not {"memory", "guards", "in", "passes", "batch", "checkpoints"} & set(firsts)
+    assert "rlhf check shows memory, guards and workload" in frame[-1]
+    text = " ".join(line.strip("│ ") for line in frame)
+    assert folder in text
+    assert "…" not in text
+    for name in list(prepared.experiment.rewards)[:4]:
+        assert any(line.strip("│└├ ").startswith(f"{name} ") for line in frame), name
+    assert ("and " in text and " more" in text) == (len(prepared.experiment.rewards) > 6)
+
+
+def test_what_does_not_fit_is_said_before_the_run(place: Path) -> None:
+    prepared = prepare(["exp=quickstart", "launch=cpu", "track=none"], keep_run_names=True)
+    plan = preflight(prepared.experiment, prepared.composed)
+    small = replace(plan, memory=replace(plan.memory, device_bytes=1000))
+    for one, is_said in ((plan, False), (small, True)):
+        lines = printed(lambda it, one=one: show_start(it, prepared.experiment, one, title="a", folder=None))  # type: ignore[misc]
+        assert ("will not fit" in " ".join(lines)) == is_said

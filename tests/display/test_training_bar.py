@@ -1,0 +1,144 @@
+"""The bar while a run trains: drawn on a terminal, lines where there is none."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from rlhf_cli.display import progress_bars
+from rlhf_cli.display.progress_bars import Spinner, TrainingBar, waited_for
+from rlhf_cli.launch import worker
+from rlhf_cli.runs.running_reward import Running, RunningReward
+
+if TYPE_CHECKING:
+    from rlhf_cli.config.schema.experiment import Experiment
+
+
+class Terminal(io.StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Make standard output a terminal of 80 columns, and return what it shows."""
+    screen = Terminal()
+    for name, value in {"COLUMNS": "80", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", screen)
+    return screen
+
+
+def test_without_a_terminal_a_line_every_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = TrainingBar()
+    bar.start(0, 40)
+    for step in range(1, 13):
+        bar.move_to(step)
+        bar.say_latest("reward 0.5")
+        bar.say_line(step, f"reward {step}.000")
+    bar.print("one sample")
+    bar.stop()
+    assert capsys.readouterr().out.splitlines() == [
+        "step 4/40  reward 4.000",
+        "step 8/40  reward 8.000",
+        "step 12/40  reward 12.000",
+        "one sample",
+    ]
+
+
+def test_on_a_terminal_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal(monkeypatch)
+    bar = TrainingBar()
+    bar.start(2, 40)
+    bar.move_to(7)
+    bar.say_latest("reward 0.625")
+    bar.say_line(4, "no line")
+    bar.stop()
+    drawn = screen.getvalue()
+    assert " 7/40" in drawn
+    assert "reward 0.625" in drawn
+    assert "no line" not in drawn
+
+
+def ran(seconds: float, name: str = "judge", rank: int = 0) -> Running:
+    return Running(name, rank, began_at=100.0 - seconds)
+
+
+@pytest.mark.parametrize(
+    ("running", "said"),
+    [
+        ([], ""),
+        ([ran(1.9)], ""),
+        ([ran(2.0)], "reward judge, 2 s"),
+        ([ran(3, "style"), ran(14.4)], "reward judge, 14 s"),
+        ([ran(14, rank=3)], "reward judge on rank 3, 14 s"),
+    ],
+)
+def test_the_reward_that_has_run_for_longest_is_named(running: list[Running], said: str) -> None:
+    assert waited_for(running, 100.0) == said
+
+
+def test_the_bar_names_the_reward_that_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(waited_for, "__kwdefaults__", {"least_s": 0.0})
+    screen = terminal(monkeypatch)
+    bar = TrainingBar(tmp_path)
+    running = RunningReward(tmp_path, 0)
+    bar.start(2, 40)
+    with running("judge"):
+        time.sleep(1.2)
+    bar.stop()
+    assert "reward judge, 0 s" in screen.getvalue()
+
+
+def test_without_a_terminal_a_line_names_it_after_a_while_and_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Within 2.2 s, from 0.5 s on: after 0.5, 1 and 2 s, and for a reward that ends before that never."""
+    monkeypatch.setattr(progress_bars, "_WORTH_A_LINE_S", 0.5)
+    bar = TrainingBar(tmp_path)
+    running = RunningReward(tmp_path, 0)
+    bar.start(0, 40)
+    with running("quick"):
+        time.sleep(0.05)
+    with running("judge"):
+        time.sleep(2.6)
+    bar.stop()
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) in (2, 3)
+    assert all(line.startswith("waiting for reward judge, ") for line in said)
+
+
+def test_the_spinner_says_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal(monkeypatch)
+    with Spinner(shown=True) as spinner:
+        spinner.update("warm start", 3, 20)
+    assert "warm start 3/20" in screen.getvalue()
+
+
+def test_a_hidden_spinner_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal(monkeypatch)
+    with Spinner(shown=False) as spinner:
+        spinner.update("warm start", 3, 20)
+    assert screen.getvalue().strip() == ""
+
+
+def test_what_takes_seconds_to_import_is_imported_while_the_spinner_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal(monkeypatch)
+    seen: list[tuple[str, bool]] = []
+
+    def imported(name: str) -> None:
+        time.sleep(0.15)  # longer than the spinner's own beat
+        seen.append((name, "importing torch and TRL" in screen.getvalue()))
+
+    monkeypatch.setattr("rlhf_cli.trainers.assemble.trl_config.import_trainer", lambda trainer: None)
+    monkeypatch.setattr(worker.importlib, "import_module", imported)
+    plain = SimpleNamespace(model=SimpleNamespace(lora=None), trainer=SimpleNamespace(args={}))
+    worker._import_libraries(cast("Experiment", plain), shown=True)
+    assert seen == [("rlhf_cli.trainers.assemble.trainer", True)]

@@ -1,0 +1,257 @@
+"""Policies through the whole command: small real runs, and rewards whose value is known beforehand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_cli.cli import main
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.worlds import generate
+from rlhf_cli.evaluation.generation import Completion, Policy, sampling_settings
+from rlhf_cli.evaluation.policy_on_rows import Opponent, evaluate_policy
+from rlhf_cli.measure.policy_results import PolicyEvaluation
+from rlhf_cli.numerics.intervals import wilson
+from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.run_folder import read_json
+
+HOLD_OUT = "data.eval.fraction=0.25"
+
+
+class Says:
+    """A policy that gives known answers: greedily the first, sampled one after the other."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = answers
+
+    def decode(self, ids: list[int]) -> str:
+        return ""
+
+    def complete(self, prompts: list[Any], settings: Any, *, greedy: bool, **_: Any) -> list[Completion]:
+        texts = [self.answers[0 if greedy else row % len(self.answers)] for row in range(len(prompts))]
+        return [Completion(text, list(range(len(text))), is_truncated=len(text) > 4) for text in texts]
+
+
+def experiment(**rewards: Any) -> Experiment:
+    return Experiment.model_validate(
+        {
+            "seed": 0,
+            "trainer": {"name": "grpo", "trl": "GRPOTrainer"},
+            "model": {"path": "x"},
+            "data": {"world": "toy_sums"},
+            "rewards": rewards,
+            **{name: {} for name in ("launch", "track", "run")},
+        }
+    )
+
+
+CORRECT = {"fn": "rlhf_cli.rewards.toy:sums_correct", "weight": 2.0}
+SHORT = {"fn": "rlhf_cli.rewards.length:length_ramp", "args": {"full": 1, "zero": 11, "unit": "characters"}}
+ROWS = [{"prompt": "1+1=", "a": 1, "b": 1, "answer": "2"}, {"prompt": "1+2=", "a": 1, "b": 2, "answer": "3"}]
+
+
+def evaluated(
+    policy: Any, *, samples: int = 4, against: Any = None, **rewards: Any
+) -> tuple[PolicyEvaluation, list[Any]]:
+    settings = sampling_settings(experiment().trainer)
+    given = SimpleNamespace(samples=samples, batch_size=8, seed=0, against=against)
+    return evaluate_policy(policy, experiment(**rewards), ROWS, settings, **vars(given))
+
+
+def test_by_hand() -> None:
+    """Four samples a prompt: 2, 2, it is 3., 2. The first prompt's answer is 2, the second's is 3."""
+    measured, records = evaluated(Says("2", "2", "it is 3.", "2"), correct=CORRECT, short=SHORT)
+    greedy, sampled = measured.parts["greedy"], measured.parts["sampled"]
+    assert greedy.rewards["correct"].raw == wilson(1, 2)
+    assert greedy.rewards["correct"].weighted.mean == 1.0
+    assert greedy.total.mean == pytest.approx(2 * 0.5 + 1.0)
+    assert sampled.rewards["correct"].raw.mean == (3 / 4 + 1 / 4) / 2
+    assert sampled.rewards["correct"].raw.count == 2  # prompts, not samples
+    assert sampled.truncated.mean == 0.25
+    assert (sampled.tokens.mean, sampled.tokens.max) == ((3 * 1 + 8) / 4, 8)
+    # pass@2 of 3 right in 4 is 1, of 1 right in 4 is 1 - C(3,2)/C(4,2) = 1/2; the majority says 2.
+    attempts = measured.attempts["correct"]
+    assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: 0.5, 2: 0.75, 4: 1.0}
+    assert attempts.maj_at[4].mean == 0.5
+    assert "short" not in measured.attempts
+    assert len(records) == 2 * (1 + 4)
+    assert records[4]["prompt"] == "1+1="
+    assert (records[4]["completion"], records[4]["rewards"]["correct"]) == ("it is 3.", 0.0)
+
+
+def test_win_rate_by_hand() -> None:
+    """Greedy: 2 against 3 wins the first prompt and loses the second. Sampled 2, 3 against 3, 3: 1/4 + 1/2, and 1/4."""
+    measured, _ = evaluated(Says("2", "3"), samples=2, against=Opponent(Says("3"), "the other"), correct=CORRECT)
+    wins = measured.win_rate
+    assert wins is not None
+    assert wins.sampled is not None
+    assert wins.greedy.mean == 0.5
+    # First prompt: of 4 pairs two win (2 against 3), two tie. Second: two lose, two tie.
+    assert wins.sampled.mean == pytest.approx(((2 + 2 * 0.5) / 4 + (2 * 0.5) / 4) / 2)
+    assert set(measured.parts) == {"greedy", "sampled"}
+
+
+def test_without_rewards_there_are_lengths() -> None:
+    measured, _ = evaluated(Says("2"), samples=0)
+    assert measured.parts["greedy"].tokens.mean == 1.0
+    assert measured.parts["greedy"].total.mean is None
+    assert measured.attempts == {}
+
+
+def test_completions_are_those_of_one_prompt_at_a_time(train, model_cache: Path) -> None:
+    """Greedy, prompts of different lengths in one batch: the same as without any padding."""
+    _, folder = train()
+    policy = Policy(folder.model)
+    settings = {**sampling_settings(experiment().trainer), "max_completion_length": 6}
+    prompts = ["1+1=", "a much longer prompt: 12+13=", "3+4="]
+    batched = policy.complete(prompts, settings, greedy=True, batch_size=3, seed=0)
+    alone = [policy.complete([one], settings, greedy=True, batch_size=1, seed=5)[0] for one in prompts]
+    assert batched == alone
+    sampled = [policy.complete(prompts, settings, greedy=False, batch_size=2, seed=seed) for seed in (1, 1, 2)]
+    assert sampled[0] == sampled[1] != sampled[2]
+    chat = policy.complete([[{"role": "user", "content": "1+1="}]], settings, greedy=True, batch_size=1, seed=0)
+    written = policy.complete(["user: 1+1=\nassistant: "], settings, greedy=True, batch_size=1, seed=0)
+    assert chat == written
+
+
+@pytest.mark.usefixtures("draws")
+def test_a_run_from_end_to_end(train, capsys: pytest.CaptureFixture[str]) -> None:
+    _, folder = train(HOLD_OUT)
+    _, other = train(HOLD_OUT, "seed=1", "trainer.args.learning_rate=0.1", name="two")
+    capsys.readouterr()
+    words = ["--samples", "2", "--rows", "5", "--against", str(other.path)]
+    assert main(["eval", str(folder.path), *words]) == 0
+    said = capsys.readouterr().out
+    for text in (
+        "policy quickstart/one",
+        "correct",
+        "total",
+        "truncated",
+        "pass@2",
+        "win rate",
+        "against_quickstart_two",
+    ):
+        assert text in said, text
+    name = "held_out_5_rows_2_samples_against_quickstart_two"
+    content = read_json(folder.path / "eval" / f"{name}.json")
+    assert (content["kind"], content["rows"], content["warnings"]) == ("policy", 5, [])
+    assert (folder.path / "eval" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    lines = (folder.path / "eval" / f"{name}.completions.jsonl").read_text().splitlines()
+    assert len(lines) == 5 * (1 + 2) * 2
+    assert {"prompt", "completion", "part", "sample", "total", "rewards", "is_truncated"} <= json.loads(lines[0]).keys()
+    # What it writes is what `rlhf score` reads.
+    assert (
+        main(["score", "+exp=quickstart", "--completions", str(folder.path / "eval" / f"{name}.completions.jsonl")])
+        == 0
+    )
+
+
+def test_an_adapter_is_evaluated_on_its_base(train, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against the weights merged by PEFT itself; the base alone answers differently."""
+    from peft import AutoPeftModelForCausalLM
+
+    _, folder = train(HOLD_OUT, "+model.lora.r=4", "trainer.args.learning_rate=1")
+    assert (folder.model / "adapter_config.json").is_file()
+    capsys.readouterr()
+    assert main(["eval", str(folder.path), "--samples", "0"]) == 0
+    written = (folder.path / "eval" / "held_out_0_samples.completions.jsonl").read_text().splitlines()
+    ours = [one["completion_ids"] for one in map(json.loads, written)]
+    with torch.inference_mode():
+        merged = AutoPeftModelForCausalLM.from_pretrained(folder.model).merge_and_unload().eval()
+        base = type(merged).from_pretrained(merged.config.name_or_path).eval()
+
+    def answers(model: Any) -> list[list[int]]:
+        tokenizer = Policy(folder.model).tokenizer
+        generated = []
+        for one in map(json.loads, written):
+            ids = torch.tensor([tokenizer(one["prompt"])["input_ids"]])
+            generated.append(model.generate(ids, max_new_tokens=4, do_sample=False)[0, ids.shape[1] :].tolist())
+        return generated
+
+    assert ours == answers(merged)
+    assert ours != answers(base)
+
+
+def test_a_run_that_held_out_nothing_says_so(train, capsys: pytest.CaptureFixture[str]) -> None:
+    _, folder = train()
+    capsys.readouterr()
+    assert main(["eval", "run:quickstart/one", "--samples", "0", "--rows", "3", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content == read_json(folder.path / "eval" / "training_rows_3_rows_0_samples.json")
+    assert "TRAINING rows" in content["warnings"][0]
+    assert content["trained_on"] == 3
+    assert not list((folder.path / "eval").glob("held_out*"))
+
+
+def test_prompts_that_were_trained_on_have_figures_of_their_own(train, capsys: pytest.CaptureFixture[str]) -> None:
+    """While it trains, afterwards, and by `--data`: two of the three questions are training rows of the run."""
+    trained = generate("toy_sums", {"num_rows": 64}, seed=0)  # as SMALL has it
+    asked = [trained[3], trained[5], {"prompt": "90+91=", "a": 90, "b": 91, "answer": "181"}]
+    for name, rows in (("rows", trained), ("asked", asked)):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    evaluated = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.max_steps=1"]
+    code, folder = train("data.eval.path=asked.jsonl", *evaluated)
+    assert code == 0
+    assert "2 of 3 evaluation rows have a prompt that is also trained on" in capsys.readouterr().out
+    (event,) = [event for event in read_metrics(folder.metrics) if "eval_greedy/total" in event]
+    both = [event[f"eval_greedy/total/{which}"] for which in ("seen", "unseen")]
+    assert event["eval_greedy/total"] == pytest.approx((2 * both[0] + both[1]) / 3)
+    during = read_json(folder.path / "eval" / "training" / "step-1.json")
+    assert during["trained_on"] == 2
+    for typed, name in (([], "held_out"), (["--data", "asked.jsonl"], "asked")):
+        assert main(["eval", str(folder.path), *typed, "--samples", "0"]) == 0
+        said = capsys.readouterr().out
+        assert "2 prompts trained on" in said
+        assert "1 unseen" in said
+        found = read_json(folder.path / "eval" / f"{name}_0_samples.json")
+        assert found["trained_on"] == 2
+        assert found["by_prompts"]["unseen"]["rows"] == 1
+        assert [found["by_prompts"][which]["parts"]["greedy"]["total"]["mean"] for which in ("seen", "unseen")] == both
+    assert main(["eval", str(folder.path), "--data", "rows.jsonl", "--samples", "0", "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert whole["trained_on"] == len(trained)
+    assert "by_prompts" not in whole
+
+
+@pytest.mark.parametrize("trainer", ["grpo", "ppo"])
+def test_the_best_checkpoint_by_a_metric_on_held_out_rows_is_kept(train, train_ppo, trainer: str) -> None:
+    from safetensors.torch import load_file
+
+    Path("peak.py").write_text(
+        "def peak(trainer_state, completions, **kwargs):\n"
+        "    return [10.0 if trainer_state.global_step == 2 else 0.0] * len(completions)\n"
+    )
+    run = train_ppo if trainer == "ppo" else train
+    every = [f"trainer.args.{name}=1" for name in ("eval_steps", "save_steps", "save_total_limit")]
+    code, folder = run(
+        HOLD_OUT,
+        *every,
+        "trainer.args.eval_strategy=steps",
+        "trainer.args.metric_for_best_model=eval_reward",
+        "trainer.args.load_best_model_at_end=true",
+        "rewards.peak.fn=./peak.py:peak",  # so that the best is not the last, which is kept anyhow
+        "trainer.args.learning_rate=0.01",
+    )
+    assert code == 0
+    kept = sorted(folder.checkpoints.iterdir())
+    state = read_json(kept[-1] / "trainer_state.json")
+    events = read_metrics(folder.metrics)
+    measured = {event["step"]: event["eval_reward"] for event in events if "eval_reward" in event}
+    assert len(measured) == 3
+    best = state["best_global_step"]
+    assert best == 2
+    assert measured[best] == max(measured.values()) == state["best_metric"]
+    assert folder.checkpoints / f"checkpoint-{best}" in kept
+    kept_best = folder.checkpoints / f"checkpoint-{best}"
+    saved, model = (load_file(path / "model.safetensors") for path in (kept_best, folder.model))
+    assert all(torch.equal(saved[name], model[name]) for name in model)
+    if trainer == "ppo":  # the critic beside it is the one that belongs to it
+        saved, critic = (load_file(path / "model.safetensors") for path in (kept_best / "critic", folder.critic))
+        assert all(torch.equal(saved[name], critic[name]) for name in critic)

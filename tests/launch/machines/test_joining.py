@@ -1,0 +1,199 @@
+"""Who may be one of the machines of a run, who is sent away and with which words, and what is waited for how long."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.launch.machines import joining
+from rlhf_cli.launch.machines.joining import invited
+from rlhf_cli.launch.machines.messages import Offer, decode_offer, encode, versions
+from rlhf_cli.runs.run_status import read_status
+from tests.support.two_machines import TwoMachines, until
+
+SECRET = ".meeting.json"
+
+
+def test_the_order_does_not_matter(machines: TwoMachines) -> None:
+    second = machines.join()
+    until(lambda: "looking for the first machine" in second.said, second)
+    first = machines.first()
+    for rank in (0, 1):
+        machines.tell(rank, "end")
+    assert (first.wait(), second.wait()) == (0, 0), (first.said, second.said)
+
+
+def test_another_folder_of_that_name_is_not_the_run_s(machines: TwoMachines) -> None:
+    """As on a machine that has a disk of its own where the first has a shared one."""
+    first = machines.first()
+    (machines.folder.path / SECRET).write_text(json.dumps({"secret": "0" * 64}))
+    second = machines.join(_SHARED_FOLDER_S=0.5)
+    assert second.wait() == 2
+    assert "error: this machine does not see the folder of the run" in second.said
+    assert f"where:    {machines.folder.path}" in second.said
+    assert f"another folder of that name than {os.uname().nodename} has" in second.said
+    (machines.folder.path / SECRET).unlink()
+    third = machines.join(_SHARED_FOLDER_S=0.5)
+    assert third.wait() == 2
+    assert first.process.is_alive()
+
+
+def test_who_cannot_read_the_secret_gets_no_place(machines: TwoMachines) -> None:
+    """It says it is there, and cannot prove it: the first goes on waiting."""
+    from rlhf_cli.launch.machines.messages import Said, entered
+    from rlhf_cli.plan.network import meeting_place
+
+    first = machines.first()
+    place = meeting_place(machines.address)
+    assert place is not None
+    meeting = entered(place)
+    assert meeting.take_place("stranger", 2) == 1
+    meeting.say(1, Said("stranger", "elsewhere", proof="0" * 64, beat=1))
+    assert meeting.take_place("another", 2) is None
+    until(lambda: meeting.take_place("another", 2) == 1, first)
+    assert "elsewhere" not in first.said
+    assert not machines.here(0).exists()
+
+
+def test_nobody_comes_in_time(machines: TwoMachines) -> None:
+    first = machines.type("resume", str(machines.folder.path), JOIN_TIMEOUT_S=0.6)
+    assert first.wait() == 2
+    assert "error: 1 of 2 machines did not come within 1 s" in first.said
+    assert f"`rlhf join {machines.address}` on each of the others" in first.said
+    assert "rlhf resume runs/quickstart/two" in first.said
+    status = read_status(machines.folder)
+    assert (status.state, status.reason) == ("failed", "1 of 2 machines did not come within 1 s")
+    assert not (machines.folder.path / SECRET).exists()
+
+
+def test_the_first_does_not_answer_in_time(machines: TwoMachines) -> None:
+    second = machines.join(JOIN_TIMEOUT_S=0.8)
+    assert second.wait() == 2
+    assert "error: the first machine does not answer" in second.said
+    assert "got:      Connection refused, for 1 s" in second.said
+
+
+def test_a_signal_while_the_first_waits(machines: TwoMachines) -> None:
+    first = machines.first()
+    os.kill(first.process.pid or 0, signal.SIGTERM)
+    assert first.wait() == 75
+    assert "stopped: nothing is saved yet; `rlhf resume runs/quickstart/two` begins again" in first.said
+    status = read_status(machines.folder)
+    assert (status.state, status.reason) == ("preempted", "SIGTERM while it waited for other machines")
+
+
+def test_who_leaves_before_it_begins_makes_room_and_who_is_too_many_is_sent_away(machines: TwoMachines) -> None:
+    """Of three machines the second is ended; two others come, and one more is told that it is one too many."""
+    three = machines.folder.config.read_text().replace("nodes: 2", "nodes: 3")
+    machines.folder.config.write_text(three)
+    first = machines.type("resume", str(machines.folder.path), "--allow", "config")
+    until(lambda: "rlhf join" in first.said, first)
+    leaves = machines.join()
+    until(lambda: "machine 2 of 3: " in first.said, first)
+    os.kill(leaves.process.pid or 0, signal.SIGTERM)
+    assert leaves.wait() == 75
+    until(lambda: "has gone again" in first.said, first)
+    others = [machines.join(), machines.join()]
+    for rank in (0, 1, 2):
+        until(lambda rank=rank: machines.here(rank).exists(), first)
+    too_many = machines.join()
+    assert too_many.wait() == 2
+    assert "error: all 3 machines of this run are there already" in too_many.said
+    for rank in (0, 1, 2):
+        machines.tell(rank, "end")
+    assert [one.wait() for one in (first, *others)] == [0, 0, 0], first.said
+
+
+def test_code_of_somebody_else_is_not_run(place: Path, machines: TwoMachines, monkeypatch) -> None:
+    """A machine that does not share the user's cache cannot know who made the run."""
+    (place / "mine.py").write_text("def score(completions, **kwargs):\n    return [0.0] * len(completions)\n")
+    config = machines.folder.config.read_text()
+    machines.folder.config.write_text(
+        config.replace("fn: rlhf_cli.rewards.toy:digits_only", f"fn: {place}/mine.py:score")
+    )
+    first = machines.type("resume", str(machines.folder.path), "--trust", "--allow", "config", "--allow", "code")
+    until(lambda: "rlhf join" in first.said, first)
+    monkeypatch.setenv("RLHF_CACHE", str(place / "another"))
+    second = machines.join()
+    assert second.wait() == 2
+    assert f"{place}/mine.py:score" in second.said
+    assert f"rlhf join {machines.address} --trust" in second.said
+    machines.join("--trust")
+    until(lambda: machines.here(1).exists(), first)
+
+
+@pytest.mark.parametrize(("package", "code"), [("torch", 2), ("python", 0)])
+def test_other_versions(machines: TwoMachines, package: str, code: int, monkeypatch, capsys) -> None:
+    """What trains has to be the same; a Python of another patch level is told."""
+    from rich.console import Console
+
+    from rlhf_cli.errors import RunError
+    from rlhf_cli.plan.network import meeting_place
+
+    machines.first()
+    place = meeting_place(machines.address)
+    monkeypatch.setattr(joining, "versions", lambda: {**versions(), package: "0.1"})
+    if code:
+        with pytest.raises(RunError, match="the machines have other versions of what trains") as caught:
+            invited(place, Console())
+        assert caught.value.got == f"{package}: 0.1 here, {versions()[package]} on {os.uname().nodename}"
+    else:
+        assert invited(place, Console()).folder == machines.folder
+        assert "warning: python: 0.1 here" in capsys.readouterr().out
+
+
+def test_another_number_of_gpus(machines: TwoMachines, monkeypatch, tmp_path_factory) -> None:
+    """The first has one process without a GPU; this one would have four on GPUs."""
+    from tests.support.machines import have_gpus
+
+    text = machines.folder.config.read_text().replace("processes: 1", "processes: auto")
+    machines.folder.config.write_text(text.replace("device: cpu", "device: auto"))
+    first = machines.type("resume", str(machines.folder.path), "--allow", "config")
+    until(lambda: "rlhf join" in first.said, first)
+    have_gpus(tmp_path_factory.mktemp("machine"), monkeypatch)(4)
+    second = machines.join()
+    assert second.wait() == 2
+    assert "error: this machine is no match for the first" in second.said
+    assert "got:      4 processes on 4 GPUs" in second.said
+    assert f"expected: 1 processes on the CPU, as on {os.uname().nodename}" in second.said
+
+
+def test_something_else_listens_there(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    """A server of another kind, which closes what it does not understand."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        monkeypatch.setattr("rlhf_cli.launch.machines.messages._ANSWER_S", 1.0)
+        assert main(["join", f"127.0.0.1:{server.getsockname()[1]}"]) == 2
+    assert "is no run that waits for machines" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["host"], ["host:0"], ["host:70000"], ["one:1", "two:2"]])
+def test_join_is_told_where(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["join", *words]) == 2
+    assert "error: join is told where the machines meet" in capsys.readouterr().err
+
+
+def test_what_is_said_is_data() -> None:
+    """What is no offer is refused, whatever else it is."""
+    offer = Offer("/run", "mark", "host", 2, 1, False, True, {"torch": "2"})
+    assert decode_offer(encode(offer).encode()) == offer
+    for text in (b"", b"[]", b'{"run": "/run"}', encode(offer).replace("2", '"two"').encode(), b"\x80\x04."):
+        with pytest.raises(ValueError, match="validation error"):
+            decode_offer(text)

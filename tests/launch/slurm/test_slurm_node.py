@@ -1,0 +1,233 @@
+"""What a job does on its node, with a stand-in for the run: who gets which signal, and who is put back in line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.launch import slurm_node
+from rlhf_cli.launch.slurm_node import RunInJob, node_command
+from rlhf_cli.plan.devices import ON_SLURM_NODE
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status, update_status
+from tests.support.stand_in_slurm import StandInSlurm, stand_in
+
+JOB = """
+import sys
+from pathlib import Path
+from rlhf_cli.launch import slurm_node
+slurm_node.node_command = lambda folder: [sys.executable, {run!r}]
+slurm_node._TOLD_TIMEOUT_S = {told_timeout_s}
+slurm_node.RunInJob(Path({folder!r}))()
+"""
+"""What submitit does with the pickle, where the run is a program of the test's."""
+
+SAVES = """
+import os, signal, sys, time
+told = []
+time.sleep({deaf_s})
+signal.signal(signal.SIGUSR1, lambda number, frame: told.append(number))
+signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+open({ready!r}, "w").close()
+until = time.monotonic() + 20
+while not told and time.monotonic() < until:
+    time.sleep(0.01)
+time.sleep(0.5)  # what is sent twice would be seen twice
+open({seen!r}, "w").write(" ".join(map(str, told)))
+sys.exit(75 if told else 3)
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInSlurm:
+    stand = stand_in(tmp_path / "slurm-commands", monkeypatch)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    return stand
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run that was queued as job 7."""
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.config.write_text("launch: {}\n")
+    update_status(folder, state="queued", job_id="7")
+    return folder
+
+
+@pytest.fixture
+def job(folder: RunFolder, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """`job(program)` starts the job, whose run is a Python program; `{ready}` and `{seen}` in it are files."""
+
+    def start(program: str, told_timeout_s: float = 30, **named: object) -> subprocess.Popen[str]:
+        run = tmp_path / "run.py"
+        run.write_text(program.format(ready=str(tmp_path / "ready"), seen=str(tmp_path / "seen"), **named))
+        text = JOB.format(run=str(run), folder=str(folder.path), told_timeout_s=told_timeout_s)
+        return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+
+    return start
+
+
+def wait_for(file: Path) -> None:
+    until = time.monotonic() + 30
+    while not file.exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def attempts(folder: RunFolder) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder.path / "slurm" / "attempts.jsonl").read_text().splitlines()]
+
+
+def test_the_run_is_the_ordinary_one(tmp_path: Path) -> None:
+    assert node_command(RunFolder(tmp_path))[1:] == ["-m", "rlhf_cli", "resume", str(tmp_path)]
+
+
+def test_the_run_knows_that_this_machine_is_the_one_it_trains_on(slurm, folder, job, tmp_path: Path) -> None:
+    """What was left to the node when it was submitted is looked at there."""
+    process = job(f"import os; open({{seen!r}}, 'w').write(os.environ['{ON_SLURM_NODE}'])")
+    process.communicate(timeout=60)
+    assert (tmp_path / "seen").read_text() == "1"
+
+
+def test_a_warning_waits_until_the_run_listens_and_comes_once(slurm, folder, job, tmp_path: Path) -> None:
+    """A process that does not handle SIGUSR1 dies of it: the run is an interpreter that has just been started."""
+    slurm.says("scontrol")
+    process = job(SAVES.replace("time.sleep({deaf_s})", "open({ready!r}, 'w').close(); time.sleep(1.5)"))
+    wait_for(tmp_path / "ready")  # it runs, and does not listen yet
+    process.send_signal(signal.SIGUSR1)
+    out, _ = process.communicate(timeout=60)
+    assert (tmp_path / "seen").read_text() == str(int(signal.SIGUSR1))
+    assert process.returncode == 75
+    assert "scontrol requeue 7" in slurm.calls
+    assert "goes on by itself" in out
+    (attempt,) = attempts(folder)
+    assert (attempt["exit_code"], attempt["was_warned"], attempt["was_cancelled"]) == (75, True, False)
+
+
+def test_who_is_cancelled_is_not_put_back(slurm, folder, job, tmp_path: Path) -> None:
+    """Slurm sends SIGTERM to every process of the job, so the run gets its own."""
+    process = job(SAVES, deaf_s=0)
+    wait_for(tmp_path / "ready")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert process.poll() is None  # it waits for the run to save
+    subprocess.run(["pkill", "-TERM", "-P", str(process.pid)], check=True)
+    process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert (tmp_path / "seen").read_text() == str(int(signal.SIGTERM))
+    assert not any(call.startswith("scontrol") for call in slurm.calls)
+
+
+def test_a_run_that_saves_itself_in_time_is_put_back_too(slurm, folder, job) -> None:
+    """By SLURM_JOB_END_TIME a run may leave before Slurm warns it."""
+    process = job("import sys; sys.exit(75)")
+    process.communicate(timeout=60)
+    assert "scontrol requeue 7" in slurm.calls
+
+
+def test_a_run_that_comes_no_further_is_not_put_back_for_ever(slurm, folder, job) -> None:
+    update_status(folder, step=5)
+    for _ in range(2):
+        assert job("import sys; sys.exit(75)").communicate(timeout=60)
+    assert slurm.calls.count("scontrol requeue 7") == 1
+    assert "too short for a step" in str(read_status(folder).reason)
+
+
+def test_a_run_that_comes_further_is_put_back_each_time(slurm, folder, job) -> None:
+    forward = (
+        f"import json, sys; file = {str(folder.status)!r}; now = json.load(open(file)); now['step'] += 1; "
+        "json.dump(now, open(file, 'w')); sys.exit(75)"
+    )
+    for _ in range(3):
+        job(forward).communicate(timeout=60)
+    assert slurm.calls.count("scontrol requeue 7") == 3
+
+
+def test_where_slurm_does_not_put_it_back_the_status_says_so(slurm, folder, job) -> None:
+    slurm.says("scontrol", error="Requested operation is presently disabled for job 7\n")
+    process = job("import sys; sys.exit(75)")
+    out, _ = process.communicate(timeout=60)
+    assert "presently disabled" in str(read_status(folder).reason)
+    assert "rlhf resume" in out
+
+
+@pytest.mark.parametrize(("number", "says"), [(9, "out of memory"), (11, "killed by signal 11")])
+def test_a_run_that_is_killed_has_failed(slurm, folder, job, number: int, says: str) -> None:
+    update = f"import json; f={str(folder.status)!r}; s=json.load(open(f)); s['state']='running'; s['host']='elsewhere'"
+    die = f"{update}; json.dump(s, open(f, 'w')); import os; os.kill(os.getpid(), {number})"
+    process = job(die)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    status = read_status(folder)
+    assert status.state == "failed"
+    assert says in str(status.reason)
+    assert slurm.calls == ["squeue --noheader --jobs 7 --format=%e"]
+
+
+def test_what_the_run_found_wrong_is_the_code_of_the_job(slurm, folder, job) -> None:
+    process = job("import sys; sys.exit(2)")
+    process.communicate(timeout=60)
+    assert process.returncode == 2
+
+
+def test_a_finished_run_ends_its_job_well(slurm, folder, job) -> None:
+    process = job("")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert attempts(folder)[0]["exit_code"] == 0
+
+
+def test_after_a_node_that_failed_the_run_is_taken_over(slurm, folder, job, tmp_path: Path) -> None:
+    """It left `running` behind, by a process of another machine: a person's `rlhf resume` would be refused."""
+    update_status(folder, state="running", pid=1, host="node-that-is-gone", step=3)
+    seen = tmp_path / "state"
+    job(f"open({str(seen)!r}, 'w').write(open({str(folder.status)!r}).read())").communicate(timeout=60)
+    assert json.loads(seen.read_text())["state"] == "preempted"
+
+
+def test_the_job_waits_until_its_id_is_written(slurm, folder, job, tmp_path: Path) -> None:
+    """Who submits writes the id after sbatch has returned; the job may run by then."""
+    update_status(folder, job_id=None)
+    seen = tmp_path / "started"
+    process = job(f"open({str(seen)!r}, 'w').close()")
+    time.sleep(1.5)
+    assert not seen.exists()
+    update_status(folder, job_id="7")
+    process.communicate(timeout=60)
+    assert seen.exists()
+
+
+def test_the_job_does_not_wait_for_ever(slurm, folder, job) -> None:
+    update_status(folder, job_id=None)
+    job("", told_timeout_s=0.5).communicate(timeout=60)
+    assert read_status(folder).job_id == "7"
+
+
+def test_when_the_job_ends_is_asked_where_slurm_does_not_say(slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm.says("squeue", "2026-01-31T10:00:00\n")
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        # 20,484 days from 1970 to 2026-01-31, and ten hours.
+        assert slurm_node._end_time() == {"SLURM_JOB_END_TIME": str(20484 * 86400 + 36000)}
+    time.tzset()
+    slurm.says("squeue", "NONE\n")
+    assert slurm_node._end_time() == {}
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "5")
+    assert slurm_node._end_time() == {}
+
+
+def test_it_is_pickled_as_a_path(tmp_path: Path) -> None:
+    import cloudpickle
+
+    again = cloudpickle.loads(cloudpickle.dumps(RunInJob(tmp_path)))
+    assert again.folder == os.fspath(tmp_path)

@@ -1,0 +1,225 @@
+"""What sbatch is given, and what is refused before it is asked: with a stand-in for Slurm."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.config.schema.launch_sections import Launch, Slurm
+from rlhf_cli.launch import slurm_submission
+from rlhf_cli.launch.slurm_submission import file_system, sbatch_script
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status, update_status
+from tests.support.small_runs import SMALL
+from tests.support.stand_in_slurm import StandInSlurm, stand_in
+
+ON_SLURM = [*(word for word in SMALL if not word.startswith("launch=")), "launch=slurm", "run.name=one"]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInSlurm:
+    return stand_in(tmp_path / "slurm-commands", monkeypatch)
+
+
+def options(script: str) -> dict[str, str]:
+    """The options of sbatch in a script, `--requeue` as `requeue: ''`."""
+    lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH ")]
+    return {name: value.strip("'") for name, _, value in (line.partition("=") for line in lines)}
+
+
+def test_every_key_is_an_option_of_sbatch(slurm: StandInSlurm) -> None:
+    """The names are those of sbatch's manual: --mem in M, --signal=B:SIGNAL@SECONDS, --array=FIRST-LAST%AT_ONCE."""
+    asked = Slurm(
+        partition="gpu",
+        account="us",
+        qos="long",
+        time="2-00:00:00",
+        gpus_per_node=4,
+        cpus_per_task=8,
+        mem_gb=1.5,
+        max_parallel=2,
+        setup=["module load cuda"],
+        extra={"constraint": "a100", "exclusive": True, "mail_user": "me", "overcommit": False},
+    )
+    script = sbatch_script(Launch(slurm=asked, grace_s=90), Path("/shared/run"), name="rlhf:x", count=3)
+    assert options(script) == {
+        "job-name": "rlhf:x",
+        "comment": "/shared/run",
+        "output": "/shared/run/slurm/%A_%a_0_log.out",
+        "open-mode": "append",
+        "requeue": "",
+        "nodes": "1",
+        "signal": "B:USR1@90",
+        "array": "0-2%2",
+        "partition": "gpu",
+        "account": "us",
+        "qos": "long",
+        "time": "2-00:00:00",
+        "gpus-per-node": "4",
+        "cpus-per-task": "8",
+        "mem": "1536M",
+        "constraint": "a100",
+        "exclusive": "",
+        "mail-user": "me",
+    }
+    commands = [line for line in script.splitlines() if line and not line.startswith("#")]
+    assert commands[0] == "module load cuda"
+    # Slurm's warning goes to the batch process alone, so Python has to be that process, not a child of the shell.
+    assert commands[-1].startswith(f"exec {sys.executable} ")
+
+
+def test_what_is_not_said_is_left_to_the_cluster(slurm: StandInSlurm) -> None:
+    """submitit would ask for 5 minutes and for a wckey of its own."""
+    script = sbatch_script(Launch(slurm=Slurm()), Path("/shared/run"), name="rlhf:x")
+    said = set(options(script))
+    assert said == {"job-name", "comment", "output", "open-mode", "requeue", "nodes", "signal"}
+
+
+def test_a_run_is_frozen_queued_and_left(slurm: StandInSlurm, place: Path, capsys) -> None:
+    assert main(["train", *ON_SLURM, "launch.slurm.time=4:00:00"]) == 0
+    folder = RunFolder(place / "runs" / "quickstart" / "one")
+    status = read_status(folder)
+    assert (status.state, status.job_id, status.pid) == ("queued", "42", None)
+    assert folder.read_config()["launch"]["slurm"]["time"] == "4:00:00"
+    assert not folder.model.exists()
+    assert options(slurm.submitted)["time"] == "4:00:00"
+    assert (folder.path / "slurm" / "42_submitted.pkl").is_file()
+    out = capsys.readouterr().out
+    assert "submitted to Slurm: job 42" in out
+    assert "logs:   runs/quickstart/one/slurm/42_0_log.out" in out
+    assert "rlhf status runs/quickstart/one" in out
+
+
+def test_a_sweep_is_one_array(slurm: StandInSlurm, place: Path, capsys) -> None:
+    assert main(["train", "-m", *ON_SLURM, "seed=1,2,3", "launch.slurm.max_parallel=2"]) == 0
+    runs = [RunFolder(place / "runs" / "quickstart" / "one" / f"seed={seed}") for seed in (1, 2, 3)]
+    assert [(read_status(run).state, read_status(run).job_id) for run in runs] == [
+        ("queued", "42_0"),
+        ("queued", "42_1"),
+        ("queued", "42_2"),
+    ]
+    assert [run.read_config()["seed"] for run in runs] == [1, 2, 3]
+    assert options(slurm.submitted)["array"] == "0-2%2"
+    assert sum("--test-only" not in call for call in slurm.calls if call.startswith("sbatch")) == 1
+    assert "array 42: 3 jobs, 42_0 to 42_2" in capsys.readouterr().out
+
+
+def test_a_sweep_over_what_is_asked_of_slurm_is_an_array_for_each(slurm: StandInSlurm, place: Path) -> None:
+    assert main(["train", "-m", *ON_SLURM, "launch.slurm.cpus_per_task=1,2"]) == 0
+    assert sum("--test-only" not in call for call in slurm.calls if call.startswith("sbatch")) == 2
+
+
+def test_submitting_imports_no_torch(slurm: StandInSlurm, place: Path) -> None:
+    program = (
+        f"import sys; from rlhf_cli.cli import main; main({['train', *ON_SLURM]!r}); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+    assert "submitted to Slurm: job 42" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["sbatch", "srun"])
+def test_no_slurm_here(slurm: StandInSlurm, place: Path, capsys, monkeypatch, name: str) -> None:
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda wanted, **named: None if wanted == name else which(wanted, **named))
+    assert main(["train", *ON_SLURM]) == 2
+    error = capsys.readouterr().err
+    assert f"there is no {name}" in error
+    assert "launch=auto" in error
+    assert not (place / "runs").exists()
+
+
+def test_no_submitit_here(slurm: StandInSlurm, place: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    assert main(["train", *ON_SLURM]) == 2
+    assert "pip install 'rlhf-cli[slurm]'" in capsys.readouterr().err
+    assert not (place / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (  # as sbatch 22.05 prints it
+            "sbatch: error: invalid partition specified: gpo\nallocation failure: Invalid partition name specified",
+            ["no such partition", "launch.slurm.partition", "one of cpu, gpu", "launch.slurm.partition=gpu"],
+        ),
+        (
+            "allocation failure: Invalid account or account/partition combination specified",
+            ["launch.slurm.account", "Invalid account"],
+        ),
+        ("allocation failure: Requested node configuration is not available", ["no node of Slurm is large enough"]),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", ["Slurm does not answer"]),
+        ("allocation failure: something nobody has thought of", ["something nobody has thought of"]),
+    ],
+)
+def test_what_slurm_refuses(slurm: StandInSlurm, place: Path, capsys, said: str, expected: list[str]) -> None:
+    slurm.refuses(said)
+    slurm.says("sinfo", "gpu\ncpu\n")
+    words = ["launch.slurm.partition=gpo", "launch.slurm.shared_folder=true"]
+    assert main(["train", *ON_SLURM, *words]) == 2
+    error = capsys.readouterr().err
+    for text in expected:
+        assert text in error
+    assert not (place / "runs").exists()
+
+
+def test_what_sbatch_refuses_in_the_end_can_be_resumed(slurm: StandInSlurm, place: Path, capsys) -> None:
+    """A limit on the number of jobs is not tested by --test-only."""
+    (slurm.folder / "fails").write_text("sbatch: error: AssocMaxSubmitJobLimit\n")
+    assert main(["train", *ON_SLURM]) == 2
+    assert "AssocMaxSubmitJobLimit" in capsys.readouterr().err
+    folder = RunFolder(place / "runs" / "quickstart" / "one")
+    assert read_status(folder).state == "failed"
+    (slurm.folder / "fails").unlink()
+    assert main(["resume", str(folder.path)]) == 0
+    assert read_status(folder).state == "queued"
+
+
+def test_a_folder_of_this_machine_alone(slurm: StandInSlurm, place: Path, capsys, monkeypatch) -> None:
+    mounts = place / "mounts"
+    mounts.write_text("/dev/sda / ext4 rw 0 0\n")
+    monkeypatch.setattr(slurm_submission.file_system, "__defaults__", (mounts,))
+    slurm.says("sinfo", "node1\nnode2\n")
+    assert main(["train", *ON_SLURM]) == 2
+    error = capsys.readouterr().err
+    assert "ext4" in error
+    assert "node1, node2" in error
+    assert "run.root=" in error
+    assert not (place / "runs").exists()
+    assert main(["train", *ON_SLURM, "launch.slurm.shared_folder=true"]) == 0
+    mounts.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/home {place} nfs4 rw 0 0\n")
+    assert main(["train", *ON_SLURM, "run.name=two"]) == 0
+
+
+def test_a_cluster_of_this_machine_alone_sees_its_folders(slurm: StandInSlurm, place: Path) -> None:
+    slurm.says("sinfo", f"{os.uname().nodename}\n")
+    assert main(["train", *ON_SLURM]) == 0
+
+
+def test_the_innermost_mount_decides(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "nas /shared\\040disk nfs rw 0 0\n/dev/b /shared\\040disk/mine xfs rw 0 0\n/dev/a / ext4 rw 0 0\n"
+    )
+    assert file_system(Path("/home/me"), mounts) == ("/", "ext4")
+    assert file_system(Path("/shared disk/runs"), mounts) == ("/shared disk", "nfs")
+    assert file_system(Path("/shared disk/mine/runs"), mounts) == ("/shared disk/mine", "xfs")
+    assert file_system(Path("/shared diskette"), mounts) == ("/", "ext4")
+
+
+def test_a_queued_run_is_started_by_slurm_alone(slurm: StandInSlurm, place: Path, capsys) -> None:
+    assert main(["train", *ON_SLURM]) == 0
+    folder = RunFolder(place / "runs" / "quickstart" / "one")
+    for words in (["resume", str(folder.path)], ["train", *ON_SLURM, "run.resume=auto"]):
+        assert main(words) == 2
+        assert re.search(r"queued.*\n.*\n.*job 42", capsys.readouterr().err)
+    update_status(folder, state="preempted")
+    assert main(["train", *ON_SLURM, "run.resume=auto"]) == 0
+    assert read_status(folder).state == "queued"

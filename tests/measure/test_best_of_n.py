@@ -1,0 +1,136 @@
+"""The best of k, held against every subset of k there is, against fresh draws and against arithmetic on a page."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rlhf_cli.measure.best_of_n import SampledAnswer, SampledPrompt, best_of_n, kl_bound, pick_weights
+
+
+def prompt(scores: list[float | None], others: list[float | None] | None = None, by: str = "mine") -> SampledPrompt:
+    others = others or [0.0] * len(scores)
+    answers = [
+        SampledAnswer(f"answer {number}", {by: score, "other": other}, score, is_truncated=number == 0)
+        for number, (score, other) in enumerate(zip(scores, others, strict=True))
+    ]
+    return SampledPrompt("question", answers)
+
+
+@pytest.mark.parametrize("scores", [[0.3, -1.0, 2.5, 0.7, 0.1], [1.0, 0.0, 0.0, 1.0, 0.0, 1.0]], ids=["apart", "ties"])
+def test_against_every_subset(scores: list[float]) -> None:
+    """The mean over all C(n, k) subsets, ties drawn evenly: a definition, with no order statistics in it."""
+    others = [float(number) ** 2 for number in range(len(scores))]
+    found = best_of_n([prompt([*scores], [*others])], by="mine")
+    for k, one in enumerate(found.curve, 1):
+        best, other = [], []
+        for subset in itertools.combinations(range(len(scores)), k):
+            top = max(scores[index] for index in subset)
+            best.append(top)
+            other.append(np.mean([others[index] for index in subset if scores[index] == top]))
+        assert one.score.mean == pytest.approx(np.mean(best), abs=1e-12)
+        if len(set(scores)) == len(scores):
+            assert one.rewards["other"].mean == pytest.approx(np.mean(other), abs=1e-12)
+
+
+def test_ties_share_their_weight_evenly() -> None:
+    """Of scores 1, 0, 1 the best of 2 is one of the two 1s in all 3 subsets: a half each, 0 never."""
+    assert pick_weights(np.array([1.0, 0.0, 1.0]))[1] == pytest.approx([0.5, 0.0, 0.5])
+    assert pick_weights(np.array([1.0, 0.0, 1.0]))[0] == pytest.approx([1 / 3] * 3)
+
+
+def test_unbiased_for_fresh_draws() -> None:
+    """The highest of k uniform numbers is k / (k + 1) on average: of 4000 prompts with 6 answers each the curve is
+    that within four standard errors. The plug-in estimate, the highest of k drawn with putting back, is not.
+    """
+    draws = np.random.default_rng(1).uniform(size=(4000, 6))
+    found = best_of_n([prompt([*map(float, row)]) for row in draws], by="mine")
+    for k, one in enumerate(found.curve, 1):
+        error = math.sqrt(k / ((k + 1) ** 2 * (k + 2)) / 4000)
+        assert one.score.mean == pytest.approx(k / (k + 1), abs=4 * error)
+    plugged_in = np.mean([(np.sort(row) * np.diff((np.arange(7) / 6) ** 6)).sum() for row in draws])
+    assert abs(plugged_in - 6 / 7) > 4 * math.sqrt(6 / (49 * 8) / 4000)  # negative control
+
+
+def test_the_interval_is_students_over_prompts() -> None:
+    prompts = [prompt([0.0, 1.0]), prompt([0.5, 4.0]), prompt([2.0, 2.5])]
+    found = best_of_n(prompts, by="mine").curve[1].score
+    low, high = stats.t.interval(0.95, 2, loc=2.5, scale=stats.sem([1.0, 4.0, 2.5]))
+    assert (found.mean, found.low, found.high) == pytest.approx((2.5, low, high))
+
+
+def test_what_the_pick_is_worth_by_the_others() -> None:
+    """Picked by `mine` the best of 2 of these three is answer 1 in two subsets of three, answer 2 in one: the other
+    reward is (5 + 5 + 2) / 3 = 4 there and 3 on average; answer 0, which is cut off, is never taken.
+    """
+    found = best_of_n([prompt([0.0, 2.0, 1.0], [2.0, 5.0, 2.0])], by="mine")
+    assert [one.rewards["other"].mean for one in found.curve] == pytest.approx([3.0, 4.0, 5.0])
+    assert [one.truncated.mean for one in found.curve] == pytest.approx([1 / 3, 0.0, 0.0])
+
+
+def test_a_reward_that_is_not_everywhere_is_averaged_where_it_is() -> None:
+    found = best_of_n([prompt([0.0, 2.0, 1.0], [None, 5.0, 2.0])], by="mine")
+    assert found.curve[0].rewards["other"].mean == pytest.approx(3.5)
+
+
+def test_a_reward_that_no_pick_has_is_not_known_there() -> None:
+    """The best of 3 is always answer 1, which has none; of 2 it is answer 2 where it is not answer 1."""
+    lacking = prompt([0.0, 2.0, 1.0], [1.0, None, 3.0])
+    (one, two, three) = (found.rewards["other"] for found in best_of_n([lacking], by="mine").curve)
+    assert (one.mean, two.mean, three.mean, three.count) == (2.0, 3.0, None, 0)
+    beside = best_of_n([lacking, prompt([0.0, 2.0, 1.0], [1.0, 7.0, 3.0])], by="mine").curve[2].rewards["other"]
+    assert (beside.mean, beside.count) == (7.0, 1)
+
+
+def test_picked_by_the_total_or_by_a_reward() -> None:
+    """The total prefers answer 0, the reward answer 1; what the pick goes by is not told once more."""
+    both = SampledPrompt(
+        "question", [SampledAnswer("a", {"r": 1.0}, 5.0, False), SampledAnswer("b", {"r": 3.0}, 2.0, True)]
+    )
+    by_total, by_reward = best_of_n([both]), best_of_n([both], by="r")
+    for found, name, score, rewards, cut in (
+        (by_total, "total", 5.0, {"r": 1.0}, 0.0),
+        (by_reward, "r", 3.0, {"total": 2.0}, 1.0),
+    ):
+        best = found.curve[-1]
+        assert [one.k for one in found.curve] == [1, 2]
+        assert (found.by, best.k, best.score.mean, best.truncated.mean) == (name, 2, score, cut)
+        assert {name: one.mean for name, one in best.rewards.items()} == rewards
+        assert best.kl_bound == pytest.approx(math.log(2) - 1 / 2)
+
+
+def test_prompts_without_all_scores_are_left_out_and_counted() -> None:
+    found = best_of_n([prompt([1.0, 3.0]), prompt([None, 9.0])], by="mine")
+    assert (found.prompts, found.left_out) == (1, 1)
+    assert found.curve[1].score.mean == 3.0
+    nothing = best_of_n([prompt([None, 9.0])], by="mine")
+    assert (nothing.curve, nothing.prompts, nothing.left_out) == ([], 0, 1)
+
+
+def test_of_one_answer_each_the_best_is_that_one() -> None:
+    (only,) = best_of_n([prompt([2.0]), prompt([4.0])], by="mine").curve
+    assert (only.k, only.score.mean, only.score.count, only.truncated.mean, only.kl_bound) == (1, 3.0, 2, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 64])
+def test_the_bound_is_the_divergence_of_a_continuous_score(k: int) -> None:
+    """With scores uniform on [0, 1] the best of k has the density k u^(k-1), so KL = ∫ k u^(k-1) log(k u^(k-1)) du,
+    here by quadrature.
+    """
+    u = (np.arange(2_000_000) + 0.5) / 2_000_000
+    density = k * u ** (k - 1)
+    # u^63 underflows to 0 at the left end, where x log x is 0
+    integrand = np.where(density > 0, density * np.log(np.maximum(density, 1e-300)), 0.0)
+    assert kl_bound(k) == pytest.approx(integrand.mean(), abs=1e-6)
+
+
+def test_the_bound_is_above_what_two_answers_can_be() -> None:
+    """A policy with two answers, p for the better one: best of k gives it 1 - (1 - p)^k."""
+    for p, k in itertools.product((0.1, 0.5, 0.9), (2, 8, 32)):
+        best = 1 - (1 - p) ** k
+        exact = best * math.log(best / p) + (1 - best) * math.log((1 - best) / (1 - p)) if best < 1 else -math.log(p)
+        assert exact < kl_bound(k)

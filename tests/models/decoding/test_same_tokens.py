@@ -1,0 +1,196 @@
+"""Without dead rows a model writes what it writes with them: transformers' own `generate` is the other side."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from rlhf_cli.models.decoding import generating as live_rows
+from rlhf_cli.models.decoding import live_batch
+from rlhf_cli.models.decoding.generating import Generating
+from tests.support.tiny_decoders import ENDS, LENGTHS, PAD, model_of, prompts, settings
+from tests.support.tolerances import MODEL_OF_TENSORS
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "greedy, penalised": {
+        "do_sample": False,
+        "repetition_penalty": 1.5,
+        "min_new_tokens": 3,
+        "no_repeat_ngram_size": 2,
+    },
+    "sampled": {},
+    "sampled, cut": {"top_k": 12, "top_p": 0.9, "min_p": 0.01, "temperature": 0.7, "repetition_penalty": 1.3},
+}
+WIDTH = max(LENGTHS)
+
+
+def both(kind: str, generating: Generating, **named: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what transformers generates and what we do, from the same seed, and hold the seeds' ends together."""
+    model, found, states = model_of(kind.removesuffix(" bf16")), [], []
+    if kind.endswith("bf16"):
+        model.to(torch.bfloat16)
+    for ours in (False, True):
+        torch.manual_seed(3)
+        with generating.of(model) if ours else torch.no_grad():
+            found.append(model.generate(**prompts(), generation_config=settings(**named)))
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+    assert "generate" not in vars(model)
+    return found[0], found[1]
+
+
+def decoded_by_hand(lengths: list[int]) -> int:
+    """How many slots are decoded where rows leave as soon as more than an eighth of the batch have ended."""
+    in_batch, slots = len(lengths), 0
+    for num_tokens in range(1, max(lengths)):
+        live = sum(length > num_tokens for length in lengths)
+        in_batch = live if 8 * (in_batch - live) > in_batch else in_batch
+        slots += in_batch
+    return slots
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("llama", name) for name in SETTINGS),
+        *((kind, "sampled, cut") for kind in ("llama bf16", "sliding", "mixed", "learned positions")),
+    ],
+)
+def test_token_for_token(kind: str, name: str) -> None:
+    """Greedy because the most probable token is one; sampled because every row draws what it would have drawn."""
+    generating = Generating()
+    stock, ours = both(kind, generating, **SETTINGS[name])
+    assert torch.equal(stock, ours)
+    assert generating.mode is not None
+    assert generating.mode.name == "live"
+    lengths = (stock[:, WIDTH:] != PAD).sum(dim=1)
+    slots = generating.live.slots
+    assert slots.tokens == lengths.sum()
+    assert slots.prompt == 6 * WIDTH  # of twelve rows six are read
+    if name.startswith("sampled"):  # not all run to the end, and those that are done are not decoded
+        assert len(set(lengths.tolist())) >= 4
+        assert slots.decoded < 0.7 * len(LENGTHS) * (lengths.max() - 1)
+        assert slots.decoded == decoded_by_hand(lengths.tolist())
+
+
+def test_negative_control_another_seed_writes_something_else() -> None:
+    model = model_of("llama")
+    torch.manual_seed(3)
+    one = model.generate(**prompts(), generation_config=settings())
+    torch.manual_seed(4)
+    with Generating().of(model):
+        other = model.generate(**prompts(), generation_config=settings())
+    assert not torch.equal(one[:, WIDTH : WIDTH + 3], other[:, WIDTH : WIDTH + 3])
+
+
+@pytest.mark.parametrize("most_ended", [0.0, 0.5, 1.0])
+def test_when_rows_leave_changes_nothing(monkeypatch: pytest.MonkeyPatch, most_ended: float) -> None:
+    monkeypatch.setattr(live_rows, "_MOST_ENDED", most_ended)
+    stock, ours = both("llama", Generating())
+    assert torch.equal(stock, ours)
+
+
+def test_padding_that_no_row_needs_any_more_leaves_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two prompts have nine tokens, the next longest seven: where those two end first, two columns go with them."""
+    padding: list[int] = []
+    read = live_batch.LiveBatch.read_tokens
+
+    def noted(self: live_batch.LiveBatch) -> torch.Tensor:
+        new = self.ids.shape[1] - WIDTH - 1  # the last is not in the cache yet
+        padding.append(WIDTH + new - self._cache.get_seq_length())
+        longest = max(LENGTHS[row] for row in self.rows.tolist())
+        assert padding[-1] <= WIDTH - longest  # no prompt has lost a token
+        return read(self)
+
+    monkeypatch.setattr(live_batch.LiveBatch, "read_tokens", noted)
+    model, rows = model_of("llama"), prompts()
+    for seed in range(4):
+        torch.manual_seed(seed)
+        stock = model.generate(**rows, generation_config=settings())
+        torch.manual_seed(seed)
+        with Generating().of(model):
+            ours = model.generate(**rows, generation_config=settings())
+        assert torch.equal(stock, ours)
+    assert set(padding) >= {0, WIDTH - 7}
+
+
+def test_kept_logps_are_the_models_own_of_the_tokens_it_sampled() -> None:
+    """A pass over the whole rows says what they are: softmax of logits / temperature, nothing cut off or penalised."""
+    model, generating = model_of("llama"), Generating()
+    generating.live.logps_temperature = 0.7
+    rows = prompts()
+    with generating.of(model):
+        found = model.generate(**rows, generation_config=settings(**SETTINGS["sampled, cut"]))
+    logps = generating.live.take_logps()
+    assert logps is not None
+    assert generating.live.take_logps() is None
+    is_token = found[:, WIDTH:] != PAD
+    mask = torch.cat([rows["attention_mask"], is_token.long()], dim=1)
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    with torch.no_grad():
+        logits = model(input_ids=found, attention_mask=mask, position_ids=positions).logits[:, WIDTH - 1 : -1]
+    expected = (logits / 0.7).log_softmax(dim=-1).gather(2, found[:, WIDTH:, None]).squeeze(2)
+    torch.testing.assert_close(logps[is_token], expected[is_token], **MODEL_OF_TENSORS)
+    assert (logps[~is_token] == 0).all()
+    wrong = logits.log_softmax(dim=-1).gather(2, found[:, WIDTH:, None]).squeeze(2)  # at temperature 1
+    assert (logps - wrong)[is_token].abs().max() > 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_of_a_pass_the_last_places_scores_are_all_that_is_kept(dtype: torch.dtype) -> None:
+    """A model that scores every place of a prompt returns much more: a view of it would keep all of that alive."""
+
+    class Everywhere:
+        def prepare_inputs_for_generation(self, ids: torch.Tensor, **named: Any) -> dict[str, Any]:
+            return {}
+
+        def _update_model_kwargs_for_generation(self, outputs: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+            return inputs
+
+        def __call__(self, **named: Any) -> Any:
+            return SimpleNamespace(logits=torch.arange(2.0 * 7 * 5).reshape(2, 7, 5).to(dtype))
+
+    model: Any = Everywhere()
+    batch = live_batch.LiveBatch(model, torch.zeros(2, 7).long(), {"past_key_values": DynamicCache()}, longest=9)
+    logits = batch.read_tokens()
+    assert logits.tolist() == [[30, 31, 32, 33, 34], [65, 66, 67, 68, 69]]
+    assert logits.untyped_storage().nbytes() == 2 * 5 * 4
+    assert logits.dtype == torch.float32  # what transformers' own processors are given
+    elsewhere = live_batch.LiveBatch(model, batch.ids.to("meta"), {"past_key_values": DynamicCache()}, longest=9)
+    devices = {one.device.type for one in (elsewhere.rows, elsewhere.is_live, elsewhere.read_tokens())}
+    assert devices == {"meta"}  # of a model that is spread over devices, too
+
+
+def test_dropout_lets_no_row_read_for_another() -> None:
+    """In training TRL generates with whatever the model drops out: twins that shared a pass would share its luck."""
+    model = model_of("llama").train()
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.1
+    generating = Generating()
+    with generating.of(model):
+        model.generate(**prompts(), generation_config=settings())
+    assert generating.live.slots.prompt == len(LENGTHS) * WIDTH
+
+
+def test_several_returned_for_a_prompt_are_rows_of_one_prompt() -> None:
+    model, generating = model_of("llama"), Generating()
+    with generating.of(model):
+        found = model.generate(**prompts(), generation_config=settings(num_return_sequences=2))
+    assert len(found) == 2 * len(LENGTHS)
+    assert generating.live.slots.prompt == 6 * WIDTH
+
+
+def test_ends_are_where_they_are_said_to_be() -> None:
+    """What the other tests lean on: behind the first token that ends a row there is padding alone."""
+    _, ours = both("llama", Generating())
+    answers = ours[:, WIDTH:]
+    is_end = torch.isin(answers, torch.tensor(ENDS))
+    behind = is_end.long().cumsum(dim=1) - is_end.long() > 0
+    assert behind.any()
+    assert (answers[behind] == PAD).all()
+    assert not (answers[~behind] == PAD).any()

@@ -1,0 +1,274 @@
+"""Where a row that leaves would be missed transformers generates by itself, and it is said why."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+
+from rlhf_cli.models.decoding import eligibility
+from rlhf_cli.models.decoding.generating import Generating, expected_mode
+from tests.support.tiny_decoders import model_of, prompts, settings
+
+
+class ByPlace(LogitsProcessor):
+    """Remembers rows by their place in the batch."""
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        assert len(input_ids) == 12
+        return scores
+
+
+class AllTogether(StoppingCriteria):
+    """Ends all rows when the first has ended."""
+
+    def __call__(self, input_ids: Any, scores: Any, **named: Any) -> Any:
+        assert len(input_ids) == 12
+        return torch.zeros(12, dtype=torch.bool)
+
+
+class Silent(BaseStreamer):
+    def put(self, value: Any) -> None:
+        """Take tokens."""
+
+    def end(self) -> None:
+        """Take no more."""
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "why"),
+    [
+        ({"num_beams": 2, "do_sample": False}, {}, "num_beams=2"),
+        ({"use_cache": False}, {}, "use_cache=False"),
+        ({"cache_implementation": "static"}, {}, "cache_implementation='static'"),
+        ({"return_dict_in_generate": True}, {}, "return_dict_in_generate=True"),
+        ({"prefill_chunk_size": 4}, {}, "prefill_chunk_size=4"),
+        ({}, {"logits_processor": LogitsProcessorList([ByPlace()])}, "ByPlace"),
+        ({}, {"stopping_criteria": StoppingCriteriaList([AllTogether()])}, "AllTogether"),
+        ({}, {"prefix_allowed_tokens_fn": lambda row, ids: list(range(40))}, "PrefixConstrainedLogitsProcessor"),
+        ({}, {"synced_gpus": False}, None),
+        ({}, {"synced_gpus": True}, "synced_gpus"),
+        ({}, {"token_type_ids": torch.zeros(12, 9)}, "token_type_ids"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_falls_back_by_name(monkeypatch: pytest.MonkeyPatch, given: Any, named: Any, why: str | None) -> None:
+    """What transformers' own loop is asked for stays what it would have been without us."""
+    model, generating = model_of("llama"), Generating()
+    if "token_type_ids" in named:
+        monkeypatch.setattr(model, "_validate_model_kwargs", lambda kwargs: None)
+        given = {**given, "max_new_tokens": 1}
+        monkeypatch.setattr(type(model), "forward", _without_token_types(type(model).forward))
+    if named.get("synced_gpus"):
+        monkeypatch.setattr(torch.distributed, "all_reduce", lambda *args, **named: None)
+    torch.manual_seed(3)
+    stock = model.generate(**prompts(), **named, generation_config=settings(**given))
+    torch.manual_seed(3)
+    with generating.of(model):
+        ours = model.generate(**prompts(), **named, generation_config=settings(**given))
+    assert generating.mode is not None
+    assert (generating.mode.name == "live") is (why is None)
+    assert why is None or why in generating.mode.why
+    assert torch.equal(*(getattr(one, "sequences", one) for one in (stock, ours)))
+
+
+def _without_token_types(forward: Any) -> Any:
+    def pass_on(self: Any, *args: Any, token_type_ids: Any = None, **named: Any) -> Any:
+        return forward(self, *args, **named)
+
+    return pass_on
+
+
+def test_a_streamer_hears_what_it_would_have_heard() -> None:
+    model, generating = model_of("llama"), Generating()
+    rows = {name: value[:1] for name, value in prompts().items()}
+    with generating.of(model):
+        model.generate(**rows, generation_config=settings(), streamer=Silent())
+    assert generating.mode is not None
+    assert generating.mode.why == "generate is given streamer"
+
+
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "num_beams": (2,),
+    "use_cache": (False,),
+    "cache_implementation": ("static", "quantized"),
+    "prompt_lookup_num_tokens": (0, 3),
+    "penalty_alpha": (0.0, 0.6),
+    "dola_layers": ("low",),
+    "force_words_ids": ([[7]],),
+    "constraints": ([],),
+    "prefill_chunk_size": (4,),
+    "return_dict_in_generate": (True,),
+    "stop_strings": ("x",),
+}
+_ALLOWED: dict[str, tuple[Any, ...]] = {
+    "num_beams": (None, 1),
+    "use_cache": (None, True),
+    "cache_implementation": (None, "dynamic"),
+    "return_dict_in_generate": (None, False),
+}
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_each_setting_is_refused_by_its_own_name_and_value(name: str) -> None:
+    """Where a setting is not given, or says what is the default, rows may leave."""
+    given = settings()
+    for value in _REFUSED[name]:
+        setattr(given, name, value)
+        assert eligibility.why_not_settings(given) == f"generation with {name}={value!r} is transformers' own"
+    for value in _ALLOWED.get(name, (None,)):
+        setattr(given, name, value)
+        assert eligibility.why_not_settings(given) is None
+
+
+def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("llama")
+    assert eligibility.why_not_model(model) is None
+    for name, value, why in (
+        ("is_remote_code", lambda: True, "code that came with the model"),
+        ("_supports_default_dynamic_cache", lambda: False, "in a cache of its own"),
+        ("config", SimpleNamespace(is_encoder_decoder=True), "has an encoder"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(model, name, value)
+            found = eligibility.why_not_model(model)
+        assert found is not None
+        assert found.startswith("LlamaForCausalLM ")
+        assert why in found
+
+
+@pytest.mark.parametrize(
+    ("inputs", "why"),
+    [
+        ({"attention_mask": torch.ones(12, 9), "logits_to_keep": None, "other": None}, None),
+        ({"token_type_ids": torch.ones(12, 9)}, "the model is given token_type_ids beside its tokens"),
+        ({"attention_mask": torch.ones(11, 9)}, r"attention_mask (11, 9), and not a row of each"),
+        ({"attention_mask": torch.ones(12, 1, 9, 9)}, r"attention_mask (12, 1, 9, 9), and not a row of each"),
+        ({"position_ids": torch.ones(9)}, r"position_ids (9,), and not a row of each"),
+        ({"past_key_values": None}, "the cache is a NoneType"),
+    ],
+)
+def test_what_goes_in_has_a_row_for_every_row(inputs: dict[str, Any], why: str | None) -> None:
+    model = model_of("llama")
+    given = {"past_key_values": DynamicCache(config=model.config), **inputs}
+    found = eligibility.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), given)
+    assert found is None if why is None else found is not None and why in found
+
+
+def test_prompts_of_an_adapter_are_rows_that_nobody_counts() -> None:
+    """peft's prompt learning puts its own method in the place of the model's `prepare_inputs_for_generation`."""
+    model, cache = model_of("llama"), {"past_key_values": DynamicCache()}
+    model.prepare_inputs_for_generation = model_of("llama").prepare_inputs_for_generation
+    found = eligibility.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), cache)
+    assert found == "an adapter puts tokens of its own before the prompts"
+
+
+def test_a_recurrent_model_keeps_its_rows() -> None:
+    model, generating = model_of("recurrent"), Generating()
+    expected = expected_mode(model, settings(), is_plain=False)
+    with generating.of(model):
+        model.generate(**prompts(), generation_config=settings(max_new_tokens=2))
+    assert generating.mode == expected
+    assert expected.name == "plain"
+    assert "LinearAttentionLayer" in expected.why
+
+
+def test_a_cache_that_holds_something_is_its_owners() -> None:
+    model, generating = model_of("llama"), Generating()
+    rows, cache = {name: value[9:] for name, value in prompts().items()}, DynamicCache(config=model.config)
+    before = {name: value[:, :5] for name, value in rows.items()}
+    with torch.no_grad():
+        model(**before, past_key_values=cache)
+    with generating.of(model):
+        model.generate(**rows, generation_config=settings(max_new_tokens=2), past_key_values=cache)
+    assert generating.mode is not None
+    assert generating.mode.why == "the cache was given, and is not empty"
+
+
+def test_a_cache_that_lies_elsewhere_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two layers its rows are on their way to another device; there is none here to send them to."""
+    model, rows = model_of("llama"), prompts()
+    cache = DynamicCache(config=model.config)
+    no_more = LogitsProcessorList(), StoppingCriteriaList(), {"past_key_values": cache}
+    assert eligibility.why_not_call(model, len(rows["input_ids"]), *no_more) is None
+    monkeypatch.setattr(cache, "offloading", True)
+    why = eligibility.why_not_call(model, len(rows["input_ids"]), *no_more)
+    assert why == "the cache is a DynamicCache, of which no rows can be taken"
+
+
+def test_what_is_asked_for_is_plain() -> None:
+    model, generating = model_of("llama"), Generating(is_plain=True)
+    with generating.of(model):
+        model.generate(**prompts(), generation_config=settings(max_new_tokens=2))
+    assert generating.mode is not None
+    assert (generating.mode.name, generating.mode.why) == ("plain", "it was asked for")
+    assert generating.live.slots.decoded == 0
+    assert expected_mode(model, settings(), is_plain=True) == generating.mode
+    assert expected_mode(model, settings(), is_plain=False).name == "live"
+
+
+def test_a_generate_of_the_instance_stays_there() -> None:
+    """As TRL's own tests and libraries put one there: it is called as TRL calls it, round after round."""
+    model, generating, called = model_of("llama"), Generating(), list[dict[str, Any]]()
+
+    def theirs(**named: Any) -> torch.Tensor:
+        called.append(named)
+        return torch.tensor([[7]])
+
+    with patch.object(model, "generate", side_effect=theirs) as on_instance:
+        expected = expected_mode(model, settings(), is_plain=False)
+        for _ in range(2):
+            with generating.of(model):
+                assert model.generate(**prompts(), top_k=3).tolist() == [[7]]
+            assert model.generate is on_instance
+    assert [sorted(named) for named in called] == [["attention_mask", "input_ids", "top_k"]] * 2
+    assert generating.mode == expected
+    assert (expected.name, expected.why) == ("plain", "the model was given a `generate` of its own")
+    assert "generate" not in vars(model)
+    with generating.of(model):
+        model.generate(**prompts(), generation_config=settings(max_new_tokens=2))
+    assert generating.mode.name == "live"
+
+
+def test_ranks_that_hold_parts_of_the_weights_keep_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank whose rows are done must go on taking part in the others' passes: transformers' own loop does."""
+    model = model_of("llama")
+    assert not eligibility.is_in_parts(model)
+    two = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2)
+    monkeypatch.setattr(eligibility.torch, "distributed", two)
+    assert not eligibility.is_in_parts(model)  # every rank has all of them
+    for name, sharded in (("is_deepspeed_zero3_enabled", lambda: True), ("is_fsdp_managed_module", lambda one: True)):
+        with monkeypatch.context() as patched:
+            patched.setattr(eligibility, name, sharded)
+            assert eligibility.is_in_parts(model)
+    monkeypatch.setattr(eligibility, "is_deepspeed_zero3_enabled", lambda: True)
+    two.is_initialized = lambda: False
+    assert not eligibility.is_in_parts(model)
+    two.is_initialized = lambda: True
+    two.get_world_size = lambda: 1
+    assert not eligibility.is_in_parts(model)  # nobody else to keep in step with
+    monkeypatch.undo()
+    monkeypatch.setattr(eligibility, "is_in_parts", lambda model: True)
+    generating = Generating()
+    with generating.of(model):
+        model.generate(**prompts(), generation_config=settings(max_new_tokens=2))
+    assert generating.mode is not None
+    assert "several ranks" in generating.mode.why
+
+
+def test_a_failing_model_leaves_no_trace() -> None:
+    model = model_of("llama")
+
+    def fail(*args: Any, **named: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    model.model.forward = fail
+    generating = Generating()
+    with pytest.raises(RuntimeError, match="out of memory"), generating.of(model):
+        model.generate(**prompts(), generation_config=settings())
+    assert "generate" not in vars(model)

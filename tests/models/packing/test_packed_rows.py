@@ -1,0 +1,77 @@
+"""How rows are laid out flat, by hand: prompts once, rows in their order, places as in the rows themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
+
+_ = 0
+IDS = torch.tensor(
+    [
+        [_, 11, 12, 13, 21, 22, _],
+        [_, 11, 12, 14, 31, _, _],
+        [_, _, _, 13, 41, 42, 43],
+        [_, 11, 12, 13, _, _, _],
+    ]
+)
+MASK = (_ != IDS).long()
+"""Rows 0, 1 and 3 share 11 12 but for their last token; row 2 has a prompt of one token; row 3 was left out."""
+
+
+def test_layout() -> None:
+    rows = packed_rows(IDS, MASK, 3)
+    assert rows is not None
+    assert rows.input_ids.tolist() == [[11, 12, 13, 21, 14, 13, 41, 42, 13]]
+    assert rows.position_ids.tolist() == [[0, 1, 2, 3, 2, 0, 1, 2, 2]]
+    assert rows.lengths == [2, 2, 1, 3, 1]
+    assert rows.shared == [0, 0, None, 0]
+    assert rows.num_prompts == 1
+    # 21 22 are predicted from 13 21, 31 from 14, 41 42 43 from 13 41 42.
+    assert rows.input_ids[0, rows.states_before()].tolist() == [13, 21, 14, 13, 41, 42]
+
+
+def test_layout_with_the_last_token() -> None:
+    rows = packed_rows(IDS, MASK, 3, with_last=True)
+    assert rows is not None
+    assert rows.input_ids.tolist() == [[11, 12, 13, 21, 22, 14, 31, 13, 41, 42, 43, 13]]
+    assert rows.position_ids.tolist() == [[0, 1, 2, 3, 4, 2, 3, 0, 1, 2, 3, 2]]
+    assert rows.input_ids[0, rows.states_around()].tolist() == [13, 21, 22, 14, 31, 13, 41, 42, 43, 13]
+
+
+def test_prompts_that_are_alike_for_long_are_told_apart() -> None:
+    """Twelve tokens before and twelve behind the one that differs, or a length; what is laid out is what was given."""
+    same = list(range(10, 22))
+    prompts = [[*same, 5, *same], [*same, 6, *same], [*same, *same], [5, *same, *same], [*same, 5, *same]]
+    width = max(map(len, prompts))
+    ids = torch.tensor([[_] * (width - len(prompt)) + [*prompt, 30 + row] for row, prompt in enumerate(prompts)])
+    rows = packed_rows(ids, (ids != _).long(), 1, with_last=True)
+    assert rows is not None
+    segments = [one.tolist() for one in rows.input_ids[0].split(rows.lengths)]
+    places = [one.tolist() for one in rows.position_ids[0].split(rows.lengths)]
+    assert rows.num_prompts == 4  # the first is the last
+    for row, (prompt, shared) in enumerate(zip(prompts, rows.shared, strict=True)):
+        assert shared is not None
+        assert [*segments[shared], *segments[rows.num_prompts + row]] == [*prompt, 30 + row]
+        assert [*places[shared], *places[rows.num_prompts + row]] == list(range(len(prompt) + 1))
+
+
+@pytest.mark.parametrize(
+    ("mask", "what"),
+    [
+        ([[1, 1, 0, 1, 1]], "a hole in the prompt"),
+        ([[0, 1, 1, 0, 1]], "a hole in the completion"),
+        ([[1, 1, 0, 1, 0]], "a prompt padded on the right"),
+        ([[0, 0, 0, 1, 0]], "no prompt"),
+    ],
+)
+def test_what_cannot_be_laid_out(mask: list[list[int]], what: str) -> None:
+    assert packed_rows(torch.ones((1, 5), dtype=torch.long), torch.tensor(mask), 2) is None, what
+
+
+def test_rows_by_prompt() -> None:
+    """Padding is no token: the same ids behind other masks are other prompts."""
+    ids = torch.tensor([[1, 2], [3, 4], [1, 2], [0, 4], [3, 4], [1, 2]])
+    mask = torch.tensor([[1, 1], [1, 1], [1, 1], [0, 1], [1, 1], [0, 1]])
+    assert rows_by_prompt(ids, mask).tolist() == [0, 2, 1, 4, 3, 5]

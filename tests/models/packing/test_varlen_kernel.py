@@ -1,0 +1,161 @@
+"""One kernel for all rows computes what a row each does: layout, heads, scale and gradients, with a reference kernel.
+
+No machine of ours had a GPU: what is tested here is everything but torch's kernel, which `ReferenceVarlen` stands for.
+Two prompts of 4 and 1 tokens (3 and none without the last), one apart in its last token and one of its own; answers
+of 3, 1, 2, 4 and no token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForSequenceClassification
+
+from rlhf_cli.models.packing import row_attention
+from rlhf_cli.models.packing.packed_rows import packed_rows
+from rlhf_cli.models.packing.row_attention import model_inputs, register
+from rlhf_cli.models.packing.varlen_kernel import attend_at_once, distrust, heads_of, joined_keys
+from rlhf_cli.models.reward_model_scorer import packed_scores
+from tests.models.packing.test_row_attention import (
+    ANSWERS,
+    CHECKPOINTING,
+    FAMILIES,
+    PROMPTS,
+    SHAPE,
+    alone,
+    farthest_gradient,
+    laid_out,
+    model_of,
+    padded,
+    states,
+)
+from tests.support.reference_varlen import ReferenceVarlen, stand_in
+
+
+@pytest.fixture(autouse=True)
+def kernel(monkeypatch: pytest.MonkeyPatch) -> ReferenceVarlen:
+    register()
+    return stand_in(monkeypatch)
+
+
+def test_where_segments_lie() -> None:
+    """Segments of 3 and 2 places are prompts; rows of 4, 1 and 2 continue the first, the second and none.
+
+    By hand: queries begin at 0, 3, 5, 9, 10 and end at 12; keys are 3, 2, 3 + 4, 2 + 1 and 2.
+    """
+    joined = joined_keys([3, 2, 4, 1, 2], [0, 1, None], torch.device("cpu"))
+    assert joined.cu_queries.tolist() == [0, 3, 5, 9, 10, 12]
+    assert joined.cu_keys.tolist() == [0, 3, 5, 12, 15, 17]
+    assert joined.places.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 5, 6, 7, 8, 3, 4, 9, 10, 11]
+    assert (joined.max_queries, joined.max_keys) == (4, 7)
+    assert joined.cu_queries.dtype == joined.cu_keys.dtype == torch.int32
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_states_are_those_of_the_row_alone(family: str, kernel: ReferenceVarlen) -> None:
+    """Of every family with two key heads for four, and scales, norms and biases of its own."""
+    model, rows = model_of(family), laid_out()
+    found = states(model, **model_inputs(rows))[0, rows.states_around()]
+    torch.testing.assert_close(found, alone(model), rtol=0, atol=1e-12)
+    assert len(kernel.calls) == 2  # a call a layer, whatever the rows
+
+
+def test_a_scale_of_the_model_s_own() -> None:
+    """Granite's products are not divided by the root of a head's size, and without its scale it is another model."""
+    torch.manual_seed(0)
+    model, rows = GraniteForCausalLM(GraniteConfig(**SHAPE, attention_multiplier=0.9)).double().eval(), laid_out()
+    found = states(model, **model_inputs(rows))[0, rows.states_around()]
+    torch.testing.assert_close(found, alone(model), rtol=0, atol=1e-12)
+    for layer in model.model.layers:
+        layer.self_attn.scaling = 8**-0.5
+    assert (found - alone(model)).abs().max() > 1e-3
+
+
+def test_states_are_those_of_padded_rows() -> None:
+    """transformers' own way, with the padding on the left of prompts and on the right of answers."""
+    model, rows = model_of("llama"), laid_out()
+    ids, mask = padded()
+    places = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    whole = states(model, input_ids=ids, attention_mask=mask, position_ids=places)
+    expected = torch.cat([whole[row, 3 : 4 + len(answer)] for row, answer in enumerate(ANSWERS)])
+    found = states(model, **model_inputs(rows))[0, rows.states_around()]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@CHECKPOINTING
+def test_gradients_are_those_of_the_rows_alone(checkpointing: dict[str, Any] | None, kernel: ReferenceVarlen) -> None:
+    """Of all weights: a prompt's keys collect what each of its rows gives them, in the same order on any device."""
+    assert farthest_gradient(checkpointing) < 1e-6
+    assert kernel.calls
+
+
+def test_a_layer_is_computed_again_as_it_was(kernel: ReferenceVarlen) -> None:
+    """Also where the kernel was found wrong in between, by another model: a checkpoint wants the same tensors again."""
+    model, rows = model_of("llama").train(), laid_out()
+    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    found = states(model, **model_inputs(rows))
+    distrust("found wrong")
+    found.sum().backward()
+    assert len(kernel.calls) == 2 * 2  # layers, forward and again
+    states(model, **model_inputs(rows))
+    assert len(kernel.calls) == 2 * 2  # the next pass goes a row each
+
+
+def test_rows_of_a_single_token() -> None:
+    """As of answers of which only the first token counts: the kernel's causal mask has one row then."""
+    ids = torch.tensor([[*PROMPTS[0], 20], [*PROMPTS[0], 21]])
+    rows = packed_rows(ids, torch.ones_like(ids), 1)
+    assert rows is not None
+    assert rows.lengths == [3, 1, 1]
+    model = model_of("llama")
+    found = states(model, **model_inputs(rows))[0, rows.states_before()]
+    expected = states(model, input_ids=ids[:1, :4])[0, -1:].expand(2, -1)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_scores_are_those_of_texts_alone(kernel: ReferenceVarlen) -> None:
+    """A reward model's, which computes in inference mode: two texts begin with the same ten tokens."""
+    torch.manual_seed(0)
+    model = LlamaForSequenceClassification(LlamaConfig(**SHAPE, num_labels=1, pad_token_id=0)).double().eval()
+    texts = [[*range(2, 12), 20], [*range(2, 12), 21, 22], [30, 31]]
+    with torch.inference_mode():
+        expected = torch.cat([model(input_ids=torch.tensor([text])).logits[:, 0] for text in texts])
+        torch.testing.assert_close(packed_scores(model, texts), expected, rtol=0, atol=1e-12)
+    assert kernel.calls == [10 + 1 + 2 + 2] * 2
+
+
+def test_what_autocast_computes_in_is_given_to_the_kernel() -> None:
+    """Where weights are float32, a norm of queries makes float32 of them, and values stay bfloat16: SDPA casts, too."""
+    query, key = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
+    joined = joined_keys([3], [None], torch.device("cpu"))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = attend_at_once(joined, query, key, key.bfloat16(), scaling=None)
+        assert heads_of(query, key).dtype is found.dtype is torch.bfloat16
+    assert heads_of(query, key).dtype is torch.float32
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"dropout": 0.5}, {"is_causal": False}, {"position_bias": torch.ones(1, 4, 5, 5)}, {"softcap": 30.0}],
+    ids=lambda more: next(iter(more)),
+)
+def test_what_the_kernel_has_no_word_for_goes_a_row_each(more: dict[str, Any], kernel: ReferenceVarlen) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def attention(_module: Any, query: Tensor, *_: Any, **named: Any) -> tuple[Tensor, None]:
+        asked.append(named)
+        return query.transpose(1, 2), None
+
+    rows = packed_rows(torch.tensor([[5, 6, 7]]), torch.ones(1, 3, dtype=torch.long), 1)
+    assert rows is not None
+    query = torch.randn(1, 4, sum(rows.lengths), 8)
+    segments = row_attention.Segments(rows)
+    attend = row_attention._by_row(attention)
+    attend(torch.nn.Identity(), query, query, query, segments.given, packed_rows=segments, **more)
+    assert asked == [more] * len(rows.lengths)
+    assert not kernel.calls
+    attend(torch.nn.Identity(), query, query, query, segments.given, packed_rows=segments, dropout=0.0, scaling=0.3)
+    assert len(kernel.calls) == 1  # control: without it they go at once

@@ -1,0 +1,94 @@
+"""Which installed versions fit: by PEP 440, against ranges written here, and those of pyproject.toml as they are."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from rlhf_cli.project.doctor.examination import (
+    Wanted,
+    extra_conditions,
+    package_conditions,
+    python_condition,
+    wanted,
+    wanted_by_metadata,
+)
+from rlhf_cli.project.doctor.machine import State, can_train
+
+LINES = [
+    "trl<1.17,>=1.16",
+    "numpy>=2",
+    "torch>=2.13",
+    "transformers>=5",
+    "math-verify>=0.9; extra == 'math'",
+    "optuna<6,>=5; extra == 'search'",
+    "pytest>=9; extra == 'dev'",
+    "winloop; sys_platform == 'win32'",
+]
+HERE = {"trl": "1.16.3", "numpy": "2.4.0", "torch": "2.13.0+cu130", "transformers": "5.23.0", "optuna": "5.0.0"}
+
+
+def wants() -> Wanted:
+    return wanted_by_metadata(">=3.11", LINES, ["math", "search", "dev"])
+
+
+def states(versions: Mapping[str, str]) -> dict[str, State]:
+    conditions = [*package_conditions(wants(), versions.get), *extra_conditions(wants(), versions.get)]
+    return {condition.name: condition.state for condition in conditions}
+
+
+def test_what_fits_is_one_line_and_extras_are_told_apart() -> None:
+    assert states(HERE) == {"needed packages": State.OK, "math": State.MISSING, "search": State.OK}
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "state", "prevents"),
+    [
+        ({"trl": "1.17.0"}, "trl", State.UNFIT, True),
+        ({"trl": "1.15.9"}, "trl", State.UNFIT, True),
+        ({"trl": None}, "trl", State.MISSING, True),
+        ({"optuna": "4.9"}, "search", State.UNFIT, False),
+        ({"optuna": None}, "search", State.MISSING, False),
+    ],
+)
+def test_what_does_not_fit_is_named_with_what_to_type(
+    change: dict[str, str | None], name: str, state: State, prevents: bool
+) -> None:
+    versions = {package: version for package, version in {**HERE, **change}.items() if version is not None}
+    assert states(versions)[name] == state
+    conditions = [*package_conditions(wants(), versions.get), *extra_conditions(wants(), versions.get)]
+    (one,) = [condition for condition in conditions if condition.name == name]
+    assert one.fix in ("pip install 'trl<1.17,>=1.16'", "pip install 'rlhf-cli[search]'")
+    assert can_train(conditions) is not prevents
+
+
+def test_a_development_version_is_judged_by_where_it_lies() -> None:
+    """PEP 440: 1.16.1.dev0 lies between 1.16 and 1.17, and <1.17 leaves out what leads up to 1.17 itself."""
+    assert states({**HERE, "trl": "1.16.1.dev0"})["needed packages"] == State.OK
+    assert states({**HERE, "trl": "1.17.0.dev0"})["trl"] == State.UNFIT
+
+
+def test_python_itself() -> None:
+    assert python_condition(wants(), "3.11.7").state == State.OK
+    assert python_condition(wants(), "3.10.4").prevents_training
+
+
+def test_a_checkout_is_held_against_its_own_file() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    known = wanted()
+    assert len(known.packages) == len(project["dependencies"]) > 20
+    assert set(known.extras) == set(project["optional-dependencies"])
+    assert known.python == project["requires-python"]
+    # The same through the metadata that a wheel would have.
+    lines = [*project["dependencies"], "math-verify>=0.9; extra == 'math'"]
+    built = wanted_by_metadata(project["requires-python"], lines, ["math"])
+    assert built.packages == known.packages
+    assert [(one.name, one.specifier) for one in built.extras["math"]] == [("math-verify", SpecifierSet(">=0.9"))]
+
+
+def test_where_the_tests_run_training_is_possible() -> None:
+    assert can_train(package_conditions(wanted()))

@@ -1,0 +1,156 @@
+"""What is given away computes what the run's model computes: held against PEFT unmerged, and against W + s B A by hand.
+
+Float32 sums of another order differ by about the square root of the number of terms times 6e-8 of the result; the
+models here have 32 terms and logits near 1, so 1e-5 is many times that and far below what an adapter adds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
+
+from rlhf_cli.errors import ModelError
+from rlhf_cli.project.export.exported_folder import GivenAway, give_away
+from rlhf_cli.project.export.source_model import find_source
+from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
+from tests.support.finished_runs import IDS, finished_run, random_model, save, with_adapter
+
+AUTO: dict[str, Any] = {
+    "CAUSAL_LM": AutoModelForCausalLM,
+    "SEQ_CLS": AutoModelForSequenceClassification,
+    "TOKEN_CLS": AutoModelForTokenClassification,
+}
+KINDS = {"CAUSAL_LM": "policy", "SEQ_CLS": "reward model", "TOKEN_CLS": "critic"}
+
+
+def exported(run: RunFolder, out: Path, **asked: Any) -> GivenAway:
+    source = find_source(run, **{"step": None, "critic": False, "trust": False, **asked})
+    return give_away(source, out, lambda message: None)
+
+
+@torch.no_grad()
+def logits(model: Any) -> torch.Tensor:
+    return model(input_ids=IDS, attention_mask=torch.ones_like(IDS)).logits
+
+
+@pytest.mark.parametrize("task", KINDS)
+def test_whole_weights_are_the_same(task: str, tmp_path: Path) -> None:
+    model = random_model(task)
+    given = exported(finished_run(tmp_path / "run", model), tmp_path / "out")
+    loaded = AUTO[task].from_pretrained(tmp_path / "out")
+    assert (given.kind, given.merged) == (KINDS[task], False)
+    assert torch.equal(logits(loaded), logits(model))
+
+
+@pytest.mark.parametrize("task", KINDS)
+def test_a_merged_adapter_computes_what_it_did_on_its_base(task: str, tmp_path: Path) -> None:
+    save(random_model("CAUSAL_LM"), tmp_path / "base")
+    adapted = with_adapter(tmp_path / "base", task)
+    run = finished_run(tmp_path / "run", adapted)
+    given = exported(run, tmp_path / "out")
+    loaded = AUTO[task].from_pretrained(tmp_path / "out")
+    assert (given.kind, given.merged) == (KINDS[task], True)
+    torch.testing.assert_close(logits(loaded), logits(adapted), atol=1e-5, rtol=1e-5)
+    with adapted.disable_adapter():
+        assert (logits(loaded) - logits(adapted)).abs().max() > 1e-2  # the adapter says something
+    assert not list((tmp_path / "out").glob("adapter*"))
+    # Of the folder alone: its base may be gone.
+    (tmp_path / "base").rename(tmp_path / "gone")
+    assert torch.equal(logits(AUTO[task].from_pretrained(tmp_path / "out")), logits(loaded))
+
+
+def test_a_merged_weight_is_the_sum_of_lora_by_hand(tmp_path: Path) -> None:
+    """LoRA (arXiv 2106.09685, section 4.1): W + (alpha / r) B A, here in float64 from the files; alpha 12, r 4."""
+    save(random_model("CAUSAL_LM"), tmp_path / "base")
+    run = finished_run(tmp_path / "run", with_adapter(tmp_path / "base", "CAUSAL_LM"))
+    exported(run, tmp_path / "out")
+    name = "model.layers.1.mlp.down_proj"
+    base = load_file(tmp_path / "base" / "model.safetensors")[f"{name}.weight"].double()
+    adapter = load_file(run.model / "adapter_model.safetensors")
+    a, b = (adapter[f"base_model.model.{name}.lora_{part}.weight"].double() for part in "AB")
+    merged = load_file(tmp_path / "out" / "model.safetensors")[f"{name}.weight"]
+    torch.testing.assert_close(merged.double(), base + 12 / 4 * b @ a, atol=1e-6, rtol=1e-6)
+
+
+def test_a_base_in_bfloat16_is_rounded_once(tmp_path: Path) -> None:
+    """The sum in float64, rounded once to bfloat16; a float32 sum may tip a rounding in a hundred thousand."""
+    save(random_model("CAUSAL_LM", dtype=torch.bfloat16), tmp_path / "base")
+    run = finished_run(tmp_path / "run", with_adapter(tmp_path / "base", "CAUSAL_LM"))
+    exported(run, tmp_path / "out")
+    name = "model.layers.0.self_attn.q_proj"
+    adapter = load_file(run.model / "adapter_model.safetensors")
+    a, b = (adapter[f"base_model.model.{name}.lora_{part}.weight"].double() for part in "AB")
+    base = load_file(tmp_path / "base" / "model.safetensors")[f"{name}.weight"].double()
+    merged = load_file(tmp_path / "out" / "model.safetensors")[f"{name}.weight"]
+    assert merged.dtype == torch.bfloat16
+    assert (merged != (base + 3 * b @ a).to(torch.bfloat16)).float().mean() < 0.01
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
+
+
+def test_a_critic_keeps_its_head(tmp_path: Path) -> None:
+    """With the policy beside it, as PPO leaves them, and with the policy's tokenizer, which the critic has not."""
+    run = finished_run(tmp_path / "run", random_model("CAUSAL_LM"))
+    critic = random_model("TOKEN_CLS", seed=5)
+    critic.save_pretrained(run.critic)
+    assert exported(run, tmp_path / "out", critic=True).kind == "critic"
+    assert torch.equal(logits(AutoModelForTokenClassification.from_pretrained(tmp_path / "out")), logits(critic))
+    ours, policys = (AutoTokenizer.from_pretrained(place)("1+2=").input_ids for place in (tmp_path / "out", run.model))
+    assert ours == policys
+
+
+def test_an_older_format_becomes_safetensors(tmp_path: Path) -> None:
+    model = random_model("CAUSAL_LM")
+    run = finished_run(tmp_path / "run", model)
+    (run.model / "model.safetensors").unlink()
+    torch.save(model.state_dict(), run.model / "pytorch_model.bin")
+    exported(run, tmp_path / "out")
+    assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "out")), logits(model))
+    assert not list((tmp_path / "out").glob("*.bin"))
+
+
+def test_what_cannot_be_merged_is_refused(tmp_path: Path) -> None:
+    save(random_model("CAUSAL_LM"), tmp_path / "base")
+    run = finished_run(tmp_path / "run", with_adapter(tmp_path / "base", "CAUSAL_LM"))
+    config = read_json(tmp_path / "base" / "config.json")
+    write_json(tmp_path / "base" / "config.json", {**config, "quantization_config": {"quant_method": "gptq"}})
+    with pytest.raises(ModelError, match="stored quantised") as refused:
+        exported(run, tmp_path / "out")
+    assert "gptq" in str(refused.value.got)
+    (tmp_path / "base").rename(tmp_path / "gone")
+    with pytest.raises(ModelError, match="is gone"):
+        exported(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_that_a_base_was_quantised_in_training_is_said(tmp_path: Path) -> None:
+    save(random_model("CAUSAL_LM"), tmp_path / "base")
+    model = {"path": str(tmp_path / "base"), "quantize": "4bit", "lora": {"r": 4}, "trust_remote_code": False}
+    run = finished_run(tmp_path / "run", with_adapter(tmp_path / "base", "CAUSAL_LM"), model=model)
+    (note,) = exported(run, tmp_path / "out").notes
+    assert "in 4bit" in note
+    assert note in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_negative_control_peft_itself_starts_from_nothing(tmp_path: Path) -> None:
+    """The adapters above are random because a new one changes nothing: a test with it would hold without a merge."""
+    save(random_model("CAUSAL_LM"), tmp_path / "base")
+    adapted = with_adapter(tmp_path / "base", "CAUSAL_LM")
+    assert isinstance(adapted, PeftModel)
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.zeros_(weight)
+    with adapted.disable_adapter():
+        base = logits(adapted)
+    torch.testing.assert_close(logits(adapted), base)

@@ -1,0 +1,173 @@
+"""What the card says, read back by the hub's own reader: rewards, data, evaluations, provenance, and no secret."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from rlhf_cli.errors import ModelError, RunError
+from rlhf_cli.project.export import exported_folder
+from rlhf_cli.project.export.exported_folder import GivenAway, exported_before, give_away
+from rlhf_cli.project.export.source_model import SourceModel, find_source
+from rlhf_cli.runs.run_folder import RunFolder
+from tests.support.finished_runs import finished_run, random_model
+
+SECRET = "hf_planted0123456789abcdefghij"
+
+
+def estimate(mean: float) -> dict[str, object]:
+    return {"mean": mean, "low": mean - 0.05, "high": mean + 0.05, "count": 40}
+
+
+def evaluation(name: str, path: Path, correct: float) -> str:
+    """A file as `rlhf eval` writes it of a policy."""
+    raw = {kind: estimate(correct) for kind in ("raw", "effective", "weighted")}
+    greedy = {
+        "rewards": {"correct": raw},
+        "total": estimate(correct),
+        "truncated": estimate(0.1),
+        "tokens": {**estimate(3.0), "max": 9},
+    }
+    head = {"kind": "policy", "name": name, "model": "mine", "path": str(path), "data": "held out", "time": 1.0}
+    rest = {"rows": 40, "parts": {"greedy": greedy}, "attempts": {}, "win_rate": None, "shown": []}
+    return json.dumps({**head, "warnings": [], **rest})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return finished_run(tmp_path / "work" / "run", random_model("CAUSAL_LM"))
+
+
+def source(run: RunFolder) -> SourceModel:
+    return find_source(run, step=None, critic=False, trust=False)
+
+
+def given(run: RunFolder, tmp_path: Path) -> GivenAway:
+    return give_away(source(run), tmp_path / "out", lambda message: None)
+
+
+def rows_of(card: str, first: str) -> list[list[str]]:
+    """The cells of the table whose heading begins so."""
+    lines = card.split(f"| {first} |", 1)[1].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_tables_say_what_the_run_was(run: RunFolder, tmp_path: Path) -> None:
+    given(run, tmp_path)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert rows_of(card, "reward") == [
+        ["correct", "rlhf_cli.rewards.toy:sums_correct", "1", "", ""],
+        ["brief", "rewards.py:brief (full=2)", "0.25", "gate: correct at least 1.0", "b" * 12],
+    ]
+    assert rows_of(card, "part") == [
+        ["data", "sums.jsonl", "d" * 64],
+        ["rows to train on", "360", ""],
+        ["held out", "0.1 of the rows", ""],
+    ]
+    settings = dict(rows_of(card, "setting"))
+    assert (settings["seed"], settings["steps"], settings["learning_rate"]) == ("7", "3", "0.001")
+    for said in ("0123456789abcdef with uncommitted changes", "torch 2.13.0", "rlhf train +exp=mine", "GRPOTrainer"):
+        assert said in card
+    assert "math-verify" not in card  # it was not installed
+    assert "None was made of these weights." in card
+
+
+def test_metadata_is_what_the_hub_reads(tmp_path: Path) -> None:
+    data = {"path": "openai/gsm8k", "subset": "main", "split": "train"}
+    model = {"path": "Qwen/Qwen3-0.6B", "trust_remote_code": False}
+    run = finished_run(tmp_path / "run", random_model("CAUSAL_LM"), data=data, model=model)
+    (run.path / "eval").mkdir()
+    (run.path / "eval" / "held_out.json").write_text(evaluation("held_out", run.model, 0.75))
+    # The same rows answered by another model, and half a file: neither is about these weights.
+    (run.path / "eval" / "other.json").write_text(evaluation("other", tmp_path / "elsewhere", 0.99))
+    seen = {**json.loads(evaluation("seen", run.model, 0.75)), "trained_on": 4}
+    (run.path / "eval" / "seen.json").write_text(json.dumps(seen))
+    (run.path / "eval" / "cut.json").write_text(evaluation("cut", run.model, 0.98)[:80])
+    made = given(run, tmp_path)
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    found = card.data.to_dict()
+    assert (found["base_model"], found["datasets"]) == ("Qwen/Qwen3-0.6B", ["openai/gsm8k"])
+    assert (found["library_name"], found["pipeline_tag"]) == ("transformers", "text-generation")
+    results = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    assert results == {"correct, greedy": 0.75, "cut off, greedy": 0.1}
+    assert ["held_out", "correct, greedy", "0.75", "0.7 to 0.8", "40"] in rows_of(card.text, "rows")
+    of_seen = next(row for row in rows_of(card.text, "rows") if row[0].startswith("seen"))
+    assert of_seen[0] == "seen (4 of 40 prompts trained on)"
+    assert "0.99" not in card.text
+    assert made.notes == ["The evaluation cut.json could not be read."]
+
+
+def test_a_chain_of_runs_goes_back_to_its_model_on_the_hub(tmp_path: Path) -> None:
+    first = finished_run(
+        tmp_path / "sft" / "one",
+        random_model("CAUSAL_LM"),
+        model={"path": "Qwen/Qwen3-0.6B", "trust_remote_code": False},
+    )
+    second = finished_run(
+        tmp_path / "rl" / "two", random_model("CAUSAL_LM"), model={"path": str(first.model), "trust_remote_code": False}
+    )
+    given(second, tmp_path)
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert card.data.base_model == "Qwen/Qwen3-0.6B"
+    assert "the model of the run sft/one" in card.text
+
+
+def test_neither_secrets_nor_places_are_given_away(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "judgekey-planted88")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = run.read_config()
+    config["rewards"]["judged"] = {  # type: ignore[index,call-overload]
+        "fn": "mine:judged",
+        "args": {"api_key": "judgekey-planted88", "url": f"https://me:judgepassw99@x.example?token={SECRET}"},
+        "weight": 1.0,
+    }
+    config["trainer"]["args"]["hub_token"] = SECRET  # type: ignore[index,call-overload]
+    run.config.write_text(yaml.safe_dump(config))
+    given(run, tmp_path)
+    everything = b"".join(path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
+    for secret in (SECRET, "judgekey", "judgepassw99", str(tmp_path), "a-machine-of-ours", "/home/somebody"):
+        assert secret.encode() not in everything, secret
+    # Negative control: the search finds what is there.
+    assert b"JudgeKey".lower() in run.config.read_bytes()
+    written = yaml.safe_load((tmp_path / "out" / "training_config.yaml").read_text())
+    assert written["data"]["path"] == "./data/sums.jsonl"
+
+
+def test_what_is_interrupted_leaves_nothing(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: object, **named: object) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exported_folder, "model_card", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            given(run, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(exported_folder, "copy_weights", lambda source, folder: None)
+        patch.setattr(exported_folder, "clean_configs", lambda folder, kind: None)
+        with pytest.raises(ModelError, match="would not load"):
+            given(run, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+    given(run, tmp_path)
+    with pytest.raises(RunError, match="there is something"):
+        given(run, tmp_path)
+
+
+def test_an_export_is_known_again_though_its_card_was_edited(run: RunFolder, tmp_path: Path) -> None:
+    made = given(run, tmp_path)
+    (tmp_path / "out" / "README.md").write_text("my own words")
+    again = exported_before(source(run), tmp_path / "out")
+    assert again is not None
+    assert (again.weights_sha256, again.files) == (made.weights_sha256, made.files)
+    other = finished_run(tmp_path / "work" / "other", random_model("CAUSAL_LM", seed=9))
+    assert exported_before(source(other), tmp_path / "out") is None
+    twin = finished_run(
+        tmp_path / "work" / "twin", random_model("CAUSAL_LM"), seed=8
+    )  # the same weights by another run
+    assert exported_before(source(twin), tmp_path / "out") is None
+    assert exported_before(source(run), tmp_path / "nowhere") is None

@@ -1,0 +1,92 @@
+"""Only what is whole is given away: which runs and checkpoints are refused, and what is said then."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import ModelError, RlhfError, RunError
+from rlhf_cli.project.export.source_model import SourceModel, find_source
+from rlhf_cli.runs.checkpoint_folders import write_manifest
+from rlhf_cli.runs.run_folder import RunFolder
+from tests.support.finished_runs import finished_run
+
+
+def a_run(place: Path, *, weights: str = "model.safetensors", state: str = "finished", **changes: object) -> RunFolder:
+    """A run with checkpoints of steps 2 and 3, whose weights nobody opens."""
+    run = finished_run(place, None, **changes)
+    for folder in (run.model, run.checkpoints / "checkpoint-2", run.checkpoints / "checkpoint-3"):
+        folder.mkdir(parents=True)
+        (folder / weights).write_bytes(b"weights")
+        (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+        write_manifest(folder)
+    run.status.write_text(json.dumps({"state": state, "step": 3}))
+    return run
+
+
+def found(run: RunFolder, *, step: int | None = None, critic: bool = False, trust: bool = False) -> SourceModel:
+    return find_source(run, step=step, critic=critic, trust=trust)
+
+
+def test_the_end_of_a_finished_run_and_any_checkpoint(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    assert (found(run).folder, found(run).step, found(run).kind) == (run.model, 3, "policy")
+    source = found(run, step=2)
+    assert (source.folder.name, source.step, source.is_checkpoint) == ("checkpoint-2", 2, True)
+
+
+@pytest.mark.parametrize("state", ["preempted", "failed", "created"])
+def test_a_run_that_has_not_finished_is_refused_but_for_a_checkpoint(state: str, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", state=state)
+    with pytest.raises(RunError, match="has not finished") as refused:
+        found(run)
+    assert refused.value.got == f"{state} at step 3"
+    assert "--checkpoint 3" in str(refused.value.hint)
+    assert found(run, step=3).step == 3
+
+
+def refusal(run: RunFolder, **asked: object) -> RlhfError:
+    with pytest.raises(RlhfError) as refused:
+        found(run, **asked)  # type: ignore[arg-type]
+    assert refused.value.exit_code == 2
+    return refused.value
+
+
+def test_checkpoints_that_are_not_there_or_not_whole(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    assert refusal(run, step=5).got == "steps 2, 3"
+    (run.checkpoints / "checkpoint-2" / "model.safetensors").write_bytes(b"wEights")
+    damaged = refusal(run, step=2)
+    assert "not what was written" in str(damaged.got)
+    assert damaged.hint == "--checkpoint 3"
+    shutil.rmtree(run.checkpoints)
+    assert refusal(run, step=2).got == "no checkpoints"
+
+
+def test_pieces_of_weights_are_no_model(tmp_path: Path) -> None:
+    refused = refusal(a_run(tmp_path / "run", weights="__0_0.distcp"))
+    assert isinstance(refused, ModelError)
+    assert "__0_0.distcp" in str(refused.got)
+
+
+def test_a_critic_where_there_is_none(tmp_path: Path) -> None:
+    assert refusal(a_run(tmp_path / "run"), critic=True).what == "this run has no critic"
+
+
+def test_code_of_the_models_own_is_run_only_where_it_is_trusted(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", model={"path": "someone/model", "trust_remote_code": True})
+    assert "--trust" in str(refusal(run).hint)
+    assert found(run, trust=True).trust_remote_code
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"), [("CAUSAL_LM", "policy"), ("SEQ_CLS", "reward model"), ("TOKEN_CLS", "critic")]
+)
+def test_an_adapter_says_what_it_is_of(task: str, kind: str, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    adapter = {"task_type": task, "base_model_name_or_path": "Qwen/Qwen3-0.6B"}
+    (run.model / "adapter_config.json").write_text(json.dumps(adapter))
+    assert (found(run).kind, found(run).base) == (kind, "Qwen/Qwen3-0.6B")

@@ -1,0 +1,70 @@
+"""What is known of keys: every one is explained, and its values are those that the schema takes."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.reward_sections import Reward
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.project.reference.function_source import NO_DEFAULT
+from rlhf_cli.project.reference.key_reference import about_keys, all_keys, key_reference, keys_below
+
+
+def test_every_key_is_explained() -> None:
+    keys = all_keys()
+    assert len(keys) > 180
+    assert [one.key for one in keys if not one.text] == []
+
+
+def test_every_section_is_there() -> None:
+    assert [one.key for one in keys_below("")] == [
+        field.alias or name for name, field in Experiment.model_fields.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "default", "values"),
+    [
+        ("rewards.brevity.weight", "number | section", 1.0, ()),
+        ("rewards.brevity.normalize", "none | batch | group | running", "none", ("none", "batch", "group", "running")),
+        ("rewards.brevity.eager", "true | false", False, ("true", "false")),
+        ("rewards.brevity.clip", "[number, number] | null", None, ()),
+        ("rewards.brevity.gate.by", "text", NO_DEFAULT, ()),
+        ("trainer.class", "text | null", None, ()),
+        ("launch.hang_timeout_s", "number | off", 1800.0, ("off",)),
+        ("data.overlong_prompts", "error | drop | truncate", "error", ("error", "drop", "truncate")),
+    ],
+)
+def test_a_key(key: str, kind: str, default: object, values: tuple[str, ...]) -> None:
+    found = key_reference(key)
+    assert found is not None
+    assert (found.type, found.default, found.values) == (kind, default, values)
+
+
+@pytest.mark.parametrize("key", ["rewards.brevity.args.full", "trainer.args.beta", "nonsense", "launch.nonsense", ""])
+def test_what_the_schema_does_not_know_is_none(key: str) -> None:
+    assert key_reference(key) is None
+
+
+def test_the_values_are_all_that_pydantic_takes() -> None:
+    """Every value that is named is taken, and a word that is not named is refused."""
+    for section, prefix, base in ((Launch, "launch", {}), (Reward, "rewards.NAME", {"model": "m"})):
+        for one in keys_below(prefix):
+            name = one.key.rpartition(".")[2]
+            for value in one.values if name != "isolate" else ():  # that is for a function
+                section.model_validate({**base, name: {"true": True, "false": False}.get(value, value)})
+            if one.values:
+                with pytest.raises(ValidationError):
+                    section.model_validate({**base, name: "no such word"})
+
+
+def test_keys_are_found_by_place_and_by_words() -> None:
+    assert [one.key for one in about_keys(["kl"])][:2] == ["kl", "kl.where"]
+    assert about_keys(["rewards.mine.weight"])[0].key == "rewards.NAME.weight"
+    assert "launch.grace_s" in [one.key for one in about_keys(["seconds", "save"])]
+    with pytest.raises(ConfigError) as error:
+        about_keys(["wieght"])
+    assert error.value.hint == "rlhf list keys weight"

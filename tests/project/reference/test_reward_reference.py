@@ -1,0 +1,144 @@
+"""What is known of a reward: arguments and columns, of ready-made ones and of a user's file that is never run."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_cli.config.conf_folders import groups
+from rlhf_cli.errors import ConfigError, RewardError
+from rlhf_cli.project.reference.function_source import NO_DEFAULT, read_function
+from rlhf_cli.project.reference.reward_reference import own_arguments, reward_reference
+
+SHIPPED = list(groups()["reward"])
+MINE = '''"""Mine."""
+import a_module_that_is_not_there
+from typing import Literal
+
+LEAST = 2
+Word = Literal["please", "thanks"]
+
+
+def polite(completions, answer, *, word: Word = "please", least: int = LEAST, share: float, **kwargs):
+    """Score 1.0 where the word is said often enough.
+
+    Args:
+        completions: one a row.
+        least: how often it has to be said,
+            at the end as well.
+
+    Example:
+        polite(["please please"]) == [1.0]
+    """
+    raise SystemExit("nobody calls this")
+
+
+class Factory:
+    """Makes a reward.
+
+    Args:
+        low, high: the bounds.
+    """
+
+    def __init__(self, low: float, high: float = 1.0) -> None: ...
+
+
+async def _hidden(completions): ...
+'''
+
+
+@pytest.mark.parametrize("option", SHIPPED)
+def test_every_argument_of_a_ready_made_reward_is_explained(option: str) -> None:
+    reward = reward_reference(option)
+    assert [one.name for one in (*reward.arguments,) if not one.text] == []
+    assert reward.caption
+    assert reward.source.docstring.summary
+
+
+@pytest.mark.parametrize("option", SHIPPED)
+def test_what_is_read_of_the_source_is_what_python_says(option: str) -> None:
+    """Held against `inspect.signature` of the function, imported: names in order, and defaults."""
+    reward = reward_reference(option)
+    module, _, name = reward.fn.rpartition(":")
+    target = getattr(importlib.import_module(module), name)
+    said = {one.name: one.default for one in reward.source.parameters if not one.takes_the_rest}
+    real = inspect.signature(target).parameters.values()
+    expected = {
+        one.name: NO_DEFAULT if one.default is one.empty else one.default for one in real if one.kind != one.VAR_KEYWORD
+    }
+    assert said == expected
+    lines, first = inspect.getsourcelines(target)  # decorators come before what is named
+    assert lines[reward.source.line - first].startswith(("def ", "async def ", "class "))
+    assert f" {name}(" in lines[reward.source.line - first] or f" {name}:" in lines[reward.source.line - first]
+
+
+@pytest.mark.parametrize("option", SHIPPED)
+def test_what_the_yaml_sets_are_arguments_and_the_yaml_can_be_pasted(option: str) -> None:
+    reward = reward_reference(option)
+    shipped = yaml.safe_load(groups()["reward"][option].read_text())
+    assert set(shipped.get("args") or {}) <= {one.name for one in reward.arguments}
+    assert yaml.safe_load(reward.yaml) == {"rewards": {option.removeprefix("trl_"): shipped}}
+
+
+def test_bounds_are_read_as_words() -> None:
+    types = {one.name: one.type for one in reward_reference("code_runs").arguments}
+    assert (types["timeout_s"], types["max_workers"]) == ("float above 0", "int at least 1 | None")
+
+
+def test_columns_are_no_arguments() -> None:
+    reward = reward_reference("speakers_larger")
+    assert [(one.name, one.is_required) for one in reward.columns] == [
+        ("speaker_a", True),
+        ("speaker_b", True),
+        ("max_value", False),
+    ]
+    assert [one.name for one in reward.arguments] == ["mass", "malformed"]
+
+
+@pytest.fixture
+def mine(place: Path) -> str:
+    (place / "rewards.py").write_text(MINE)
+    return "./rewards.py"
+
+
+def test_a_function_of_the_users_is_read_and_not_run(mine: str) -> None:
+    """Its file imports what is not there: whoever imported it would fail."""
+    reward = reward_reference(f"{mine}:polite")
+    word, least, share = reward.arguments
+    assert (word.choices, word.default) == (("please", "thanks"), "please")
+    assert (least.default, least.type, least.text) == (2, "int", "how often it has to be said, at the end as well.")
+    assert share.default is NO_DEFAULT
+    assert [one.name for one in reward.columns] == ["answer"]
+    assert reward.source.docstring.example == 'polite(["please please"]) == [1.0]'
+    assert yaml.safe_load(reward.yaml)["rewards"]["polite"]["args"] == {"word": "please", "least": 2, "share": "???"}
+    assert reward.on_command_line == "+rewards.polite.fn=./rewards.py:polite rewards.polite.args.share=VALUE"
+
+
+def test_a_class_is_a_factory_all_of_whose_parameters_are_arguments(mine: str) -> None:
+    assert [(one.name, one.text) for one in own_arguments(f"{mine}:Factory")] == [
+        ("low", "the bounds."),
+        ("high", "the bounds."),
+    ]
+
+
+def test_wrong_names_are_answered_with_the_nearest(mine: str) -> None:
+    with pytest.raises(ConfigError) as no_reward:
+        reward_reference("jugde")
+    assert no_reward.value.hint == "rlhf list reward judge"
+    with pytest.raises(RewardError) as no_function:
+        reward_reference(f"{mine}:polit")
+    assert no_function.value.hint == f"{mine}:polite"
+    with pytest.raises(ConfigError) as no_colon:
+        reward_reference(mine)
+    assert no_colon.value.expected == "one of ./rewards.py:polite, ./rewards.py:Factory"
+
+
+def test_what_is_no_python_is_said_with_its_line(place: Path) -> None:
+    (place / "bad.py").write_text("x = 1\ndef (:\n")
+    with pytest.raises(RewardError) as error:
+        read_function("./bad.py:f")
+    assert str(error.value.where).endswith("bad.py:2")

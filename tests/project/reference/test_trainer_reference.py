@@ -1,0 +1,86 @@
+"""What is known of a trainer's arguments: TRL's help and defaults, ours beside them, homes of ours in their place."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import pytest
+
+from rlhf_cli.config.conf_folders import groups
+from rlhf_cli.config.trl_args import OWNED
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.project.reference.trainer_reference import about, trainer_reference
+
+TRAINERS = list(groups()["trainer"])
+
+
+@pytest.mark.parametrize("option", TRAINERS)
+def test_every_argument_is_explained(option: str) -> None:
+    arguments = trainer_reference(option).arguments
+    assert len(arguments) > 100
+    assert [one.name for one in arguments if not one.text] == []
+
+
+@pytest.mark.parametrize("option", ["grpo", "dpo"])
+def test_names_and_defaults_are_those_of_the_dataclass(option: str) -> None:
+    """Held against TRL imported."""
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    import trl
+
+    config = getattr(trl, f"{option.upper()}Config")
+    fields = {field.name: field for field in dataclasses.fields(config) if field.init}
+    said = {one.name: one for one in trainer_reference(option).arguments}
+    assert set(said) == set(fields)
+    made = {name: field.default_factory() for name, field in fields.items() if callable(field.default_factory)}
+    plain = (bool, int, float, str, type(None))
+    expected = {name: field.default for name, field in fields.items() if type(field.default) in plain} | made
+    assert len(expected) > 130
+    assert {name: said[name].default for name in expected} == expected
+    if option == "grpo":
+        assert said["beta"].text.startswith("KL coefficient.")
+        assert fields["beta"].metadata["help"].startswith("KL coefficient.")
+
+
+def test_what_the_conf_files_set_is_there_with_its_place() -> None:
+    ppo = {one.name: one for one in trainer_reference("ppo").arguments}
+    assert (ppo["num_generations"].default, ppo["num_generations"].ours) == (8, 1)
+    assert str(ppo["num_generations"].origin).endswith("trainer/ppo.yaml:12")
+    assert ppo["gamma"].config_class == "PpoArgs"
+    assert ppo["beta"].home == "kl.coef"
+    grpo = {one.name: one for one in trainer_reference("grpo").arguments}
+    assert (grpo["beta"].home, grpo["beta"].origin) == (None, None)
+    assert "gamma" not in grpo
+
+
+def test_what_has_a_home_of_ours_is_named_by_it() -> None:
+    homes = {one.name: one.key for one in trainer_reference("grpo").arguments if one.home}
+    assert homes["bf16"] == "launch.precision"
+    assert set(homes) <= set(OWNED)
+    assert len(homes) > 20
+
+
+def test_words_find_arguments_by_name_and_help_the_exact_name_first() -> None:
+    arguments = trainer_reference("grpo").arguments
+    assert about(arguments, ["learning", "rate"])[0].name == "learning_rate"
+    assert about(arguments, ["beta"])[0].name == "beta"
+    by_help = {one.name for one in about(arguments, ["kl"])}
+    assert {"beta", "use_bias_correction_kl"} <= by_help
+    assert about(arguments, ["trainer.args.beta"])[0].name == "beta"
+    assert about(arguments, ["launch.precision"])[0].name in ("bf16", "fp16")
+    assert about(arguments, ["nothing_like_this"]) == []
+
+
+def test_a_wrong_name() -> None:
+    with pytest.raises(ConfigError) as error:
+        trainer_reference("grpx")
+    assert error.value.hint == "rlhf list trainer grpo"
+
+
+def test_a_word_of_other_tools_finds_todays_argument_first() -> None:
+    """`lr` stands in lr_scheduler_type as well; who types it alone wants learning_rate."""
+    arguments = trainer_reference("grpo").arguments
+    found = [argument.name for argument in about(arguments, ["lr"])]
+    assert found[0] == "learning_rate"
+    assert "lr_scheduler_type" in found
+    assert about(arguments, ["scheduler"])[0].name != "learning_rate"

@@ -1,0 +1,76 @@
+"""Worked examples: every ready-made reward has one, and what it says is what the reward says."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from rlhf_cli.config.conf_folders import groups
+from rlhf_cli.project.reference.reward_reference import WORKED_EXAMPLES, WorkedExample
+from rlhf_cli.rewards.stack.reward_functions import resolve
+from tests.support.fake_server import Answer, reply, serving
+
+SHIPPED = groups()["reward"]
+OF_THE_EXTRA_MATH = ("trl_accuracy", "trl_cosine_length")
+OF_SERVERS = ("judge", "server")
+
+
+def given(option: str, example: WorkedExample, **more: object) -> list[Any]:
+    """What the reward of an option gives the rows of an example."""
+    shipped = yaml.safe_load(SHIPPED[option].read_text())
+    reward = resolve(shipped["fn"], {**(shipped.get("args") or {}), **example.args, **more}, where="the test")
+    texts = [row.completion for row in example.rows]
+    completions = [[{"role": "assistant", "content": text}] for text in texts] if example.as_messages else texts
+    columns = {name: [row.columns[name] for row in example.rows] for name in example.rows[0].columns}
+    scores = reward(
+        prompts=[example.prompt] * len(texts),
+        completions=completions,
+        completion_ids=[[7] * (row.num_tokens or 0) for row in example.rows],
+        **columns,
+    )
+    return list(asyncio.run(scores)) if inspect.isawaitable(scores) else list(scores)
+
+
+def test_every_ready_made_reward_has_one() -> None:
+    assert set(WORKED_EXAMPLES) == set(SHIPPED)
+
+
+@pytest.mark.parametrize("option", [name for name in WORKED_EXAMPLES if name not in OF_SERVERS])
+def test_it_is_what_the_reward_gives(option: str) -> None:
+    if option in OF_THE_EXTRA_MATH and importlib.util.find_spec("math_verify") is None:
+        pytest.skip("the extra math is not installed")
+    example = WORKED_EXAMPLES[option]
+    expected = [row.score if isinstance(row.score, list | None) else pytest.approx(row.score) for row in example.rows]
+    assert given(option, example) == expected
+
+
+@pytest.fixture
+def cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path))
+
+
+@pytest.mark.usefixtures("cache")
+def test_the_judges_example() -> None:
+    example = WORKED_EXAMPLES["judge"]
+    by_text = {row.completion: row.reply for row in example.rows}
+
+    def answer(payload: Any) -> Answer:
+        asked = payload["messages"][-1]["content"]
+        return reply(next(said for text, said in by_text.items() if f"Answer: {text}\n" in asked))
+
+    with serving(answer) as server:
+        url = server.url.removesuffix("/score")
+        assert given("judge", example, url=url) == [pytest.approx(row.score) for row in example.rows]
+
+
+def test_the_servers_example() -> None:
+    example = WORKED_EXAMPLES["server"]
+    body = {"rewards": [json.loads(row.reply or "") for row in example.rows]}
+    with serving(Answer(body)) as server:
+        assert given("server", example, url=server.url) == [row.score for row in example.rows]

@@ -1,0 +1,97 @@
+"""Which column of a file is which: by its name, by a word of its name, by what it holds, and never by a guess."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import DataError
+from rlhf_cli.project.scaffold.own_rows import TRAININGS, OwnRows, read_own_rows, undecided
+
+Write = Callable[[str, str], Path]
+
+
+def looked_at(write: Write, trains: str, row: dict[str, object], **typed: str) -> OwnRows:
+    write("rows.jsonl", json.dumps(row) + "\n")
+    return read_own_rows("rows.jsonl", TRAININGS[trains], typed)
+
+
+@pytest.mark.parametrize(
+    ("trains", "row", "rename"),
+    [
+        ("grpo", {"prompt": "a", "answer": "b"}, {}),
+        ("grpo", {"question": "a", "solution": 3}, {"prompt": "question", "answer": "solution"}),
+        # GSM8K and MATH as they are on the hub.
+        ("grpo", {"question": "a", "answer": "#### 2"}, {"prompt": "question"}),
+        ("grpo", {"problem": "a", "level": "Level 1", "solution": "2"}, {"prompt": "problem", "answer": "solution"}),
+        # A whole name goes before a word of one, and what it holds decides, too: an id is no prompt.
+        ("grpo", {"question id": "7", "question": "a"}, {"prompt": "question"}),
+        ("grpo", {"question id": 7, "Question Text": "a"}, {"prompt": "Question Text"}),
+        ("grpo", {"answer text": "b", "the question": "a"}, {"prompt": "the question", "answer": "answer text"}),
+        # Alpaca; TL;DR; single answers judged, where `label` must be true or false.
+        ("sft", {"instruction": "a", "output": "b"}, {"prompt": "instruction", "completion": "output"}),
+        ("sft", {"prompt": "a", "completion": "b"}, {}),
+        ("dpo", {"question": "a", "chosen": "b", "rejected": "c"}, {"prompt": "question"}),
+        ("dpo", {"chosen": "b", "rejected": "c"}, {}),
+        ("reward", {"better": "b", "worse": "c"}, {"chosen": "better", "rejected": "worse"}),
+        ("kto", {"prompt": "a", "answer": "b", "label": "x", "good": True}, {"completion": "answer", "label": "good"}),
+        # What TRL reads as it is stays as it is.
+        ("sft", {"messages": [{"role": "user", "content": "a"}]}, {}),
+        ("kto", {"prompt": "a", "chosen": "b", "rejected": "c"}, {}),
+    ],
+)
+def test_columns_are_told_by_name_and_content(
+    write: Write, trains: str, row: dict[str, object], rename: dict[str, str]
+) -> None:
+    assert looked_at(write, trains, row).rename == rename
+
+
+def test_what_is_typed_wins(write: Write) -> None:
+    row = {"question": "a", "hint": "b", "answer": "c"}
+    assert looked_at(write, "grpo", row, prompt="hint").rename == {"prompt": "hint"}
+    assert looked_at(write, "grpo", row).rename == {"prompt": "question"}
+
+
+def test_nothing_is_guessed_where_two_would_do(write: Write) -> None:
+    write("rows.jsonl", json.dumps({"question text": "a", "question title": "b"}) + "\n")
+    assert undecided("rows.jsonl", TRAININGS["grpo"], {}) == (["prompt"], ("question text", "question title"))
+    with pytest.raises(DataError, match="which column is the prompt") as wrong:
+        read_own_rows("rows.jsonl", TRAININGS["grpo"], {})
+    assert wrong.value.got == "columns question text (text), question title (text)"
+    assert wrong.value.hint == "--column 'prompt=question text'"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"), [({"prompt": "c"}, "no column 'c'"), ({"chosen": "a"}, "grpo reads no column 'chosen'")]
+)
+def test_a_column_that_is_not_there_is_refused(write: Write, typed: dict[str, str], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        looked_at(write, "grpo", {"a": "x"}, **typed)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_number"),
+    [
+        *[("22", True), (22, True), ("She has 3 left.\n#### 1,234", True), ("5.5 m", True)],
+        *[("Paris", False), ("2 of them were in Paris and London", False), ("", False)],
+    ],
+)
+def test_an_answer_is_a_number_where_it_ends_with_one(write: Write, answer: object, is_number: bool) -> None:
+    assert looked_at(write, "grpo", {"prompt": "a", "answer": answer}).answer_is_number is is_number
+
+
+def test_without_an_answer_there_is_none(write: Write) -> None:
+    rows = looked_at(write, "grpo", {"prompt": "a", "number": 3})
+    assert (rows.has_answer, rows.answer_is_number, rows.num_rows) == (False, False, 1)
+
+
+def test_a_hub_id_and_a_missing_file_are_refused_with_what_to_do(write: Write) -> None:
+    with pytest.raises(DataError, match="without a network") as hub:
+        read_own_rows("openai/gsm8k", TRAININGS["grpo"], {})
+    assert "data.path=openai/gsm8k" in str(hub.value.hint)
+    with pytest.raises(DataError, match="no such file") as missing:
+        read_own_rows("nope.jsonl", TRAININGS["grpo"], {})
+    assert missing.value.where == "--data"

@@ -1,0 +1,103 @@
+"""Every project that `rlhf init` can make is one that `rlhf check` has nothing against."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.plan.preflight import preflight
+from rlhf_cli.project.scaffold.own_rows import TRAININGS, read_own_rows, training_named
+from rlhf_cli.project.scaffold.project_choices import ProjectChoices, StartingModel, read_starting_model
+from rlhf_cli.project.scaffold.project_files import as_yaml, project_files, seen_from, write_project
+from tests.support.model_copies import model_copy
+
+TINY = StartingModel(None, 512)
+FOLDER = StartingModel("./my model", 64, is_folder=True)
+OWN = {
+    "prompts": {"question": "a", "solution": "b"},
+    "pairs": {"better": "a", "worse": "b"},
+    "judged": {"prompt": "a", "response": "b", "liked": True},
+    "demonstrations": {"instruction": "a", "output": "b"},
+}
+
+
+def made(name: str, model: StartingModel, rows: str | None) -> Experiment:
+    """A project in the current folder, and the experiment in it."""
+    training = TRAININGS[name]
+    own = read_own_rows(rows, training, {}) if rows is not None else None
+    write_project(Path(), project_files(ProjectChoices(training, model, own), "mine"))
+    prepared = prepare(["+exp=first"])
+    preflight(prepared.experiment, prepared.composed)  # what `rlhf check` does
+    return prepared.experiment
+
+
+def there_is_a_model() -> None:
+    """A whole one: its weights and its tokenizer are looked at before torch is there."""
+    model_copy(Path("my model"))
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_check_has_nothing_against_the_sample(name: str, place: Path) -> None:
+    experiment = made(name, TINY, None)
+    assert experiment.trainer.name == name
+    assert (place / str(experiment.data.path)).is_file()
+    assert bool(experiment.rewards) == (place / "rewards.py").is_file() == TRAININGS[name].generates
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "sft", "kto", "reward"])
+def test_check_has_nothing_against_own_rows_and_model(name: str, write: Callable[[str, str], Path]) -> None:
+    write("my rows.jsonl", (json.dumps(OWN[TRAININGS[name].rows]) + "\n") * 9)
+    there_is_a_model()
+    experiment = made(name, FOLDER, "my rows.jsonl")
+    assert (experiment.model.path, experiment.data.path) == ("./my model", "my rows.jsonl")
+    # Nine rows are too few to hold some out of, and the model reads 64 tokens: half of them for an answer.
+    assert experiment.data.eval is None
+    args = experiment.trainer.args
+    assert args.get("max_completion_length", args.get("max_length")) == (32 if TRAININGS[name].generates else 64)
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("rows", [None, "rows.jsonl"])
+def test_what_is_python_compiles_and_what_is_told_is_there(name: str, rows: str | None, place: Path) -> None:
+    Path("rows.jsonl").write_text(json.dumps(OWN[TRAININGS[name].rows]) + "\n")
+    own = read_own_rows(rows, TRAININGS[name], {}) if rows else None
+    files = project_files(ProjectChoices(TRAININGS[name], TINY, own), "mine")
+    for file, text in files.items():
+        assert text.endswith("\n")
+        assert not text.startswith("\n")
+        assert "{{" not in text
+        assert "{%" not in text
+        if not file.endswith(".jsonl"):
+            assert max(map(len, text.splitlines())) <= 140
+        if file.endswith(".py"):
+            ast.parse(text)
+    assert "runs/" in files[".gitignore"].splitlines()
+    named = {word.strip("`") for word in files["README.md"].replace(",", " ").split() if word.startswith("`data/")}
+    assert {word for word in named if word.endswith(".jsonl")} <= set(files) | {"data/rows.jsonl"}
+
+
+@pytest.mark.parametrize(
+    "text", ["data/rows.jsonl", "my rows.jsonl", "yes", "null", "5", "a: b", "# x", 'say "x"', "Lösung", "~", "*.csv"]
+)
+def test_yaml_reads_a_name_back(text: str) -> None:
+    assert yaml.safe_load(f"path: {as_yaml(text)} # why") == {"path": text}
+
+
+def test_a_path_is_named_as_the_project_sees_it(place: Path) -> None:
+    folder = place / "a project"
+    assert seen_from(folder, "rows.jsonl") == str(place / "rows.jsonl")
+    assert seen_from(folder, "a project/data/x.csv") == "./data/x.csv"
+    assert seen_from(Path(), "*.jsonl") == "./*.jsonl"
+    assert seen_from(folder, "*.jsonl") == str(place / "*.jsonl")
+
+
+def test_a_training_goes_by_what_people_call_it() -> None:
+    assert training_named("reward model") is training_named("RM") is TRAININGS["reward"]
+    assert read_starting_model("tiny").is_tiny

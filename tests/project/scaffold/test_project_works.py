@@ -1,0 +1,110 @@
+"""What a project's README.md and AGENTS.md name is typed in it, and works.
+
+In the fast test the runs are cut to two steps and the sweeps left out. In the slow ones every line is typed: as it
+stands for a training by rewards and one on demonstrations, and with runs of two steps for the others.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.cli.verbs import VERBS
+from rlhf_cli.project.scaffold.own_rows import TRAININGS
+
+SHORT = [
+    *("trainer.args.max_steps=2", "trainer.args.per_device_train_batch_size=8", "data.select=60"),
+    *("launch=cpu", "track=none"),
+]
+
+AS_IT_STANDS = [
+    *((name, "README.md") for name in ("grpo", "sft")),
+    ("grpo", "AGENTS.md"),
+]
+EVERY_DOCUMENT = [(name, document) for name in TRAININGS for document in ("README.md", "AGENTS.md")]
+CUT_SHORT = [one for one in EVERY_DOCUMENT if one not in AS_IT_STANDS]
+
+
+def commands_of(document: str) -> list[list[str]]:
+    """The words of every command in the fenced blocks of a document."""
+    blocks = document.split("```")[1::2]
+    return [shlex.split(line, comments=True) for block in blocks for line in block.strip().splitlines()]
+
+
+def typed(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Type a command; returns what it printed. It must not fail, and print JSON where that was asked."""
+    if words[0] == "python":
+        done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+    assert words[0] == "rlhf"
+    code = main(words[1:])
+    said = capsys.readouterr()
+    assert code == 0, (words, said.err)
+    if "--json" in words:
+        json.loads(said.out)
+    return said.out
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_only_verbs_that_there_are_and_folders_that_were_made(name: str, place: Path) -> None:
+    assert main(["init", "--trains", name]) == 0
+    for document in ("README.md", "AGENTS.md"):
+        commands = commands_of((place / document).read_text())
+        assert len(commands) > 8
+        assert {words[1] for words in commands if words[0] == "rlhf"} <= set(VERBS)
+        named = {word.removeprefix("run.name=") for words in commands for word in words if word.startswith("run.name=")}
+        used = {word.split("/")[2] for words in commands for word in words if word.startswith("runs/first/")}
+        assert used <= named
+        assert any("-m" in words for words in commands if words[:2] == ["rlhf", "train"])
+
+
+def type_all(document: str, capsys: pytest.CaptureFixture[str], small: Sequence[str] = (), *, sweeps: bool) -> None:
+    """Type every command of a document of the current folder, trainings with the words of `small` beside.
+
+    Without `sweeps` they are left out, and what comes after them.
+    """
+    for words in commands_of(Path(document).read_text()):
+        if sweeps or not any(word.endswith(("sweep", "trials")) for word in words):
+            typed([*words, *small] if words[:2] == ["rlhf", "train"] else words, capsys)
+
+
+def short(name: str) -> list[str]:
+    """Words that cut a training to two steps."""
+    return [*SHORT, *(["trainer.args.num_generations=4"] if TRAININGS[name].generates else [])]
+
+
+def test_a_document_works_line_by_line(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "my project", "--trains", "grpo"]) == 0
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(workplace / "my project")
+        type_all("AGENTS.md", capsys, short("grpo"), sweeps=False)
+        assert {path.parent.name for path in Path("runs/first").glob("*/config.yaml")} == {"trial", "plain"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "document"), AS_IT_STANDS)
+def test_every_line_works_as_it_stands(
+    name: str, document: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--trains", name]) == 0
+    capsys.readouterr()
+    type_all(document, capsys, sweeps=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "document"), CUT_SHORT)
+def test_every_line_works_in_two_steps(
+    name: str, document: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--trains", name]) == 0
+    capsys.readouterr()
+    type_all(document, capsys, short(name), sweeps=True)

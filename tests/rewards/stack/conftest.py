@@ -1,0 +1,96 @@
+"""Stacks that are closed after the test, and runs on completions that are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from tests.support.given_completions import LIMIT, REWARDS, ROWS, Seen
+from tests.support.reward_bench import Bench
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """One reward on four rows."""
+    made = Bench()
+    yield made
+    for stack in made.stacks:
+        stack.close()
+
+
+@pytest.fixture
+def stack_of() -> Iterator[Any]:
+    """`stack_of(name=function or Component arguments)`: a stack that is closed afterwards."""
+    made: list[RewardStack] = []
+
+    def call(**rewards: Any) -> RewardStack:
+        made.append(RewardStack([Component(name, score) for name, score in rewards.items()]))
+        return made[-1]
+
+    yield call
+    for stack in made:
+        stack.close()
+
+
+@pytest.fixture
+def group(train, workplace: Path, before_training, says, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Seen]:
+    """`group(*overrides)`: one step on one group of ROWS, or of the completions given."""
+    import torch  # here, for most tests of this room do without it and TRL
+
+    from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+
+    (workplace / "mine.py").write_text(REWARDS)
+    seen = Seen()
+    generate_and_score = WithRewardStack._generate_and_score_completions
+
+    def prepare(trainer: Any) -> None:
+        seen.trainer = trainer
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():  # away from the reference, so that a KL has a gradient
+            for parameter in trainer.model.parameters():
+                parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+        compute_loss = trainer._compute_loss
+
+        def compute_spied(model: Any, inputs: Any) -> Any:
+            loss = compute_loss(model, inputs)
+            seen.losses.append(loss.item())
+            return loss
+
+        trainer._compute_loss = compute_spied
+
+    def spied(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output = generate_and_score(self, inputs)
+        seen.outputs.append(dict(output))
+        return output
+
+    before_training(prepare)
+    monkeypatch.setattr(WithRewardStack, "_generate_and_score_completions", spied)
+
+    def run(
+        *overrides: str,
+        rows: tuple[list[int], ...] = ROWS,
+        rewards: tuple[str, ...] = ("++rewards.score={fn: './mine.py:score'}",),
+        name: str = "one",
+    ) -> Seen:
+        says(*rows)
+        seen.outputs, seen.losses = [], []
+        code, seen.folder = train(
+            "~rewards.correct",
+            "~rewards.format",
+            "~rewards.brevity",
+            *rewards,
+            "trainer.args.per_device_train_batch_size=4",
+            f"trainer.args.max_completion_length={LIMIT}",
+            "trainer.args.max_steps=1",
+            *overrides,
+            name=name,
+        )
+        assert code == 0
+        return seen
+
+    return run

@@ -1,0 +1,246 @@
+"""What a configuration gives a reward is held against the reward's own signature, all mistakes at once.
+
+What is expected of a value is what Python's own reading of the annotation says (PEP 484, PEP 586), and what the pure
+functions of the rewards raise when they are called; nothing here repeats the code under test.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from annotated_types import Gt
+
+from rlhf_cli.errors import Problems, RewardError, UserError
+from rlhf_cli.rewards.stack.argument_values import _hint, anchored, complaint, in_words
+from rlhf_cli.rewards.stack.reward_functions import resolve
+
+MADE_UP_HINTS = True
+
+KEY = "rewards.mine.args"
+OURS = "rlhf_cli.rewards."
+OWN = """
+from __future__ import annotations
+
+from typing import Annotated, Callable, Literal, Optional
+
+import decimal
+from pydantic import AfterValidator, Field
+from rlhf_cli.rewards.checked_arguments import refused_by
+
+def even(value: int) -> int:
+    if value % 2:
+        raise ValueError("an even number")
+    return value
+
+
+def no_inverse(low: float, high: float) -> None:
+    if low >= high:
+        raise ValueError("low is to be below high")
+
+
+@refused_by(no_inverse)
+def between(completions, *, low: float = 0.0, high: float = 1.0, **columns): return [0.0] * len(completions)
+
+
+def typed(
+    completions,
+    words: list[str] = (),
+    mode: Literal["soft", "hard"] = "soft",
+    count: Annotated[int, Field(ge=1)] = 1,
+    pairs: Annotated[int, AfterValidator(even)] = 2,
+    scale: Optional[float] = None,
+    word: str = None,
+    call: Callable[[int], int] = None,
+    exact: decimal.Decimal = 0,
+    later: "NotThere" = 0,
+    flag: bool = False,
+    **columns,
+): return [0.0] * len(completions)
+
+
+class Made:
+    def __init__(self, size: int): self.size = 3 // size
+
+    def __call__(self, completions, **columns): return [0.0] * len(completions)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (place / "own.py").write_text(OWN)
+
+
+def problems(fn: str, **args: object) -> list[UserError]:
+    """Everything that is wrong with the arguments of a reward; nothing in a list where they are accepted."""
+    try:
+        resolve(fn, args, where="rewards.mine.fn", args_key=KEY, place=lambda key: f"{key} (exp.yaml:3)")
+    except Problems as found:
+        return found.problems
+    except RewardError as found:
+        return [found]
+    return []
+
+
+def only(fn: str, **args: object) -> UserError:
+    (error,) = problems(fn, **args)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "name", "expected", "hint"),
+    [
+        (f"{OURS}length:length_ramp", {"full": 1, "zero": 2, "unit": "chars"}, "unit", "characters", "characters"),
+        (f"{OURS}length:length_target", {"target": 9, "width": 0}, "width", "a number above 0", None),
+        (f"{OURS}length:length_target", {"target": "9", "width": 1}, "target", "a number", "9"),
+        (f"{OURS}length:length_ramp", {"full": 5, "zero": 5}, "zero", "zero above full", None),
+        (f"{OURS}match:regex", {"pattern": "(a"}, "pattern", "Python `re` syntax", None),
+        (f"{OURS}match:exact_match", {"strip": "yes"}, "strip", "true or false", "true"),
+        (f"{OURS}tags:format_tags", {"tags": "think"}, "tags", "a list of text", "'[think]'"),
+        (f"{OURS}tags:format_tags", {"tags": ["a", "a"]}, "tags", "one name or more", None),
+        (f"{OURS}tags:format_tags", {"mode": "sotf"}, "mode", "strict or soft", "soft"),
+        (f"{OURS}language:language_consistency", {"language": "latn"}, "language", "latin", "latin"),
+        (f"{OURS}numeric:numeric_answer", {"tolerance": -0.1}, "tolerance", "at least 0", None),
+        (f"{OURS}repetition:repetition", {"ngram_size": 0}, "ngram_size", "at least 1", None),
+        (f"{OURS}repetition:repetition", {"ngram_size": 2.0}, "ngram_size", "a whole number", "2"),
+        (f"{OURS}code:code_runs", {"memory_mb": 3}, "memory_mb", "at least 64", None),
+        (f"{OURS}server:RewardServer", {"url": "http://a:1", "batch_size": 0}, "batch_size", "1 or more", None),
+        (f"{OURS}judge:Judge", {"url": "http://a/v1", "model": "m", "rubric": "?"}, "rubric", "{completion}", None),
+        ("./own.py:typed", {"words": "a"}, "words", "a list of text", "'[a]'"),
+        ("./own.py:typed", {"mode": 3}, "mode", "soft or hard", None),
+        ("./own.py:typed", {"count": 0}, "count", "a whole number of at least 1", None),
+        ("./own.py:typed", {"count": True}, "count", "a whole number", None),
+        ("./own.py:typed", {"pairs": 3}, "pairs", "an even number", None),
+        ("./own.py:typed", {"scale": "big"}, "scale", "a number or null", None),
+        ("./own.py:typed", {"flag": 1}, "flag", "true or false", None),
+    ],
+)
+def test_a_value_is_refused(fn: str, args: dict[str, object], name: str, expected: str, hint: str | None) -> None:
+    error = only(fn, **args)
+    assert error.where == f"{KEY}.{name} (exp.yaml:3)"
+    assert error.got is not None
+    assert expected in str(error.expected)
+    assert hint is None or error.hint == f"{KEY}.{name}={hint}"
+
+
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (f"{OURS}length:length_ramp", {"full": 1, "zero": 2, "unit": "characters"}),
+        (f"{OURS}length:length_target", {"target": 9, "width": 0.1}),
+        (f"{OURS}match:regex", {"pattern": "(a)"}),
+        (f"{OURS}tags:format_tags", {"tags": ["a"], "mode": "soft"}),
+        (f"{OURS}language:language_consistency", {"language": "latin"}),
+        (f"{OURS}code:code_runs", {"memory_mb": 64, "max_workers": None}),
+        ("./own.py:typed", {"words": ["a"], "mode": "hard", "count": 1, "pairs": 4, "scale": 2}),
+        ("./own.py:typed", {"word": None, "scale": None}),  # its default says that null is meant
+        ("./own.py:typed", {"call": "operator.neg", "exact": "0.1", "later": []}),  # nobody can say
+        ("./own.py:between", {"low": 0.5}),
+        ("./own.py:Made", {"size": 2}),
+    ],
+)
+def test_negative_control_what_it_takes_is_let_through(fn: str, args: dict[str, object]) -> None:
+    assert problems(fn, **args) == []
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    error = only("./own.py:typed", cuont=3)
+    assert error.what == "./own.py:typed has no argument 'cuont'"
+    assert (error.where, error.hint) == (f"{KEY}.cuont (exp.yaml:3)", f"{KEY}.count")
+    assert (error.got, error.expected) == (
+        *("cuont: 3", "words, mode, count, pairs, scale, word, call, exact, later, flag"),
+    )
+    other = only("./own.py:typed", zzz="é")
+    assert (other.got, other.hint) == ('zzz: "é"', f"~{KEY}.zzz")
+    assert only("./own.py:typed", mode="é").got == '"é"'
+
+
+def test_all_at_once() -> None:
+    found = problems("./own.py:typed", cuont=3, mode="sotf", completions=["a"])
+    names = ("cuont", "mode", "completions")
+    assert [error.where for error in found] == [f"{KEY}.{name} (exp.yaml:3)" for name in names]
+    assert (found[2].hint, found[2].got) == (f"~{KEY}.completions", ["a"])
+    assert (
+        found[2].what == "completions is given to ./own.py:typed by the trainer, and no argument of a configuration's"
+    )
+
+
+def test_what_a_factory_lacks_is_named() -> None:
+    error = only("./own.py:Made")
+    assert error.what == "./own.py:Made needs the argument 'size'"
+    assert (error.where, error.hint) == (f"{KEY} (exp.yaml:3)", f"{KEY}.size=VALUE")
+    assert (error.got, error.expected) == ("no arguments", "size")
+
+
+def test_of_a_misspelt_argument_it_is_not_said_that_it_is_missing() -> None:
+    """`siez` is `size`; of what is like none of them both are told."""
+    assert [error.what.split(" ", 1)[1] for error in problems("./own.py:Made", siez=3)] == ["has no argument 'siez'"]
+    unlike, missing = problems("./own.py:Made", colour=3)
+    assert unlike.what.endswith("has no argument 'colour'")
+    assert (missing.got, missing.hint) == ("colour", f"{KEY}.size=VALUE")
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("chars", "unit=characters"),
+        ("CHARS", "unit=characters"),
+        ("wrods", "unit=words"),
+        ("characteristic", "unit=characters"),
+        ("ch", None),
+        ("abcnnnnn", None),  # begins as two of them do
+    ],
+)
+def test_a_choice_that_may_have_been_meant(typed: str, hint: str | None) -> None:
+    annotation = Literal["characters", "words", "abcdefgh", "abcuvwxy"]
+    assert _hint("unit", annotation, typed) == hint
+
+
+def test_what_a_factory_raises_is_shown_with_its_line() -> None:
+    error = only("./own.py:Made", size=0)
+    assert "ZeroDivisionError" in str(error.got)
+    line = next(number for number, text in enumerate(OWN.splitlines(), 1) if "3 // size" in text)
+    assert f"(own.py:{line})" in str(error.got)
+
+
+def test_what_several_arguments_say_together_is_asked_of_the_reward_defaults_included() -> None:
+    error = only("./own.py:between", low=2)
+    assert "low is to be below high" in str(error.got)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "fits", "does_not"),
+    [
+        (float, 3, "3"),
+        (float, 0.5, True),
+        (int, 3, 3.5),
+        (tuple[int, int], [1, 2], [1]),
+        (Literal[1, 2], 2, 3),
+        (dict[str, float], {"a": 1}, {"a": "b"}),
+        (Annotated[float, Gt(0)], 1e-9, 0),
+        (str | None, None, 3),
+        (Any, object(), ...),
+    ],
+)
+def test_a_value_is_judged_as_yaml_writes_it(annotation: object, fits: object, does_not: object) -> None:
+    assert complaint(annotation, fits) is None
+    assert does_not is ... or complaint(annotation, does_not) == in_words(annotation)
+
+
+@pytest.mark.parametrize(
+    ("where", "hint", "at", "told"),
+    [
+        (None, None, "k (here)", None),
+        ("args", "args.a=1", "k (here)", "k.a=1"),
+        ("args.a", "or args.b", "k.a (here)", "or args.b"),
+        ("argsother", "args.a=1", "argsother", "args.a=1"),
+    ],
+)
+def test_what_a_reward_says_of_its_arguments_is_said_of_their_key(
+    where: str | None, hint: str | None, at: str, told: str | None
+) -> None:
+    error = anchored(RewardError("odd", where=where, hint=hint), args_key="k", place=lambda key: f"{key} (here)")
+    assert (error.where, error.hint) == (at, told)

@@ -1,0 +1,223 @@
+"""Failures of a reward function: whose fault it was, what it costs, and what is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import traceback
+from typing import Any
+
+import pytest
+
+from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.rewards.stack.component import Component, OnError
+from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
+
+FAILURES = [
+    (raises(ValueError("odd")), "ValueError: odd"),
+    (raises(RecursionError("deep")), "RecursionError: deep"),
+    (lambda: "0.5", "RewardError: reward 'mine' returned no number for row 0"),
+    (lambda: math.inf, "RewardError: reward 'mine' returned no number for row 0"),
+    (lambda: 1e39, "RewardError: reward 'mine' returned no number for row 0"),
+    (lambda: {"score": 1}, "RewardError: reward 'mine' returned no number for row 0"),
+    (lambda: [1.0], "RewardError: reward 'mine' returned no value a token for row 0"),
+    (lambda: OSError("in its place"), "OSError: in its place"),
+]
+
+
+IDS = ["raise", "recursion", "text", "infinite", "too large", "dict", "dense length", "returned error"]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(("do", "message"), FAILURES, ids=IDS)
+class TestOneRow:
+    @pytest.mark.parametrize(("on_error", "fixed"), [("exclude", None), (-1.0, -1.0), (0.0, 0.0)])
+    @pytest.mark.fault(30)
+    def test_is_blamed_alone(
+        self, bench: Bench, do: Any, message: str, is_async: bool, on_error: OnError, fixed: float | None
+    ) -> None:
+        found = bench(picky(2, do, is_async), on_error=on_error)
+        assert found.raw == [0.0, 10.0, None, 30.0]
+        assert found.fixed == [None, None, fixed, None]
+        assert found.errors[2] is not None
+        assert found.errors[2].startswith(message)
+        assert [error is None for error in found.errors] == [True, True, False, True]
+        assert (found.num_errors, found.timeouts, found.calls) == (1, 0, 4)
+        assert found.num_excluded == (fixed is None)
+
+    def test_is_kept(self, bench: Bench, do: Any, message: str, is_async: bool) -> None:
+        bench(picky(2, do, is_async), on_error="exclude")
+        (kept,) = bench.recorded
+        assert kept.pop("error").startswith(message)
+        assert kept == {"reward": "mine", "row": 2, "prompt": "two", "completion": "c"}
+
+    def test_under_raise_ends_it_all(self, bench: Bench, do: Any, message: str, is_async: bool) -> None:
+        with pytest.raises((RewardFailed, RewardError)) as caught:
+            bench(picky(2, do, is_async))
+        assert "'mine'" in caught.value.what
+        assert "row 2" in caught.value.what
+        assert caught.value.where == "rewards.mine"
+        if isinstance(caught.value, RewardFailed):
+            assert caught.value.got == message
+            assert "'two'" in str(caught.value.expected)
+            assert "on_error=exclude" in str(caught.value.hint)
+
+
+def test_a_rows_error_is_told_once(bench: Bench) -> None:
+    """The batch has failed of the same before; a traceback that shows both has its reader look for two mistakes."""
+
+    def raises_anew(row: Rows, **_: Any) -> list[float]:
+        if 2 in row:
+            raise ValueError("odd")
+        return [0.0] * len(row)
+
+    with pytest.raises(RewardFailed) as caught:
+        bench(raises_anew)
+    shown = "".join(traceback.format_exception(caught.value.__cause__))
+    assert shown.count("ValueError: odd") == 1
+
+
+@pytest.mark.parametrize("on_error", ["raise", "exclude", 0.5])
+def test_negative_control_nothing_fails(bench: Bench, on_error: OnError) -> None:
+    found = bench(picky(99, raises(ValueError("odd"))), on_error=on_error)
+    assert found.raw == [0.0, 10.0, 20.0, 30.0]
+    assert (found.num_errors, found.calls, bench.recorded) == (0, 4, [])
+
+
+@pytest.mark.parametrize("returned", [None, 3.0, "abcd", [1.0], [1.0] * 5, {0: 1}], ids=str)
+class TestNoListOfScores:
+    """What is said of the whole batch and not of a row."""
+
+    def test_under_raise(self, bench: Bench, returned: Any) -> None:
+        with pytest.raises(RewardError) as caught:
+            bench(lambda **_: returned)
+        assert caught.value.exit_code == 2
+        assert "'mine'" in caught.value.what
+
+    def test_otherwise_is_every_rows(self, bench: Bench, returned: Any) -> None:
+        def reward(row: Rows, **_: Any) -> Any:
+            # of a single row as well: [1.0] would be right then
+            return returned if not isinstance(returned, list) else [1.0] * (len(row) + 1)
+
+        found = bench(reward, on_error="exclude")
+        assert (found.raw, found.num_errors, found.num_excluded) == ([None] * 4, 4, 4)
+
+
+class TestTheBatchFailsAndNoRowDoes:
+    @staticmethod
+    def only_alone(row: Rows, **_: Any) -> list[float]:
+        if len(row) > 1:
+            raise ValueError("one at a time, please")
+        return [1.0]
+
+    def test_under_raise_it_is_a_failure(self, bench: Bench) -> None:
+        with pytest.raises(RewardFailed) as caught:
+            bench(self.only_alone)
+        assert caught.value.what == "reward 'mine' failed on row 1"  # of two rows at once, the second
+        assert caught.value.got == "ValueError: one at a time, please, and only together with the rows before it"
+
+    @pytest.mark.parametrize("bad", [1, 2, 3])
+    def test_the_row_is_found_that_it_fails_at(self, bench: Bench, bad: int) -> None:
+        """A function that counts: what it makes of its row `bad` is wrong wherever that row came from, so that the
+        shortest beginning of the batch that fails has `bad` + 1 rows.
+        """
+
+        def counts(completions: list[str], **_: Any) -> list[float]:
+            for number, text in enumerate(completions):
+                if number == bad:
+                    raise ValueError(f"cannot read {text}")
+            return [1.0] * len(completions)
+
+        with pytest.raises(RewardFailed) as caught:
+            bench(counts)
+        assert caught.value.what == f"reward 'mine' failed on row {bad}"
+        assert f"cannot read {BATCH['completions'][bad]}" in str(caught.value.got)
+        assert f"completion '{BATCH['completions'][bad]}' of the prompt '{BATCH['prompts'][bad]}'" in str(
+            caught.value.expected
+        )
+        assert caught.value.row == bad
+
+    def test_what_fails_once_blames_no_row(self, bench: Bench) -> None:
+        calls: list[Rows] = []
+
+        def once(row: Rows, **_: Any) -> list[float]:
+            calls.append(row)
+            if len(calls) == 1:
+                raise ValueError("not yet")
+            return [1.0] * len(row)
+
+        with pytest.raises(RewardFailed) as caught:
+            bench(once)
+        assert caught.value.what == "reward 'mine' failed on a batch of 4 rows"
+        assert caught.value.row is None
+        assert bench.recorded == []
+
+    def test_otherwise_the_rows_keep_their_scores(self, bench: Bench) -> None:
+        found = bench(self.only_alone, on_error="exclude")
+        assert (found.raw, found.num_errors) == ([1.0] * 4, 0)
+
+
+class TestSystem:
+    def test_its_own_cancelled_error_is_its_failure(self, bench: Bench) -> None:
+        found = bench(picky(2, raises(asyncio.CancelledError()), is_async=True), on_error="exclude")
+        assert found.raw == [0.0, 10.0, None, 30.0]
+        assert found.num_errors == 1
+
+
+class TestHopeless:
+    @pytest.mark.parametrize("on_error", ["exclude", 0.0])
+    @pytest.mark.fault(30)
+    def test_a_reward_that_only_fails_ends_the_run_at_the_third_batch(self, bench: Bench, on_error: OnError) -> None:
+        stack = bench.stack(lambda **_: 1 / 0, on_error=on_error)
+        stack.evaluate(**BATCH)
+        stack.evaluate(**BATCH)
+        with pytest.raises(RewardFailed, match="'mine' failed on every row of 3 batches in a row") as caught:
+            stack.evaluate(**BATCH)
+        assert caught.value.got == "ZeroDivisionError: division by zero"
+        assert len(bench.recorded) == 12
+
+    def test_negative_control_one_row_is_enough_to_go_on(self, bench: Bench) -> None:
+        def reward(row: Rows, **_: Any) -> list[float]:
+            if row != [3]:
+                raise ValueError("odd")
+            return [1.0]
+
+        stack = bench.stack(reward, on_error="exclude")
+        for _ in range(6):
+            assert stack.evaluate(**BATCH)["mine"].num_errors == 3
+
+    def test_negative_control_a_good_batch_between(self, bench: Bench) -> None:
+        is_good = [False]
+        stack = bench.stack(lambda row, **_: [1.0] * len(row) if is_good[0] else 1 / 0, on_error="exclude")
+        for good in (False, False, True, False, False):
+            is_good[0] = good
+            stack.evaluate(**BATCH)
+        with pytest.raises(RewardFailed):
+            stack.evaluate(**BATCH)
+
+
+class TestDense:
+    def test_a_row_of_tokens_is_its_sum_and_keeps_them(self, bench: Bench) -> None:
+        found = bench(lambda **_: [1.5, [0.5, None], None, [2.0]])
+        assert found.raw == [1.5, 0.5, None, 2.0]
+        assert found.tokens == [None, [0.5, None], None, [2.0]]
+
+    def test_a_wrong_length_says_both(self, bench: Bench) -> None:
+        with pytest.raises(RewardError) as caught:
+            bench(lambda **_: [0.0, [1.0, 2.0, 3.0], 0.0, 0.0])
+        assert "row 1" in caught.value.what
+        assert caught.value.got == "3 values for a completion of 2 tokens, for the completion 'b' of the prompt 'one'"
+
+
+def test_under_a_gate_the_row_is_named_by_its_place_in_the_batch() -> None:
+    """The reward is shown rows 1 and 3 and answers nonsense for its second: that is row 3, whose prompt is `three`."""
+    gate = Component("gate", lambda row, **_: [float(index % 2) for index in row])
+    mine = Component("mine", lambda row, **_: [1.0, "odd"][: len(row)], gates=(Gate("gate", low=1.0),))
+    stack = RewardStack([gate, mine])
+    with pytest.raises(RewardError) as caught:
+        stack.evaluate(**BATCH)
+    stack.close()
+    assert caught.value.what == "reward 'mine' returned no number for row 3"
+    assert str(caught.value.got).endswith("for the completion 'd' of the prompt 'three'")

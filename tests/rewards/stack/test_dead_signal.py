@@ -1,0 +1,145 @@
+"""Rounds without a signal, by hand: groups whose totals are equal, and which reward is to blame."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rlhf_cli.rewards.stack.dead_signal import DeadRound, Seen, cause_of, is_dead, seen_of
+from rlhf_cli.rewards.stack.gates import Gate
+from tests.support.settled_columns import NAN, Case, Rule, column
+
+ALL_OPEN = [(4.0, 0.0)] * 2
+
+
+def rounds(*components: Seen, left_out: float = 0.0) -> list[DeadRound]:
+    return [DeadRound(step, components, left_out) for step in (3, 4)]
+
+
+SEEN = Seen("a", (), 1.0, 2.0, 2.0, 1.0, 0, 2.0, 0.0)
+"""A reward of 2 on every row."""
+
+
+class TestDead:
+    @pytest.mark.parametrize(
+        ("totals", "expected"),
+        [
+            ((1, 1, 1, 1), True),
+            ((1, 1, 5, 5), True),  # each row is held against the other of its prompt
+            ((1, 1, 5, 5.001), False),
+            ((0, 0, 0, 0), True),
+            ((0, 0, 0, 1e-30), False),
+            ((NAN, NAN, NAN, NAN), True),
+            ((NAN, 1, 2, 2), True),  # alone in its group it is its own baseline
+            ((NAN, 1, 2, 3), False),
+        ],
+    )
+    def test_by_group(self, totals: tuple[float, ...], expected: bool) -> None:
+        settled = Case([column(*totals)], [Rule("a")], [1.0]).settle()
+        assert is_dead(settled.totals, 2) is expected
+
+    @pytest.mark.parametrize(("apart", "expected"), [(2e-9, False), (0.0, True)])
+    def test_a_row_without_a_total_says_nothing_of_how_large_they_are(self, apart: float, expected: bool) -> None:
+        """Beside 3e-9 rounding is 1e-15; beside 1 it would be more than these totals are apart."""
+        settled = Case([column(NAN, 1e-9, 1e-9 + apart, 1e-9)], [Rule("a")], [1.0]).settle()
+        assert is_dead(settled.totals, 4) is expected
+
+    def test_what_one_prompt_differs_from_another_is_a_critic_s_business(self) -> None:
+        settled = Case([column(1, 1, 5, 5)], [Rule("a")], [1.0]).settle()
+        assert (is_dead(settled.totals, 2), is_dead(settled.totals, 4)) == (True, False)
+
+    def test_rounding_is_no_difference_and_four_units_of_it_are_the_bound(self) -> None:
+        """float32 has 24 bits: beside 1000 the next number is 2^-14 = 6.1e-5 away, and 4 eps of 1000 are 4.8e-4."""
+        for apart, expected in ((6.1e-5, True), (4.7e-4, True), (6e-4, False)):
+            settled = Case([column(1000, 1000 + apart)], [Rule("a")], [1.0], num_generations=2).settle()
+            assert is_dead(settled.totals, 2) is expected
+
+    def test_a_drowned_reward_is_dead(self) -> None:
+        small, big = column(0, 1, 0, 1), column(1, 1, 1, 1)
+        for weight, expected in ((1e9, True), (1e3, False)):
+            settled = Case([small, big], [Rule("small"), Rule("big")], [1.0, weight]).settle()
+            assert is_dead(settled.totals, 4) is expected
+
+
+class TestSeen:
+    def test_of_two_components(self) -> None:
+        """a: raw -1 to 3; weighted by 2 its groups lie (3 - -1) * 2 = 8 and 0 apart. b: scored nowhere, 1 of 4 open."""
+        rules = [Rule("a"), Rule("b", gates=(Gate(by="a", low=2.0),))]
+        settled = Case([column(-1, 3, 1, 1), column(NAN, NAN, NAN, NAN)], rules, [2.0, 1.0], num_generations=2).settle()
+        first, second = seen_of(settled, rules, [(4, 0), (1, 1)], 2)
+        assert first == Seen("a", (), 2.0, -1.0, 3.0, 1.0, 0, 6.0, 8.0)
+        assert second == Seen("b", ("a",), 1.0, None, None, 0.25, 1, 0.0, 0.0)
+
+
+class TestCause:
+    @pytest.mark.fault(33)
+    def test_constant(self) -> None:
+        cause, lines = cause_of(rounds(SEEN, replace(SEEN, name="b", weight=0.5)))
+        assert cause == "every reward was constant within its groups"
+        assert lines == ["a: 2 on every row, weight 1", "b: 2 on every row, weight 0.5"]
+
+    @pytest.mark.fault(33)
+    def test_none_and_failures(self) -> None:
+        none = replace(SEEN, low=None, high=None, size=0.0)
+        cause, lines = cause_of(rounds(none, replace(none, name="b", errors=3)))
+        assert cause == "no reward applied to any row"
+        assert lines == ["a: no score: it returned None for every row", "b: no score: 6 rows failed"]
+
+    def test_drowned(self) -> None:
+        small = replace(SEEN, name="small", low=0.0, high=1.0, size=1.0, spread=1.0)
+        cause, lines = cause_of(rounds(small, replace(SEEN, name="big", weight=1e9, size=2e9)))
+        assert cause == "the weight of big drowns small"
+        assert lines[0] == "small: from 0 to 1, weight 1: up to 1 apart in a group"
+
+    @pytest.mark.parametrize(
+        ("spreads", "is_drowned"),
+        [((1.0, 0.5), True), ((0.5, 1.0), True), ((1.0, 1.001), False), ((1.001, 0.5), False)],
+    )
+    def test_drowned_is_what_is_no_more_than_rounding_beside_the_largest(
+        self, spreads: tuple[float, float], is_drowned: bool
+    ) -> None:
+        """4 units in the last place of 2^21 in float32 are 4 x 2^-23 x 2^21 = 1. All that varies has to be below."""
+        one, other = (
+            replace(SEEN, name=name, low=0.0, size=2.0, spread=spread)
+            for name, spread in zip(("one", "other"), spreads, strict=True)
+        )
+        cause, _ = cause_of(rounds(one, replace(SEEN, name="big", size=2.0**21), other))
+        assert cause == (
+            "the weight of big drowns one and other"
+            if is_drowned
+            else "one and other told rows apart and the total did not: see the aggregate"
+        )
+
+    def test_gated_out(self) -> None:
+        shut = replace(SEEN, name="shut", gated_by=("a",), low=None, high=None, open_fraction=0.0, size=0.0)
+        cause, lines = cause_of(rounds(SEEN, shut))
+        assert cause == "every row was gated out of shut, and nothing else told rows apart"
+        assert lines[1] == "shut: closed for every row by its gate on a"
+
+    def test_a_weight_of_nothing(self) -> None:
+        watched = replace(SEEN, name="watched", weight=0.0, low=0.0, size=0.0)
+        cause, lines = cause_of(rounds(SEEN, watched))
+        assert cause == "what watched told apart did not reach the total"
+        assert lines[1] == "watched: from 0 to 2, but its weight is 0"
+
+    def test_an_aggregate_that_hides_what_there_is(self) -> None:
+        varying = replace(SEEN, low=0.0, spread=2.0)
+        assert cause_of(rounds(varying))[0] == "a told rows apart and the total did not: see the aggregate"
+
+    def test_rounds_of_other_rewards_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="zip"):
+            cause_of([DeadRound(3, (SEEN,), 0.0), DeadRound(4, (SEEN, SEEN), 0.0)])
+
+    def test_all_left_out(self) -> None:
+        cause, _ = cause_of(rounds(SEEN, left_out=1.0))
+        assert cause == "every completion was cut off, and truncation leaves such rows out"
+        assert cause_of(rounds(SEEN, left_out=0.9))[0] != cause
+
+
+def test_a_mean_of_equal_numbers_is_not_always_one_of_them() -> None:
+    """Why an advantage that is not 0 is no sign of a signal: eight times 0.7, in float32, as TRL takes the mean."""
+    equal = torch.full((8,), 0.7)
+    off = (equal - equal.mean()).abs().max()
+    assert 0 < off < 1e-6

@@ -1,0 +1,157 @@
+"""A call that does not come to an end in its time is interrupted, also where it holds the interpreter."""
+
+from __future__ import annotations
+
+import gc
+import re
+import signal
+import threading
+import time
+import weakref
+
+import pytest
+
+from rlhf_cli.errors import RewardFailed
+from rlhf_cli.rewards.stack.calling import Overdue, call_within
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from tests.support.small_batches import BATCH
+
+# The alarm of a test's own time limit would be among those that are tested here.
+pytestmark = pytest.mark.timeout(0)
+
+FOR_EVER_S = 20.0
+
+
+def matches_for_ever() -> object:
+    """`(a+)+$` on 40 a and a b: 2^40 ways to split the a's, each of which fails at the b."""
+    return re.match(r"(a+)+$", "a" * 40 + "b")
+
+
+def takes(call, timeout_s: float) -> float:
+    began = time.monotonic()
+    with pytest.raises(Overdue):
+        call_within(call, timeout_s, name="mine")
+    return time.monotonic() - began
+
+
+@pytest.mark.fault(31)
+@pytest.mark.parametrize(
+    "call",
+    [
+        matches_for_ever,
+        lambda: time.sleep(2 * FOR_EVER_S),
+        lambda: threading.Event().wait(2 * FOR_EVER_S),
+        lambda: [None for _ in iter(int, 1)],
+    ],
+    ids=["regex", "sleep", "lock", "loop"],
+)
+def test_what_never_ends_is_interrupted(call) -> None:
+    assert takes(call, 0.1) < FOR_EVER_S
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_what_catches_every_exception_is_told_again() -> None:
+    caught = []
+
+    def stubborn() -> None:
+        while len(caught) < 2:
+            try:
+                time.sleep(FOR_EVER_S)
+            except BaseException as error:  # it is meant to catch all
+                caught.append(error)
+        time.sleep(FOR_EVER_S)
+
+    assert takes(stubborn, 0.05) < FOR_EVER_S
+    assert len(caught) == 2
+
+
+def test_negative_control_in_time() -> None:
+    assert call_within(lambda: 7, 5.0, name="mine") == 7
+    with pytest.raises(ZeroDivisionError):
+        call_within(lambda: 1 / 0, 5.0, name="mine")
+    time.sleep(0.05)  # an alarm that was left would ring now
+    assert call_within(lambda: time.sleep(0.05), 0.5, name="mine") is None
+
+
+def test_it_runs_in_the_very_thread_of_who_asks() -> None:
+    """Libraries that time themselves with signals, and what a thread keeps for itself, work as without a deadline."""
+    assert call_within(threading.current_thread, 5.0, name="mine") is threading.main_thread()
+
+
+def test_what_those_who_called_hold_is_let_go_when_they_return() -> None:
+    """Not when the garbage collector comes: a step's tensors are among what they hold."""
+
+    class Held:
+        pass
+
+    def holds() -> weakref.ref[Held]:
+        held = Held()
+        call_within(lambda: 7, 5.0, name="mine")
+        with pytest.raises(ZeroDivisionError):
+            call_within(lambda: 1 / 0, 5.0, name="mine")
+        return weakref.ref(held)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert holds()() is None
+    finally:
+        gc.enable()
+
+
+def test_an_alarm_of_somebody_else_rings_all_the_same() -> None:
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(True))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        call_within(lambda: time.sleep(0.2), 5.0, name="mine")
+        time.sleep(0.2)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert rung == [True]
+
+
+def test_in_another_thread_it_is_left_behind() -> None:
+    found = []
+    end = threading.Event()
+
+    def ask() -> None:
+        try:
+            call_within(lambda: end.wait(FOR_EVER_S), 0.05, name="mine")
+        except Overdue:
+            found.append(True)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    asking.join(FOR_EVER_S)
+    end.set()
+    assert found == [True]
+
+
+@pytest.mark.fault(31)
+def test_a_regex_among_rewards_that_wait_fails_as_a_timeout() -> None:
+    """Whatever the others do: one that computes is never sent into a thread, where nothing could interrupt it."""
+
+    def waits(**_: object) -> list[float]:
+        time.sleep(0.02)
+        return [0.0] * 2
+
+    rounds: list[int] = []
+
+    def regexed(**_: object) -> list[float]:
+        rounds.append(1)
+        if len(rounds) > 2:
+            matches_for_ever()
+        return [float(sum(range(5_000_000)))] * 2
+
+    components = [Component("waits", waits), Component("also", waits), Component("mine", regexed, timeout_s=1.0)]
+    stack = RewardStack(components)
+    for _ in range(2):
+        stack.evaluate(**BATCH)
+    with pytest.raises(RewardFailed, match="'mine' failed on a batch of 2 rows") as caught:
+        stack.evaluate(**BATCH)
+    stack.close()
+    assert caught.value.got == "no answer within 1 s"
+    assert "rewards.mine.timeout_s=off  # or a number of seconds" in str(caught.value.hint)

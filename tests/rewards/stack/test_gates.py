@@ -1,0 +1,258 @@
+"""Gates: when they are open, in which order rewards are evaluated, and what a closed one saves."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.gates import Gate, GateCycle, levels
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+
+NAMES = ["p0", "p1", "p2", "p3"]
+BATCH: dict[str, Any] = {
+    "prompts": NAMES,
+    "completions": ["a", "bb", "ccc", "dddd"],
+    "completion_ids": [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]],
+    "row": [0, 1, 2, 3],
+}
+
+
+class Table:
+    """A reward that looks its score up by row and remembers which rows it was asked for."""
+
+    def __init__(self, *scores: float | None) -> None:
+        self.scores = scores
+        self.asked: list[list[int]] = []
+
+    def __call__(self, row: list[int], **batch: Any) -> list[float | None]:
+        assert all(len(batch[key]) == len(row) for key in ("prompts", "completions", "completion_ids"))
+        assert batch["prompts"] == [NAMES[index] for index in row]
+        self.asked.append(list(row))
+        return [self.scores[index] for index in row]
+
+
+def at_least(by: str, low: float = 1.0, otherwise: Any = 0.0) -> Gate:
+    return Gate(by, low=low, otherwise=otherwise)
+
+
+def evaluated(*components: Component) -> RewardStack:
+    stack = RewardStack(components)
+    stack.evaluate(**BATCH)
+    stack.close()
+    return stack
+
+
+@pytest.mark.parametrize(
+    ("gate", "is_open", "is_closed"),
+    [
+        (Gate("g", low=0.5), [0.5, 0.51, 9.0], [0.49, 0.0, -9.0]),
+        (Gate("g", high=0.5), [0.5, 0.0, -9.0], [0.51, 9.0]),
+        (Gate("g", low=2.0, high=2.0), [2.0], [1.999, 2.001, -2.0]),
+        (Gate("g", low=-1.0, high=1.0), [-1.0, 0.0, 1.0], [-1.01, 1.01]),
+        (Gate("g", low=-3.0), [-3.0, -2.0], [-3.5]),
+    ],
+    ids=["at_least", "at_most", "equals", "between", "negative"],
+)
+def test_is_open(gate: Gate, is_open: list[float], is_closed: list[float]) -> None:
+    assert all(gate.is_open(raw) for raw in is_open)
+    assert not any(gate.is_open(raw) for raw in is_closed)
+
+
+@pytest.mark.parametrize("gate", [Gate("g"), Gate("g", low=0.0), Gate("g", high=0.0)])
+@pytest.mark.parametrize("raw", [None, math.nan])
+def test_no_score_closes_every_gate(gate: Gate, raw: float | None) -> None:
+    assert not gate.is_open(raw)
+    assert gate.is_open(0.0)
+
+
+def test_a_closed_gate_leaves_0_where_nothing_else_is_asked_for() -> None:
+    stack = evaluated(Component("a", Table(1, 0, 1, 0)), Component("b", Table(5, 5, 5, 5), gates=(Gate("a", low=1.0),)))
+    assert stack.outcomes["b"].fixed == [None, 0.0, None, 0.0]
+
+
+class TestLevels:
+    def test_independent_ones_are_one_level_in_the_order_given(self) -> None:
+        assert levels({"b": [], "a": [], "c": []}) == [["b", "a", "c"]]
+
+    def test_a_chain_is_one_a_level(self) -> None:
+        assert levels({"c": [Gate("b")], "b": [Gate("a")], "a": []}) == [["a"], ["b"], ["c"]]
+
+    def test_a_diamond(self) -> None:
+        gates = {"d": [Gate("b"), Gate("c")], "c": [Gate("a")], "b": [Gate("a")], "a": [], "e": []}
+        assert levels(gates) == [["a", "e"], ["c", "b"], ["d"]]
+
+    def test_a_cycle_is_named(self) -> None:
+        with pytest.raises(GateCycle) as caught:
+            levels({"free": [], "a": [Gate("b")], "b": [Gate("c")], "c": [Gate("a")]})
+        names = caught.value.names
+        assert names[0] == names[-1]
+        assert set(names) == {"a", "b", "c"}
+        # told in the direction of waiting: a waits for b, b for c, c for a
+        told = str(caught.value).split(" waits for ")
+        assert all((first, second) in {("a", "b"), ("b", "c"), ("c", "a")} for first, second in pairwise(told))
+        assert len(told) == 4
+
+    def test_a_gate_on_itself_is_a_cycle(self) -> None:
+        with pytest.raises(GateCycle, match="a waits for a"):
+            levels({"a": [Gate("a")]})
+
+
+class TestWhatIsComputed:
+    def test_only_the_rows_that_are_open(self) -> None:
+        a, b = Table(1, 0, 1, 0), Table(0.5, 7, 0.1, 7)
+        stack = evaluated(Component("b", b, gates=(at_least("a"),)), Component("a", a))
+        assert (a.asked, b.asked) == ([[0, 1, 2, 3]], [[0, 2]])
+        found = stack.outcomes["b"]
+        assert found.raw == [0.5, None, 0.1, None]
+        assert found.fixed == [None, 0.0, None, 0.0]
+        assert found.closed_by == [None, "a", None, "a"]
+        assert (found.calls, found.calls_saved, found.num_open, found.num_excluded) == (2, 2, 2, 0)
+
+    def test_negative_control_without_a_gate_all_rows(self) -> None:
+        b = Table(0.5, 7, 0.1, 7)
+        found = evaluated(Component("a", Table(1, 0, 1, 0)), Component("b", b)).outcomes["b"]
+        assert b.asked == [[0, 1, 2, 3]]
+        assert (found.calls, found.calls_saved, found.num_open) == (4, 0, 4)
+
+    def test_nothing_at_all_where_all_are_closed(self) -> None:
+        b = Table(1, 1, 1, 1)
+        found = evaluated(Component("a", Table(0, 0, 0, 0)), Component("b", b, gates=(at_least("a"),))).outcomes["b"]
+        assert b.asked == []
+        assert (found.calls, found.calls_saved) == (0, 4)
+
+    def test_eager_is_asked_and_counts_as_closed_all_the_same(self) -> None:
+        b = Table(0.5, 7, 0.1, 7)
+        component = Component("b", b, gates=(at_least("a"),), eager=True)
+        found = evaluated(Component("a", Table(1, 0, 1, 0)), component).outcomes["b"]
+        assert b.asked == [[0, 1, 2, 3]]
+        assert found.raw == [0.5, None, 0.1, None]
+        assert found.fixed == [None, 0.0, None, 0.0]
+        assert found.closed_by == [None, "a", None, "a"]
+        assert (found.calls, found.calls_saved, found.num_open) == (4, 0, 2)
+
+    def test_a_chain_hands_on_what_survives(self) -> None:
+        a, b, c = Table(1, 1, 1, 0), Table(1, 0, 1, 1), Table(5, 6, 7, 8)
+        stack = evaluated(
+            Component("c", c, gates=(at_least("b"),)), Component("b", b, gates=(at_least("a"),)), Component("a", a)
+        )
+        assert (a.asked, b.asked, c.asked) == ([[0, 1, 2, 3]], [[0, 1, 2]], [[0, 2]])
+        # row 3: b has no score, its gate is closed, and so is the gate that reads b
+        assert stack.outcomes["c"].raw == [5, None, 7, None]
+        assert stack.outcomes["c"].closed_by == [None, "b", None, "b"]
+        assert stack.outcomes["b"].closed_by == [None, None, None, "a"]
+
+    def test_a_closed_gates_number_opens_no_other_gate(self) -> None:
+        """A gate reads raw scores: the 5.0 that a closed row of b is given is none."""
+        b, c = Table(1, 1, 1, 1), Table(9, 9, 9, 9)
+        stack = evaluated(
+            Component("a", Table(1, 0, 1, 0)),
+            Component("b", b, gates=(at_least("a", otherwise=5.0),)),
+            Component("c", c, gates=(at_least("b"),)),
+        )
+        assert stack.outcomes["b"].fixed == [None, 5.0, None, 5.0]
+        assert c.asked == [[0, 2]]
+
+    def test_a_gate_reads_raw_scores_whatever_is_done_to_them(self) -> None:
+        """offset, clip and normalise come after: they would make 10 into 0 here."""
+        a = Component("a", Table(10, 0, 10, 0), offset=10.0, clip=(0.0, 0.0), normalize="batch", weight=0.0)
+        assert evaluated(a, Component("b", Table(1, 2, 3, 4), gates=(at_least("a"),))).outcomes["b"].num_open == 2
+
+    def test_all_of_several_must_open(self) -> None:
+        c = Table(1, 2, 3, 4)
+        gates = (at_least("a"), Gate("b", high=0.5, otherwise="exclude"))
+        found = evaluated(
+            Component("a", Table(1, 1, 0, 0)), Component("b", Table(0, 1, 0, 1)), Component("c", c, gates=gates)
+        ).outcomes["c"]
+        assert c.asked == [[0]]
+        assert found.closed_by == [None, "b", "a", "a"]  # the first that is closed decides
+        assert found.fixed == [None, None, 0.0, 0.0]
+        assert found.num_excluded == 1
+
+    @pytest.mark.parametrize(
+        ("otherwise", "fixed", "excluded"), [(0.0, 0.0, 0), (-2.5, -2.5, 0), ("exclude", None, 2)], ids=str
+    )
+    def test_otherwise(self, otherwise: Any, fixed: float | None, excluded: int) -> None:
+        component = Component("b", Table(0.5, 7, 0.1, 7), gates=(at_least("a", otherwise=otherwise),))
+        found = evaluated(Component("a", Table(1, 0, 1, 0)), component).outcomes["b"]
+        assert found.fixed == [None, fixed, None, fixed]
+        assert found.num_excluded == excluded
+
+    @pytest.mark.parametrize("missing", [None])
+    def test_a_reward_that_does_not_apply_closes_what_reads_it(self, missing: float | None) -> None:
+        b = Table(1, 1, 1, 1)
+        stack = evaluated(Component("a", Table(1, missing, -1, 2)), Component("b", b, gates=(Gate("a"),)))
+        assert b.asked == [[0, 2, 3]]
+        assert stack.outcomes["a"].num_excluded == 1
+
+    def test_a_row_that_failed_closes_what_reads_it(self) -> None:
+        def a(row: list[int], **_: Any) -> list[float]:
+            if 2 in row:
+                raise ValueError("two")
+            return [1.0] * len(row)
+
+        b = Table(1, 1, 1, 1)
+        stack = evaluated(Component("a", a, on_error=1.0), Component("b", b, gates=(at_least("a"),)))
+        assert stack.outcomes["a"].fixed == [None, None, 1.0, None]
+        assert b.asked == [[0, 1, 3]]
+
+
+class TestLogExtra:
+    @staticmethod
+    def says(row: list[int], log_extra: Any, **_: Any) -> list[float]:
+        log_extra("said", [f"row {index}" for index in row])
+        return [1.0] * len(row)
+
+    def outcome(self, *a: float, stack: RewardStack | None = None) -> dict[str, list[Any]]:
+        columns: list[Any] = []
+        gate = Component("b", self.says, gates=(at_least("a"),))
+        stack = stack or RewardStack([Component("a", Table(*a)), gate])
+        stack.evaluate(**BATCH, log_extra=lambda *said: columns.append(said))
+        stack.close()
+        assert columns == []  # the trainer is given it once, with every row in its place
+        return stack.outcomes["b"].extra
+
+    def test_lands_on_the_rows_it_was_said_of(self) -> None:
+        assert self.outcome(0, 1, 0, 1) == {"said": [None, "row 1", None, "row 3"]}
+
+    def test_all_rows(self) -> None:
+        assert self.outcome(1, 1, 1, 1) == {"said": ["row 0", "row 1", "row 2", "row 3"]}
+
+    def test_a_batch_in_which_nothing_is_said_has_the_column_too(self) -> None:
+        """TRL would otherwise show the last batch's values beside this batch's completions."""
+        a = Table(0, 1, 0, 1)
+        stack = RewardStack([Component("a", a), Component("b", self.says, gates=(at_least("a"),))])
+        stack.evaluate(**BATCH, log_extra=print)
+        a.scores = (0, 0, 0, 0)
+        stack.evaluate(**BATCH, log_extra=print)
+        assert stack.outcomes["b"].extra == {"said": [None] * 4}
+        stack.close()
+
+    def test_a_batch_that_fails_after_it_spoke_says_it_once(self) -> None:
+        def picky(row: list[int], log_extra: Any, **_: Any) -> list[float]:
+            log_extra("said", [f"row {index}" for index in row])
+            if 1 in row:
+                raise ValueError("one")
+            return [1.0] * len(row)
+
+        stack = RewardStack([Component("b", picky, on_error="exclude")])
+        told: list[Any] = []
+        stack.evaluate(**BATCH, log_extra=lambda *said: told.append(said))
+        stack.close()
+        assert told == []
+        assert stack.outcomes["b"].extra == {"said": ["row 0", "row 1", "row 2", "row 3"]}
+
+    def test_what_is_one_for_the_batch_stays_whole(self) -> None:
+        state, seen = object(), []
+
+        def b(trainer_state: Any, log_metric: Any, row: list[int], **_: Any) -> list[float]:
+            seen.append((trainer_state, log_metric, list(row)))
+            return [0.0] * len(row)
+
+        stack = RewardStack([Component("a", Table(0, 1, 0, 0)), Component("b", b, gates=(at_least("a"),))])
+        stack.evaluate(**BATCH, trainer_state=state, log_metric=print)
+        stack.close()
+        assert seen == [(state, print, [1])]

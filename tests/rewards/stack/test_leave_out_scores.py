@@ -1,0 +1,96 @@
+"""Scores that RLOO leaves one out of, where rewards do not apply to all rows: RLOO's advantages from loops.
+
+A row's advantage is, reward by reward, what it has more than the mean of the other rows of its group where the reward
+applies; what clipping takes from the total is one more reward, which applies to every row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from rlhf_cli.rewards.stack.settled_round import leave_out_scores
+from rlhf_cli.rewards.stack.settling import Settled
+from rlhf_cli.rewards.stack.truncation import Endings, Truncation, with_truncation
+from tests.support.settled_columns import NAN, Case, Rule, column
+
+GROUP = 4
+WEIGHTS = [1.0, -0.5, 2.0]
+
+
+def case(seed: int) -> Case:
+    """Three groups of four with a third of the scores missing, and one row without any."""
+    random = numpy.random.default_rng(seed)
+    matrix = random.normal(size=(12, 3))
+    matrix[random.random(matrix.shape) < 0.35] = NAN
+    matrix[5] = NAN
+    return Case([column(*one) for one in matrix.T], [Rule(name) for name in "abc"], list(WEIGHTS))
+
+
+def rloo(totals: numpy.ndarray[Any, Any]) -> list[float]:
+    """Return each row's total less the mean of the other rows of its group that have one, 0 without a total."""
+    found = []
+    for row, total in enumerate(totals):
+        group = row // GROUP * GROUP
+        others = [totals[other] for other in range(group, group + GROUP) if other != row]
+        others = [other for other in others if not numpy.isnan(other)]
+        found.append(0.0 if numpy.isnan(total) else total - numpy.mean(others) if others else 0.0)
+    return found
+
+
+def by_loops(settled: Settled, clip: tuple[float, float] | None) -> list[float]:
+    raw = settled.unfilled.numpy() * numpy.array(WEIGHTS)
+    parts = numpy.sum([rloo(one) for one in raw.T], axis=0)
+    if clip is not None:
+        totals = numpy.where(numpy.isnan(raw).all(axis=1), numpy.nan, numpy.nansum(raw, axis=1))
+        parts = parts + rloo(numpy.clip(totals, *clip) - totals)
+    return [float(part) for part in parts]
+
+
+@pytest.mark.parametrize("clip", [None, (-0.5, 1.0), (-9.0, 9.0), (0.25, 0.25)])
+@pytest.mark.parametrize("seed", range(4))
+def test_its_own_leave_one_out_makes_the_advantages(seed: int, clip: tuple[float, float] | None) -> None:
+    settled = case(seed).settle()
+    found = leave_out_scores(settled, "sum", GROUP, clip)
+    totals = (found.for_trl * found.weights).nansum(dim=1)
+    totals[found.for_trl.isnan().all(dim=1)] = torch.nan
+    assert totals.isnan().tolist() == settled.is_unscorable.tolist()
+    assert rloo(totals.numpy()) == pytest.approx(by_loops(settled, clip), abs=1e-9)
+    assert found.is_clipped == (clip is not None)
+    assert found.scores is not None
+    assert found.scores.shape == settled.for_trl.shape
+    # Negative control: the settled rewards themselves, whose gaps are filled with zeros or means, give other numbers.
+    assert rloo(settled.totals.numpy()) != pytest.approx(by_loops(settled, None), abs=1e-3)
+
+
+def test_without_gaps_or_with_an_aggregate_of_its_own_nothing_is_changed() -> None:
+    whole = Case([column(1, 2, 3, 4), column(4, 3, 2, 1)], [Rule("a"), Rule("b")], [1.0, 2.0]).settle()
+    nothing = Case([column(1, NAN, 3, 4), column(4, NAN, 2, 1)], [Rule("a"), Rule("b")], [1.0, 2.0]).settle()
+    gaps = Case([column(1, 2, 3, 4), column(4, NAN, 2, 1)], [Rule("a"), Rule("b")], [1.0, 2.0]).settle()
+    for settled, aggregate, each in ((whole, "sum", 4), (nothing, "sum", 4), (gaps, min, 4), (gaps, "sum", 1)):
+        found = leave_out_scores(settled, aggregate, each, (0.0, 1.0))  # type: ignore[arg-type]
+        assert found.for_trl is settled.for_trl
+        assert found.weights is settled.trl_weights
+        assert (found.scores, found.is_clipped) == (None, False)
+    assert leave_out_scores(gaps, "sum", 2, None).scores is not None
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_penalty_applies_to_every_row_and_replaced_rows_have_nothing_else(replaces: bool) -> None:
+    """a = 1, 2, 3, 6, b = -, 10, 1, -; the second and the fourth row are cut off and pay 1.
+
+    Replaced, they have 0 of a and of b, applying or not, and -1.
+    """
+    cut = torch.tensor([False, True, False, True])
+    made = Case([column(1, 2, 3, 6), column(NAN, 10, 1, NAN)], [Rule("a"), Rule("b")], [1.0, 1.0])
+    made.is_replaced = cut if replaces else None
+    endings = Endings(cut, torch.tensor([3, 4, 3, 4]), 4)
+    settled = with_truncation(made.settle(), Truncation("eos_penalty", 1.0, replaces=replaces), endings)
+    found = leave_out_scores(settled, "sum", GROUP, None)
+    a, b = ([1, 0, 3, 0], [NAN, 0, 1, 0]) if replaces else ([1, 2, 3, 6], [NAN, 10, 1, NAN])
+    expected = numpy.sum([rloo(numpy.array(one, dtype=float)) for one in (a, b, [0, -1, 0, -1])], axis=0)
+    totals = (found.for_trl * found.weights).sum(dim=1)
+    assert rloo(totals.numpy()) == pytest.approx(expected.tolist(), abs=1e-6)

@@ -1,0 +1,130 @@
+"""Rewards that would end the process: the run ends with their name, and Ctrl-C stays Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rlhf_cli.errors import RewardFailed
+from rlhf_cli.rewards.stack.component import OnError
+from rlhf_cli.rewards.stack.isolated import staying
+from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
+
+WAYS: dict[str, tuple[Callable[[], Any], str]] = {
+    "sys.exit(3)": (lambda: sys.exit(3), "sys.exit(3)"),
+    "sys.exit()": (raises(SystemExit()), "sys.exit()"),  # wandb makes sys.exit(0) of the call, once it is imported
+    "os._exit(0)": (lambda: os._exit(0), "os._exit(0)"),
+    "KeyboardInterrupt": (raises(KeyboardInterrupt()), "raise KeyboardInterrupt"),
+}
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("rules", [{}, {"on_error": "exclude"}, {"on_error": 0.0, "timeout_s": 5.0}], ids=str)
+@pytest.mark.fault(34)
+def test_ends_the_run_with_the_reward_s_name(bench: Bench, way: str, is_async: bool, rules: dict[str, Any]) -> None:
+    """Whatever `on_error` says: that is for rows that fail. Without the guard `os._exit` ends these very tests."""
+    do, called = WAYS[way]
+    with pytest.raises(RewardFailed) as caught:
+        bench(picky(2, do, is_async), **rules)
+    error = caught.value
+    assert error.what == "reward 'mine' would have ended the process"
+    assert (error.where, error.got, error.exit_code) == ("rewards.mine", called, 1)
+    assert bench.recorded == []
+
+
+@pytest.mark.parametrize("on_error", ["raise", "exclude"])
+def test_a_row_that_leaves_when_it_is_tried_alone(bench: Bench, on_error: OnError) -> None:
+    """The batch fails by an exception; of the rows tried one by one the second would leave."""
+
+    def reward(row: Rows, **_: Any) -> list[float]:
+        if len(row) > 1:
+            raise ValueError("one at a time")
+        return [1.0] if row != [1] else sys.exit(1)
+
+    with pytest.raises(RewardFailed, match="would have ended the process"):
+        bench(reward, on_error=on_error)
+
+
+def test_a_task_of_an_async_reward_s_own(bench: Bench) -> None:
+    """asyncio lets SystemExit end the event loop itself; the loop has to outlive it."""
+    leaves = [True]
+
+    async def one(index: int) -> float:
+        if index == 2 and leaves[0]:
+            raise SystemExit(1)
+        return 10.0 * index
+
+    async def reward(row: Rows, **_: Any) -> list[float]:
+        return list(await asyncio.gather(*(one(index) for index in row)))
+
+    stack = bench.stack(reward, on_error="exclude")
+    with pytest.raises(RewardFailed, match="would have ended"):
+        stack.evaluate(**BATCH)
+    leaves[0] = False
+    assert stack.evaluate(**BATCH)["mine"].raw == [0.0, 10.0, 20.0, 30.0]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "exclude"])
+def test_ctrl_c_while_a_reward_runs_is_no_failure_of_the_reward(bench: Bench, on_error: OnError) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        bench(picky(2, lambda: signal.raise_signal(signal.SIGINT)), on_error=on_error)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert bench.recorded == []
+
+
+def test_what_was_there_is_there_again(bench: Bench) -> None:
+    end, handler = os._exit, signal.getsignal(signal.SIGINT)
+    bench(picky(9, raises(ValueError())))
+    with pytest.raises(RewardFailed):
+        bench(picky(2, lambda: os._exit(1)))
+    assert os._exit is end
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def _leave_with(code: int) -> None:
+    os._exit(code)
+
+
+def test_a_child_that_the_reward_forks_ends_as_it_wants_to(bench: Bench) -> None:
+    """multiprocessing itself ends a forked child by os._exit."""
+
+    def reward(row: Rows, **_: Any) -> list[float]:
+        child = multiprocessing.get_context("fork").Process(target=_leave_with, args=[7])
+        child.start()
+        child.join(30)
+        return [float(child.exitcode or 0)] * len(row)
+
+    assert bench(reward).raw == [7.0] * 4
+
+
+def test_two_that_overlap_leave_what_was_there() -> None:
+    """Of two threads the first in is the first out: what it puts back is not yet what was there."""
+    before, entered, is_out = os._exit, threading.Event(), threading.Event()
+    kept: list[bool] = []
+
+    def second() -> None:
+        with staying():
+            entered.set()
+            is_out.wait(5)
+            kept.append(os._exit is not before)  # looked at, not called: where it is not kept, pytest would end
+
+    thread = threading.Thread(target=second)
+    try:
+        with staying():
+            thread.start()
+            assert entered.wait(5)
+        is_out.set()
+        thread.join()
+        assert (kept, os._exit is before) == ([True], True)
+    finally:
+        os._exit = before

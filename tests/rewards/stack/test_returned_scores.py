@@ -1,0 +1,128 @@
+"""What a reward function may return, and what is refused by name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy
+import pytest
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.stack.returned_scores import as_scores
+
+
+class Tensor:
+    """What torch.Tensor has of importance here."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def tolist(self) -> Any:
+        return self.values
+
+
+class Scalar:
+    """A tensor of one element."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def item(self) -> Any:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        ([1.0, 0.5], [1.0, 0.5]),
+        ((1, 0), [1.0, 0.0]),
+        ([1, 2.5], [1.0, 2.5]),
+        ([True, False], [1.0, 0.0]),
+        ([None, 1.0], [None, 1.0]),
+        ([None, None], [None, None]),
+        ([-0.5, 1e38], [-0.5, 1e38]),
+        ([3.4028234663852886e38, -0.5], [3.4028234663852886e38, -0.5]),  # float32's largest
+        ([None, -3.4028234663852886e38], [None, -3.4028234663852886e38]),
+        (Tensor([0.25, 4.0]), [0.25, 4.0]),
+        ([Scalar(0.25), Scalar(True)], [0.25, 1.0]),
+        (numpy.array([0.25, 4.0], dtype="float32"), [0.25, 4.0]),
+        (numpy.array([True, False]), [1.0, 0.0]),
+        ([numpy.float32(0.25), numpy.int64(4)], [0.25, 4.0]),
+        ([numpy.bool_(True), None], [1.0, None]),
+    ],
+)
+@pytest.mark.fault(32)
+def test_accepted(returned: Any, expected: list[float | None]) -> None:
+    scores = as_scores("mine", returned, 2)
+    assert scores == expected
+    assert [type(score) for score in scores] == [type(score) for score in expected]
+
+
+def refusal(returned: Any) -> RewardError:
+    with pytest.raises(RewardError) as caught:
+        as_scores("mine", returned, 2)
+    assert caught.value.where == "rewards.mine"
+    assert "'mine'" in caught.value.what
+    return caught.value
+
+
+@pytest.mark.parametrize("returned", [[], [1.0], [1.0, 2.0, 3.0], Tensor([1.0]), (None,)])
+@pytest.mark.fault(32)
+def test_the_wrong_length(returned: Any) -> None:
+    length = len(returned.values if isinstance(returned, Tensor) else returned)
+    error = refusal(returned)
+    assert error.what == f"reward 'mine' returned {length} values for 2 completions"
+    assert error.expected == "a list of 2 numbers, one a completion; None where the reward does not apply"
+
+
+@pytest.mark.parametrize(
+    ("returned", "kind"),
+    [
+        (1.0, "float"),
+        (True, "bool"),
+        (None, "NoneType"),
+        ("ab", "str"),
+        ({0: 1.0, 1: 2.0}, "dict"),
+        ({1.0, 2.0}, "set"),
+        (Tensor(1.0), "float"),
+        (numpy.float32(1.0), "float"),
+        ((value for value in (1.0, 2.0)), "generator"),
+        (object(), "object"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.fault(32)
+def test_no_list(returned: Any, kind: str) -> None:
+    error = refusal(returned)
+    assert error.what == "reward 'mine' did not return a list"
+    assert str(error.got).startswith(f"{kind}: ")
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        ("0.5", "str: '0.5'"),
+        ({"score": 1.0}, "dict: {'score': 1.0}"),
+        ([0.5], "list: [0.5]"),
+        (1j, "complex: 1j"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (numpy.float32("inf"), "inf"),
+        (Scalar("0.5"), "str: '0.5'"),
+    ],
+)
+@pytest.mark.fault(32, 33)
+def test_no_number(value: Any, got: str) -> None:
+    error = refusal([1.0, value])
+    assert error.what == "reward 'mine' returned no number for row 1"
+    assert error.got == got
+    assert error.expected == "a finite number, or None where the reward does not apply"
+
+
+def test_a_matrix_is_refused() -> None:
+    assert refusal(numpy.zeros((2, 3))).got == "list: [0.0, 0.0, 0.0]"
+
+
+def test_what_is_shown_of_it_is_short() -> None:
+    assert len(str(refusal(["x" * 10_000, 1.0]).got)) < 120

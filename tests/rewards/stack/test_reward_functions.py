@@ -1,0 +1,210 @@
+"""From the words in a configuration to a reward function."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rlhf_cli
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve, source_file
+from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
+
+Write = Callable[[str, str], Path]
+WHERE = "rewards.mine.fn (conf/exp/mine.yaml:3)"
+
+MINE = """
+def plain(completions, **kwargs):
+    return [len(text) for text in completions]
+
+def with_arguments(completions, answer, *, bonus, malus=0):
+    return [bonus - malus] * len(completions)
+
+async def later(prompts, completions):
+    return [1.0] * len(completions)
+
+def make(target, slope=2):
+    def reward(completions, **kwargs):
+        return [slope * (target - len(text)) for text in completions]
+    return reward
+
+def makes_nothing(target):
+    return target
+
+class Scorer:
+    def __init__(self, target):
+        self.target = target
+
+    def __call__(self, completions, answer, **kwargs):
+        return [float(text == self.target) for text in completions]
+
+class Fails:
+    def __init__(self, target):
+        raise KeyError(target)
+
+constant = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def mine(write: Write, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return write("my_rewards.py", MINE)
+
+
+def refusal(fn: str, **args: object) -> RewardError:
+    with pytest.raises(RewardError) as caught:
+        resolve(fn, args, where=WHERE)
+    return caught.value
+
+
+class TestFound:
+    def test_a_function_of_a_module(self) -> None:
+        reward = resolve("rlhf_cli.rewards.toy:digits_only", {}, where=WHERE)
+        assert reward(completions=["12", "x"]) == [1.0, 0.0]
+
+    @pytest.mark.parametrize("fn", ["./my_rewards.py:plain", "my_rewards.py:plain", "my_rewards:plain"])
+    def test_a_function_of_a_file(self, fn: str) -> None:
+        assert resolve(fn, {}, where=WHERE)(completions=["abc"], other_column=[1]) == [3]
+
+    def test_an_absolute_path(self, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir("/")
+        assert resolve(f"{mine}:plain", {}, where=WHERE)(completions=["ab"]) == [2]
+
+    def test_two_files_of_one_name_are_two_modules(self, write: Write) -> None:
+        write("other/my_rewards.py", "def plain(completions): return [-1]\n")
+        assert resolve("./other/my_rewards.py:plain", {}, where=WHERE)(completions=["ab"]) == [-1]
+        assert resolve("./my_rewards.py:plain", {}, where=WHERE)(completions=["ab"]) == [2]
+
+    def test_the_same_file_is_imported_once(self) -> None:
+        first = resolve("./my_rewards.py:plain", {}, where=WHERE)
+        assert resolve("./my_rewards.py:plain", {}, where=WHERE) is first
+
+    def test_arguments_are_bound(self) -> None:
+        reward = resolve("./my_rewards.py:with_arguments", {"bonus": 5, "malus": 2}, where=WHERE)
+        assert reward(completions=["a", "b"], answer=["x", "y"]) == [3, 3]
+
+    def test_a_factory_is_called_once_with_the_arguments(self) -> None:
+        reward = resolve("./my_rewards.py:make", {"target": 5}, where=WHERE)
+        assert reward(completions=["abc"]) == [4]  # 2 x (5 - 3)
+
+    def test_a_class(self) -> None:
+        reward = resolve("./my_rewards.py:Scorer", {"target": "yes"}, where=WHERE)
+        assert reward(completions=["yes", "no"], answer=["", ""]) == [1.0, 0.0]
+        assert required_columns(reward) == ["answer"]
+
+    def test_a_factory_of_trl(self) -> None:
+        """DAPO (arXiv 2503.14476), eq. 13: limit 100, cache 20: 80 -> 0, 90 -> -10/20, 101 -> -1."""
+        fn = "trl.rewards.other_rewards:get_soft_overlong_punishment"
+        reward = resolve(fn, {"max_completion_len": 100, "soft_punish_cache": 20}, where=WHERE)
+        assert reward(completion_ids=[[1] * length for length in (80, 90, 101)]) == [0.0, -0.5, -1.0]
+
+
+class TestRefused:
+    @pytest.mark.parametrize("fn", ["plain", "my_rewards.py", "my_rewards:", ":plain", "my_rewards:a.b", "a:b c", ""])
+    def test_no_function_name(self, fn: str) -> None:
+        error = refusal(fn)
+        assert (error.what, error.where, error.got) == ("this is no function name", WHERE, fn)
+        assert error.expected == "package.module:function, or ./file.py:function"
+
+    def test_no_such_file(self, place: Path) -> None:
+        error = refusal("./gone.py:plain")
+        assert (error.what, error.got) == ("there is no such reward file", str(place / "gone.py"))
+        assert (error.where, error.expected, error.hint) == (WHERE, "./file.py:function", None)
+        assert refusal("./my_reward.py:plain").hint == "./my_rewards.py:plain"
+
+    def test_no_such_module(self) -> None:
+        error = refusal("no_such_package_at_all.rewards:plain")
+        assert error.what == "no_such_package_at_all.rewards cannot be imported"
+        assert error.got == "ModuleNotFoundError: No module named 'no_such_package_at_all'"  # and no line of ours
+        assert error.where == WHERE
+        assert error.expected == "a module that `python -c 'import ...'` can import from this folder"
+
+    @pytest.mark.parametrize(
+        ("fn", "hint"), [("./my_rewards.py:plian", "./my_rewards.py:plain"), ("./my_rewards.py:constant", None)]
+    )
+    def test_no_such_function(self, fn: str, hint: str | None) -> None:
+        error = refusal(fn)
+        assert error.what == f"./my_rewards.py has no function {fn.split(':')[1]!r}"
+        assert (error.where, error.got, error.hint) == (WHERE, fn, hint)
+        assert error.expected == "one of Fails, Scorer, later, make, makes_nothing, plain, with_arguments"
+
+    def test_a_file_of_nothing_but_what_is_its_own(self, write: Write) -> None:
+        write("private.py", "def _hidden(completions): ...\nnumber = 3\n")
+        assert refusal("./private.py:plain").expected == "a function defined in that file"
+
+    def test_a_file_that_is_no_python_is_named_with_its_line(self, write: Write) -> None:
+        write("half.py", "x = 1\ndef plain(:\n")
+        assert str(refusal("./half.py:plain").got).endswith("(half.py:2)")
+
+    def test_the_place_in_the_users_file_is_named(self, write: Write) -> None:
+        write("deep_one.py", "import deep_two\n")
+        write("deep_two.py", "\n\nraise ValueError('no key in the environment')\n")
+        assert refusal("deep_one:plain").got == "ValueError: no key in the environment (deep_two.py:3)"
+
+    def test_a_file_mended_after_a_failure_is_read_again(self, write: Write) -> None:
+        write("mended.py", "import no_such_package_at_all\n")
+        refusal("./mended.py:plain")
+        write("mended.py", "def plain(completions): return [7]\n")
+        assert resolve("./mended.py:plain", {}, where=WHERE)(completions=["a"]) == [7]
+
+    @pytest.mark.parametrize(
+        ("fn", "args", "expected"),
+        [
+            ("with_arguments", {"bonnus": 1}, "answer, bonus, malus"),
+            ("plain", {"bonus": 1}, "no arguments"),  # **kwargs is for the dataset's columns
+            ("make", {"targt": 1}, "target, slope"),
+            ("make", {}, "target, slope"),
+            ("Scorer", {}, "target"),
+            ("Scorer", {"target": 1, "other": 2}, "target"),
+        ],
+    )
+    def test_arguments_it_does_not_take(self, fn: str, args: dict[str, object], expected: str) -> None:
+        error = refusal(f"./my_rewards.py:{fn}", **args)
+        assert error.what.startswith(f"./my_rewards.py:{fn} ")
+        assert str(error.where).startswith("args")
+        assert error.expected == expected
+
+    def test_a_factory_that_makes_nothing(self) -> None:
+        error = refusal("./my_rewards.py:makes_nothing", target=3)
+        assert (error.what, error.got) == ("./my_rewards.py:makes_nothing made no reward function", "int")
+        assert (error.where, error.expected) == (WHERE, "a callable")
+
+    def test_what_a_factory_makes_of_its_arguments_is_told(self) -> None:
+        error = refusal("./my_rewards.py:Fails", target=3)
+        assert error.what == "./my_rewards.py:Fails does not take these arguments"
+        assert str(error.got).startswith("{'target': 3} (KeyError: 3 (my_rewards.py:")
+        assert (error.where, error.expected) == ("args", "what ./my_rewards.py:Fails accepts")
+
+
+class TestColumns:
+    def required(self, fn: str, **args: object) -> list[str]:
+        return required_columns(resolve(f"./my_rewards.py:{fn}", args, where=WHERE))
+
+    def test_what_has_no_default_is_a_column(self) -> None:
+        assert self.required("plain") == []
+        assert self.required("later") == []
+        assert self.required("with_arguments") == ["answer", "bonus"]
+
+    def test_a_bound_argument_is_none(self) -> None:
+        assert self.required("with_arguments", bonus=3) == ["answer"]
+
+    def test_what_trl_supplies_is_none(self) -> None:
+        source = f"def reward({', '.join(sorted(REWARD_ARGUMENTS))}, solution): ..."
+        namespace: dict[str, object] = {}
+        exec(source, namespace)
+        assert required_columns(namespace["reward"]) == ["solution"]  # type: ignore[arg-type]
+
+
+def test_source_file(mine: Path) -> None:
+    assert source_file("./my_rewards.py:plain") == mine
+    assert source_file("rlhf_cli.rewards.toy:digits_only") == Path(rlhf_cli.__file__).parent / "rewards" / "toy.py"
+    assert source_file("sys:exit") is None
+
+
+def test_a_reward_that_moved_is_found_under_its_older_name() -> None:
+    older = resolve("rlhf_cli.data.worlds.toy_preferences:true_reward", {}, where=WHERE)
+    assert older(prompts=["17+5="], completions=["22"]) == [1.5]

@@ -1,0 +1,180 @@
+"""What is logged of every reward, against figures worked by hand on four rows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_cli.rewards.stack.component import Component, Outcome
+from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.reward_metrics import Counts, advantage_shares, component_metrics, table_columns
+from tests.support.settled_columns import NAN, Case, Rule, column
+
+A, B, C = column(1, 3, NAN, NAN), column(2, 5, 2, NAN), column(1, 1, 1, NAN)
+"""The last row is unscorable."""
+
+
+def metrics_of(*columns: torch.Tensor, weights: list[float], counts: torch.Tensor | None = None) -> dict[str, float]:
+    settled = Case(list(columns), [Rule(name) for name in "abc"[: len(columns)]], weights).settle()
+    return component_metrics(settled, Counts(torch.zeros(0, 7) if counts is None else counts))
+
+
+def trainer_with(**values: Any) -> Any:
+    given = {"args": SimpleNamespace(), "scale_rewards": "none", "reward_clip_range": None, "beta": 0.0}
+    return SimpleNamespace(**{**given, "normalize_advantages": False, **values})
+
+
+class TestScores:
+    def test_by_hand(self) -> None:
+        """a = 1, 3: mean 2, squares 2, over n - 1 = 1; its row without a score gets 2, so the three scorable ones have
+        2 on average. b = 2, 5, 2: mean 3, squares 6, over 2.
+        """
+        found = metrics_of(A, B, C, weights=[0.5, -1.0, 2.0])
+        expected = {
+            "a": {"mean": 2.0, "std": 2**0.5, "effective_mean": 2.0, "weighted_mean": 1.0, "weight": 0.5},
+            "b": {"mean": 3.0, "std": 3**0.5, "effective_mean": 3.0, "weighted_mean": -3.0, "weight": -1.0},
+            "c": {"mean": 1.0, "std": 0.0, "effective_mean": 1.0, "weighted_mean": 2.0, "weight": 2.0},
+        }
+        for name, figures in expected.items():
+            for figure, value in figures.items():
+                assert found[f"rewards/{name}/{figure}"] == pytest.approx(value), (name, figure)
+        assert "reward" not in found  # TRL's own, where the totals are in reward units
+
+    def test_one_score_has_no_deviation_and_none_no_mean(self) -> None:
+        found = metrics_of(column(4, NAN, NAN, NAN), column(NAN, NAN, NAN, NAN), weights=[1.0, 1.0])
+        assert found["rewards/a/mean"] == 4.0
+        assert found["rewards/a/effective_mean"] == 4.0
+        assert found["rewards/b/mean"] != found["rewards/b/mean"]
+        assert all(found[f"rewards/{name}/std"] != found[f"rewards/{name}/std"] for name in "ab")
+
+    def test_no_row_has_a_score(self) -> None:
+        found = metrics_of(column(NAN, NAN, NAN, NAN), weights=[1.0])
+        assert found["rewards/a/effective_mean"] != found["rewards/a/effective_mean"]
+
+    def test_z_scored_totals_are_logged_in_reward_units(self) -> None:
+        """a + 2 b over the scorable rows, a's missing score at a's mean in the group: 5, 13 and 2 + 4."""
+        case = Case([A, B], [Rule("a"), Rule("b")], [1.0, 2.0], aggregate="normalize_then_sum")
+        found = component_metrics(case.settle(), Counts(torch.zeros(0, 7)))
+        assert found["reward"] == pytest.approx((5 + 13 + 6) / 3)
+        assert found["reward_std"] == pytest.approx(((9 + 25 + 4) / 2) ** 0.5)
+
+    @pytest.mark.parametrize("num_rows", [1, 2])
+    def test_z_scored_totals_of_a_row_or_two(self, num_rows: int) -> None:
+        """1 and 4 around 2.5: 4.5 over 1; of 1 alone there is no deviation."""
+        raw = column(*[1, 4][:num_rows], *[NAN] * (4 - num_rows))
+        case = Case([raw], [Rule("a")], [1.0], aggregate="normalize_then_sum")
+        found = component_metrics(case.settle(), Counts(torch.zeros(0, 7)))["reward_std"]
+        assert found == pytest.approx(4.5**0.5 if num_rows == 2 else NAN, nan_ok=True)
+
+
+class TestCorrelations:
+    def test_over_the_rows_where_both_apply_and_vary(self) -> None:
+        found = metrics_of(A, B, C, weights=[1.0, 1.0, 1.0])
+        between = {name: value for name, value in found.items() if "correlation" in name}
+        # Of two rows any two rising columns are one line. c is constant.
+        assert between == {"rewards/correlation/a/b": pytest.approx(1.0)}
+
+    def test_by_hand(self) -> None:
+        """1, 2, 3, 6 around 3 and 4, 1, 0, 3 around 2: products -4 + 1 + 0 + 3 = 0; with a last 7 instead of 3, around
+        3: products -2 + 2 + 0 + 12 = 12, squares 14 and 30.
+        """
+        a = column(0.01, 0.02, 0.03, 0.06)  # little variance is variance
+        assert metrics_of(a, column(4, 1, 0, 3), weights=[1, 1])["rewards/correlation/a/b"] == pytest.approx(
+            0, abs=1e-12
+        )
+        found = metrics_of(a, column(4, 1, 0, 7), weights=[1, 1])["rewards/correlation/a/b"]
+        assert found == pytest.approx(12 / (14 * 30) ** 0.5)
+
+    def test_a_single_row_has_none(self) -> None:
+        assert not [name for name in metrics_of(A, column(NAN, 1, 2, 3), weights=[1, 1]) if "correlation" in name]
+
+    def test_of_the_first_eight_alone(self) -> None:
+        """28 pairs of eight; nobody looks at 36."""
+        columns = [column(index, 1, 2, 5) for index in range(9)]
+        settled = Case(columns, [Rule(f"r{index}") for index in range(9)], [1.0] * 9).settle()
+        found = component_metrics(settled, Counts(torch.zeros(0, 7)))
+        assert sum("correlation" in name for name in found) == 28
+
+
+class TestCounts:
+    def test_one_process(self) -> None:
+        outcome = Outcome.empty(4)
+        outcome.closed_by[1] = "gate"
+        outcome.fixed[1] = 0.0
+        outcome.errors[2] = "ValueError: odd"
+        outcome.timeouts, outcome.calls, outcome.calls_saved, outcome.seconds = 5, 6, 7, 8.0
+        two = SimpleNamespace(device="cpu", num_processes=2, reduce=lambda tensor, reduction: 2 * tensor)
+        counts = Counts.of([outcome], two)
+        # Open, excluded, errors, timeouts, calls, saved are sums over ranks; the seconds are the ranks' mean.
+        assert counts.values.tolist() == [[6.0, 6.0, 2.0, 10.0, 12.0, 14.0, 8.0]]
+        found = metrics_of(column(1, 2, 3, 4), weights=[1.0], counts=torch.tensor([[3.0, 1, 2, 5, 6, 7, 8]]))
+        names = ("open_fraction", "excluded", "errors", "timeouts", "calls", "calls_saved", "seconds")
+        assert [found[f"rewards/a/{name}"] for name in names] == [0.75, 1, 2, 5, 6, 7, 8]
+
+
+class TestShares:
+    matrix = (column(1, 0, 0, 0), column(0, 2, 0, 0))
+
+    def shares(self, trainer: Any, aggregate: Any = "sum", num_generations: int = 4) -> dict[str, float]:
+        settled = Case(list(self.matrix), [Rule("a"), Rule("b")], [1.0, 1.0]).settle()
+        advantages = torch.tensor([0.25, 1.25, -0.75, -0.75])
+        parts = settled.for_trl * settled.trl_weights
+        return advantage_shares(trainer, settled.names, parts, aggregate, num_generations, advantages)
+
+    def test_of_grpo_by_hand(self) -> None:
+        """Totals 1, 2, 0, 0 around 3/4. a's parts are 3/4, -1/4, -1/4, -1/4: with the advantages 4/16; b's 3/2 and
+        three times -1/2: 40/16; of 44/16.
+        """
+        found = self.shares(trainer_with())
+        assert found == {
+            "rewards/a/advantage_share": pytest.approx(4 / 44),
+            "rewards/b/advantage_share": pytest.approx(40 / 44),
+        }
+
+    @pytest.mark.parametrize("trainer", [trainer_with(is_dense=True)])
+    def test_nothing_where_an_advantage_is_not_one_number_a_row(self, trainer: Any) -> None:
+        assert self.shares(trainer) == {}
+        assert self.shares(trainer_with(), aggregate=min) == {}
+        assert self.shares(trainer_with(), num_generations=1) == {}
+        assert self.shares(trainer_with(), num_generations=2) != {}
+
+    def test_of_rloo_with_a_kl_beside(self) -> None:
+        """Each row against the mean of the other three, so 4/3 of GRPO's parts; what is missing to 1 is the KL's."""
+        is_rloo = SimpleNamespace(normalize_advantages=False)
+        found = self.shares(trainer_with(args=is_rloo, beta=0.1))
+        a, b = 4 / 44 * 4 / 3, 40 / 44 * 4 / 3
+        assert list(found.values()) == pytest.approx([a, b, 1 - a - b])
+        assert list(found)[2] == "rewards/kl/advantage_share"
+        assert list(self.shares(trainer_with(args=is_rloo))) == list(found)[:2]
+        without = trainer_with(args=is_rloo)
+        del without.beta
+        assert list(self.shares(without)) == list(found)[:2]
+
+    def test_of_rloo_where_it_is_not_linear(self) -> None:
+        is_rloo = SimpleNamespace(normalize_advantages=True)
+        assert self.shares(trainer_with(args=is_rloo, reward_clip_range=(-1, 1))) == {}
+        assert self.shares(trainer_with(args=is_rloo, beta=0.1, normalize_advantages=True)) == {}
+        assert self.shares(trainer_with(args=is_rloo, normalize_advantages=True)) != {}
+
+
+def test_columns_of_the_table_are_those_of_this_rank() -> None:
+    """Eight rows on two ranks, of which this is the second; the gate and the failures are its own four."""
+    ranks = [column(0, 0, 0, 0, 1, 2, 3, 4), column(1, 1, 1, 1, 5, 6, 7, 8)]
+    settled = Case(ranks, [Rule("a"), Rule("b")], [1.0, -2.0]).settle()
+    gated, plain = Outcome.empty(4), Outcome.empty(4)
+    gated.closed_by[3] = "a"
+    gated.errors[0] = "ValueError: odd"
+    components = [Component("a", len), Component("b", len, gates=(Gate("a"),), on_error="exclude")]
+    found = table_columns(settled, components, [plain, gated], slice(4, 8))
+    assert found == {
+        "total": [-9.0, -10.0, -11.0, -12.0],
+        "a.effective": [1.0, 2.0, 3.0, 4.0],
+        "a.weighted": [1.0, 2.0, 3.0, 4.0],
+        "b.effective": [5.0, 6.0, 7.0, 8.0],
+        "b.weighted": [-10.0, -12.0, -14.0, -16.0],
+        "b.closed_by": [None, None, None, "a"],
+        "b.error": ["ValueError: odd", None, None, None],
+    }

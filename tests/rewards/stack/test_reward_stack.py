@@ -1,0 +1,218 @@
+"""All rewards of an experiment on one batch: columns, levels, failures, the worked example of the design."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.numerics.group_advantages import scores_to_leave_out
+from rlhf_cli.numerics.reward_columns import Fill
+from rlhf_cli.rewards.stack.aggregating import Schedule
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.gates import Gate, GateCycle
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.rewards.stack.settling import Settled, settle
+from tests.support.small_batches import BATCH, Counting, raws
+from tests.support.tolerances import ARITHMETIC
+
+
+def test_one_score_a_row(stack_of: Any) -> None:
+    stack = stack_of(length=lambda completions, **_: [len(text) for text in completions], none=Counting(None, 1))
+    assert raws(stack) == {"length": [1.0, 2.0], "none": [None, 1.0]}
+    assert stack.outcomes["none"].num_excluded == 1
+    assert stack.outcomes["length"].num_excluded == 0
+
+
+def test_names_and_columns_in_the_order_given_whatever_is_evaluated_first() -> None:
+    stack = RewardStack([Component("late", Counting(1, 2), gates=(Gate("early"),)), Component("early", Counting(1, 2))])
+    assert stack.names == ["late", "early"]
+    assert [column.__name__ for column in stack.columns()] == ["late", "early"]
+    assert list(stack.evaluate(**BATCH)) == ["early", "late"]
+
+
+def test_weights_at_a_step() -> None:
+    stack = RewardStack(
+        [
+            Component("number", Counting(), -0.25),
+            Component("monitored", Counting(), 0.0),
+            Component("ramp", Counting(), Schedule(0.0, 1.0, fraction=0.5)),
+        ]
+    )
+    assert stack.weights(0, 100) == [-0.25, 0.0, 0.0]
+    assert stack.weights(25, 100) == [-0.25, 0.0, 0.5]
+    assert stack.weights(99, 100) == [-0.25, 0.0, 1.0]
+
+
+def test_a_cycle_is_refused() -> None:
+    with pytest.raises(GateCycle):
+        RewardStack([Component("a", Counting(), gates=(Gate("b"),)), Component("b", Counting(), gates=(Gate("a"),))])
+
+
+class TestOneEvaluationABatch:
+    def test_however_many_columns_are_asked(self, stack_of: Any) -> None:
+        first, second, third = Counting(1, 2), Counting(3, 4), Counting(5, 6)
+        stack = stack_of(first=first, second=second, third=third)
+        one, two, three = stack.columns()
+        with stack.batch():
+            # not in the order of the columns, and one of them twice
+            assert [two(**BATCH), one(**BATCH), three(**BATCH), two(**BATCH)] == [[3, 4], [1, 2], [5, 6], [3, 4]]
+        assert [len(reward.calls) for reward in (first, second, third)] == [1, 1, 1]
+
+    def test_the_next_batch_is_evaluated_anew(self, stack_of: Any) -> None:
+        reward = Counting(1, 2)
+        stack = stack_of(one=reward)
+        column = stack.columns()[0]
+        for number in range(3):
+            with stack.batch():
+                column(**BATCH)
+            assert len(reward.calls) == number + 1
+            reward.scores = [7, 8]
+        with stack.batch():
+            assert column(**BATCH) == [7.0, 8.0]
+
+    def test_nothing_of_a_batch_is_left_when_it_is_over(self, stack_of: Any) -> None:
+        reward, other = Counting(1, 2), Counting(3, 4)
+        stack = stack_of(one=reward, two=other)
+        column = stack.columns()[0]
+        with stack.batch():
+            column(**BATCH)
+        reward.scores, other.scores = [7, 8], [9]
+        with pytest.raises(RewardError), stack.batch():
+            column(**BATCH)
+        other.scores = [9, 9]
+        assert column(**BATCH) == [7.0, 8.0]
+
+    def test_outside_of_a_batch_every_call_is_one(self, stack_of: Any) -> None:
+        reward = Counting(1, 2)
+        column = stack_of(one=reward).columns()[0]
+        column(**BATCH)
+        reward.scores = [3, 4]
+        assert column(**BATCH) == [3.0, 4.0]
+
+    def test_every_component_sees_the_whole_batch(self, stack_of: Any) -> None:
+        reward = Counting(1, 2)
+        batch = {**BATCH, "answer": ["x", "y"], "trainer_state": object(), "log_metric": print}
+        stack_of(one=reward).evaluate(**batch)
+        assert reward.calls == [batch]
+
+
+class TestFailing:
+    @pytest.mark.parametrize("is_async", [False, True])
+    @pytest.mark.parametrize("is_first", [False, True])
+    def test_a_raise_names_reward_row_and_prompt(self, stack_of: Any, is_async: bool, is_first: bool) -> None:
+        class JudgeIsDownError(Exception):
+            pass
+
+        def raises(completions: list[str], **batch: Any) -> list[float]:
+            if "bb" in completions:
+                raise JudgeIsDownError("429")
+            return [1.0] * len(completions)
+
+        async def raises_later(**batch: Any) -> list[float]:
+            return raises(**batch)
+
+        broken = raises_later if is_async else raises
+        rewards = {"broken": broken, "fine": Counting(1, 2)} if is_first else {"fine": Counting(1, 2), "broken": broken}
+        with pytest.raises(RewardFailed) as caught:
+            stack_of(**rewards).evaluate(**{**BATCH, "prompts": ["one", "two"]})
+        error = caught.value
+        assert error.what == "reward 'broken' failed on row 1"
+        assert error.where == "rewards.broken"
+        assert error.got == "JudgeIsDownError: 429"
+        assert "'two'" in str(error.expected)
+        assert "'one'" not in str(error.expected)
+        assert isinstance(error.__cause__, JudgeIsDownError)
+        assert error.exit_code == 1
+
+    def test_what_is_no_score_is_refused_by_name(self, stack_of: Any) -> None:
+        with pytest.raises(RewardError, match="reward 'broken' returned 1 values for 2 completions"):
+            stack_of(fine=Counting(1, 2), broken=Counting(1)).evaluate(**BATCH)
+
+
+# The worked example of design.md, section 4, in the numbers written there.
+
+FOUR: dict[str, Any] = {"prompts": ["p"] * 4, "completions": ["w", "x", "y", "z"], "row": [0, 1, 2, 3]}
+
+
+A, B = [1.0, 0.0, 1.0, 0.0], [0.5, 7.0, 0.1, 7.0]  # the 7s must never be seen
+
+
+def worked(otherwise: Any, gates: bool = True, fill: Fill = "group") -> Settled:
+    gate = (Gate("a", low=1.0, otherwise=otherwise),) if gates else ()
+    stack = RewardStack(
+        [
+            Component("a", lambda row, **_: [A[index] for index in row]),
+            Component("b", lambda row, **_: [B[index] for index in row], gates=gate),
+        ]
+    )
+    stack.evaluate(**FOUR)
+    stack.close()
+    nan = float("nan")
+    outcomes = [stack.outcomes[name] for name in stack.names]
+    raw = torch.tensor([[nan if value is None else value for value in outcome.raw] for outcome in outcomes]).T
+    fixed = torch.tensor([[nan if value is None else value for value in outcome.fixed] for outcome in outcomes]).T
+    weights = torch.tensor(stack.weights(0, 10))
+    settled, _ = settle(
+        raw,
+        fixed,
+        weights,
+        stack.components,
+        {},
+        names=stack.names,
+        aggregate="sum",
+        num_generations=4,
+        is_training=True,
+        fill=fill,
+    )
+    return settled
+
+
+def grpo(totals: list[float]) -> list[float]:
+    return [total - sum(totals) / len(totals) for total in totals]
+
+
+def rloo(totals: list[float]) -> list[float]:
+    return [total - (sum(totals) - total) / (len(totals) - 1) for total in totals]
+
+
+class TestWorkedExample:
+    def test_zero(self) -> None:
+        settled = worked(0.0)
+        totals = (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist()
+        assert totals == pytest.approx([1.5, 0.0, 1.1, 0.0], **ARITHMETIC)
+        assert grpo(totals) == pytest.approx([0.85, -0.65, 0.45, -0.65], **ARITHMETIC)
+        # leave one out: 1.5 - 1.1/3, 0 - 2.6/3, 1.1 - 1.5/3, 0 - 2.6/3
+        assert rloo(totals) == pytest.approx([1.1333333, -0.8666667, 0.6, -0.8666667], **ARITHMETIC)
+
+    def test_exclude(self) -> None:
+        settled = worked("exclude")
+        totals = (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist()
+        assert totals == pytest.approx([1.5, 0.3, 1.1, 0.3], **ARITHMETIC)
+        assert grpo(totals) == pytest.approx([0.7, -0.5, 0.3, -0.5], **ARITHMETIC)
+
+    def test_exclude_under_rloo(self) -> None:
+        """a: 1 - 1/3, 0 - 2/3, 1 - 1/3, 0 - 2/3; b where it applies: 0.5 - 0.1 and 0.1 - 0.5. No fill makes totals of
+        which the plain formula leaves these: 0.3 in the gaps would give 0.9333, -0.6667, 0.4, -0.6667.
+        """
+        settled = worked("exclude", fill="zero")
+        assert settled.totals.tolist() == pytest.approx([1.5, 0.0, 1.1, 0.0], **ARITHMETIC)
+        totals = scores_to_leave_out(settled.unfilled, 4).sum(dim=1).tolist()
+        assert rloo(totals) == pytest.approx([2 / 3 + 0.4, -2 / 3, 2 / 3 - 0.4, -2 / 3], **ARITHMETIC)
+
+    def test_the_part_of_what_is_excluded_is_nothing(self) -> None:
+        """GRPO's part of b, in its own column."""
+        column = worked("exclude").for_trl[:, 1]
+        mean = column.mean()
+        assert column[1] == column[3] == pytest.approx(0.3, **ARITHMETIC)
+        assert (column[[1, 3]] - mean).tolist() == pytest.approx([0.0, 0.0], **ARITHMETIC)
+        negative_control = worked(0.0).for_trl[:, 1]
+        assert (negative_control - negative_control.mean()).tolist() == pytest.approx(
+            [0.35, -0.15, -0.05, -0.15], **ARITHMETIC
+        )
+
+    def test_negative_control_ungated(self) -> None:
+        totals = worked(0.0, gates=False).for_trl.sum(dim=1).tolist()
+        assert totals == pytest.approx([1.5, 7.0, 1.1, 7.0], **ARITHMETIC)

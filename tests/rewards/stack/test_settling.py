@@ -1,0 +1,268 @@
+"""What a row's settled rewards make together: rows to which nothing applies, custom aggregates, TRL's sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.numerics.reward_columns import RunningDeviation, filled, normalized_in_group
+from rlhf_cli.rewards.stack.settling import Settled
+from tests.support.settled_columns import NAN, Case, Rule, column, one
+
+
+class TestSettledRows:
+    def test_an_all_nan_row_stays_nan_for_every_aggregate(self) -> None:
+        raw = [column(1, NAN, 3, 5), column(2, NAN, NAN, 1)]
+        for aggregate in ("sum", "normalize_then_sum", lambda rewards, weights: [1.0, 2.0, 3.0]):
+            settled = Case(raw, [Rule("a"), Rule("b")], [1.0, 1.0], aggregate=aggregate).settle()
+            assert settled.for_trl.isnan().all(dim=1).tolist() == [False, True, False, False]
+            assert settled.is_unscorable.tolist() == [False, True, False, False]
+
+    def test_a_closed_gates_number_makes_a_row_scorable(self) -> None:
+        settled = one(1, NAN, 3, 4, fixed=column(NAN, 0.0, NAN, NAN))
+        assert settled.is_unscorable.tolist() == [False] * 4
+        assert settled.effective[:, 0].tolist() == [1.0, 0.0, 3.0, 4.0]
+        assert one(1, NAN, 3, 4).is_unscorable.tolist() == [False, True, False, False]  # negative control
+
+    def test_unfilled_says_where_it_does_not_apply(self) -> None:
+        settled = Case([column(1, 2, 3, 4), column(NAN, 2, NAN, 4)], [Rule("a"), Rule("b")], [1.0, 1.0]).settle()
+        assert settled.unfilled[:, 1].isnan().tolist() == [True, False, True, False]
+        assert settled.effective[:, 1].tolist() == [3.0, 2.0, 3.0, 4.0]
+
+    def test_an_environments_columns_pass_through(self) -> None:
+        """No rules, no fixed values of its own; excluded and summed like any other."""
+        rules = [Rule("a", offset=1.0, normalize="batch")]
+        settled = Case([column(1, 2, 3, 4), column(7, NAN, 9, 11)], rules, [1.0, 0.5]).settle()
+        assert settled.names == ("a", "env0")
+        assert settled.unfilled[[0, 2, 3], 1].tolist() == [7.0, 9.0, 11.0]
+        assert settled.effective[:, 1].tolist() == [7.0, 9.0, 9.0, 11.0]
+        assert settled.contributions[:, 1].tolist() == [3.5, 4.5, 4.5, 5.5]
+        assert settled.divisors.shape == (4, 1)
+
+
+class TestCustomAggregate:
+    raw = (column(1, 2, 3, 4), column(10, NAN, 30, 50))
+    rules = (Rule("a"), Rule("b"))
+
+    def settled(self, function: Any, raw: tuple[Tensor, ...] | None = None) -> Settled:
+        return Case(list(raw or self.raw), list(self.rules), [0.5, -2.0], aggregate=function).settle()
+
+    def test_is_given_effective_values_and_weights_by_name(self) -> None:
+        seen: list[Any] = []
+
+        def aggregate(rewards: Any, weights: Any) -> list[float]:
+            seen.append((rewards, weights))
+            return [7.0, 8.0, 9.0, 10.0]
+
+        settled = self.settled(aggregate)
+        # b is filled with 30 where TRL sums; whoever aggregates sees that it does not apply.
+        assert seen == [({"a": [1, 2, 3, 4], "b": [10, None, 30, 50]}, {"a": 0.5, "b": -2.0})]
+        assert (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist() == [7.0, 8.0, 9.0, 10.0]
+        assert settled.weights.tolist() == [0.5, -2.0]  # as they are logged
+
+    @pytest.mark.parametrize("num_generations", [2, 4])
+    def test_is_not_given_a_row_to_which_nothing_applies(self, num_generations: int) -> None:
+        """Nor does it matter what it would have made of nothing: 0, as a sum of no numbers, is a score."""
+        seen: list[Any] = []
+
+        def aggregate(rewards: Any, weights: Any) -> list[float | None]:
+            seen.append(rewards["a"])
+            return [sum(value for value in row if value is not None) for row in zip(*rewards.values(), strict=True)]
+
+        case = Case([column(1, NAN, 3, 4), column(1, NAN, NAN, 1)], list(self.rules), [1.0, 1.0], aggregate=aggregate)
+        case.num_generations = num_generations
+        settled = case.settle()
+        assert seen == [[1.0, 3.0, 4.0]]
+        assert settled.totals[[0, 2, 3]].tolist() == [2.0, 3.0, 5.0]
+        assert settled.for_trl.isnan().all(dim=1).tolist() == [False, True, False, False]
+
+    def test_is_not_asked_about_nothing(self) -> None:
+        settled = self.settled(lambda rewards, weights: 1 / 0, (column(*[NAN] * 4), column(*[NAN] * 4)))
+        assert settled.totals.isnan().all()
+
+    def test_tells_a_fixed_value_from_one_that_does_not_apply(self) -> None:
+        """A gate that is closed with 0 and a failure's -1 are scores; exclude, None and a failure left out are none."""
+        seen: list[Any] = []
+
+        def aggregate(rewards: Any, weights: Any) -> list[float]:
+            seen.append(rewards["b"])
+            return [0.0] * 4
+
+        raw = [column(1, 1, 1, 1), column(NAN, NAN, NAN, 0.0)]
+        fixed = [column(*[NAN] * 4), column(0.0, -1.0, NAN, NAN)]
+        Case(raw, list(self.rules), [1.0, 1.0], fixed, aggregate=aggregate).settle()
+        assert seen == [[0.0, -1.0, None, 0.0]]
+
+    def test_none_takes_a_row_out_that_has_scores(self) -> None:
+        settled = self.settled(lambda rewards, weights: [1.0, 2.0, None, 4.0])
+        assert settled.for_trl.isnan().all(dim=1).tolist() == [False, False, True, False]
+
+    def test_the_wrong_number_is_refused_with_both(self) -> None:
+        with pytest.raises(RewardError, match="no total a row"):
+            self.settled(lambda rewards, weights: [1.0, 2.0, 3.0])
+
+    @pytest.mark.parametrize(
+        "array",
+        [lambda given: torch.tensor(given), lambda given: numpy.float32(given), lambda given: numpy.array(given)],
+    )
+    def test_an_array_of_totals_is_as_good_as_a_list(self, array: Any) -> None:
+        """As what a reward function returns is: numpy's float32 is no float of Python's."""
+        assert self.settled(lambda rewards, weights: array([1.0, 2.0, 3.0, 4.0])).totals.tolist() == [
+            1.0,
+            2.0,
+            3.0,
+            4.0,
+        ]
+
+    def test_a_total_beyond_float32_is_refused(self) -> None:
+        """Finite in Python, it would be an infinity in the matrix that TRL sums."""
+        with pytest.raises(RewardError, match="no total a row"):
+            self.settled(lambda rewards, weights: [1e39, 2.0, 3.0, 4.0])
+
+
+def trl_normalize_then_sum(rewards_per_func: Tensor, weights: Tensor, num_generations: int) -> Tensor:
+    """grpo_trainer.py of TRL 1.16, lines 2790 to 2799, its nanstd written with numpy: the advantages."""
+    grouped = rewards_per_func.numpy().reshape(-1, num_generations, rewards_per_func.shape[1])
+    mean_k = numpy.nanmean(grouped, axis=1, keepdims=True)
+    std_k = numpy.nanstd(grouped, axis=1, keepdims=True, ddof=1)
+    reward_k = ((grouped - mean_k) / (std_k + 1e-4)).reshape(rewards_per_func.shape)
+    rewards = numpy.nansum(reward_k * weights.numpy(), axis=1)
+    rewards[numpy.isnan(rewards_per_func.numpy()).all(axis=1)] = NAN
+    std_rewards = numpy.nanstd(rewards, ddof=1)
+    advantages = (rewards - numpy.nanmean(rewards)) / (std_rewards + 1e-4)
+    return torch.from_numpy(numpy.nan_to_num(advantages, nan=0.0))
+
+
+def trl_grpo_batch(settled: Settled, num_generations: int) -> Tensor:
+    """Lines 2761 to 2788 with scale_rewards=batch, as `assemble` sets it for this aggregate."""
+    rewards = (settled.for_trl * settled.trl_weights).nansum(dim=1).numpy()
+    rewards[settled.for_trl.isnan().all(dim=1).numpy()] = NAN
+    mean = numpy.nanmean(rewards.reshape(-1, num_generations), axis=1).repeat(num_generations)
+    advantages = (rewards - mean) / (numpy.nanstd(rewards, ddof=1) + 1e-4)
+    return torch.from_numpy(numpy.nan_to_num(advantages, nan=0.0))
+
+
+class TestNormalizeThenSum:
+    rules = (Rule("a"), Rule("b"), Rule("c"))
+    weights = (1.0, -0.5, 0.25)
+
+    def settled(self, matrix: Tensor, num_generations: int = 4) -> Settled:
+        case = Case(list(matrix.unbind(dim=1)), list(self.rules), list(self.weights), num_generations=num_generations)
+        case.aggregate = "normalize_then_sum"
+        return case.settle()
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_equals_trls_own(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        matrix = torch.randn(12, 3, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 50.0, 0.01])
+        expected = trl_normalize_then_sum(matrix, torch.tensor(self.weights, dtype=torch.float64), 4)
+        found = trl_grpo_batch(self.settled(matrix), 4)
+        assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-9)
+        summed = trl_grpo_batch(Case(list(matrix.unbind(1)), list(self.rules), list(self.weights)).settle(), 4)
+        assert not torch.allclose(summed, expected, atol=0.1)  # negative control: the plain sum
+
+    def test_with_rows_to_which_nothing_applies(self) -> None:
+        matrix = torch.randn(8, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        matrix[[1, 6]] = NAN
+        expected = trl_normalize_then_sum(matrix, torch.tensor(self.weights, dtype=torch.float64), 4)
+        found = trl_grpo_batch(self.settled(matrix), 4)
+        assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-9)
+        assert found[[1, 6]].tolist() == [0.0, 0.0]
+
+    def test_the_deviation_is_that_of_the_rows_where_it_applies(self) -> None:
+        """b = 1, 3 and excluded twice: mean 2, deviation sqrt(2); the excluded rows are 0, at the mean."""
+        matrix = torch.stack([column(1, 2, 3, 4), column(1, NAN, 3, NAN), column(0, 0, 0, 0)], dim=1)
+        settled = self.settled(matrix)
+        z = 1 / (2**0.5 + 1e-4)
+        assert settled.for_trl[:, 1].tolist() == pytest.approx([-z, 0.0, z, 0.0])
+        assert settled.for_trl[[1, 3], 1].tolist() == [0.0, 0.0]
+        assert settled.for_trl[:, 2].tolist() == [0.0] * 4
+        # negative control: filled with the mean first, the deviation would be sqrt(2/3)
+        control = normalized_in_group(filled(matrix, 4), 4)
+        assert control[2, 1] == pytest.approx(1 / ((2 / 3) ** 0.5 + 1e-4))
+
+    def test_contributions_are_those_that_are_logged(self) -> None:
+        matrix = torch.stack([column(1, 2, 3, 4), column(1, NAN, 3, NAN), column(0, 0, 0, 0)], dim=1)
+        assert self.settled(matrix).contributions[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+class TestReplaced:
+    """A row that gives way counts as 0 of every reward for the rows to which one does not apply, whatever it scored."""
+
+    a = column(1, 2, 3, 4)
+    b = column(8, NAN, 30, NAN)
+
+    def settled(self, *is_replaced: bool, aggregate: Any = "sum") -> Settled:
+        case = Case([self.a, self.b], [Rule("a"), Rule("b")], [1.0, 1.0], aggregate=aggregate)
+        case.is_replaced = torch.tensor(is_replaced) if is_replaced else None
+        return case.settle()
+
+    @pytest.mark.parametrize(
+        ("is_replaced", "fill"),
+        [
+            ((), 19.0),  # the mean of 8 and 30
+            ((False,) * 4, 19.0),
+            ((True, False, False, False), 15.0),  # of 0 and 30
+            ((False, True, False, False), 38 / 3),  # of 8, 0 and 30: the row itself counts as 0
+            ((False, False, True, True), 8 / 3),  # of 8, 0 and 0
+        ],
+    )
+    def test_the_fill(self, is_replaced: tuple[bool, ...], fill: float) -> None:
+        settled = self.settled(*is_replaced)
+        own = [row for row in (1, 3) if not (is_replaced and is_replaced[row])]
+        assert settled.effective[own, 1].tolist() == pytest.approx([fill] * len(own))
+        # What was scored stays as it is: it is logged, and the policy takes it away.
+        assert settled.effective[:, 0].tolist() == self.a.tolist()
+        assert settled.effective[[0, 2], 1].tolist() == [8.0, 30.0]
+
+    def test_a_row_to_which_nothing_applies_is_worth_nothing_and_not_0(self) -> None:
+        nothing = Case([column(NAN, 2, 3, 4), column(NAN, NAN, 30, 8)], [Rule("a"), Rule("b")], [1.0, 1.0])
+        nothing.is_replaced = torch.tensor([True, False, False, False])
+        settled = nothing.settle()
+        assert settled.is_unscorable.tolist() == [True, False, False, False]
+        assert settled.effective[1, 1] == 19.0  # of 30 and 8; with a 0 more it would be 38 / 3
+
+    def test_of_z_scores(self) -> None:
+        """8 and 30 are z = -1/sqrt(2) and 1/sqrt(2); with 0 for the third row the excluded ones get -z/2 each."""
+        z = 1 / 2**0.5
+        settled = self.settled(False, False, True, False, aggregate="normalize_then_sum")
+        assert settled.for_trl[:, 1].tolist() == pytest.approx([-z, -z / 2, z, -z / 2], rel=1e-4)
+        control = self.settled(aggregate="normalize_then_sum")
+        assert control.for_trl[:, 1].tolist() == pytest.approx([-z, 0.0, z, 0.0], rel=1e-4)
+
+
+class TestRunningDeviation:
+    """Deviations by numpy over all that training has shown, each batch with itself in it."""
+
+    first, second = (1.0, 5.0, NAN, 3.0), (10.0, -4.0, 2.0, NAN)
+
+    def test_only_training_adds_to_it(self) -> None:
+        case = Case([column(*self.first)], [Rule("one", normalize="running")], [1.0])
+        seen = [1.0, 5.0, 3.0]
+        assert case.settle().divisors[:, 0].tolist() == pytest.approx([numpy.std(seen, ddof=1)] * 4)
+        case.raw, case.is_training = [column(*self.second)], False
+        before = case.running["one"]
+        evaluated = case.settle()
+        assert evaluated.divisors[:, 0].tolist() == pytest.approx([numpy.std(seen, ddof=1)] * 4)
+        assert evaluated.unfilled[0, 0].item() == pytest.approx(10.0 / numpy.std(seen, ddof=1))
+        assert case.running["one"] == before
+        case.is_training = True
+        seen += [10.0, -4.0, 2.0]
+        assert case.settle().divisors[:, 0].tolist() == pytest.approx([numpy.std(seen, ddof=1)] * 4)
+        assert case.running["one"].count == 6
+
+    @pytest.mark.parametrize("normalize", ["none", "batch", "group"])
+    def test_no_other_normalisation_keeps_one(self, normalize: str) -> None:
+        case = Case([column(*self.first)], [Rule("one", normalize=normalize, offset=1.0)], [1.0])
+        case.settle()
+        assert case.running == {}
+
+    def test_an_evaluation_before_any_training_divides_by_1(self) -> None:
+        case = Case([column(*self.first)], [Rule("one", normalize="running")], [1.0], is_training=False)
+        assert case.settle().divisors[:, 0].tolist() == [1.0] * 4
+        assert case.running.get("one", RunningDeviation()).count == 0

@@ -1,0 +1,237 @@
+"""Dense rows brought to one value a token, and what is done to a row's sum done to its tokens."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_cli.rewards.stack.returned_scores import Spread, as_token_values, multiply, place_spans, shifted
+from rlhf_cli.rewards.stack.token_offsets import token_offsets
+
+# `a€b` in bytes and EOS; then two tokens that share a character.
+BYTES = [(0, 1), (1, 2), (1, 2), (1, 2), (2, 3), (3, 3)]
+SHARED = [(0, 2), (1, 3), (3, 4)]
+
+
+def decode_bytes(vocabulary: list[bytes], ids: Sequence[int]) -> str:
+    return b"".join(vocabulary[token] for token in ids).decode("utf-8", "replace")
+
+
+def never() -> list[tuple[int, int]]:
+    raise AssertionError("offsets are for spans")
+
+
+def test_last_and_even() -> None:
+    spans = [(0, 2, 6.0)]
+    assert place_spans(spans, BYTES, spread="last") == [None, None, None, 6.0, None, None]
+    assert place_spans(spans, BYTES, spread="even") == [1.5, 1.5, 1.5, 1.5, None, None]
+
+
+def test_spans_add_up() -> None:
+    spans = [(0, 3, 1.0), (2, 3, -1.0), (0, 1, 0.0)]
+    assert place_spans(spans, BYTES, spread="last") == [0.0, None, None, None, 0.0, None]
+    assert place_spans([], BYTES, spread="last") == [None] * 6
+
+
+def test_a_merged_token_across_the_edge_belongs_to_both_sides() -> None:
+    assert place_spans([(0, 1, 2.0)], SHARED, spread="last") == [2.0, None, None]
+    assert place_spans([(0, 2, 2.0)], SHARED, spread="even") == [1.0, 1.0, None]
+    assert place_spans([(0, 3, 1.0), (3, 4, 4.0)], SHARED, spread="last") == [None, 1.0, 4.0]
+    merged = [(0, 3), (3, 7), (7, 8)]
+    assert place_spans([(0, 5, 1.0), (5, 8, -2.0)], merged, spread="even") == [0.5, 0.5 - 1.0, -1.0]
+
+
+@pytest.mark.parametrize("spread", ["last", "even"])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_mass_is_kept_however_the_text_is_cut(seed: int, spread: Spread) -> None:
+    """Random texts cut into random tokens of bytes: a span's mass is found, on tokens that hold its characters."""
+    rng = random.Random(seed)
+    for _ in range(60):
+        text = "".join(rng.choice("ab €答😀\u0301\ufffd") for _ in range(rng.randint(1, 30)))
+        data = text.encode()
+        cuts = sorted(rng.sample(range(1, len(data)), min(len(data) - 1, rng.randint(0, 20))))
+        tokens = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+        offsets = token_offsets(range(len(tokens)), partial(decode_bytes, tokens))
+        start = rng.randrange(len(text))
+        end = rng.randint(start + 1, len(text))
+        values = place_spans([(start, end, 3.0)], offsets, spread=spread)
+        assert math.isclose(sum(value or 0.0 for value in values), 3.0)
+        first, last = len(text[:start].encode()), len(text[:end].encode())  # the span in bytes: another way to find it
+        edges = [0, *cuts, len(data)]
+        holding = [i for i in range(len(tokens)) if edges[i] < last and edges[i + 1] > first]
+        assert [i for i, value in enumerate(values) if value] == (holding[-1:] if spread == "last" else holding)
+
+
+@pytest.mark.parametrize(
+    ("span", "message"),
+    [
+        ((0, 4, 1.0), "span 1 (0, 4, 1.0) is not inside the completion's 3 characters"),
+        ((-1, 2, 1.0), "not inside"),
+        ((2, 1, 1.0), "span 1 (2, 1, 1.0) ends before it starts"),
+        ((1, 1, 1.0), "holds no token"),
+        ((3, 3, 1.0), "holds no token"),
+        ((0, 1, math.nan), "has the value nan"),
+        ((0, 1, math.inf), "has the value inf"),
+        ((0.0, 1.0, 1.0), "not (start, end, value)"),
+        ((0, 1), "not (start, end, value)"),
+        ((0, 1, "x"), "not (start, end, value)"),
+        ((0, 1, None), "not (start, end, value)"),
+    ],
+)
+def test_spans_refused(span: Any, message: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        place_spans([(0, 1, 1.0), span], BYTES, spread="last")
+    assert message in str(caught.value)
+    assert repr(span) in str(caught.value)
+
+
+def test_spread_refused() -> None:
+    with pytest.raises(ValueError, match="not last or even"):
+        place_spans([], BYTES, spread="first")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("row", [None, 1, 1.5, True, math.nan, "text", {"a": 1}, np.float32(2), np.array(2.0)])
+def test_not_dense(row: Any) -> None:
+    assert as_token_values(row, 6, never, "last") is None
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ([1, None, 0.0], [1.0, None, 0.0]),
+        ((1, 2, 3), [1.0, 2.0, 3.0]),
+        ([True, False, np.float32(0.5)], [1.0, 0.0, 0.5]),
+        (np.array([1, 2, 3]), [1.0, 2.0, 3.0]),
+        ([None, None, None], [None, None, None]),
+        ([], [None, None, None]),
+        ((), [None, None, None]),
+    ],
+)
+def test_one_value_a_token(row: Any, expected: list[float | None]) -> None:
+    found = as_token_values(row, 3, never, "last")
+    assert found == expected
+    assert all(value is None or type(value) is float for value in found)
+
+
+def test_spans_in_a_row() -> None:
+    for row in ([(0, 2, 6)], [[0, 2, 6]], ((0, 2, np.int64(6)),), np.array([[0, 2, 6]])):
+        assert as_token_values(row, 6, lambda: BYTES, "last") == [None, None, None, 6.0, None, None]
+    assert as_token_values([(0, 2, 6.0)], 6, lambda: BYTES, "even") == [1.5] * 4 + [None, None]
+
+
+@pytest.mark.parametrize(
+    ("row", "parts"),
+    [
+        ([1.0, 2.0], ["2 values", "6 tokens"]),
+        ([1.0] * 7, ["7 values", "6 tokens"]),
+        ((0, 2, 1.0), ["3 values", "6 tokens", "[(0, 2, 1.0)]"]),
+        ([1.0, math.nan], ["token 1", "nan"]),
+        ([-math.inf], ["token 0", "-inf"]),
+        ([1.0, "x"], ["token 1", "'x'"]),
+        ([1.0, (0, 1, 1.0)], ["token 1", "(0, 1, 1.0)"]),
+        ([(0, 1, 1.0), 1.0], ["token 0", "(0, 1, 1.0)"]),
+        ([(0, 1, 1.0), (0, 9, 1.0)], ["span 1", "3 characters"]),
+    ],
+)
+def test_rows_refused(row: Any, parts: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        as_token_values(row, 6, lambda: BYTES, "last")
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+def test_offsets_of_another_completion_are_refused() -> None:
+    with pytest.raises(ValueError, match="6 offsets for a completion of 5 tokens"):
+        as_token_values([(0, 1, 1.0)], 5, lambda: BYTES, "last")
+
+
+@pytest.mark.parametrize(
+    ("values", "total", "expected"),
+    [
+        ([1.0, None, 3.0], 2.0, [0.0, None, 2.0]),
+        ([1.0, None, 3.0], 4.0, [1.0, None, 3.0]),
+        ([1.0, None, 3.0], -4.0, [-3.0, None, -1.0]),
+        ([2.0, -1.0, None], 3.0, [3.0, 0.0, None]),
+        ([1.0, -1.0, None], 0.0, [1.0, -1.0, None]),
+        ([1.0, -1.0, None], 0.5, [1.25, -0.75, None]),
+        ([1.0, -0.99], 0.01 - 0.5, [0.75, -1.24]),  # an offset of 0.5: multiplied instead, it was [-49, 48.5]
+        ([0.0, 0.0, None], 0.5, [0.25, 0.25, None]),
+        ([None, 2.0, None], -1.0, [None, -1.0, None]),
+        ([None, None], 0.5, [None, 0.5]),
+        ([None, None], 0.0, [None, None]),
+        ([], 0.0, []),
+    ],
+)
+def test_shifted(values: list[float | None], total: float, expected: list[float | None]) -> None:
+    before = list(values)
+    assert shifted(values, total) == pytest.approx(expected)
+    assert values == before
+
+
+def random_rows() -> Iterator[tuple[list[float | None], float]]:
+    rng = random.Random(0)
+    for _ in range(200):
+        values = [rng.choice((None, rng.uniform(-1, 1))) for _ in range(rng.randint(1, 20))]
+        yield values, rng.uniform(-3, 3)
+
+
+def test_shifted_sums_to_the_total_at_the_same_positions() -> None:
+    for values, total in random_rows():
+        found = shifted(values, total)
+        exact = sum((Fraction(value) for value in found if value is not None), Fraction(0))
+        terms = sum(abs(value) for value in found if value is not None)
+        assert abs(float(exact) - total) <= 1e-12 * max(terms, 1)
+        if any(value is not None for value in values):
+            assert [value is None for value in found] == [value is None for value in values]
+
+
+def test_shifted_is_the_nearest_row_with_that_sum() -> None:
+    """Any other row at the same positions with the same sum is further from what the reward gave, in least squares."""
+    rng = random.Random(1)
+    for values, total in random_rows():
+        positions = [place for place, value in enumerate(values) if value is not None]
+        if len(positions) < 2:
+            continue
+        found = shifted(values, total)
+
+        def distance(row: list[float | None], values: list[float | None] = values) -> float:
+            return sum((a - b) ** 2 for a, b in zip(row, values, strict=True) if a is not None and b is not None)
+
+        one, other = rng.sample(positions, 2)
+        elsewhere, step = list(found), rng.choice((-1, 1)) * rng.uniform(1e-3, 1.0)
+        elsewhere[one], elsewhere[other] = (found[one] or 0.0) + step, (found[other] or 0.0) - step
+        assert distance(found) < distance(elsewhere)
+
+
+def test_shifted_has_no_cliff_where_terms_cancel() -> None:
+    """No token moves by more than the sum did, however near 0 that was. total / sum would be 1e12, then 1.8e16."""
+    for values in ([1.0, -1.0 + 1e-12], [0.1, 0.2, -0.3]):
+        assert sum(values) != 0
+        moved = [abs(a - b) for a, b in zip(shifted(values, 1.0), values, strict=True) if a is not None]
+        assert max(moved) == pytest.approx(1.0 / len(values))
+
+
+@pytest.mark.parametrize(("values", "total"), [([1.0], math.nan), ([1.0], math.inf), ([], 1.0)])
+def test_shifted_refuses(values: list[float | None], total: float) -> None:
+    with pytest.raises(ValueError, match=r"sum to|no token"):
+        shifted(values, total)
+
+
+def test_multiply_is_what_a_weight_needs() -> None:
+    """A row that sums to 0 keeps its weight only this way: its sum does not change."""
+    row = [1.0, None, -1.0]
+    assert multiply(row, 0.5) == [0.5, None, -0.5]
+    assert multiply(row, 0.0) == [0.0, None, -0.0]
+    assert shifted(row, 0.5 * 0.0) == row
+
+
+def test_a_completion_without_tokens_has_no_spans() -> None:
+    assert place_spans([], [], spread="even") == []
+    with pytest.raises(ValueError, match=r"span 0 \(0, 1, 1.0\) is not inside the completion's 0 characters"):
+        place_spans([(0, 1, 1.0)], [], spread="last")

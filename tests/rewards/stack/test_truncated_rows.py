@@ -1,0 +1,87 @@
+"""What each policy does to four rows, of which the second and the fourth were cut, without a training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlhf_cli.rewards.stack.truncation import EFFECTS, Endings, Truncation, truncation_metrics, with_truncation
+from tests.support.settled_columns import NAN, Case, Rule, column
+
+CUT = Endings(torch.tensor([False, True, False, True]), torch.tensor([2, 4, 3, 4]), 4)
+
+
+def rows(*scores: float, weight: float = 2.0):
+    return Case([column(*scores)], [Rule("one")], [weight]).settle()
+
+
+def test_which_go_on_and_which_are_left_out() -> None:
+    """A return goes on under bootstrap alone, a row counts nowhere under exclude alone, and only where it was cut."""
+    for policy in EFFECTS:
+        truncation = Truncation(policy)
+        goes_on, left_out = truncation.goes_on(CUT).tolist(), truncation.leaves_out(CUT)
+        assert goes_on == [False, policy == "bootstrap", False, policy == "bootstrap"]
+        assert left_out is None if policy != "exclude" else left_out.tolist() == [False, True, False, True]
+        assert truncation.changes_total == (policy in ("eos_penalty", "soft_overlong"))
+
+
+@pytest.mark.parametrize(
+    ("truncation", "added", "totals"),
+    [
+        (Truncation("eos_penalty", 0.5), [0.0, -0.5, 0.0, -0.5], [2.0, 3.5, 6.0, 11.5]),
+        # What was earned, 4 and 12, gives way to -1/2.
+        (Truncation("eos_penalty", 0.5, replaces=True), [0.0, -4.5, 0.0, -12.5], [2.0, -0.5, 6.0, -0.5]),
+        # From 2 tokens on a half of the penalty a token, whether or not the row was cut.
+        (Truncation("soft_overlong", 3.0, cache_tokens=2), [0.0, -3.0, -1.5, -3.0], [2.0, 1.0, 4.5, 9.0]),
+        # A fifth of 4 tokens is none, so the last one is the whole ramp.
+        (Truncation("soft_overlong", 3.0), [0.0, -3.0, 0.0, -3.0], [2.0, 1.0, 6.0, 9.0]),
+    ],
+)
+def test_what_is_added(truncation: Truncation, added: list[float], totals: list[float]) -> None:
+    settled = with_truncation(rows(1, 2, 3, 6), truncation, CUT)
+    assert settled.names == ("one", "truncation")
+    assert settled.raw[:, 1].tolist() == added
+    assert settled.totals.tolist() == totals
+    assert settled.contributions.sum(dim=1).tolist() == totals
+    # On tokens, a reward of nothing is not given at all.
+    assert [value == value for value in settled.unfilled[:, 1].tolist()] == [value != 0.0 for value in added]
+
+
+@pytest.mark.parametrize(
+    ("limit", "cache_tokens", "lengths", "added"),
+    [
+        (10, None, (7, 8, 9, 10), [0, 0, -1 / 2, -1]),  # a fifth: the last two
+        (19, None, (16, 17, 18, 19), [0, -1 / 3, -2 / 3, -1]),  # a fifth, whole tokens: the last three
+        (5, None, (3, 4, 5, 6), [0, 0, -1, -1]),
+        (3, None, (1, 2, 3, 9), [0, 0, -1, -1]),  # at least one
+        (10, 4, (6, 7, 9, 10), [0, -1 / 4, -3 / 4, -1]),
+        (10, 1, (8, 9, 10, 11), [0, 0, -1, -1]),
+    ],
+)
+def test_a_ramp_over_the_last_tokens(
+    limit: int, cache_tokens: int | None, lengths: tuple[int, ...], added: list[float]
+) -> None:
+    """DAPO's soft punishment (arXiv 2503.14476, equation 13) of the lengths from limit - cache on."""
+    endings = Endings(torch.zeros(4, dtype=torch.bool), torch.tensor(lengths), limit)
+    settled = with_truncation(rows(0, 0, 0, 0), Truncation("soft_overlong", cache_tokens=cache_tokens), endings)
+    assert settled.totals.tolist() == pytest.approx(added)
+
+
+def test_what_nothing_applies_to_gets_no_penalty() -> None:
+    settled = with_truncation(rows(1, NAN, 3, 6), Truncation("eos_penalty"), CUT)
+    assert settled.is_unscorable.tolist() == [False, True, False, False]
+    assert settled.for_trl[1].isnan().all()
+    assert settled.unfilled[1].isnan().all()
+
+
+def test_logged() -> None:
+    """The two that were cut had 4 and 12, and have 3 and 11."""
+    before = rows(1, 2, 3, 6)
+    names = [f"rewards/truncation/{name}" for name in ("fraction", "score_before", "score_after")]
+    found = truncation_metrics(with_truncation(before, Truncation("eos_penalty"), CUT), CUT)
+    assert [found[name] for name in names] == [0.5, 8.0, 7.0]
+    assert [truncation_metrics(before, CUT)[name] for name in names] == [0.5, 8.0, 8.0]
+    none_cut = Endings(torch.zeros(4, dtype=torch.bool), CUT.lengths, 4)
+    assert [truncation_metrics(before, none_cut)[name] for name in names] == pytest.approx([0.0, NAN, NAN], nan_ok=True)
+    unscored = truncation_metrics(rows(1, NAN, 3, 6), CUT)
+    assert [unscored[name] for name in names] == [0.5, 12.0, 12.0]

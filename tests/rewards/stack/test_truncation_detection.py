@@ -1,0 +1,80 @@
+"""Which completions count as cut off: by their ending, by the data, by the window of the model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.rewards.stack.truncation import find_truncated
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from tests.support.given_completions import EOS, LIMIT, OTHER_EOS, PENALTY, ROWS, grpo
+from tests.support.tolerances import ARITHMETIC
+
+
+class TestDetection:
+    @pytest.mark.parametrize(
+        ("ids", "flag", "expected"),
+        [
+            ([5, 6, 7, 8], None, True),
+            ([5, 6, 7, EOS], None, False),
+            ([5, 6, 7, OTHER_EOS], None, False),
+            ([5, 6, 7], None, False),  # a stop string, or an environment that was done
+            ([5, EOS, 7, 8], None, True),
+            ([5, 6], True, True),
+            ([5, 6, 7, EOS], True, True),
+            ([5, 6, 7, 8], False, True),
+            ([], None, False),
+            ([5, 6, 7, 8, 9], None, True),  # longer than the limit, as a tool's answer may make it
+            ([5, 6, 7, 8, EOS], None, False),
+        ],
+    )
+    def test_of_one_row(self, ids: list[int], flag: Any, expected: bool) -> None:
+        assert find_truncated([ids], {EOS, OTHER_EOS}, LIMIT, [flag]) == [expected]
+        both = find_truncated([[5, EOS], ids], {EOS, OTHER_EOS}, LIMIT, [None, flag])
+        assert both == [False, expected]
+
+    @pytest.mark.parametrize(
+        ("ids", "flag", "expected"),
+        [([5], None, True), ([5, EOS], None, False), ([EOS, 5], None, True), ([], None, True), ([5, EOS], True, True)],
+    )
+    def test_without_a_limit_only_an_ending_ends(self, ids: list[int], flag: Any, expected: bool) -> None:
+        assert find_truncated([ids], {EOS}, None, [flag]) == [expected]
+
+    def test_every_ending_that_the_model_declares(
+        self, group, workplace: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rows = (ROWS[0], [60, 61, 62, OTHER_EOS], ROWS[2], ROWS[3])
+        settings = (*PENALTY, "trainer.args.scale_rewards=none")
+        run = group(*settings, rows=rows, name="one-ending")
+        assert run.advantages == pytest.approx(grpo([1.0, 1.0, 3.0, 5.0]), **ARITHMETIC)
+        shutil.copytree(model_cache, workplace / "cache")
+        for file in (workplace / "cache").glob("models/*/generation_config.json"):
+            file.write_text(json.dumps({**json.loads(file.read_text()), "eos_token_id": [EOS, OTHER_EOS]}))
+        monkeypatch.setenv("RLHF_CACHE", str(workplace / "cache"))
+        run = group(*settings, rows=rows, name="two-endings")
+        assert run.advantages == pytest.approx(grpo([1.0, 2.0, 3.0, 5.0]), **ARITHMETIC)
+
+    def test_a_column_of_the_dataset(self, group, workplace: Path) -> None:
+        lines = [json.dumps({"prompt": "1+1=", "is_truncated": True})] * 8
+        (workplace / "rows.jsonl").write_text("\n".join(lines))
+        run = group(*PENALTY, "data=file", "data.path=./rows.jsonl", "~data.args.num_rows")
+        assert run.event["rewards/truncation/fraction"] == 1.0
+        assert run.event["rewards/truncation/score_after"] == pytest.approx(2.0, **ARITHMETIC)
+
+    def test_without_a_limit_what_does_not_end_was_cut_by_the_models_window(self, group) -> None:
+        """TRL takes null there, and a short row without an ending is then not one that a stop string ended."""
+        rows = (ROWS[0], [60, 61], *ROWS[2:])
+        run = group("trainer.args.max_completion_length=null", rows=rows)
+        assert run.event["rewards/truncation/fraction"] == 0.5
+
+    @pytest.mark.parametrize("trainer", [("trainer=grpo",), ("trainer=grpo", "trainer.dense=true"), ("trainer=rloo",)])
+    def test_in_an_evaluation_of_more_rows_than_a_round(self, group, trainer: tuple[str, ...]) -> None:
+        """TRL's table holds as many rows as a round of training has."""
+        evaluation = ("data.eval.fraction=0.5", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1")
+        run = group(*trainer, *evaluation, "trainer.args.per_device_eval_batch_size=16")
+        fractions = series(read_metrics(run.folder.metrics), "eval_rewards/truncation/fraction")[1]
+        assert fractions == [0.5]

@@ -1,0 +1,182 @@
+"""Rewards that wait do so together, and leave nothing behind when one of them fails."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from tests.support.small_batches import BATCH, Counting, raws
+
+
+def waits(seconds: float, *scores: float) -> Any:
+    async def reward(**batch: Any) -> list[float]:
+        await asyncio.sleep(seconds)
+        return list(scores)
+
+    return reward
+
+
+def sleeps(seconds: float, *scores: float) -> Any:
+    def reward(**batch: Any) -> list[float]:
+        time.sleep(seconds)
+        return list(scores)
+
+    return reward
+
+
+class TestTogether:
+    @pytest.mark.parametrize("kind", [waits, sleeps])
+    def test_four_that_wait_take_the_time_of_one(self, stack_of: Any, kind: Any) -> None:
+        stack = stack_of(**{name: kind(0.1, 1, 2) for name in "abcd"})
+        stack.evaluate(**BATCH)  # the threads and the loop are made here
+        best = min(self._seconds(stack) for _ in range(5))
+        assert 0.1 <= best < 0.3  # one after the other they would take 0.4
+
+    def test_negative_control_a_chain_waits_for_each(self) -> None:
+        gates: dict[str, Any] = {"a": (), "b": (Gate("a"),), "c": (Gate("b"),), "d": (Gate("c"),)}
+        stack = RewardStack([Component(name, waits(0.02, 1, 2), gates=own) for name, own in gates.items()])
+        assert self._seconds(stack) >= 0.08
+        stack.close()
+
+    @staticmethod
+    def _seconds(stack: RewardStack) -> float:
+        started = time.perf_counter()
+        stack.evaluate(**BATCH)
+        return time.perf_counter() - started
+
+    def test_each_is_timed_for_itself(self, stack_of: Any) -> None:
+        stack = stack_of(slow=waits(0.5, 1, 2), quick=Counting(3, 4))
+        stack.evaluate(**BATCH)
+        assert stack.outcomes["slow"].seconds >= 0.5 > stack.outcomes["quick"].seconds
+
+    def test_scores_stay_with_their_names(self, stack_of: Any) -> None:
+        stack = stack_of(one=waits(0.03, 1, 2), sync=Counting(3, 4), two=waits(0.01, 5, 6))
+        assert raws(stack) == {"one": [1, 2], "sync": [3, 4], "two": [5, 6]}
+
+    def test_one_event_loop_for_all_batches(self, stack_of: Any) -> None:
+        loops: list[asyncio.AbstractEventLoop] = []
+
+        async def reward(**batch: Any) -> list[float]:
+            loops.append(asyncio.get_running_loop())
+            return [1, 2]
+
+        stack = stack_of(one=reward, two=reward)
+        stack.evaluate(**BATCH)
+        stack.evaluate(**BATCH)
+        assert len(loops) == 4
+        assert len(set(map(id, loops))) == 1
+        stack.close()
+        assert loops[0].is_closed()
+
+    def test_what_a_reward_keeps_in_an_asynchronous_generator_is_ended_with_the_loop(self, stack_of: Any) -> None:
+        ended: list[bool] = []
+
+        async def client() -> Any:
+            try:
+                yield 1
+            finally:
+                ended.append(True)
+
+        kept: list[Any] = []
+
+        async def reward(**batch: Any) -> list[float]:
+            kept.append(client())
+            await anext(kept[-1])
+            return [1, 2]
+
+        stack = stack_of(one=reward)
+        stack.evaluate(**BATCH)
+        assert ended == []
+        stack.close()
+        assert ended == [True]
+
+
+def ends_in(code: str, *, seconds: float = 30) -> subprocess.CompletedProcess[str]:
+    """A process of its own: what hangs at its end, or is warned of there, is seen."""
+    words = [sys.executable, "-W", "error", "-X", "dev", "-c", code]
+    return subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+RAISES_BESIDE_ASYNC = """
+import asyncio, sys
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+
+async def slow(**batch):
+    try:
+        await asyncio.sleep(60)
+    finally:
+        print("let go", flush=True)
+    return [1.0]
+
+def broken(**batch):
+    import time
+    time.sleep(0.2)
+    raise ValueError("mine")
+
+stack = RewardStack([Component("broken", broken), Component("slow", slow)])
+try:
+    stack.evaluate(prompts=["p"], completions=["c"])
+except Exception as error:
+    print(error.what, flush=True)
+stack.close()
+"""
+
+
+def test_one_that_raises_beside_an_async_one_leaves_nothing_behind() -> None:
+    """The waiting coroutine is cancelled, not tried again, no warning is given and the process ends."""
+    done = ends_in(RAISES_BESIDE_ASYNC)
+    assert done.stdout.splitlines() == ["reward 'broken' failed on row 0", "let go"]
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_a_reward_left_running_may_tidy_up_and_is_waited_for() -> None:
+    """Closing cancels it; its `finally` waits itself, for a connection to close, say."""
+    kept, seen = [], []
+
+    async def left_running() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)
+            seen.append("tidied up")
+
+    async def reward(completions: list[str], **_: Any) -> list[float]:
+        kept.append(asyncio.create_task(left_running()))
+        await asyncio.sleep(0)
+        return [1.0] * len(completions)
+
+    stack = RewardStack([Component("one", reward)])
+    stack.evaluate(**BATCH)
+    stack.close()
+    assert seen == ["tidied up"]
+
+
+def test_one_of_several_that_wait_stays_in_the_callers_thread() -> None:
+    """Libraries that time themselves with signals work in the main thread alone; the others have one each."""
+    threads: dict[str, threading.Thread] = {}
+
+    def seen_as(name: str) -> Any:
+        def reward(completions: list[str], **_: Any) -> list[float]:
+            threads[name] = threading.current_thread()
+            time.sleep(0.1)
+            return [1.0] * len(completions)
+
+        return reward
+
+    stack = RewardStack([Component(name, seen_as(name)) for name in "abc"])
+    stack.evaluate(**BATCH)
+    assert {*threads.values()} == {threading.current_thread()}  # nobody knows yet that they wait
+    stack.evaluate(**BATCH)
+    stack.close()
+    assert threads["a"] is threading.current_thread()
+    assert len({threads[name] for name in "abc"}) == 3

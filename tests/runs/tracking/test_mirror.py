@@ -1,0 +1,169 @@
+"""A tracker that fails costs a run nothing but its mirror, and is told no secret, whichever it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.tracking import tracked as tracked_module
+from rlhf_cli.runs.tracking.tracker import Ending, Row, TrackedRun, TrackerName
+from rlhf_cli.text import redaction
+from rlhf_cli.text.redaction import remember
+from tests.support.logged_run import CONFIG, EVENTS, logged_run
+from tests.support.mirrored import Mirrored
+from tests.support.planted_secrets import tellers
+
+
+@dataclass
+class Told:
+    """A tracker that keeps what it is told, and raises in the methods named."""
+
+    raises: tuple[str, ...] = ()
+    said: list[str] = field(default_factory=list)
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    tables: list[tuple[str, int, int]] = field(default_factory=list)
+    ending: Ending | None = None
+
+    def _tell(self, method: str) -> None:
+        self.said.append(method)
+        if method in self.raises:
+            raise OSError(28, "No space left on device")
+
+    def start(self, run: TrackedRun) -> int:
+        self._tell("start")
+        return run.goes_on_from
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._tell("log")
+        self.metrics.setdefault(step, {}).update(metrics)
+
+    def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
+        self._tell("table")
+        self.tables.append((name, step, len(rows)))
+
+    def finish(self, summary: Mapping[str, float], ending: Ending) -> None:
+        self._tell("finish")
+        self.ending = ending
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`told(raises...)`: put a tracker of the test's own in wandb's place."""
+
+    def put(*raises: str) -> Told:
+        tracker = Told(raises)
+        monkeypatch.setattr(tracked_module, "_tracker", lambda plan: tracker)
+        return tracker
+
+    return put
+
+
+@pytest.fixture
+def folder(place: Path) -> RunFolder:
+    return logged_run(place / "runs" / "quickstart" / "one")
+
+
+@pytest.mark.parametrize("method", ["start", "log", "table", "finish"])
+def test_what_fails_is_told_once_and_left_alone(method: str, told, folder: RunFolder, mirrored: Mirrored) -> None:
+    tracker = told(method)
+    (said,) = mirrored(folder, "wandb")
+    assert said.startswith("warning: wandb failed ")
+    assert "OSError: [Errno 28] No space left on device" in said
+    assert "the run goes on without it" in said
+    assert tracker.said[-1] == method
+    assert tracker.said.count(method) == 1
+
+
+def test_nothing_that_fails_is_all_of_it(told, folder: RunFolder, mirrored: Mirrored) -> None:
+    """The negative control: the same events with a tracker that works. A value that is null is not told."""
+    tracker = told()
+    assert mirrored(folder, "wandb") == []
+    assert list(tracker.metrics) == [1, 2, 3, 4]
+    assert set(tracker.metrics[1]) == {
+        *("train/reward", "train/rewards/correct/mean", "train/epoch", "train/time_s"),
+    }
+    assert tracker.tables == [*(("completions", step, 2) for step in range(1, 5)), ("completions_history", 4, 8)]
+    assert tracker.ending == "finished"
+
+
+def test_how_a_run_ended_is_told_and_its_error_goes_on(told, folder: RunFolder, mirrored: Mirrored) -> None:
+    for error, ending in ((ValueError("bad"), "failed"), (KeyboardInterrupt(), "preempted")):
+        tracker = told("finish") if ending == "failed" else told()
+        with pytest.raises(type(error)):
+            mirrored(folder, "wandb", error=error)
+        assert tracker.said[-1] == "finish"
+        assert tracker.ending == (None if ending == "failed" else ending)
+
+
+def test_an_evaluation_before_the_first_step_is_told(told, folder: RunFolder, mirrored: Mirrored) -> None:
+    tracker = told()
+    folder.metrics.write_text(json.dumps({"step": 0, "time_s": 0.1, "eval_greedy/total": 0.2}) + "\n")
+    mirrored(folder, "wandb")
+    # The fixture tells only what lies after the checkpoint, step 0 for none.
+    with_zero = tracked_module.mirror_of(folder, tracked_module.TrackingPlan("offline"), say=print)
+    with tracked_module.tracked(with_zero, folder):
+        with_zero.event({"step": 0, "eval_greedy/total": 0.2})
+    assert tracker.metrics == {0: {"eval/greedy/total": 0.2}}
+
+
+_SECRETS = {"JUDGE_KEY": "judgekey-planted88", "HF_TOKEN": "hf_planted0123456789abcdefghij"}
+_NEEDLES = ("judgekey-planted88", "hf_planted0123456789", "notepw99")
+
+
+def _telling(place: Path) -> RunFolder:
+    """A run that has a secret wherever one can be: configuration, notes, tags, a command, a completion."""
+    key, token = _SECRETS.values()
+    track = {**CONFIG["track"], "notes": f"see http://me:notepw99@host/{key}", "tags": [f"by-{key}"]}  # type: ignore[dict-item]
+    config = {**CONFIG, "track": track, "trainer": {"name": "grpo", "args": {"hub_token": token, "url": f"u?{key}"}}}
+    folder = logged_run(
+        place / "runs" / "quickstart" / "one",
+        config=config,
+        provenance={"command": f"rlhf train a={key}", "cwd": str(place)},
+    )
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = {"step": [1], "prompt": [f"say {key}"], "completion": [f"{key} and {token}"], "advantage": [0.5]}
+    pyarrow.parquet.write_table(pyarrow.table(rows), folder.path / "completions" / "completions_00001.parquet")
+    folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in EVENTS))
+    return folder
+
+
+def _told_in(place: Path) -> set[str]:
+    """Return the needles in what a tracker wrote: everything but the run folder's own files, which are not its."""
+    found = tellers(place, _NEEDLES)
+    ours = ("config.yaml", "provenance.json", "completions_00001.parquet", "metrics.jsonl")
+    return {needle for needle, files in found.items() if any(not file.endswith(ours) for file in files)}
+
+
+@pytest.mark.fault(48)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("tracker", ["wandb", "tensorboard", "trackio", "mlflow"])
+def test_no_tracker_is_told_a_secret(
+    tracker: TrackerName, place: Path, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(tracker, reason=f"pip install 'rlhf-cli[{tracker}]'")
+    if tracker == "trackio":
+        for module in ("sqlite_storage", "utils", "media.utils", "fragments", "run"):
+            monkeypatch.setattr(f"trackio.{module}.TRACKIO_DIR", place / "trackio", raising=False)
+    for name, value in _SECRETS.items():
+        monkeypatch.setenv(name, value)
+        remember(value)
+    folder = _telling(place)
+    assert mirrored(folder, tracker) == []
+    assert _told_in(place) == set()
+    if tracker != "tensorboard":
+        return
+    # The negative control, once: with nothing hidden the same search finds every one.
+    monkeypatch.setattr(redaction, "_known_values", list)
+    monkeypatch.setattr(redaction, "_SHAPES", {})
+    monkeypatch.setattr(redaction, "_IN_TEXT", ())
+    monkeypatch.setattr(redaction, "is_hidden_by_key", lambda key, value: False)
+    mirrored(folder, tracker)
+    assert _told_in(place) == set(_NEEDLES)

@@ -1,0 +1,165 @@
+"""`rlhf sync` by wandb's own client, to a server that answers as wandb's does; and what it says where it cannot."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.cli.verbs import sync
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import claim
+from tests.support.logged_run import CONFIG, EVENTS, REWARDS, logged_run
+from tests.support.mirrored import Mirrored
+from tests.support.wandb_stand_in import Server, wandb_stand_in
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Somebody is logged in at a server that stands in for wandb's."""
+    with wandb_stand_in() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+        yield server
+
+
+def record(folder: RunFolder, name: str = "offline-run-20261122_101500-0123abcd", *, sent: bool = False) -> Path:
+    """Put a record of wandb's into a folder, which nobody reads."""
+    file = folder.path / "wandb" / name / "run-0123abcd.wandb"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b":W&B")
+    if sent:
+        file.with_name(file.name + ".synced").touch()
+    return file
+
+
+@pytest.fixture
+def logged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Somebody is logged in at a server that takes connections."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{listening.getsockname()[1]}")
+        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+        yield
+
+
+@pytest.fixture
+def by_wandb(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Path]]]:
+    """`by_wandb(refuses=...)`: a client that sends all but the runs named; returns what it is asked to send."""
+
+    def put(refuses: str = "nobody") -> list[list[Path]]:
+        asked: list[list[Path]] = []
+
+        def send(files: Sequence[Path]) -> str:
+            asked.append(list(files))
+            said = []
+            for file in files:
+                if refuses in str(file):
+                    said.append(f"wandb: ERROR {file.parent.name}: permission denied")
+                else:
+                    file.with_name(file.name + ".synced").touch()
+            return "\n".join(["wandb: Syncing...", *said, "wandb: done"])
+
+        monkeypatch.setattr(sync, "by_wandb", send)
+        return asked
+
+    return put
+
+
+def test_a_recorded_run_arrives_and_is_sent_once(
+    place: Path, mirrored: Mirrored, server: Server, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = logged_run(place / "runs" / "quickstart" / "one")
+    mirrored(folder, "wandb")
+    assert main(["sync", "runs"]) == 0
+    assert capsys.readouterr().out.split() == ["sent", "runs/quickstart/one"]
+    assert {row["_step"]: row["train/reward"] for row in server.history["0123abcd"]} == dict(enumerate(REWARDS, 1))
+    assert server.runs["0123abcd"]["displayName"] == "quickstart/one"
+    assert any(name.startswith("media/table/completions_2_") for name in server.files)
+    server.history.clear()
+    assert main(["sync", "runs/quickstart/one"]) == 0
+    assert capsys.readouterr().out.split() == ["already", "sent", "runs/quickstart/one"]
+    assert server.history == {}
+
+
+def test_a_run_that_was_killed_and_went_on_arrives_step_by_step_once(
+    place: Path, mirrored: Mirrored, server: Server, capsys: Said
+) -> None:
+    """Its first record ends in the middle of something. wandb sends the rest twice then, and no second attempt."""
+    folder = logged_run(place / "runs" / "quickstart" / "one")
+    with pytest.raises(KeyboardInterrupt):
+        mirrored(folder, "wandb", error=KeyboardInterrupt())
+    (first,) = folder.path.glob("wandb/offline-run-*/run-*.wandb")
+    first.write_bytes(first.read_bytes()[:-3])
+    more = [*EVENTS[:4], {"step": 5, "time_s": 9.0, "reward": 0.7}]
+    folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in more))
+    mirrored(folder, "wandb", goes_on_from=2, recorded_to=4)
+    assert main(["sync", "runs"]) == 0, capsys.readouterr()
+    assert [row["train/global_step"] for row in server.history["0123abcd"]] == [1, 2, 3, 4, 5]
+
+
+def test_each_run_says_what_becomes_of_it(place: Path, logged_in: None, by_wandb, capsys: Said) -> None:
+    sweep = place / "runs" / "quickstart" / "swept"
+    new, refused, old, none, live, other = (logged_run(sweep / name) for name in "abcdef")
+    track = {"mode": "none", "project": "sums"}
+    none.config.write_text(json.dumps({**CONFIG, "track": track}))
+    other.config.write_text(json.dumps({**CONFIG, "track": {**track, "mode": "offline", "tracker": "mlflow"}}))
+    claim(live)
+    waiting = [record(new), record(new, "offline-run-20261122_111500-0123abcd"), record(refused)]
+    record(old, sent=True)
+    record(live)
+    report = record(RunFolder(sweep), "offline-run-20261122_121500-report")
+    asked = by_wandb(refuses="/b/")
+    assert main(["sync", "runs", "--dry-run"]) == 0
+    capsys.readouterr()
+    assert asked == []
+    assert main(["sync", "runs", "--json"]) == 1
+    rows = {row["run"].rpartition("/")[2]: (row["state"], row["why"]) for row in json.loads(capsys.readouterr().out)}
+    assert asked == [[*waiting, report]]
+    assert rows == {
+        "a": ("sent", ""),
+        "b": ("not sent", "ERROR offline-run-20261122_101500-0123abcd: permission denied"),
+        "c": ("already sent", ""),
+        "d": ("nothing to send", "track=none"),
+        "e": ("still running", "it is sent when it has ended"),
+        "f": ("nothing to send", "tracked by mlflow"),
+        "swept": ("sent", ""),
+    }
+
+
+def test_nobody_is_logged_in(place: Path, by_wandb, capsys: Said) -> None:
+    asked = by_wandb()
+    record(logged_run(place / "runs" / "quickstart" / "one"))
+    assert main(["sync", "runs"]) == 2
+    said = capsys.readouterr().err
+    assert "nobody is logged in to wandb at api.wandb.ai" in said
+    assert "wandb login, or export WANDB_API_KEY=..." in said
+    assert main(["sync", "runs", "--dry-run"]) == 0
+    assert capsys.readouterr().out.split() == ["to", "send", "runs/quickstart/one"]
+    assert asked == []
+    shutil.rmtree(place / "runs" / "quickstart" / "one" / "wandb")
+    assert main(["sync", "runs"]) == 0  # nothing to send needs no login
+
+
+def test_a_server_that_is_gone(place: Path, by_wandb, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`wandb sync` itself goes on trying without a word."""
+    asked = by_wandb()
+    record(logged_run(place / "runs" / "quickstart" / "one"))
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    assert main(["sync", "runs"]) == 2
+    assert "127.0.0.1 does not answer" in capsys.readouterr().err
+    assert asked == []
+
+
+@pytest.mark.parametrize("words", [[], ["nowhere"], ["runs", "--everything"]])
+def test_what_cannot_be_meant_is_refused(words: list[str], place: Path, capsys: Said) -> None:
+    logged_run(place / "runs" / "quickstart" / "one")
+    assert main(["sync", *words]) == 2
+    assert "try:" in capsys.readouterr().err

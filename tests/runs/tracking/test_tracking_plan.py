@@ -1,0 +1,112 @@
+"""wandb may be absent, logged out or dead: that is known in seconds, without importing it."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan, plan_tracking
+
+
+@pytest.fixture(autouse=True)
+def wandb_is_not_imported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import of wandb from here on raises ImportError."""
+    monkeypatch.setitem(sys.modules, "wandb", None)
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The address of something that accepts connections, until the test is over."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        listening.close()
+
+
+@pytest.mark.parametrize("mode", ["offline", "none"])
+def test_nothing_is_asked_of_a_network_nobody_wants(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("a connection was tried"))
+    assert plan_tracking(mode) == TrackingPlan(mode, None)
+
+
+def test_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("a connection was tried"))
+    started = time.monotonic()
+    plan = plan_tracking("online")
+    assert time.monotonic() - started < 1
+    assert plan.mode == "offline"
+    assert plan.notice is not None
+    assert plan.notice.startswith("no wandb login (`wandb login`, or set WANDB_API_KEY): recording offline")
+
+
+@pytest.mark.fault(47)
+def test_a_dead_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    started = time.monotonic()
+    plan = plan_tracking("online")
+    assert time.monotonic() - started < 5
+    assert plan.mode == "offline"
+    assert plan.notice is not None
+    assert plan.notice.startswith("127.0.0.1 does not answer (")
+    assert "0" * 40 not in plan.notice
+
+
+@pytest.mark.fault(47)
+def test_a_server_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def hang(address: tuple[str, int], timeout: float) -> None:
+        asked.append(timeout)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", hang)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    assert plan_tracking("online").mode == "offline"
+    assert len(asked) == 1
+    assert 0 < asked[0] < 5
+
+
+def test_a_server_that_answers(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", server)
+    assert plan_tracking("online").mode == "offline"  # negative control: nobody is logged in
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    assert plan_tracking("online") == TrackingPlan("online", None)
+
+
+def test_a_login_in_netrc(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", server)
+    netrc = Path.home() / ".netrc"
+    netrc.write_text("machine 127.0.0.1 login user password abc\n")
+    netrc.chmod(0o600)
+    assert plan_tracking("online").mode == "online"
+    netrc.write_text("machine elsewhere.org login user password abc\n")
+    assert plan_tracking("online").mode == "offline"
+    netrc.write_text("this is not a netrc file\n")
+    assert plan_tracking("online").mode == "offline"
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "trackio", "mlflow"])
+def test_a_tracker_that_is_not_installed_is_told_by_check(
+    tracker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == tracker else there(name, *a))
+    words = ["check", "+exp=quickstart", "launch=cpu", f"track={tracker}"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert f"{tracker} is not installed" in said
+    assert f"pip install 'rlhf-cli[{tracker}]'" in said
+    assert main([*words, "track.mode=none"]) == 0  # negative control: nobody records with it
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: object() if name == tracker else there(name, *a))
+    capsys.readouterr()
+    assert main(words) == 0
+    assert any(line.split()[1:3] == ["track", tracker] for line in capsys.readouterr().out.splitlines())

@@ -1,0 +1,43 @@
+"""The sandbox in each kind that this machine can make, and a look at what runs here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.services.sandbox.running import Isolation, protections, run_code
+from tests.support.sandbox_processes import Run
+
+MODES: tuple[Isolation, ...] = ("bubblewrap", "namespaces", "limits")
+
+
+def _bubblewrap_works() -> bool:
+    if shutil.which("bwrap") is None:
+        return False
+    words = ["bwrap", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> Isolation:
+    wanted: Isolation = request.param
+    try:
+        protections(wanted)
+    except RewardError as error:
+        if wanted == "bubblewrap" and _bubblewrap_works():
+            raise  # asked without our code: a fault of ours is no reason to skip
+        pytest.skip(f"{wanted} does not work here: {error.got}")
+    return wanted
+
+
+@pytest.fixture
+def run(mode: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run_code` in one mode, with temporary folders of its own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return partial(run_code, isolation=mode, timeout_s=5.0)

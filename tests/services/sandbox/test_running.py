@@ -1,0 +1,193 @@
+"""Programs that take too much, in every kind of sandbox that this machine can make.
+
+Each is bounded by itself too, so that a sandbox that fails costs a failed test and no more.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from rlhf_cli.errors import RewardError
+from rlhf_cli.services.sandbox import running as sandbox
+from rlhf_cli.services.sandbox.running import OUTPUT_BYTES, Isolation, Outcome, protections, run_code
+from tests.support.sandbox_processes import Run, processes_with
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wants Linux")
+
+
+def test_a_program_that_is_well(run: Run, tmp_path: Path) -> None:
+    source = "import json, sys\nname = input()\nprint('hello', name)\nprint('there', file=sys.stderr)\nexit(3)"
+    assert run(source, stdin="wörld\n") == Outcome(3, "hello wörld\n", "there\n", False, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_its_last_words_are_told(run: Run) -> None:
+    outcome = run("x = 1\n1 / 0")
+    assert outcome.returncode == 1
+    assert 'File "main.py", line 2' in outcome.stderr
+    assert "ZeroDivisionError" in outcome.stderr
+
+
+def test_no_package_is_seen(run: Run) -> None:
+    assert "ModuleNotFoundError" in run("import httpx2").stderr
+
+
+def test_two_runs_are_alike(run: Run) -> None:
+    source = "print({str(number) for number in range(50)})"
+    assert run(source) == run(source)
+
+
+@pytest.mark.fault(36)
+def test_endless_loop(run: Run) -> None:
+    started = time.monotonic()
+    outcome = run("print('begun', flush=True)\nwhile True: pass", timeout_s=0.5)
+    assert time.monotonic() - started < 3
+    assert outcome == Outcome(-signal.SIGKILL, "begun\n", "", True, "time")
+
+
+def test_sleeping_and_deaf(run: Run) -> None:
+    source = "import signal, time\nfor n in (2, 15, 1, 24): signal.signal(n, signal.SIG_IGN)\ntime.sleep(60)"
+    assert run(source, timeout_s=0.5).timed_out
+
+
+@pytest.mark.fault(36)
+def test_fork_bomb(run: Run, mode: Isolation) -> None:
+    marker = f"bomb-{uuid4().hex}"
+    # Doubles at most six times; where the kernel counts, at most ten times.
+    times = 10 if protections(mode)["process_limit"] else 6
+    last = f"os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(20) # {marker}'])"
+    started = time.monotonic()
+    outcome = run(f"import os, sys\nfor _ in range({times}): os.fork()\n{last}", timeout_s=3.0, max_processes=8)
+    assert time.monotonic() - started < 10
+    assert outcome.returncode != 0
+    assert "BlockingIOError" in outcome.stderr or outcome.killed_reason == "processes"
+    assert not processes_with(f"# {marker}")
+
+
+def test_threads_are_counted(run: Run, mode: Isolation) -> None:
+    if not protections(mode)["process_limit"]:
+        pytest.skip("root's processes are not counted by the kernel, and a thread is none for the watch")
+    start = "threading.Thread(target=time.sleep, args=(20,), daemon=True).start()"
+    source = f"import threading, time\nfor _ in range(40): {start}"
+    assert "can't start new thread" in run(source, max_processes=8).stderr
+
+
+@pytest.mark.fault(36)
+def test_100_gb(run: Run) -> None:
+    outcome = run("x = bytearray(100 << 30)")
+    assert outcome.returncode == 1
+    assert "MemoryError" in outcome.stderr
+
+
+def test_many_processes_with_a_little_memory_each(run: Run) -> None:
+    source = "import os, time\nfor _ in range(2): os.fork()\nx = b'x' * (60 << 20)\ntime.sleep(20)"
+    assert run(source, memory_mb=150, timeout_s=10.0).killed_reason == "memory"
+
+
+def test_a_huge_file(run: Run) -> None:
+    source = "with open('big', 'wb') as file:\n  for _ in range(64): file.write(bytes(1 << 20))"
+    outcome = run(source, max_file_mb=2)
+    assert outcome.returncode == 1
+    assert "OSError" in outcome.stderr
+
+
+def test_many_files(run: Run, mode: Isolation) -> None:
+    source = (
+        "for name in range(32):\n  with open(f'{name}', 'wb') as file: file.write(bytes(1 << 20))\nprint('written')"
+    )
+    outcome = run(source, max_file_mb=4)
+    assert (outcome.returncode != 0) == protections(mode)["disk_limit"]
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.fault(36)
+def test_a_gigabyte_of_output(run: Run, stream: str) -> None:
+    source = f"import sys\nfor _ in range(1024): sys.{stream}.write('x' * (1 << 20))\nsys.{stream}.write('the end')"
+    outcome = run(source, timeout_s=60.0)
+    text = getattr(outcome, stream)
+    assert outcome.returncode == 0
+    assert text.startswith("xxx")
+    assert text.endswith("xthe end")
+    assert f"... {(1 << 30) + 7 - OUTPUT_BYTES} bytes left out ..." in text
+    assert len(text) < OUTPUT_BYTES + 100
+
+
+def test_sys_exit(run: Run) -> None:
+    assert run("import sys\nsys.exit(0)").returncode == 0
+    assert run("import os\nos._exit(7)").returncode == 7
+    assert run("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)").returncode == -signal.SIGSEGV
+
+
+def test_deep_recursion(run: Run) -> None:
+    assert "RecursionError" in run("def f(n): return f(n + 1)\nf(0)").stderr
+    outcome = run("import sys\nsys.setrecursionlimit(10**9)\ndef f(n): return f(n + 1)\nf(0)", timeout_s=1.0)
+    assert outcome.returncode != 0
+
+
+def test_text_that_is_no_program(run: Run) -> None:
+    for source in ("\x00", "\ud800", "(" * 100_000, "-" * 100_000 + "1"):
+        assert run(source).returncode != 0
+
+
+def test_many_at_once(run: Run) -> None:
+    found: dict[int, str] = {}
+
+    def one(number: int) -> None:
+        found[number] = run(f"print({number})").stdout
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: f"{number}\n" for number in range(16)}
+
+
+def test_a_sandbox_that_cannot_start_raises(monkeypatch: pytest.MonkeyPatch, mode: Isolation) -> None:
+    monkeypatch.setattr(sandbox, "interpreter", lambda: "/bin/false")
+    with pytest.raises(RewardError, match="sandbox for model-written code failed"):
+        run_code("pass", isolation=mode)
+
+
+@pytest.mark.parametrize("name", ["timeout_s", "memory_mb", "max_processes", "max_file_mb"])
+def test_limits_of_nothing_are_refused(name: str) -> None:
+    args: dict[str, Any] = {name: 0}
+    with pytest.raises(RewardError) as caught:
+        run_code("pass", **args)
+    assert f"args.{name}" in str(caught.value)
+
+
+def test_isolation_that_is_unknown_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RewardError, match="no such isolation"):
+        run_code("pass", isolation="vault")  # type: ignore[arg-type]
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(RewardError, match="isolation: bubblewrap does not work here") as caught:
+        run_code("pass", isolation="bubblewrap")
+    assert "not installed" in str(caught.value)
+
+
+def test_falling_back_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    real = sandbox._probe
+
+    def only_limits(mode: Any, bwrap: str | None) -> tuple[dict[str, bool], str | None]:
+        return real(mode, bwrap) if mode == "limits" else ({}, "forbidden in this test")
+
+    monkeypatch.setattr(sandbox, "_probe", only_limits)
+    sandbox._strongest.cache_clear()
+    try:
+        assert run_code("print(1)").stdout == "1\n"
+        run_code("pass")
+        assert caplog.text.count("runs with limits only") == 1
+        assert "namespaces: forbidden in this test" in caplog.text
+        assert protections()["files_hidden"] is False
+    finally:
+        sandbox._strongest.cache_clear()

@@ -1,0 +1,209 @@
+"""Programs that look for what is not theirs: files, secrets, the network, a life after their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from rlhf_cli.services.sandbox.running import Isolation, protections
+from tests.support.sandbox_processes import Run, gone, processes_with
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wants Linux")
+
+
+@pytest.mark.fault(36)
+def test_the_environment_is_empty(run: Run, mode: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANTED_KEY", "sk-planted-secret")
+    outcome = run("import os\nprint(sorted(os.environ), os.environ['HOME'] == os.getcwd())")
+    names = {"HOME", "LANG", "PATH", "PYTHONHASHSEED", "TMPDIR"}
+    assert set(eval(outcome.stdout.rpartition(" ")[0])) - {"LC_CTYPE"} == names
+    assert outcome.stdout.endswith("True\n")
+
+
+def test_the_environment_of_others_is_hidden(run: Run, mode: Isolation) -> None:
+    if not protections(mode)["environment_hidden"]:
+        pytest.skip("limits alone do not hide this user's processes")
+    script = "import time; print(flush=True); time.sleep(60)"
+    victim = subprocess.Popen(
+        [sys.executable, "-c", script], env={"PLANTED_KEY": "sk-planted-secret"}, stdout=subprocess.PIPE
+    )
+    try:
+        assert victim.stdout is not None
+        victim.stdout.readline()
+        assert b"sk-planted" in Path(f"/proc/{victim.pid}/environ").read_bytes()
+        source = """
+import os
+for name in os.listdir("/proc"):
+    for kind in ("environ", "mem", "fd/0", "root/etc/passwd", "cwd/x"):
+        try:
+            with open(f"/proc/{name}/{kind}", "rb") as file: print(name.isdigit() and file.read(100000))
+        except Exception: pass
+print("looked")
+"""
+        outcome = run(source)
+    finally:
+        victim.kill()
+        victim.communicate()
+    assert "looked" in outcome.stdout
+    assert "sk-planted" not in outcome.stdout
+
+
+@pytest.mark.fault(36)
+def test_netrc_is_hidden(run: Run, mode: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not protections(mode)["files_hidden"]:
+        pytest.skip("limits alone hide no files that this user may read")
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    places = [home / ".netrc", Path("/var/tmp") / f"rlhf-test-{uuid4().hex}", Path("/etc/passwd"), Path(__file__)]
+    for place in places[:2]:
+        place.write_text("machine x login y password planted")
+        place.chmod(0o644)
+    try:
+        source = f"""
+import os
+for place in {[str(place) for place in places]} + [os.path.expanduser("~/.netrc"), os.path.expanduser("~root/.netrc")]:
+    try: print("READ", open(place).read())
+    except OSError as error: print(type(error).__name__)
+"""
+        outcome = run(source)
+    finally:
+        places[1].unlink()
+    assert outcome.returncode == 0
+    assert outcome.stdout.split() == ["FileNotFoundError"] * 6
+
+
+def test_nothing_of_the_system_can_be_written(run: Run, mode: Isolation) -> None:
+    if not protections(mode)["files_hidden"]:
+        pytest.skip("limits alone leave the file system as it is")
+    source = """
+import os
+for place in ("/", "/usr", "/etc", "/dev", "/proc", os.path.dirname(os.__file__)):
+    try: open(place + "/planted", "w"); print("WROTE", place)
+    except OSError as error: pass
+open("mine", "w").write("x")
+"""
+    outcome = run(source)
+    assert (outcome.returncode, outcome.stdout) == (0, "")
+
+
+@pytest.mark.fault(36)
+def test_no_network(run: Run, mode: Isolation) -> None:
+    if not protections(mode)["no_network"]:
+        pytest.skip("no network namespaces and no socket filter here")
+    calls = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(20)
+
+        def accept() -> None:
+            try:
+                while True:
+                    server.accept()[0].close()
+                    calls.append("call")
+            except OSError:
+                pass
+
+        listener = threading.Thread(target=accept, daemon=True)
+        listener.start()
+        port = server.getsockname()[1]
+        source = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), timeout=2)\nprint('connected')"
+        subprocess.run([sys.executable, "-c", source], check=True, capture_output=True)  # there is something to reach
+        outcome = run(source)
+        server.shutdown(socket.SHUT_RDWR)
+        listener.join()
+    assert outcome.returncode == 1
+    assert outcome.stdout == ""
+    said = ("ConnectionRefusedError", "PermissionError", "Network is unreachable")
+    assert any(text in outcome.stderr for text in said)
+    assert calls == ["call"]
+
+
+LEFT_ALIVE = """
+import os, subprocess, sys, time
+command = [sys.executable, "-c", "import time; time.sleep(60) # {marker}"]
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        child = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+time.sleep({linger})
+"""
+
+
+@pytest.mark.parametrize("linger", [0.5, 60])
+def test_a_grandchild_left_alive_is_gone(run: Run, linger: float) -> None:
+    marker = f"grandchild-{uuid4().hex}"
+    seen: list[int] = []
+
+    def look() -> None:
+        until = time.monotonic() + 5
+        while not seen and time.monotonic() < until:
+            seen.extend(processes_with(f"# {marker}"))
+            time.sleep(0.01)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    outcome = run(LEFT_ALIVE.format(marker=marker, linger=linger), timeout_s=1.5)
+    looker.join()
+    assert outcome.timed_out == (linger == 60)
+    assert len(seen) >= 1  # it was there
+    assert not processes_with(f"# {marker}")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in seen)
+
+
+def test_its_guard_cannot_be_read_or_fooled(run: Run) -> None:
+    source = """
+import os
+for pid in {os.getppid(), 1}:
+    for number in range(3, 20):
+        try: os.write(os.open(f"/proc/{pid}/fd/{number}", os.O_WRONLY), b'{"returncode": 0}')
+        except OSError: pass
+    for number in range(3, 20):
+        try: os.write(number, b'{"returncode": 0}')
+        except OSError: pass
+exit(5)
+"""
+    assert run(source).returncode == 5
+
+
+def test_a_guard_that_is_killed_is_no_success(run: Run, mode: Isolation) -> None:
+    outcome = run("import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(0.2)\nexit(0)")
+    if protections(mode)["other_user"]:
+        assert "PermissionError" in outcome.stderr
+    elif mode != "namespaces":  # where it is process 1, which cannot be killed from inside
+        assert (outcome.returncode, outcome.killed_reason) == (-signal.SIGKILL, "launcher")
+
+
+def test_when_the_trainer_is_killed_the_program_goes_too(mode: Isolation, tmp_path: Path) -> None:
+    marker = f"orphan-{uuid4().hex}"
+    program = (
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60) # {marker}'])"
+    )
+    call = f"run_code({program!r}, timeout_s=60, isolation={mode!r})"
+    script = f"from rlhf_cli.services.sandbox.running import run_code; {call}"
+    trainer = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(tmp_path)})
+    try:
+        until = time.monotonic() + 20
+        # The trainer, and the program itself where it lies in its arguments, name the marker too.
+        while not (seen := processes_with(f"time.sleep(60) # {marker}")) or seen == [trainer.pid]:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    finally:
+        trainer.kill()
+        trainer.wait()
+    if protections(mode)["sure_end_of_processes"]:
+        assert gone(marker)
+    else:
+        for pid in processes_with(marker):
+            os.kill(pid, signal.SIGKILL)

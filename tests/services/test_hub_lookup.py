@@ -1,0 +1,170 @@
+"""What the hub has is found out quickly: a hub of the test's own answers as the real one does, or does not answer."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.services import hub_lookup
+from rlhf_cli.services.hub_lookup import Answer, Question, look_up
+
+ASKED = hub_lookup._asked.__wrapped__
+"""The function that asks, as it is without the hub that the other tests have."""
+_ERRORS = {
+    "gone": (404, "RepoNotFound"),
+    "shut": (403, "GatedRepo"),
+    "busy": (503, ""),
+    "revision": (404, "RevisionNotFound"),
+}
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Answers as huggingface.co: the status, and in a header which of several reasons a status has."""
+
+    def do_GET(self) -> None:
+        name = self.path.split("/")[4]
+        if "revision" in self.path:
+            self.refuse("revision")
+        elif name == "shut" and not self.path.endswith("auth-check"):
+            self.say(200, {"id": "org/shut", "gated": "auto"})
+        elif name in _ERRORS:
+            self.refuse(name)
+        else:
+            self.say(200, {"id": f"org/{name}", "gated": False})
+
+    def refuse(self, name: str) -> None:
+        status, code = _ERRORS[name]
+        self.say(status, {"error": name}, {"X-Error-Code": code} if code else {})
+
+    def say(self, status: int, content: dict[str, object], headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for header, value in (headers or {}).items():
+            self.send_header(header, value)
+        self.end_headers()
+        self.wfile.write(json.dumps(content).encode())
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture(autouse=True)
+def real_questions(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    monkeypatch.setattr(hub_lookup, "_asked", ASKED)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    yield
+    server.shutdown()
+    server.server_close()
+
+
+def asked(name: str, kind: hub_lookup.Kind = "model", revision: str | None = None) -> Answer:
+    (answer,) = look_up([Question(kind, f"org/{name}", revision)])
+    return answer
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("kind", ["model", "dataset"])
+@pytest.mark.parametrize(
+    ("name", "revision", "state"),
+    [
+        ("here", None, "there"),
+        ("gone", None, "missing"),
+        ("shut", None, "gated"),
+        ("here", "v9", "no_revision"),
+        ("busy", None, "there"),  # it is there to be asked again, by whoever waits longer
+    ],
+)
+def test_what_the_hub_says(kind: hub_lookup.Kind, name: str, revision: str | None, state: str) -> None:
+    assert asked(name, kind, revision).state == state
+
+
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
+        answer = asked("here")
+    assert (answer.state, answer.is_silence) == ("unreachable", False)
+
+
+def test_somebody_listens_and_says_nothing_all_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five questions take no longer than one: half a second of waiting, and half a second of grace."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(16)
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.5")
+        begun = time.monotonic()
+        answers = look_up([Question("model", f"org/model{number}") for number in range(5)])
+        took = time.monotonic() - begun
+    assert {(answer.state, answer.is_silence) for answer in answers} == {("unreachable", True)}
+    assert took < 2.4, took  # one after another would be 2.5 and more
+
+
+@pytest.mark.parametrize("name", ["org/-model", "org/model..x", "a/b/c", "org/" + "m" * 100])
+def test_a_name_that_none_can_have(name: str) -> None:
+    (answer,) = look_up([Question("model", name)])
+    assert answer.state == "impossible"
+
+
+class TestTheCache:
+    def cached(self, folder: Path, *files: str) -> Path:
+        repository = folder / "models--org--model"
+        snapshot = repository / "snapshots" / "0123456789abcdef"
+        snapshot.mkdir(parents=True)
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text("0123456789abcdef")
+        for name in files:
+            (snapshot / name).write_text("{}")
+        return snapshot
+
+    @pytest.fixture(autouse=True)
+    def offline(self, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        monkeypatch.setenv("HF_HOME", str(place / "home"))
+        monkeypatch.setattr(hub_lookup, "_asked", lambda *_: pytest.fail("the hub was asked"))
+
+    def test_a_model_that_is_there(self, place: Path) -> None:
+        folder = self.cached(place / "home" / "hub", "config.json", "model.safetensors")
+        assert asked("model") == Answer("cached", folder=folder)
+
+    def test_another_place_for_it(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HF_HUB_CACHE", str(place / "elsewhere"))
+        self.cached(place / "elsewhere", "config.json", "model.safetensors")
+        assert asked("model").state == "cached"
+
+    def test_a_model_that_is_not(self) -> None:
+        answer = asked("model")
+        assert (answer.state, answer.detail) == ("unreachable", "HF_HUB_OFFLINE=1 forbids to ask the hub")
+
+    def test_one_whose_weights_were_never_loaded(self, place: Path) -> None:
+        self.cached(place / "home" / "hub", "config.json", "tokenizer_config.json")
+        answer = asked("model")
+        assert answer.state == "unreachable"
+        assert answer.detail.startswith("only its configuration is in the cache")
+        (tokenizer,) = look_up([Question("model", "org/model", needs_weights=False)])
+        assert tokenizer.state == "cached"
+
+    def test_another_revision_is_not(self, place: Path) -> None:
+        self.cached(place / "home" / "hub", "config.json", "model.safetensors")
+        assert asked("model", revision="v9").state == "unreachable"
+
+    def test_a_dataset_as_the_datasets_library_names_its_folder(self, place: Path) -> None:
+        from datasets.naming import camelcase_to_snakecase
+
+        name = "HelpSteer2-DPO"
+        folder = place / "home" / "datasets" / f"org___{camelcase_to_snakecase(name)}"
+        assert asked(name, "dataset").state == "unreachable"
+        (folder / "default" / "0.0.0" / "abcdef").mkdir(parents=True)
+        assert asked(name, "dataset").state == "cached"

@@ -1,0 +1,119 @@
+"""gloo waits for a hanging rank as long as `ddp_timeout` says: transformers tells it to every backend but gloo."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch.distributed
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.launch.ranks import free_ports
+from rlhf_cli.trainers.assemble import trl_config
+from rlhf_cli.trainers.assemble.trl_config import open_store, start_process_group
+
+TIMEOUT_S, HANGS_S = 5, 60
+RANK = f"""
+import os, time
+from accelerate import PartialState
+from rlhf_cli.trainers.assemble.trl_config import open_store, start_process_group
+from rlhf_cli.config import trl_args
+open_store()
+start_process_group(trl_args.trainer("GRPOTrainer"), {{"ddp_timeout": {TIMEOUT_S}}})
+state = PartialState(cpu=True)
+assert state.num_processes == 2
+state.wait_for_everyone()
+began = time.monotonic()
+if os.environ["RANK"] == "1":
+    time.sleep({HANGS_S})
+try:
+    state.wait_for_everyone()
+except RuntimeError as error:
+    print("WAITED", time.monotonic() - began, str(error).splitlines()[0], flush=True)
+os._exit(0)
+"""
+
+
+def test_the_store_listens_at_its_address_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened by rank 0 before the group is started, and entered by torch's own rendezvous, as a client."""
+    (port,) = free_ports(1)
+    place = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in (place | {"TORCHELASTIC_USE_AGENT_STORE": "False"}).items():
+        monkeypatch.setenv(name, value)
+    open_store()
+    store, rank, world_size = next(torch.distributed.rendezvous("env://"))
+    try:
+        store.set("key", "value")
+        assert (rank, world_size, store.get("key")) == (0, 1, b"value")
+        sockets = psutil.Process().net_connections(kind="tcp")
+        assert {one.laddr.ip for one in sockets if one.laddr.port == port and one.status == "LISTEN"} == {"127.0.0.1"}
+    finally:
+        trl_config._kept_store.cache_clear()
+
+
+@pytest.mark.parametrize("open_already", [{}, {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}])
+def test_no_store_where_nobody_meets_or_one_is_open(monkeypatch: pytest.MonkeyPatch, open_already: Any) -> None:
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.setattr(trl_config, "_kept_store", None)
+    for name, value in open_already.items():
+        monkeypatch.setenv(name, value)
+    open_store()
+
+
+def test_what_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **named: given.update(named, b=args))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    trainer = trl_args.trainer("GRPOTrainer")
+    start_process_group(trainer, {"ddp_timeout": 60})
+    assert given == {"timeout": timedelta(seconds=60), "b": ("gloo",)}
+    start_process_group(trainer, {})
+    assert given["timeout"] == timedelta(seconds=1800)
+    given.clear()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    start_process_group(trainer, {"ddp_timeout": 60})
+    assert given == {}
+
+
+def test_what_deepspeed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own start of the group, of which ZeRO-3 asks how many ranks there are; one process has it, too."""
+    given: dict[str, Any] = {}
+    comm = SimpleNamespace(init_distributed=lambda *args, **named: given.update(named, b=args))
+    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(comm=comm))
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    start_process_group(trl_args.trainer("GRPOTrainer"), {"ddp_timeout": 60}, deepspeed=True)
+    assert given == {"b": ("gloo",), "auto_mpi_discovery": False, "timeout": timedelta(seconds=60)}
+
+
+@pytest.mark.slow
+@pytest.mark.fault(24)
+def test_a_rank_that_hangs_is_given_up_in_time() -> None:
+    """Rank 1 sleeps for a minute; accelerate's own barrier in rank 0 fails after the five seconds that were said."""
+    (port,) = free_ports(1)
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK],
+            env=os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    began = time.monotonic()
+    try:
+        said, _ = ranks[0].communicate(timeout=HANGS_S)
+    finally:
+        ranks[1].kill()
+        ranks[1].communicate()
+    assert time.monotonic() - began < HANGS_S
+    assert said.startswith("WAITED "), said
+    assert TIMEOUT_S - 1 < float(said.split()[1]) < HANGS_S / 2

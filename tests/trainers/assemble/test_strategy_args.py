@@ -1,0 +1,103 @@
+"""A strategy in TRL's arguments: taken by TRL, and by what accelerate makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from accelerate.utils import FullyShardedDataParallelPlugin
+from torch.distributed.fsdp import CPUOffloadPolicy
+from trl import GRPOConfig
+
+from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.tables.strategies import STRATEGIES
+from rlhf_cli.trainers.assemble.trl_config import rollout_args, strategy_args
+
+CPU: dict[str, Any] = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "report_to": "none"}
+
+
+def args_of(**launch: object) -> dict[str, Any]:
+    return strategy_args(Launch.model_validate(launch))
+
+
+class TestFsdp2:
+    @pytest.mark.parametrize("offload", [False, True])
+    def test_accelerate_s_plugin_is_as_asked(self, tmp_path, monkeypatch: pytest.MonkeyPatch, offload: bool) -> None:
+        """What transformers makes of the arguments, given to accelerate's own plugin: version 2, full state dict,
+        wrapped by the model's layers, resharded after the forward pass.
+        """
+        monkeypatch.setenv("FSDP_VERSION", "1")  # accelerate's default, if it were asked
+        given = args_of(strategy="fsdp2", offload=offload)
+        assert given.pop("ddp_backend", None) == ("cuda:nccl,cpu:gloo" if offload else None)
+        config = GRPOConfig(output_dir=str(tmp_path), **CPU, **given)
+        plugin = FullyShardedDataParallelPlugin(**config.fsdp_plugin_args)
+        assert plugin.fsdp_version == 2
+        assert plugin.state_dict_type.name == "FULL_STATE_DICT"
+        assert plugin.reshard_after_forward is True
+        assert plugin.auto_wrap_policy.__name__ == "transformer_auto_wrap_policy"
+        assert isinstance(plugin.cpu_offload, CPUOffloadPolicy) is offload
+
+    def test_without_it_none_of_it_is_there(self, tmp_path) -> None:
+        assert args_of() == {}
+        assert GRPOConfig(output_dir=str(tmp_path), **CPU).fsdp_plugin_args is None
+
+
+class TestZero:
+    @pytest.mark.parametrize("name", ["zero1", "zero2", "zero3"])
+    @pytest.mark.parametrize("offload", [False, True])
+    def test_the_stage_and_what_is_offloaded(self, name: str, offload: bool) -> None:
+        config = args_of(strategy=name, offload=offload)["deepspeed"]
+        zero = config["zero_optimization"]
+        assert zero["stage"] == STRATEGIES[name].zero_stage
+        offloaded = {key for key in zero if key.startswith("offload_")}
+        params = {"offload_param"} if name == "zero3" else set()
+        assert offloaded == ({"offload_optimizer"} | params if offload else set())
+        saves_whole = zero.get("stage3_gather_16bit_weights_on_model_save")
+        assert saves_whole is (True if name == "zero3" else None)
+
+    def test_transformers_fills_in_every_number(self, tmp_path) -> None:
+        """transformers' own reader of such a dictionary; the expected numbers are the arguments, worked by hand."""
+        from accelerate.utils.deepspeed import HfDeepSpeedConfig
+        from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+        class Reader(HfTrainerDeepSpeedConfig, HfDeepSpeedConfig):
+            """Without DeepSpeed transformers leaves out the base that accelerate has all the same."""
+
+        config = args_of(strategy="zero3")["deepspeed"]
+        args = GRPOConfig(output_dir=str(tmp_path), **CPU, max_grad_norm=0.7, gradient_accumulation_steps=3)
+        filled = Reader.__new__(Reader)
+        filled.config, filled.mismatches, filled._dtype = config, [], None
+        filled.trainer_config_process(args)
+        assert filled.config["train_micro_batch_size_per_gpu"] == 8
+        assert filled.config["train_batch_size"] == 8 * 3
+        assert filled.config["gradient_accumulation_steps"] == 3
+        assert filled.config["gradient_clipping"] == 0.7
+        assert filled.config["bf16"]["enabled"] is False
+        assert filled.mismatches == []
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_file_of_accelerate_s_is_not_overruled(name: str) -> None:
+    assert args_of(strategy=name, accelerate_config="mine.yaml") == {}
+
+
+class TestRollout:
+    def args(self, *words: str) -> dict[str, object]:
+        return rollout_args(prepare(["exp=quickstart", *words]).experiment)
+
+    @pytest.mark.usefixtures("place")
+    def test_who_generates(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.args() == {}
+        assert self.args("launch.rollout=continuous") == {"use_transformers_continuous_batching": True}
+        assert self.args("launch.rollout=vllm") == {"use_vllm": True, "vllm_mode": "colocate"}
+        monkeypatch.setenv("RLHF_VLLM_URL", "http://127.0.0.1:8123")
+        monkeypatch.setenv("RLHF_VLLM_GROUP_PORT", "777")
+        server = {"use_vllm": True, "vllm_mode": "server"}
+        found = {"vllm_server_base_url": "http://127.0.0.1:8123", "vllm_group_port": 777}
+        own = ("launch.rollout=vllm_server", "launch.rollout_gpus=1")
+        assert self.args(*own) == server | found
+        found.pop("vllm_group_port")
+        assert self.args(*own, "trainer.args.vllm_group_port=5") == server | found
+        theirs = ("launch.rollout=vllm_server", "trainer.args.vllm_server_base_url=http://host:1")
+        assert self.args(*theirs) == server
