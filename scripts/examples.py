@@ -17,7 +17,7 @@ from rlhf_cli.rewards.stack.gates import Gate
 from rlhf_cli.rewards.stack.returned_scores import place_spans
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.settling import Settled, settle
-from rlhf_cli.rewards.stack.token_offsets import last_token_rewards
+from rlhf_cli.rewards.stack.token_rewards import last_token_rewards
 from rlhf_cli.rewards.stack.truncation import Endings, Truncation, with_truncation
 from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings, Rollout, advantages_of, without_last
 

@@ -22,8 +22,9 @@ from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseExce
 
 from rlhf_cli.config import conf_folders
 from rlhf_cli.config.composing_errors import composed, interpolation_problems, raise_any, teaching_errors
-from rlhf_cli.config.conf_folders import APPENDED_GROUPS, NotingLoader, groups
+from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.environment_references import References, for_composing, references_of
+from rlhf_cli.config.noting_loader import NotingLoader
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.config.overrides import refuse_several_values, rewrite
 from rlhf_cli.errors import ConfigError

@@ -25,8 +25,9 @@ from omegaconf.errors import (
     UnsupportedInterpolationType,
 )
 
-from rlhf_cli.config.conf_folders import APPENDED_GROUPS, NotingLoader, find, groups, shipped_dir, user_dir
+from rlhf_cli.config.conf_folders import APPENDED_GROUPS, find, groups, shipped_dir, user_dir
 from rlhf_cli.config.nearest import nearest_path
+from rlhf_cli.config.noting_loader import NotingLoader
 from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.config.overrides import in_shell_quotes, readable
 from rlhf_cli.config.schema.experiment import leaves

@@ -8,7 +8,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -20,16 +20,14 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import KeepCompletions
 from rlhf_cli.display.progress_bars import TrainingBar
 from rlhf_cli.runs.metrics_file import Event, MetricsWriter, describe_held_out, prune_completions, read_metrics
-from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.provenance import add_to_provenance, note_files
 from rlhf_cli.runs.pulse import ENDING, OPTIMIZER, TRAINING, Pulse
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.runs.tracking.mirror import Mirror
-from rlhf_cli.trainers.step_profile import TokenSlots, counted_slots
 
 if TYPE_CHECKING:
-    from rlhf_cli.trainers.additions import BuiltWhole
+    pass
 
 _LOADED = frozenset(sys.modules)
 """The modules imported before this process imports the trainer and the rewards."""
@@ -309,50 +307,6 @@ class PruneCompletions(TrainerCallback):
         # Listing a folder is slow, so prune every tenth step only.
         if self._keep.last != "all" and step % 10 == 0:
             prune_completions(self._folder.path, last=self._keep.last, every=self._keep.every)
-
-
-Profiled: TypeAlias = tuple[PhaseClock, TokenSlots]
-"""The profiler of a trainer: a clock that listens to its pulse, and a counter of its token slots."""
-
-
-@contextlib.contextmanager
-def timed_phases(experiment: Experiment, pulse: Pulse) -> Iterator[Profiled | None]:
-    """Open a context in which a clock listens to `pulse` and token slots are counted; None if `profile` is off."""
-    if experiment.profile == "off":
-        yield None
-        return
-    clock = PhaseClock()
-    pulse.listeners.append(clock.hear)
-    try:
-        with counted_slots() as slots:
-            yield clock, slots
-    finally:
-        pulse.listeners.remove(clock.hear)
-
-
-@contextlib.contextmanager
-def timed_on_device(trainer: BuiltWhole, profiled: Profiled | None) -> Iterator[None]:
-    """Open a context in which the clock knows the trainer's device, and its waiting times for other ranks."""
-    if profiled is None:
-        yield
-        return
-    import torch
-    from accelerate import DistributedType
-
-    from rlhf_cli.trainers.in_phases import timed_waits
-
-    clock, _ = profiled
-    accelerator = trainer.accelerator
-    if str(accelerator.device).startswith("cuda"):
-        # Kernels are asynchronous. The Trainer itself waits for them after every micro-batch, to look for NaN.
-        clock.settle = torch.cuda.synchronize
-    # FSDP and ZeRO gather a layer's weights while another layer computes; waiting would prevent this overlap.
-    settle = clock.settle if accelerator.distributed_type == DistributedType.MULTI_GPU else None
-    try:
-        with timed_waits(clock, wanted=accelerator.num_processes > 1, settle=settle):
-            yield
-    finally:
-        clock.settle = None
 
 
 class SayFindings(TrainerCallback):

@@ -26,10 +26,10 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.run_sections import rules_of
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, GuardStopped, Preempted, Prose, RlhfError, RunError
-from rlhf_cli.launch.callbacks import Profiled, timed_on_device, timed_phases
 from rlhf_cli.launch.out_of_memory import naming_full_memory
 from rlhf_cli.launch.ranks import PARENT, RankFailure, failure_file
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
+from rlhf_cli.launch.timed_phases import Profiled, timed_on_device, timed_phases
 from rlhf_cli.launch.verify_launch import (
     built_as,
     refuse_other_world_size,

@@ -26,7 +26,7 @@ from trl.trainer.utils import FusedCausalLMOutput
 from rlhf_cli.models.packing.one_pass_head import one_pass_head, only_states
 from rlhf_cli.models.packing.packed_rows import packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs
-from rlhf_cli.trainers.step_profile import count
+from rlhf_cli.trainers.token_slots import count
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _PROMPT = ("prompt_ids", "prompt_mask")

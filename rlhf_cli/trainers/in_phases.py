@@ -40,7 +40,8 @@ from rlhf_cli.runs.pulse import (
     SAVING,
 )
 from rlhf_cli.trainers.additions import BuiltWhole
-from rlhf_cli.trainers.step_profile import is_reference, uncounted
+from rlhf_cli.trainers.step_profile import is_reference
+from rlhf_cli.trainers.token_slots import uncounted
 
 if TYPE_CHECKING:
     from rlhf_cli.runs.pulse import Pulse

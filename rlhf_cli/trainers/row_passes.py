@@ -34,7 +34,7 @@ from rlhf_cli.trainers.forward_pass import (
     reordered_in_windows,
     trimmed,
 )
-from rlhf_cli.trainers.step_profile import uncounted
+from rlhf_cli.trainers.token_slots import uncounted
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 

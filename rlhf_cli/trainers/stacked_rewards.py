@@ -33,10 +33,10 @@ from rlhf_cli.rewards.stack.reward_metrics import (
     rollout_columns,
     table_columns,
 )
+from rlhf_cli.rewards.stack.running_state import read_running, write_running
 from rlhf_cli.rewards.stack.settled_round import settle_round
-from rlhf_cli.rewards.stack.settled_rows import read_running, write_running
 from rlhf_cli.rewards.stack.settling import Settled
-from rlhf_cli.rewards.stack.token_offsets import token_rewards
+from rlhf_cli.rewards.stack.token_rewards import token_rewards
 from rlhf_cli.rewards.stack.truncation import COMPONENT, FLAG, Endings, find_truncated, truncation_metrics
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.text.json_values import finite_or_none

@@ -8,8 +8,7 @@ Passes of our own that bypass TRL's count themselves.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,62 +18,8 @@ from torch import Tensor
 
 from rlhf_cli.runs.phase_clock import REWARD, PhaseClock
 from rlhf_cli.tables.metrics import ELAPSED, PHASES, SHARE, SLOTS, SLOTS_PER_TOKEN, TOKENS, Where
+from rlhf_cli.trainers.token_slots import TokenSlots, count
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
-
-
-class TokenSlots:
-    """Counts since they were last taken."""
-
-    def __init__(self) -> None:
-        self._slots = 0
-        self._tokens: int | Tensor = 0
-
-    def add(self, slots: int, tokens: int | Tensor) -> None:
-        """Add a pass. A tensor stays on its device until the sum is taken."""
-        self._slots += slots
-        self._tokens = self._tokens + tokens
-
-    def taken(self) -> tuple[int, int]:
-        """Return (slots, real tokens) since the last call."""
-        slots, tokens = self._slots, int(self._tokens)
-        self._slots, self._tokens = 0, 0
-        return slots, tokens
-
-
-_asking: list[TokenSlots] = []
-
-
-def count(slots: int, tokens: int | Tensor) -> None:
-    """Record that a model's pass had `slots` positions for `tokens` tokens of the rows.
-
-    Each row counts all its tokens, even if rows share the slots of their prompt, so the ratio may be below 1. `tokens`
-    is a number, or a scalar tensor.
-    """
-    for slots_of in _asking:
-        slots_of.add(slots, tokens)
-
-
-@contextlib.contextmanager
-def counted_slots() -> Iterator[TokenSlots]:
-    """Count every pass of this process in this context."""
-    counted = TokenSlots()
-    _asking.append(counted)
-    try:
-        yield counted
-    finally:
-        _asking.remove(counted)
-
-
-@contextlib.contextmanager
-def uncounted() -> Iterator[None]:
-    """Count no pass in this context: an evaluation's passes are not part of the training."""
-    asking = list(_asking)
-    _asking.clear()
-    try:
-        yield
-    finally:
-        _asking[:] = asking
-
 
 _DIGITS = 6
 """A clock is accurate to a microsecond at best, and every log event has some twenty of these numbers."""

@@ -30,7 +30,7 @@ def test_files_that_are_named_are_there(name: str) -> None:
 
 
 def test_negative_control_a_file_that_is_gone_is_noticed() -> None:
-    assert missing("`stack/gates` and `rewards/gates.py` and `assemble_ppo/x`") == ["rewards/gates", "assemble_ppo/x"]
+    assert missing("`rewards/stack/gates` and `rewards/gates.py` and `trainer/x`") == ["rewards/gates", "trainer/x"]
 
 
 def test_every_room_is_in_the_table_or_the_drawing() -> None:

@@ -39,7 +39,7 @@ def test_every_embedded_model_is_inside(wheel: Path) -> None:
 def test_every_template_is_inside(wheel: Path) -> None:
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".jinja")}
     assert inside == {str(path.relative_to(ROOT)) for path in (ROOT / "rlhf_cli").rglob("*.jinja")}
-    assert "rlhf_cli/export/card.md.jinja" in inside
+    assert "rlhf_cli/project/export/card.md.jinja" in inside
     assert "rlhf_cli/scaffold/templates/first.yaml.jinja" in inside
 
 

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlhf_cli.config import conf_folders
 from rlhf_cli.config.compose import CONFIG_NAME
-from rlhf_cli.config.conf_folders import NotingLoader
+from rlhf_cli.config.noting_loader import NotingLoader
 
 _merged: dict[tuple[str, ...], bytes] = {}
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.trainers.step_profile import CountedLogps, CountedRows, TokenSlots, count, counted_slots, uncounted
+from rlhf_cli.trainers.step_profile import CountedLogps, CountedRows
+from rlhf_cli.trainers.token_slots import TokenSlots, count, counted_slots, uncounted
 
 IDS = torch.zeros(2, 5, dtype=torch.long)
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])

@@ -12,16 +12,16 @@ score` starts seconds earlier.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.stack.aggregating import Aggregate, aggregated
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.scored_rows import SettledReward, SettledRow, SettledRows
 from rlhf_cli.text.json_values import finite_or_none
+
+if TYPE_CHECKING:
+    from rlhf_cli.numerics.reward_columns import RunningDeviation
 
 _DIVISORS = {
     "group": "the deviation of a group in training",
@@ -143,21 +143,3 @@ def _by_function(
         ):
             totals[row] = total
     return totals
-
-
-_FILE = "reward_state.json"
-
-
-def write_running(folder: Path, running: Mapping[str, RunningDeviation]) -> None:
-    """Write the deviations by reward into a checkpoint's folder."""
-    state = {name: asdict(deviation) for name, deviation in running.items()}
-    (folder / _FILE).write_text(json.dumps({"running": state}), encoding="utf-8")
-
-
-def read_running(folder: Path) -> dict[str, RunningDeviation] | None:
-    """Return the deviations by reward from a checkpoint's folder, None if it has no such file."""
-    file = folder / _FILE
-    if not file.is_file():
-        return None
-    state = json.loads(file.read_text(encoding="utf-8"))["running"]
-    return {name: RunningDeviation(**deviation) for name, deviation in state.items()}

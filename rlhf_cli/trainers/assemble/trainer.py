@@ -39,7 +39,8 @@ from rlhf_cli.trainers.assemble.stack_building import aggregate_of, guarded_stac
 from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
 from rlhf_cli.trainers.mixing import built_whole
 from rlhf_cli.trainers.reward_samples import RewardSamples
-from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
+from rlhf_cli.trainers.step_profile import StepProfile
+from rlhf_cli.trainers.token_slots import TokenSlots
 
 
 def ends_with_eos(pairs: Dataset) -> bool:

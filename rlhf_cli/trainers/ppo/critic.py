@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, Trainer, get_scheduler
 from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, model_inputs
 from rlhf_cli.trainers.forward_pass import by_length, used_columns
-from rlhf_cli.trainers.step_profile import count
+from rlhf_cli.trainers.token_slots import count
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 if TYPE_CHECKING:

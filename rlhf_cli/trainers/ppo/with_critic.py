@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from rlhf_cli.numerics.ppo_losses import k3, value_losses
-from rlhf_cli.rewards.stack.token_offsets import last_token_rewards, token_rewards
+from rlhf_cli.rewards.stack.token_rewards import last_token_rewards, token_rewards
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.pulse import CRITIC, VALUES, during
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES

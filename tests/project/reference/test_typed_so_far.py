@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.cli.completion import tree_so_far, value_so_far
+from rlhf_cli.cli.tree_so_far import tree_so_far, value_so_far
 from rlhf_cli.config.compose import compose
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.experiment import leaves

@@ -15,7 +15,7 @@ from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.gates import Gate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.settling import Settled, settle
-from rlhf_cli.rewards.stack.token_offsets import token_rewards
+from rlhf_cli.rewards.stack.token_rewards import token_rewards
 from tests.support.tolerances import ARITHMETIC
 
 Tokens = list[float | None]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlhf_cli.rewards.stack.settling import Settled
-from rlhf_cli.rewards.stack.token_offsets import last_token_rewards, token_rewards
+from rlhf_cli.rewards.stack.token_rewards import last_token_rewards, token_rewards
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 IN_COMPLETION = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]])
