@@ -28,7 +28,7 @@ _KINDS = {expect_section.BEST: BEST, expect_section.FIRST: FIRST}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExpectationOutcome:
     """The result of one expectation. `metric` is the name in metrics.jsonl, `value` is NaN without a number.
 
     `name` is its key below `expect`. The state is `open` until the run reaches the step of the expectation; `why`
@@ -58,12 +58,12 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedRun:
     """A run and the outcomes of its expectations; empty if it has none."""
 
     folder: RunFolder
     status: Status
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ExpectationOutcome, ...]
 
     @property
     def state(self) -> State | None:
@@ -83,7 +83,7 @@ class Verified:
         }
 
 
-def verify(folder: RunFolder) -> Verified:
+def verify(folder: RunFolder) -> VerifiedRun:
     """Return the outcomes of the expectations of the run in `folder`.
 
     Raise RunError if its configuration, status or metrics cannot be read.
@@ -91,10 +91,10 @@ def verify(folder: RunFolder) -> Verified:
     config, status = folder.read_config(), read_status(folder)
     expected = frozen_expectations(folder, config)
     if not expected:
-        return Verified(folder, status, ())
+        return VerifiedRun(folder, status, ())
     columns = read_columns(folder.metrics)
     outcomes = outcomes_of(expected, columns, section(config, "rewards"), is_finished=status.state == FINISHED)
-    return Verified(folder, status, tuple(outcomes))
+    return VerifiedRun(folder, status, tuple(outcomes))
 
 
 def frozen_expectations(folder: RunFolder, config: JsonTree) -> dict[str, Expectation]:
@@ -114,22 +114,22 @@ def frozen_expectations(folder: RunFolder, config: JsonTree) -> dict[str, Expect
 
 def outcomes_of(
     expected: Mapping[str, Expectation], columns: MetricColumns, rewards: Iterable[str], *, is_finished: bool
-) -> list[Outcome]:
+) -> list[ExpectationOutcome]:
     """Return the outcome of each expectation from the log; `rewards` are the names of the run's rewards."""
     names = list(rewards)
     return [_outcome(name, one, logged_name(one.metric, names), columns, is_finished) for name, one in expected.items()]
 
 
-def _outcome(name: str, one: Expectation, metric: str, columns: MetricColumns, is_finished: bool) -> Outcome:
+def _outcome(name: str, one: Expectation, metric: str, columns: MetricColumns, is_finished: bool) -> ExpectationOutcome:
     has_come = columns.last_step >= one.at if isinstance(one.at, int) else is_finished
     value = _number(one, metric, columns)
     if not has_come and not is_finished:
-        return Outcome(name, one, metric, OPEN, value, f"the run is at step {columns.last_step}")
+        return ExpectationOutcome(name, one, metric, OPEN, value, f"the run is at step {columns.last_step}")
     if not has_come:
-        return Outcome(name, one, metric, MISSED, math.nan, f"the run ended at step {columns.last_step}")
+        return ExpectationOutcome(name, one, metric, MISSED, math.nan, f"the run ended at step {columns.last_step}")
     if math.isnan(value):
-        return Outcome(name, one, metric, MISSED, value, _no_number(metric, columns))
-    return Outcome(name, one, metric, MET if one.is_met_by(value) else MISSED, value)
+        return ExpectationOutcome(name, one, metric, MISSED, value, _no_number(metric, columns))
+    return ExpectationOutcome(name, one, metric, MET if one.is_met_by(value) else MISSED, value)
 
 
 def _number(one: Expectation, metric: str, columns: MetricColumns) -> float:

@@ -33,7 +33,7 @@ _NOT_COMPARED = ("step", "time_s")
 
 
 @dataclass(frozen=True)
-class Difference:
+class LogDifference:
     """The first difference of two logs: its place and both values; null if a number was not finite.
 
     `others` are the other metrics that differ at the same step, in the order of their computation.
@@ -66,7 +66,7 @@ class LogsCompared:
     num_numbers: int
     of_the_clock: tuple[str, ...]
     equal_steps: int
-    difference: Difference | None
+    difference: LogDifference | None
 
 
 def compare_logs(before: Iterable[Event], after: Iterable[Event], *, up_to: int | None = None) -> LogsCompared:
@@ -79,7 +79,7 @@ def compare_logs(before: Iterable[Event], after: Iterable[Event], *, up_to: int 
     names = dict.fromkeys(name for event in (*one.values(), *other.values()) for name in event)
     clock = tuple(sorted(name for name in names if is_of_the_clock(name)))
     num_events = num_numbers = equal_steps = last_step = 0
-    found: Difference | None = None
+    found: LogDifference | None = None
     for place in places:
         step = place[0]
         if found is not None and step > found.step:
@@ -93,7 +93,7 @@ def compare_logs(before: Iterable[Event], after: Iterable[Event], *, up_to: int 
         if found is None:
             found = difference
         else:  # the evaluation of the same step also differs
-            found = Difference(step, found.metric, found.before, found.after, (*found.others, *_named(difference)))
+            found = LogDifference(step, found.metric, found.before, found.after, (*found.others, *_named(difference)))
     equal_steps = max((place[0] for place in places if found is None or place[0] < found.step), default=0)
     return LogsCompared(last_step, num_events, num_numbers, clock, equal_steps, found)
 
@@ -113,16 +113,16 @@ def _by_place(events: Iterable[Event], up_to: int | None) -> dict[tuple[int, boo
     return found
 
 
-def _difference(step: int, before: Event | None, after: Event | None) -> Difference | None:
+def _difference(step: int, before: Event | None, after: Event | None) -> LogDifference | None:
     if before is None or after is None:
         said = [NOT_LOGGED if event is None else "logged" for event in (before, after)]
-        return Difference(step, LOG_EVENT, said[0], said[1])
+        return LogDifference(step, LOG_EVENT, said[0], said[1])
     names = [name for name in {**before, **after} if _is_compared(name)]
     differing = sorted((name for name in names if not _is_same(before, after, name)), key=_rank)  # a stable sort
     if not differing:
         return None
     first, *others = differing
-    return Difference(step, first, _shown(before, first), _shown(after, first), tuple(others))
+    return LogDifference(step, first, _shown(before, first), _shown(after, first), tuple(others))
 
 
 def _is_compared(name: str) -> bool:
@@ -144,7 +144,7 @@ def _rank(name: str) -> int:
     return next((rank for rank, prefix in enumerate(_CAUSES_FIRST) if plain.startswith(prefix)), len(_CAUSES_FIRST))
 
 
-def _named(difference: Difference) -> tuple[str, ...]:
+def _named(difference: LogDifference) -> tuple[str, ...]:
     return (difference.metric, *difference.others)
 
 
@@ -163,7 +163,7 @@ _SERVED = ("rlhf_cli.rewards.judge:", "rlhf_cli.rewards.server:")
 
 
 @dataclass(frozen=True)
-class Cause:
+class PossibleCause:
     """A possible cause: its kind, its name, and its value in both runs."""
 
     kind: str
@@ -184,7 +184,7 @@ class Recorded:
     provenance: JsonTree
 
 
-def causes_of(before: Recorded, after: Recorded) -> list[Cause]:
+def causes_of(before: Recorded, after: Recorded) -> list[PossibleCause]:
     """Return all recorded differences that may change a number, the most probable first.
 
     Ignore settings that cannot affect a step (the run's path, its mirrors).
@@ -218,63 +218,63 @@ def unrepeatable(run: Recorded, *, had_timeouts: bool) -> list[str]:
     return found
 
 
-def _settings(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Cause]:
+def _settings(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[PossibleCause]:
     for key in dict.fromkeys([*before, *after]):
         old, new = before.get(key), after.get(key)
         row = row_of(key)
         is_harmless = row.effect == "taken" and row.only_if is None and not key.startswith(_LOGGED)
         if old != new and not is_harmless:
-            yield Cause("configuration", key, _in_short(old), _in_short(new))
+            yield PossibleCause("configuration", key, _in_short(old), _in_short(new))
 
 
-def _files(before: JsonTree, after: JsonTree) -> Iterator[Cause]:
+def _files(before: JsonTree, after: JsonTree) -> Iterator[PossibleCause]:
     old, new = section(before, "sha256"), section(after, "sha256")
     for name in dict.fromkeys([*old, *new]):
         if name not in (CONFIG, PENDING_CONFIG) and old.get(name) != new.get(name):
             kind = "reward code" if kind_of_file(name) == CODE else "data"
-            yield Cause(kind, name, _file_hash(old.get(name)), _file_hash(new.get(name)))
+            yield PossibleCause(kind, name, _file_hash(old.get(name)), _file_hash(new.get(name)))
 
 
-def _starting_models(before: JsonTree, after: JsonTree) -> Iterator[Cause]:
+def _starting_models(before: JsonTree, after: JsonTree) -> Iterator[PossibleCause]:
     old, new = section(before, "starting_model"), section(after, "starting_model")
     for key in ("weights_sha256", "commit"):
         if old.get(key) != new.get(key):
-            yield Cause("starting model", key, _file_hash(old.get(key)), _file_hash(new.get(key)))
+            yield PossibleCause("starting model", key, _file_hash(old.get(key)), _file_hash(new.get(key)))
 
 
-def _went_on(before: JsonTree) -> Iterator[Cause]:
+def _went_on(before: JsonTree) -> Iterator[PossibleCause]:
     """Yield changes made when the first run was resumed, because its configuration is the final one."""
     resumed = before.get("resumed")
     for entry in resumed if isinstance(resumed, list) else ():
         if isinstance(entry, dict) and (section(entry, "changes") or section(entry, "files")):
             changed = ", ".join([*section(entry, "changes"), *section(entry, "files")])
-            yield Cause("resumed", f"from step {entry.get('step')}", f"begun without {changed}", "all of it so")
+            yield PossibleCause("resumed", f"from step {entry.get('step')}", f"begun without {changed}", "all of it so")
 
 
-def _versions(before: JsonTree, after: JsonTree) -> Iterator[Cause]:
+def _versions(before: JsonTree, after: JsonTree) -> Iterator[PossibleCause]:
     old, new = section(before, "versions"), section(after, "versions")
     for name in dict.fromkeys([*old, *new]):
         if old.get(name) != new.get(name):
-            yield Cause("version", name, _in_short(old.get(name)), _in_short(new.get(name)))
+            yield PossibleCause("version", name, _in_short(old.get(name)), _in_short(new.get(name)))
     code = [one.get("rlhf_code") for one in (before, after)]
     if None not in code and code[0] != code[1]:
-        yield Cause("version", "rlhf's own code", _file_hash(code[0]), _file_hash(code[1]))
+        yield PossibleCause("version", "rlhf's own code", _file_hash(code[0]), _file_hash(code[1]))
 
 
-def _machine(before: JsonTree, after: JsonTree) -> Iterator[Cause]:
+def _machine(before: JsonTree, after: JsonTree) -> Iterator[PossibleCause]:
     for name, kind in _MACHINE.items():
         if before.get(name) is not None and before.get(name) != after.get(name):
-            yield Cause(kind, name, _in_short(before.get(name)), _in_short(after.get(name)))
+            yield PossibleCause(kind, name, _in_short(before.get(name)), _in_short(after.get(name)))
     old, new = section(before, "host"), section(after, "host")
     if old.get("processor") is not None and old.get("processor") != new.get("processor"):
-        yield Cause("processor", "processor", _in_short(old.get("processor")), _in_short(new.get("processor")))
+        yield PossibleCause("processor", "processor", _in_short(old.get("processor")), _in_short(new.get("processor")))
     for name in _SIZES:
         if before.get(name) is not None and before.get(name) != after.get(name):
-            yield Cause("as it came up", name, _in_short(before.get(name)), _in_short(after.get(name)))
+            yield PossibleCause("as it came up", name, _in_short(before.get(name)), _in_short(after.get(name)))
     old, new = section(before, "environment"), section(after, "environment")
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
-            yield Cause("environment", name, "another value", "another value")
+            yield PossibleCause("environment", name, "another value", "another value")
 
 
 def _file_hash(value: object) -> str:
@@ -300,7 +300,7 @@ class WeightsCompared:
 
 
 @dataclass(frozen=True)
-class SameAgain:
+class Reproduction:
     """Two runs that should be identical, and whether they are.
 
     `causes` are all recorded differences that may change a number, `unrepeatable` the parts that may differ even if
@@ -311,7 +311,7 @@ class SameAgain:
     after: RunFolder
     logs: LogsCompared
     weights: tuple[WeightsCompared, ...]
-    causes: tuple[Cause, ...]
+    causes: tuple[PossibleCause, ...]
     unrepeatable: tuple[str, ...]
 
     @property
@@ -338,7 +338,7 @@ class SameAgain:
         }
 
 
-def compare_again(before: RunFolder, after: RunFolder, *, up_to: int | None = None) -> SameAgain:
+def compare_again(before: RunFolder, after: RunFolder, *, up_to: int | None = None) -> Reproduction:
     """Compare two runs up to a step, None for their ends; compare weights if both kept them at that step.
 
     Raise RunError if one of their files cannot be read.
@@ -346,7 +346,7 @@ def compare_again(before: RunFolder, after: RunFolder, *, up_to: int | None = No
     old, new = read_metrics(before.metrics), read_metrics(after.metrics)
     recorded = [Recorded(dict(flat(run.read_config())), read_json(run.provenance)) for run in (before, after)]
     had_timeouts = any(name.endswith("/timeouts") and bool(value) for event in old for name, value in event.items())
-    return SameAgain(
+    return Reproduction(
         before,
         after,
         compare_logs(old, new, up_to=up_to),

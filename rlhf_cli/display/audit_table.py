@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.audit.audit_result import Advice, AuditResult, Contribution, KindResult
+from rlhf_cli.analysis.audit.audit_result import AuditAdvice, AuditResult, Contribution, KindResult
 from rlhf_cli.display.terminal import figure, one_line
 
 _TEXT = 100
@@ -106,7 +106,7 @@ def _parts(contributions: Mapping[str, Contribution]) -> str:
     )
 
 
-def _show_advice(console: Console, number: int, advice: Advice) -> None:
+def _show_advice(console: Console, number: int, advice: AuditAdvice) -> None:
     console.print(Padding(Text(f"{number}. {', '.join(advice.kinds)}: {advice.reason}"), (0, 0, 0, 2), expand=False))
     if advice.words:
         words = " ".join(f"'{word}'" if any(sign in word for sign in " {}") else word for word in advice.words)

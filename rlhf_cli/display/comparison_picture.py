@@ -7,9 +7,9 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, Front
-from rlhf_cli.analysis.comparison.measures import Measure
-from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, Verdict
+from rlhf_cli.analysis.comparison.comparison import Comparison, ParetoFront
+from rlhf_cli.analysis.comparison.measures import RunMeasure
+from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, MeasureVerdict
 from rlhf_cli.errors import UserError
 from rlhf_cli.measure.pictures import BLUE, DPI, GREY, MISSING, ORANGE, can_draw
 
@@ -71,7 +71,7 @@ def _caption(comparison: Comparison, letters: int) -> list[str]:
     return [line for text in texts for line in textwrap.wrap(text, letters)]
 
 
-def _settings(axes: Axes, comparison: Comparison, measure: Measure) -> None:
+def _settings(axes: Axes, comparison: Comparison, measure: RunMeasure) -> None:
     """Draw a dot and an interval per setting, with its seeds as small grey dots below."""
     settings = comparison.grouped.settings
     for row, setting in enumerate(settings):
@@ -86,7 +86,7 @@ def _settings(axes: Axes, comparison: Comparison, measure: Measure) -> None:
     _rows(axes, title, [setting.name for setting in settings])
 
 
-def _differences(axes: Axes, verdict: Verdict) -> None:
+def _differences(axes: Axes, verdict: MeasureVerdict) -> None:
     """Draw one interval per difference, in orange if the verdict is better or worse."""
     axes.axvline(0, color=GREY, linewidth=0.8)
     for row, one in enumerate(verdict.differences):
@@ -99,7 +99,7 @@ def _differences(axes: Axes, verdict: Verdict) -> None:
     _rows(axes, f"{verdict.measure.label}: differences by {verdict.key}, seed by seed", names)
 
 
-def _front(axes: Axes, front: Front) -> None:
+def _front(axes: Axes, front: ParetoFront) -> None:
     """Draw the first two measures of the front, with dominated settings in grey."""
     for name, means in front.means.items():
         if name not in front.unplaced:

@@ -16,10 +16,10 @@ from rich.text import Text
 from rlhf_cli.analysis.comparison.comparison import Comparison, total_in_words
 from rlhf_cli.analysis.comparison.frames import is_wandb
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun
-from rlhf_cli.analysis.comparison.measures import HELD_OUT, Measure
-from rlhf_cli.analysis.comparison.settings import IQM, Setting, number_or_text
-from rlhf_cli.analysis.comparison.verdicts import Verdict, decimals
-from rlhf_cli.analysis.comparison.what_differs import Axis, condition_of
+from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
+from rlhf_cli.analysis.comparison.settings import IQM, SettingRuns, number_or_text
+from rlhf_cli.analysis.comparison.verdicts import MeasureVerdict, decimals
+from rlhf_cli.analysis.comparison.what_differs import DifferingKey, condition_of
 from rlhf_cli.display.terminal import cut_middle
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.numerics.intervals import Estimate
@@ -127,7 +127,7 @@ def _setting_columns(comparison: Comparison) -> list[Column]:
     return [*found, Column("setting" if grouped.axes else "", names, is_head=True, is_number=False)]
 
 
-def _by_run(setting: Setting) -> str | None:
+def _by_run(setting: SettingRuns) -> str | None:
     """Return the only run's name; the first run's name and a count if the setting's name is too long; else None."""
     names = [*(run.name for run in setting.runs), *setting.left_out]
     if len(names) == 1:
@@ -135,19 +135,19 @@ def _by_run(setting: Setting) -> str | None:
     return f"{names[0]} +{len(names) - 1}" if len(setting.name) > _LONGEST_NAME else None
 
 
-def _mark(comparison: Comparison, setting: Setting) -> str:
+def _mark(comparison: Comparison, setting: SettingRuns) -> str:
     front = comparison.front
     if front is None or setting.name in front.unplaced:
         return " "
     return ON_FRONT if setting.name in front.best else DOMINATED
 
 
-def titled(measure: Measure) -> str:
+def titled(measure: RunMeasure) -> str:
     """Return the column title of a measure, with an arrow if less is better."""
     return f"{measure.label} ↓" if measure.sign < 0 else measure.label
 
 
-def alike(comparison: Comparison, measure: Measure) -> float | None:
+def alike(comparison: Comparison, measure: RunMeasure) -> float | None:
     """Return the value of a measure if all runs share it, else None. Always return None for a single setting."""
     settings = [one for one in comparison.grouped.settings if one.runs]
     numbers = {comparison.values[measure.label][run.name] for one in settings for run in one.runs}
@@ -274,7 +274,7 @@ def _show_what_differs(console: Console, comparison: Comparison) -> None:
         console.print(Text(f"and {', '.join(key.strip() for key, _ in rows[_MOST_KEYS:])}"))
 
 
-def _rows_of(axis: Axis) -> list[tuple[str, list[str]]]:
+def _rows_of(axis: DifferingKey) -> list[tuple[str, list[str]]]:
     """Return (key, values) for an axis, then for the keys that change with it; training conditions come first."""
     others = sorted((key for key in axis.others if key != axis.key), key=lambda key: condition_of(key) is None)
     places = sorted(range(len(axis.texts)), key=lambda place: number_or_text(axis.texts[place]))
@@ -297,7 +297,7 @@ def _show_verdicts(console: Console, comparison: Comparison) -> None:
             _show_differences(console, one)
 
 
-def _show_differences(console: Console, verdict: Verdict) -> None:
+def _show_differences(console: Console, verdict: MeasureVerdict) -> None:
     """Print one line per difference: its size, interval, number of seeds and p-values."""
     differences = verdict.differences
     half_widths = [

@@ -16,7 +16,7 @@ from rlhf_cli.display.terminal import one_line
 from rlhf_cli.text.json_values import JsonValue
 
 if TYPE_CHECKING:
-    from rlhf_cli.analysis.whatif.question import Change
+    from rlhf_cli.analysis.whatif.question import KeyChange
     from rlhf_cli.analysis.whatif.what_if import Mover, OldNew, RoundDifference, Rule, WhatIf
 
 _MOST_ROUNDS = 8
@@ -228,7 +228,7 @@ def _gates(old: Rule | None, new: Rule | None) -> str:
     return f"{before} → {after}"
 
 
-def _shown(change: Change) -> str:
+def _shown(change: KeyChange) -> str:
     return f"{change.key} {_value(change.old)} → {_value(change.new)}"
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.audit.tried_rows import Lengths, PromptsSeen, SeenPrompt, TriedAnswer, TriedRows
+from rlhf_cli.analysis.audit.tried_rows import PromptsSeen, SeenPrompt, TokenLengths, TriedAnswer, TriedRows
 from rlhf_cli.display.terminal import figure, one_line
 from rlhf_cli.measure.scored_pairs import ScoredPair
 
@@ -77,7 +77,7 @@ def _lengths(seen: PromptsSeen) -> Table:
     return table
 
 
-def _cells(lengths: Lengths) -> list[str]:
+def _cells(lengths: TokenLengths) -> list[str]:
     return [f"{lengths.quantiles[quantile]:.0f}" for quantile in _QUANTILES]
 
 

@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.met_or_missed import MET, MISSED, OPEN, Outcome, Verified
-from rlhf_cli.analysis.reproducibility import Difference, SameAgain
+from rlhf_cli.analysis.met_or_missed import MET, MISSED, OPEN, ExpectationOutcome, VerifiedRun
+from rlhf_cli.analysis.reproducibility import LogDifference, Reproduction
 from rlhf_cli.display.terminal import span
 from rlhf_cli.errors import in_one_line
 from rlhf_cli.runs.run_status import FINISHED, Overview, RunState, Status, told_state
@@ -81,7 +81,7 @@ _MOST_MISSED, _MOST_TYPED = 3, 2
 _STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
 
 
-def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
+def outcomes_table(outcomes: Sequence[ExpectationOutcome]) -> Table:
     """Return a table with one line per expectation: its state, metric, bound and measured value."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("expected", no_wrap=True)
@@ -97,7 +97,7 @@ def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
-def at_the_end(verified: Verified, typed: Sequence[str]) -> Iterator[Text]:
+def at_the_end(verified: VerifiedRun, typed: Sequence[str]) -> Iterator[Text]:
     """Yield the lines for a run's last screen: how many expectations are met, each missed one, and a possible reason.
 
     `typed` are the overrides that the run was started with. The expectations of a shipped experiment hold only for the
@@ -121,7 +121,7 @@ def at_the_end(verified: Verified, typed: Sequence[str]) -> Iterator[Text]:
         yield Text(said, style="yellow")
 
 
-def show_verified(console: Console, runs: Sequence[Verified]) -> None:
+def show_verified(console: Console, runs: Sequence[VerifiedRun]) -> None:
     """Print the outcomes of every run; for several runs, also print a tally."""
     for run in runs:
         where = "" if run.status.state == FINISHED else f", which {_was(run.status)}"
@@ -144,7 +144,7 @@ def _was(status: Status) -> str:
     return f"is {told}" if told == status.state else f"was {told}"
 
 
-def tally(runs: Sequence[Verified]) -> Text:
+def tally(runs: Sequence[VerifiedRun]) -> Text:
     """Return one line that counts how many runs met their expectations."""
     states = [run.state for run in runs if run.state is not None]
     words = [f"{states.count(state)} {state}" for state in (MET, MISSED, OPEN) if state in states]
@@ -154,7 +154,7 @@ def tally(runs: Sequence[Verified]) -> Text:
     return Text.assemble(f"{len(runs)} runs: ", (", ".join(words), style))
 
 
-def missed_line(one: Outcome) -> str:
+def missed_line(one: ExpectationOutcome) -> str:
     """Return a missed expectation in one line: `correct at the end 0.612, expected at least 0.75`."""
     came_to = f": {one.why}" if math.isnan(one.value) else f" {one.value:.4g}"
     return f"{one.expectation.metric} at {one.expectation.place}{came_to}, expected {one.expectation.bound}"
@@ -169,7 +169,7 @@ _SHOWN = 12
 _OTHERS = 6
 
 
-def show_same_again(console: Console, both: SameAgain) -> None:
+def show_same_again(console: Console, both: Reproduction) -> None:
     """Print the verdict, what was and was not compared, and possible causes of a difference."""
     logs = both.logs
     counted = f"{logs.num_numbers} numbers in {logs.num_events} log events"
@@ -192,7 +192,7 @@ def show_same_again(console: Console, both: SameAgain) -> None:
     _show_causes(console, both)
 
 
-def _show_difference(console: Console, difference: Difference, equal_steps: int) -> None:
+def _show_difference(console: Console, difference: LogDifference, equal_steps: int) -> None:
     was_is = f"was {_number(difference.before)}, is {_number(difference.after)}"
     size = "" if difference.size is None else f" (by {difference.size:.2g})"
     console.print(
@@ -211,7 +211,7 @@ def _show_difference(console: Console, difference: Difference, equal_steps: int)
     console.print(Text(f"  {before}"))
 
 
-def _show_causes(console: Console, both: SameAgain) -> None:
+def _show_causes(console: Console, both: Reproduction) -> None:
     """Print possible causes of a difference. For equal runs, print the changes that made no difference."""
     if both.is_equal:
         for cause in both.causes:

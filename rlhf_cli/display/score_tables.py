@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.display.terminal import blocks_width, column_blocks, figure, no_total, one_line
-from rlhf_cli.measure.score_bench import Distribution, ScoreBench, TwoWeightings
+from rlhf_cli.measure.score_bench import ScoreBench, ScoreDistribution, TwoWeightings
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredPart, ScoredReward
 
 _MAX_ROWS = 20
@@ -73,7 +73,7 @@ def _in_blocks(console: Console, title: str, cells: Mapping[str, Mapping[str, st
         console.print(table)
 
 
-def histogram(one: Distribution) -> str:
+def histogram(one: ScoreDistribution) -> str:
     """Return the bins as a line of bars: a blank for an empty bin, the tallest bar for the largest bin."""
     if len(one.bins) < 2:
         return "all equal" if one.count else ""

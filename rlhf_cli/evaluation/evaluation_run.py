@@ -34,7 +34,7 @@ _OTHER_ENDING = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationRequest:
     """How to evaluate. `name` is the base name of the files; `data` describes the rows on the screen.
 
     `trained` is the experiment that trained the model, or None if unknown. `of_run` says that the rows are the
@@ -58,14 +58,14 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class WrittenEvaluation:
     """An evaluation and the files it was written to."""
 
     evaluation: Evaluation
     files: list[Path]
 
 
-def evaluate(target: Target, experiment: Experiment, asked: Asked, say: Say) -> Evaluated:
+def evaluate(target: Target, experiment: Experiment, asked: EvaluationRequest, say: Say) -> WrittenEvaluation:
     """Evaluate and write `NAME.json`, `NAME.png` and, for a policy, `NAME.completions.jsonl` into the output folder.
 
     Raise UserError for a model or rows that cannot be loaded, and any error that a reward raises.
@@ -118,11 +118,11 @@ def evaluate(target: Target, experiment: Experiment, asked: Asked, say: Say) -> 
         files.append(folder / f"{asked.name}.completions.jsonl")
         write_completions(files[-1], completions)
     write_json(files[0], evaluation_json(evaluation))
-    return Evaluated(evaluation, files)
+    return WrittenEvaluation(evaluation, files)
 
 
 def _reward_model(
-    target: Target, experiment: Experiment, held_out: HeldOut, asked: Asked, device: str, say: Say
+    target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, device: str, say: Say
 ) -> RewardModelEvaluation:
     from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
 
@@ -151,22 +151,22 @@ def _reward_model(
 
 
 def _policy(
-    target: Target, experiment: Experiment, held_out: HeldOut, asked: Asked, device: str, say: Say
+    target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, device: str, say: Say
 ) -> tuple[PolicyEvaluation, list[Row]]:
-    from rlhf_cli.evaluation.generation import Policy, sampling_settings
+    from rlhf_cli.evaluation.generation import PolicyModel, sampling_settings
     from rlhf_cli.evaluation.policy_on_rows import Opponent, evaluate_policy
 
     rows = held_out.rows
     end = end_of_run(target)  # use the schedules' values at the end of the run
     generation = experiment.trainer.generation
     trust = experiment.model.trust_remote_code
-    policy = Policy(
+    policy = PolicyModel(
         target.model, dtype=experiment.model.dtype, device=device, generation=generation, trust_remote_code=trust
     )
     rival = asked.against
     against = None
     if rival is not None:
-        against = Opponent(Policy(rival.model, device=device, generation=generation), rival.label)
+        against = Opponent(PolicyModel(rival.model, device=device, generation=generation), rival.label)
     total = len(rows) * (1 + asked.samples) * (1 if against is None else 2)
     say(f"{total} completions of {len(rows)} prompts, {1 + asked.samples} each")
     done = 0

@@ -37,7 +37,7 @@ def sampling_settings(trainer: Trainer) -> dict[str, object]:
     return {name: trainer.args.get(name, defaults[name]) for name in _SETTINGS}
 
 
-class Policy:
+class PolicyModel:
     """A causal language model with its tokenizer, loaded from a folder (also an adapter) onto a device.
 
     Raise ModelError if the folder cannot be loaded.

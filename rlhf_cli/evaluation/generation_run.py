@@ -79,7 +79,7 @@ def _line(row: Mapping[str, object]) -> str:
 
 
 @dataclass(frozen=True)
-class Request:
+class GenerationRequest:
     """What to sample and make. `by` is the score used to pick answers: a reward's name or the total.
 
     `least_margin` applies to pairs; `keep` (per prompt) and `at_least` (None for no limit) apply to the best answers.
@@ -95,7 +95,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedFiles:
     """The curve, the rows by file name, the `content` of best_of_n.json, the written files, and warnings."""
 
     best: BestOfN
@@ -129,11 +129,11 @@ def generate(
     experiment: Experiment,
     rows: list[Row],
     which: str,
-    request: Request,
+    request: GenerationRequest,
     *,
     on_batch: Callable[[int], None],
     on_scoring: Callable[[], None],
-) -> Generated:
+) -> GeneratedFiles:
     """Sample and score completions, and write everything into the target's folder, which must exist.
 
     Raise ConfigError if answers have no total of their own and `by` is the total, ModelError for a model that cannot be
@@ -181,7 +181,7 @@ def generate(
     if draws:
         draw_best_of_n(best, title, target.folder / PICTURE)
         files.append(target.folder / PICTURE)
-    return Generated(best, made, content, files, warnings)
+    return GeneratedFiles(best, made, content, files, warnings)
 
 
 def _refuse_without_total(experiment: Experiment, by: str, end: EndOfRun) -> None:

@@ -15,14 +15,14 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.evaluation.generation import Completion, Policy, sampling_settings
+from rlhf_cli.evaluation.generation import Completion, PolicyModel, sampling_settings
 from rlhf_cli.evaluation.held_out_rows import EndOfRun
 from rlhf_cli.evaluation.score_completions import score
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.measure.best_of_n import SampledAnswer, SampledPrompt
 from rlhf_cli.measure.policy_results import (
-    AnsweredRow,
-    Part,
+    AnsweredPrompt,
+    PartAnswers,
     PolicyEvaluation,
     WinRate,
     completions_of,
@@ -42,12 +42,12 @@ _OTHERS = "against_"
 class Opponent:
     """The policy to compare with, and the `label` of its run for display."""
 
-    policy: Policy
+    policy: PolicyModel
     label: str
 
 
 def evaluate_policy(
-    policy: Policy,
+    policy: PolicyModel,
     experiment: Experiment,
     rows: list[Row],
     settings: Mapping[str, object],
@@ -69,7 +69,7 @@ def evaluate_policy(
     `running` are the run's deviations by reward; `trained_on` is passed to `sum_up_answers`; `on_batch` is called with
     the number of new completions.
     """
-    answered: dict[str, tuple[int, list[AnsweredRow]]] = {}
+    answered: dict[str, tuple[int, list[AnsweredPrompt]]] = {}
     for prefix, model in (("", policy), (_OTHERS, None if against is None else against.policy)):
         for name, each in ((GREEDY, 1), (SAMPLED, samples)):
             if model is not None and each:
@@ -88,7 +88,8 @@ def evaluate_policy(
     settled = score_answers(experiment, everything, policy, step, max_steps, running or {})
     scored = iter(settled.rows)
     parts = {
-        name: Part(each, answers, list(islice(scored, len(answers)))) for name, (each, answers) in answered.items()
+        name: PartAnswers(each, answers, list(islice(scored, len(answers))))
+        for name, (each, answers) in answered.items()
     }
     own = {name: part for name, part in parts.items() if not name.startswith(_OTHERS)}
     evaluation = replace(
@@ -99,18 +100,18 @@ def evaluate_policy(
     return evaluation, completions_of(parts)
 
 
-def answer_of(row: Row, completion: Completion) -> AnsweredRow:
+def answer_of(row: Row, completion: Completion) -> AnsweredPrompt:
     """Return a row with its answer, as a message if the prompt is a list of messages."""
     text: str | list[dict[str, str]] = completion.text
     if isinstance(row["prompt"], list):
         text = [{"role": "assistant", "content": completion.text}]
-    return AnsweredRow(row, text, completion.ids, completion.is_truncated)
+    return AnsweredPrompt(row, text, completion.ids, completion.is_truncated)
 
 
 def score_answers(
     experiment: Experiment,
-    answers: list[AnsweredRow],
-    policy: Policy,
+    answers: list[AnsweredPrompt],
+    policy: PolicyModel,
     step: int,
     max_steps: int,
     running: Mapping[str, RunningDeviation],
@@ -131,7 +132,7 @@ def score_answers(
     return SettledRows([*scores.rows], scores.no_total)
 
 
-def _wins(parts: dict[str, Part], opponent: str) -> WinRate:
+def _wins(parts: dict[str, PartAnswers], opponent: str) -> WinRate:
     """Return the share of prompts on which our total is higher, ties counting a half; for samples, over all pairs."""
 
     def compared(name: str) -> Estimate:
@@ -182,7 +183,7 @@ def sample(
     device = "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
     generation = experiment.trainer.generation
     trust = experiment.model.trust_remote_code
-    policy = Policy(
+    policy = PolicyModel(
         target.model, dtype=experiment.model.dtype, device=device, generation=generation, trust_remote_code=trust
     )
     settings = sampling_settings(experiment.trainer)
@@ -211,6 +212,6 @@ def sample(
         SampledPrompt(row["prompt"], sampled[place * num_samples : (place + 1) * num_samples])
         for place, row in enumerate(rows)
     ]
-    written = completions_of({SAMPLED: Part(num_samples, answers, settled.rows)})
+    written = completions_of({SAMPLED: PartAnswers(num_samples, answers, settled.rows)})
     described = {**settings, "seed": experiment.seed, "batch_size": batch_size or BATCH}
     return Sampled(prompts, written, described)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rlhf_cli.analysis.whatif.question import Change, Question, why_not_cheap
+from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion, why_not_cheap
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Problems, Prose, RunError, UserError
 from rlhf_cli.jobs.prepare import prepare_from
@@ -28,7 +28,7 @@ _OF_NO_MATTER = re.compile(r"^(run|track|guards|launch)\.|^rewards\.\w+\.(eager|
 _SCORE = "rlhf score +exp=NAME --completions RUN"
 
 
-def ask(run: RunFolder, words: list[str], *, recompute: bool) -> Question:
+def ask(run: RunFolder, words: list[str], *, recompute: bool) -> WhatIfQuestion:
     """Return the question that `words` ask about `run`. `recompute` allows scoring the stored texts again.
 
     Raises RunError if the run has no rollouts, and ConfigError or Problems if the words change nothing, or anything but
@@ -60,10 +60,12 @@ def ask(run: RunFolder, words: list[str], *, recompute: bool) -> Question:
     if problems:
         raise problems[0] if len(problems) == 1 else Problems(problems)
     rescored = {found[1] for change in told if (found := _SCORING.match(change.key))}
-    return Question(tuple(words), old, new, tuple(told), frozenset(rescored | (set(new.rewards) - set(old.rewards))))
+    return WhatIfQuestion(
+        tuple(words), old, new, tuple(told), frozenset(rescored | (set(new.rewards) - set(old.rewards)))
+    )
 
 
-def _problem(change: Change, old: Experiment, new: Experiment, *, recompute: bool) -> UserError | None:
+def _problem(change: KeyChange, old: Experiment, new: Experiment, *, recompute: bool) -> UserError | None:
     """Return why the log cannot answer for this change, or None if it can."""
     name = change.key.split(".")[1] if change.key.startswith("rewards.") else ""
     is_new = bool(name) and name not in old.rewards
@@ -114,18 +116,18 @@ def _example(experiment: Experiment) -> str:
     return f"rewards.{name}.weight={2 * weight if isinstance(weight, float) and weight else 1:g}"
 
 
-def _changes(old: Experiment, new: Experiment) -> Iterator[Change]:
+def _changes(old: Experiment, new: Experiment) -> Iterator[KeyChange]:
     before, after = (_flat("", one.model_dump(mode="json", by_alias=True)) for one in (old, new))
     gone = {f"rewards.{name}" for name in set(old.rewards) - set(new.rewards)}
     come = {f"rewards.{name}" for name in set(new.rewards) - set(old.rewards)}
     for key in sorted(gone):
-        yield Change(key, "there", None)
+        yield KeyChange(key, "there", None)
     for key in sorted(come):
-        yield Change(key, None, "there")
+        yield KeyChange(key, None, "there")
     whole = tuple(f"{key}." for key in gone | come)
     for key in dict.fromkeys([*before, *after]):
         if not key.startswith(whole or ("\0",)) and before.get(key) != after.get(key):
-            yield Change(key, before.get(key), after.get(key))
+            yield KeyChange(key, before.get(key), after.get(key))
 
 
 def _flat(prefix: str, value: JsonValue) -> dict[str, JsonValue]:

@@ -140,7 +140,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class AnsweredRow:
+class AnsweredPrompt:
     """A data row (column -> value) and one answer to its prompt.
 
     `completion` is a text or a list of messages. `completion_ids` end with the end-of-sequence token if the policy
@@ -159,17 +159,17 @@ class AnsweredRow:
 
 
 @dataclass(frozen=True)
-class Part:
+class PartAnswers:
     """All answers of one decoding mode, `each` per prompt. Entry i of both lists belongs to prompt i // each."""
 
     each: int
-    answers: Sequence[AnsweredRow]
+    answers: Sequence[AnsweredPrompt]
     scored: Sequence[SettledRow]
 
-    def of_prompts(self, kept: Sequence[bool]) -> Part:
+    def of_prompts(self, kept: Sequence[bool]) -> PartAnswers:
         """Return the answers to some of the prompts; `kept` has one entry per prompt."""
         rows = [row for row in range(len(self.answers)) if kept[row // self.each]]
-        return Part(self.each, [self.answers[row] for row in rows], [self.scored[row] for row in rows])
+        return PartAnswers(self.each, [self.answers[row] for row in rows], [self.scored[row] for row in rows])
 
     def by_prompt(self, value: Callable[[int], float | None]) -> list[float]:
         """Return the mean over each prompt's completions, leaving out prompts without a value."""
@@ -182,7 +182,7 @@ class Part:
 
 
 def sum_up_answers(
-    parts: Mapping[str, Part],
+    parts: Mapping[str, PartAnswers],
     names: Sequence[str],
     *,
     no_total: str | None = None,
@@ -205,7 +205,7 @@ def sum_up_answers(
     )
 
 
-def _on_prompts(parts: Mapping[str, Part], names: Sequence[str]) -> SomePrompts:
+def _on_prompts(parts: Mapping[str, PartAnswers], names: Sequence[str]) -> SomePrompts:
     first = next(iter(parts.values()))
     return SomePrompts(
         rows=len(first.answers) // first.each,
@@ -215,7 +215,7 @@ def _on_prompts(parts: Mapping[str, Part], names: Sequence[str]) -> SomePrompts:
 
 
 def _by_prompts(
-    parts: Mapping[str, Part], names: Sequence[str], trained_on: Set[bytes]
+    parts: Mapping[str, PartAnswers], names: Sequence[str], trained_on: Set[bytes]
 ) -> dict[str, SomePrompts] | None:
     first = next(iter(parts.values()))
     is_seen = [prompt_key(answer.row) in trained_on for answer in first.answers[:: first.each]]
@@ -229,7 +229,7 @@ def _by_prompts(
     }
 
 
-def completions_of(parts: Mapping[str, Part]) -> list[dict[str, object]]:
+def completions_of(parts: Mapping[str, PartAnswers]) -> list[dict[str, object]]:
     """Return one row per completion: the data's columns, the answer, its part, sample, total and raw rewards."""
     return [
         {
@@ -253,7 +253,7 @@ def share(shares: Sequence[float]) -> Estimate:
     return wilson(math.fsum(shares), len(shares))
 
 
-def _part(part: Part, names: Sequence[str]) -> PartEvaluation:
+def _part(part: PartAnswers, names: Sequence[str]) -> PartEvaluation:
     lengths = [len(answer.completion_ids) for answer in part.answers]
     tokens = student(part.by_prompt(lambda row: float(lengths[row])))
     return PartEvaluation(
@@ -264,14 +264,14 @@ def _part(part: Part, names: Sequence[str]) -> PartEvaluation:
     )
 
 
-def _reward(part: Part, name: str) -> RewardEstimates:
+def _reward(part: PartAnswers, name: str) -> RewardEstimates:
     def mean(value: Callable[[SettledReward], float | None]) -> Estimate:
         return mean_with_interval(part.by_prompt(lambda row: value(part.scored[row].rewards[name])))
 
     return RewardEstimates(mean(lambda one: one.raw), mean(lambda one: one.effective), mean(lambda one: one.weighted))
 
 
-def _attempts(part: Part, names: Sequence[str]) -> dict[str, Attempts]:
+def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:
     """Return pass@k and maj@k of every reward whose scores are all 0 or 1.
 
     A missing score (a gate, a failure) counts as wrong. The answer that maj@k counts is the last number of a

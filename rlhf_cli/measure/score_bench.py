@@ -31,7 +31,7 @@ NUM_BINS = 16
 
 
 @dataclass(frozen=True)
-class Distribution:
+class ScoreDistribution:
     """The distribution of one component's scores.
 
     `deviation` is the sample deviation (n - 1), None for fewer than two scores. `quantiles` match QUANTILES. `bins`
@@ -52,16 +52,16 @@ class Distribution:
         return {**asdict(self), "quantiles": by_share}
 
 
-def distribution(values: Sequence[float | None]) -> Distribution:
+def distribution(values: Sequence[float | None]) -> ScoreDistribution:
     """Return the distribution of values, leaving out None (no score)."""
     seen = [value for value in values if value is not None]
     if not seen:
-        return Distribution(0, None, None, (), (), 0)
+        return ScoreDistribution(0, None, None, (), (), 0)
     array = numpy.asarray(seen)
     deviation = float(array.std(ddof=1)) if len(seen) > 1 else None
     low, high = float(array.min()), float(array.max())
     bins = tuple(_bins(array, low, high))
-    return Distribution(len(seen), float(array.mean()), deviation, tuple(quantiles(seen)), bins, len(set(seen)))
+    return ScoreDistribution(len(seen), float(array.mean()), deviation, tuple(quantiles(seen)), bins, len(set(seen)))
 
 
 def _bins(array: numpy.typing.NDArray[numpy.float64], low: float, high: float) -> list[int]:
@@ -85,7 +85,7 @@ Array = NDArray[numpy.float64]
 
 
 @dataclass(frozen=True)
-class Correlation:
+class ScoreCorrelation:
     """The correlations of two columns over the `count` rows that have both; None if one of them is constant.
 
     `ranks` is Spearman's (Pearson's of the ranks, with ties sharing their mean rank); `linear` is Pearson's.
@@ -98,7 +98,7 @@ class Correlation:
     count: int
 
 
-def correlations(columns: Mapping[str, Sequence[float | None]]) -> list[Correlation]:
+def correlations(columns: Mapping[str, Sequence[float | None]]) -> list[ScoreCorrelation]:
     """Return one correlation per pair of columns, in their order. None marks a missing value."""
     arrays = {name: as_array(values) for name, values in columns.items()}
     names = list(arrays)
@@ -107,7 +107,7 @@ def correlations(columns: Mapping[str, Sequence[float | None]]) -> list[Correlat
         for second in names[place + 1 :]:
             both = ~(numpy.isnan(arrays[first]) | numpy.isnan(arrays[second]))
             a, b = arrays[first][both], arrays[second][both]
-            found.append(Correlation(first, second, pearson(mean_ranks(a), mean_ranks(b)), pearson(a, b), len(a)))
+            found.append(ScoreCorrelation(first, second, pearson(mean_ranks(a), mean_ranks(b)), pearson(a, b), len(a)))
     return found
 
 
@@ -135,7 +135,7 @@ _FALSE = ("false", "no", "0", "0.0", "incorrect", "bad", "wrong")
 
 
 @dataclass(frozen=True)
-class Agreement:
+class LabelAgreement:
     """How well one component agrees with the labels, on the rows that have both a score and a label.
 
     `roc_auc` is None if all labels are the same. Calling a row good if `score >= threshold` gets the most rows right;
@@ -184,7 +184,7 @@ def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | Non
     return labels
 
 
-def agreement(name: str, scores: Sequence[float | None], labels: Sequence[bool | None]) -> Agreement:
+def agreement(name: str, scores: Sequence[float | None], labels: Sequence[bool | None]) -> LabelAgreement:
     """Return how well scores separate good rows from bad ones. Rows without a score or a label are left out."""
     pairs = [(score, label) for score, label in zip(scores, labels, strict=True) if score is not None]
     known = [(score, label) for score, label in pairs if label is not None]
@@ -196,7 +196,7 @@ def agreement(name: str, scores: Sequence[float | None], labels: Sequence[bool |
     if num_good and num_bad:
         above = mean_ranks(values)[good].sum() - num_good * (num_good + 1) / 2
         auc = float(above / (num_good * num_bad))
-    return Agreement(name, num_good, num_bad, auc, threshold, wilson(right, len(known)))
+    return LabelAgreement(name, num_good, num_bad, auc, threshold, wilson(right, len(known)))
 
 
 def _best_threshold(labelled: Sequence[tuple[float, bool]]) -> tuple[float | None, int]:
@@ -287,10 +287,10 @@ class ScoreBench:
     total contradicts their label most: good ones with the lowest totals, bad ones with the highest.
     """
 
-    distributions: Mapping[str, Distribution]
-    correlations: Sequence[Correlation]
+    distributions: Mapping[str, ScoreDistribution]
+    correlations: Sequence[ScoreCorrelation]
     label: str | None
-    agreements: Sequence[Agreement]
+    agreements: Sequence[LabelAgreement]
     disagreeing: Sequence[int]
     against: TwoWeightings | None
 

@@ -152,7 +152,7 @@ class SliceAccuracy(Estimate):
 
 
 @dataclass(frozen=True)
-class Span:
+class FloatSpan:
     """Both ends of a bin of real numbers."""
 
     start: Annotated[float, Field(alias="from")]
@@ -168,7 +168,7 @@ class TokenSpan:
 
 
 @dataclass(frozen=True)
-class ConfidenceBin(Span):
+class ConfidenceBin(FloatSpan):
     """The pairs in a confidence range: their mean `confidence` (None if the bin is empty) and accuracy."""
 
     confidence: float | None
@@ -176,7 +176,7 @@ class ConfidenceBin(Span):
 
 
 @dataclass(frozen=True)
-class MarginBin(SliceAccuracy, Span):
+class MarginBin(SliceAccuracy, FloatSpan):
     """The accuracy on the pairs whose margin in the data is in a range."""
 
 
@@ -261,7 +261,7 @@ class Disagreement:
 
 
 @dataclass(frozen=True)
-class Histogram(Span):
+class Histogram(FloatSpan):
     """Counts of rewards in equal bins from the minimum to the maximum of all completions."""
 
     counts: list[int]

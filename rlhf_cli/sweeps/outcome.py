@@ -14,7 +14,7 @@ from rich.text import Text
 from rlhf_cli.analysis.comparison.comparison import Comparison, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import is_shown
-from rlhf_cli.analysis.comparison.settings import Setting
+from rlhf_cli.analysis.comparison.settings import SettingRuns
 from rlhf_cli.analysis.comparison.written_out import comparison_json
 from rlhf_cli.analysis.met_or_missed import MISSED, verify
 from rlhf_cli.display.comparison_tables import show_comparison, show_left_out
@@ -43,7 +43,7 @@ def next_command(sweep: SweepFolder, comparison: Comparison | None) -> dict[str,
     return {f"rlhf why {shown}": "what the logs say, the worst of each run"}
 
 
-def _winner(comparison: Comparison) -> Setting | None:
+def _winner(comparison: Comparison) -> SettingRuns | None:
     """Return the setting that a verdict names as the winner, or None."""
     key_of = {axis.short: axis.key for axis in comparison.grouped.axes}
     for verdict in comparison.verdicts:

@@ -12,14 +12,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rlhf_cli.analysis.met_or_missed import MISSED, Verified, verify
+from rlhf_cli.analysis.met_or_missed import MISSED, VerifiedRun, verify
 from rlhf_cli.display.run_tables import missed_line
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED
 from scripts.regressions.plants import BY_NAME, Plant
 
 
-def run_planted(plant: Plant, root: Path) -> Verified:
+def run_planted(plant: Plant, root: Path) -> VerifiedRun:
     """Train the plant's experiment with it, unless that was done before, and return what became of its expectations."""
     run = RunFolder((root / plant.exp / plant.name).resolve())
     if not run.config.is_file():
@@ -31,12 +31,12 @@ def run_planted(plant: Plant, root: Path) -> Verified:
     return verify(run)
 
 
-def has_told(verified: Verified) -> bool:
+def has_told(verified: VerifiedRun) -> bool:
     """Return whether somebody hears of the regression: something is missed, or the run did not even finish."""
     return verified.state == MISSED or verified.status.state != FINISHED
 
 
-def _row(plant: Plant, verified: Verified) -> str:
+def _row(plant: Plant, verified: VerifiedRun) -> str:
     missed = [missed_line(one) for one in verified.outcomes if one.state == MISSED]
     if verified.status.state != FINISHED:
         missed.append(f"the run {verified.status.state} at step {verified.status.step}")

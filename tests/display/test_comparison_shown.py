@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rlhf_cli.analysis.comparison.comparison import Asked, compare
+from rlhf_cli.analysis.comparison.comparison import ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import is_shown
 from rlhf_cli.display.comparison_tables import (
@@ -26,7 +26,7 @@ LONG = {f"rewards/a_reward_of_a_long_name_{number}/mean": [0.5] for number in ra
 
 
 def shown(folders, width: int = 80, *, each_run: bool = False, **asked: object) -> list[str]:
-    comparison = compare(read_runs(folders)[0], Asked(**asked))  # type: ignore[arg-type]
+    comparison = compare(read_runs(folders)[0], ComparisonOptions(**asked))  # type: ignore[arg-type]
     return printed(lambda console: show_comparison(console, comparison, each_run=each_run), width)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_cli.display.score_tables import histogram, show_correlations, show_distributions, show_label, show_scores
 from rlhf_cli.display.terminal import column_blocks
-from rlhf_cli.measure.score_bench import Distribution, distribution, score_bench
+from rlhf_cli.measure.score_bench import ScoreDistribution, distribution, score_bench
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from tests.support.terminal import printed
 
@@ -54,6 +54,6 @@ def test_no_number_is_cut(width: int) -> None:
 
 def test_a_histogram_by_hand() -> None:
     """Of bins 4, 0, 1, 2 the tallest bar is for 4; 0 is a blank; 1 of 4 is bar 1.75, rounded 2, of 0 to 7."""
-    assert histogram(Distribution(7, 0.0, 1.0, (), (4, 0, 1, 2), 7)) == "█ ▃▅"
+    assert histogram(ScoreDistribution(7, 0.0, 1.0, (), (4, 0, 1, 2), 7)) == "█ ▃▅"
     assert histogram(distribution([1.0, 1.0])) == "all equal"
     assert histogram(distribution([])) == ""

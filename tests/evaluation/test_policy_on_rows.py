@@ -13,7 +13,7 @@ import torch
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import generate
-from rlhf_cli.evaluation.generation import Completion, Policy, sampling_settings
+from rlhf_cli.evaluation.generation import Completion, PolicyModel, sampling_settings
 from rlhf_cli.evaluation.policy_on_rows import Opponent, evaluate_policy
 from rlhf_cli.measure.policy_results import PolicyEvaluation
 from rlhf_cli.numerics.intervals import wilson
@@ -108,7 +108,7 @@ def test_without_rewards_there_are_lengths() -> None:
 def test_completions_are_those_of_one_prompt_at_a_time(train, model_cache: Path) -> None:
     """Greedy, prompts of different lengths in one batch: the same as without any padding."""
     _, folder = train()
-    policy = Policy(folder.model)
+    policy = PolicyModel(folder.model)
     settings = {**sampling_settings(experiment().trainer), "max_completion_length": 6}
     prompts = ["1+1=", "a much longer prompt: 12+13=", "3+4="]
     batched = policy.complete(prompts, settings, greedy=True, batch_size=3, seed=0)
@@ -168,7 +168,7 @@ def test_an_adapter_is_evaluated_on_its_base(train, capsys: pytest.CaptureFixtur
         base = type(merged).from_pretrained(merged.config.name_or_path).eval()
 
     def answers(model: Any) -> list[list[int]]:
-        tokenizer = Policy(folder.model).tokenizer
+        tokenizer = PolicyModel(folder.model).tokenizer
         generated = []
         for one in map(json.loads, written):
             ids = torch.tensor([tokenizer(one["prompt"])["input_ids"]])

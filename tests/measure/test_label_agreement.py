@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.measure.score_bench import Agreement, agreement, labels_of
+from rlhf_cli.measure.score_bench import LabelAgreement, agreement, labels_of
 from rlhf_cli.numerics.intervals import Estimate
 
 
@@ -52,7 +52,9 @@ def test_where_calling_all_bad_is_best_there_is_no_threshold() -> None:
     """From 1 on one is right and two are wrong; calling all bad one is wrong."""
     assert agreement("x", [1.0, 1.0, 1.0], [True, False, False]).threshold is None
     assert agreement("x", [1.0, 2.0], [True, True]).roc_auc is None
-    assert agreement("x", [None, 1.0], [True, None]) == Agreement("x", 0, 0, None, None, Estimate(None, None, None, 0))
+    assert agreement("x", [None, 1.0], [True, None]) == LabelAgreement(
+        "x", 0, 0, None, None, Estimate(None, None, None, 0)
+    )
     with pytest.raises(ValueError, match="shorter"):
         agreement("x", [1.0, 2.0], [True])
 

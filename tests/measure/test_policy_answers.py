@@ -10,8 +10,8 @@ import pytest
 
 from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.measure.policy_results import (
-    AnsweredRow,
-    Part,
+    AnsweredPrompt,
+    PartAnswers,
     WinRate,
     completions_of,
     sum_up_answers,
@@ -21,8 +21,8 @@ from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.rewards.stack.scored_rows import SettledReward, SettledRow
 
 
-def answered(prompt: str, text: str, ids: int, *, is_truncated: bool = False) -> AnsweredRow:
-    return AnsweredRow({"prompt": prompt, "answer": "2"}, text, list(range(ids)), is_truncated)
+def answered(prompt: str, text: str, ids: int, *, is_truncated: bool = False) -> AnsweredPrompt:
+    return AnsweredPrompt({"prompt": prompt, "answer": "2"}, text, list(range(ids)), is_truncated)
 
 
 def settled(raw: float | None) -> SettledRow:
@@ -31,7 +31,7 @@ def settled(raw: float | None) -> SettledRow:
     return SettledRow(both[1], {"right": SettledReward(raw, both[0], both[1])})
 
 
-PART = Part(
+PART = PartAnswers(
     each=2,
     answers=[
         answered("a", "2", 1),
@@ -106,7 +106,7 @@ def test_rows_of_a_file(tmp_path: Path) -> None:
 
 
 def test_an_answer_for_each_score() -> None:
-    lacking = {"greedy": Part(1, PART.answers, PART.scored[:1])}
+    lacking = {"greedy": PartAnswers(1, PART.answers, PART.scored[:1])}
     with pytest.raises(ValueError, match="shorter"):
         completions_of(lacking)
     with pytest.raises(ValueError, match="shorter"):
@@ -115,7 +115,7 @@ def test_an_answer_for_each_score() -> None:
 
 def test_the_first_five_answers_of_the_first_part_are_shown() -> None:
     rows = range(8)
-    part = Part(1, [answered(f"q{row}", f"a{row}", 1) for row in rows], [settled(row / 2) for row in rows])
+    part = PartAnswers(1, [answered(f"q{row}", f"a{row}", 1) for row in rows], [settled(row / 2) for row in rows])
     evaluation = sum_up_answers({"greedy": part, "sampled": PART}, ["right"], no_total="because")
     assert [(one.prompt, one.completion, one.total) for one in evaluation.shown] == [
         (f"q{row}", f"a{row}", float(row)) for row in range(5)
@@ -129,7 +129,7 @@ def test_each_reward_has_its_own_attempts() -> None:
         SettledRow(None, {"graded": SettledReward(0.5, None, None), "right": SettledReward(raw, None, None)})
         for raw in (1.0, 1.0, 0.0, 0.0)
     ]
-    attempts = sum_up_answers({"sampled": Part(2, PART.answers, scored)}, ["graded", "right"]).attempts
+    attempts = sum_up_answers({"sampled": PartAnswers(2, PART.answers, scored)}, ["graded", "right"]).attempts
     assert list(attempts) == ["right"]
     assert attempts["right"].pass_at[1].mean == attempts["right"].maj_at[2].mean == 0.5
 
@@ -150,7 +150,7 @@ def test_a_completion_behind_a_closed_gate_is_an_attempt_that_failed() -> None:
     """One right of two, the other not scored: pass@1 is 1/2, where leaving it out would make 1 of it. Nobody scored
     the second prompt's: 0. Both answers to the first say 2, so the majority is worth the mean of 1 and 0.
     """
-    gated = Part(each=2, answers=PART.answers, scored=[settled(one) for one in (1.0, None, None, None)])
+    gated = PartAnswers(each=2, answers=PART.answers, scored=[settled(one) for one in (1.0, None, None, None)])
     attempts = sum_up_answers({"sampled": gated}, ["right"]).attempts["right"]
     assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: (1 / 2 + 0) / 2, 2: (1 + 0) / 2}
     assert attempts.maj_at[2].mean == (1 / 2 + 0) / 2
@@ -159,7 +159,7 @@ def test_a_completion_behind_a_closed_gate_is_an_attempt_that_failed() -> None:
 
 def test_a_reward_that_nobody_scored_or_with_other_scores_than_0_and_1_has_no_attempts() -> None:
     for scores in ((None, None, None, None), (1.0, 0.5, 0.0, 0.0)):
-        part = Part(each=2, answers=PART.answers, scored=[settled(one) for one in scores])
+        part = PartAnswers(each=2, answers=PART.answers, scored=[settled(one) for one in scores])
         assert sum_up_answers({"sampled": part}, ["right"]).attempts == {}
 
 
@@ -176,7 +176,7 @@ def test_a_reward_that_nobody_scored_or_with_other_scores_than_0_and_1_has_no_at
 def test_what_counts_as_the_same_answer(texts: list[str], maj: float) -> None:
     """The first of three is right alone, but for those that say the same."""
     right = [1.0, 1.0 if maj == 1.0 else 0.0, 0.0]
-    part = Part(each=3, answers=[answered("a", one, 1) for one in texts], scored=[settled(one) for one in right])
+    part = PartAnswers(each=3, answers=[answered("a", one, 1) for one in texts], scored=[settled(one) for one in right])
     assert sum_up_answers({"sampled": part}, ["right"]).attempts["right"].maj_at[3].mean == pytest.approx(maj)
 
 

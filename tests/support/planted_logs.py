@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rlhf_cli.analysis.diagnosis.finding import Finding, Fine, RunSetup
+from rlhf_cli.analysis.diagnosis.finding import Finding, PassedCheck, RunSetup
 from rlhf_cli.analysis.diagnosis.logged import Log
 from rlhf_cli.analysis.diagnosis.run_diagnosis import LOOKS, Diagnosis, look
 
@@ -62,7 +62,7 @@ def told(curves: Mapping[str, Values], setup: RunSetup = GRPO, *, max_steps: int
             lines += [f"  {part.metric}: {part.says}" for part in one.evidence]
             lines += [f"  try {change.words}" for change in one.changes]
         else:
-            lines.append(f"fine: {one.says}" if isinstance(one, Fine) else f"unseen: {one.why}")
+            lines.append(f"fine: {one.says}" if isinstance(one, PassedCheck) else f"unseen: {one.why}")
     return "\n".join(lines)
 
 

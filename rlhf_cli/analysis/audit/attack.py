@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean, median, median_low
 
 from rlhf_cli.analysis.audit.audit_result import AuditResult, Contribution, KindResult
-from rlhf_cli.analysis.audit.degenerate_answers import KINDS, OTHER_GOLD, Asked, Kind
-from rlhf_cli.analysis.audit.gold_answers import Way, final_part, reward_words
+from rlhf_cli.analysis.audit.degenerate_answers import KINDS, OTHER_GOLD, AttackInputs, AttackKind
+from rlhf_cli.analysis.audit.gold_answers import AnswerFormat, final_part, reward_words
 from rlhf_cli.analysis.audit.trial import Trial, open_trial
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.formats import Row
@@ -50,7 +50,7 @@ def room(total: float) -> float:
 
 
 def compared(
-    kind: Kind,
+    kind: AttackKind,
     attacks: Mapping[int, tuple[str, ScoredRow]],
     gold: Mapping[int, GoldRow],
     *,
@@ -185,16 +185,16 @@ _Variant = Mapping[int, tuple[str, ScoredRow]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class AuditPlan:
     """The rows and kinds to try, the number of variants per kind (None: all), and the source of gold answers."""
 
     rows: list[Row]
-    kinds: tuple[Kind, ...] = KINDS
+    kinds: tuple[AttackKind, ...] = KINDS
     variants: int | None = None
     gold: str | None = None
 
 
-def attack(experiment: Experiment, plan: Plan, *, left_out: dict[str, str]) -> AuditResult:
+def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str]) -> AuditResult:
     """Return the scores of the degenerate answers and of the gold ones.
 
     experiment: as it is trained; `left_out` maps rewards that are not attacked -> the reason. Raise like `open_trial`.
@@ -203,7 +203,7 @@ def attack(experiment: Experiment, plan: Plan, *, left_out: dict[str, str]) -> A
         return _result(trial, plan, left_out)
 
 
-def _result(trial: Trial, plan: Plan, left_out: dict[str, str]) -> AuditResult:
+def _result(trial: Trial, plan: AuditPlan, left_out: dict[str, str]) -> AuditResult:
     answers = trial.gold_answers(is_costly=plan.variants is not None)
     by_kind = _attacks(trial, plan, answers.way)
     all_variants = [variant for variants in by_kind.values() for variant in variants]
@@ -251,7 +251,7 @@ def _result(trial: Trial, plan: Plan, left_out: dict[str, str]) -> AuditResult:
     )
 
 
-def _attacks(trial: Trial, plan: Plan, way: Way) -> dict[str, list[dict[int, tuple[str, ScoredRow]]]]:
+def _attacks(trial: Trial, plan: AuditPlan, way: AnswerFormat) -> dict[str, list[dict[int, tuple[str, ScoredRow]]]]:
     """Return kind -> variants -> row -> (text, its score)."""
     asked = _asked(trial, way)
     texts: list[tuple[str, int, int, str]] = []
@@ -270,7 +270,7 @@ def _attacks(trial: Trial, plan: Plan, way: Way) -> dict[str, list[dict[int, tup
     return found
 
 
-def _asked(trial: Trial, way: Way) -> list[Asked]:
+def _asked(trial: Trial, way: AnswerFormat) -> list[AttackInputs]:
     answers = trial.gold.answers if trial.gold is not None else [None] * len(trial.rows)
     golds = [None if one is None else final_part(one) for one in answers]
     known = [one for one in golds if one is not None]
@@ -280,7 +280,7 @@ def _asked(trial: Trial, way: Way) -> list[Asked]:
     looked_for = reward_words(component.score for component in trial.stack.components)
     characters = (trial.limit_tokens or 512) * (1 if is_tiny else _CHARACTERS_A_TOKEN)
     return [
-        Asked(
+        AttackInputs(
             prompt=prompt_text(trial.rows[row].get("prompt", "")),
             gold=gold,
             others=_others(known, gold, row),

@@ -49,7 +49,7 @@ class KindResult:
 
 
 @dataclass(frozen=True)
-class Advice:
+class AuditAdvice:
     """Advice against holes: words to type, if any, and whether they were tried.
 
     `closes` is how many of the `kinds` were closed when the words were tried; None if nothing was tried.
@@ -87,7 +87,7 @@ class AuditResult:
     kinds: tuple[KindResult, ...]
     left_out: Mapping[str, str]
     notes: tuple[str, ...] = ()
-    advice: tuple[Advice, ...] = ()
+    advice: tuple[AuditAdvice, ...] = ()
 
     @property
     def holes(self) -> list[KindResult]:
@@ -104,7 +104,7 @@ class AuditResult:
         """Return whether the rewards passed, or None without gold answers."""
         return None if self.gold_source is None else not (self.holes or self.unrecognised)
 
-    def advised(self, advice: list[Advice]) -> AuditResult:
+    def advised(self, advice: list[AuditAdvice]) -> AuditResult:
         """Return the same audit with advice."""
         return replace(self, advice=tuple(advice))
 
@@ -142,7 +142,7 @@ HINTS = {
 """Map kind -> how to change a reward if no override closes the hole."""
 
 
-def with_advice(result: AuditResult, experiment: Experiment, retry: Retry | None) -> list[Advice]:
+def with_advice(result: AuditResult, experiment: Experiment, retry: Retry | None) -> list[AuditAdvice]:
     """Return advice against every hole of an audit, tried advice that closes the most first.
 
     retry: None if trying is too expensive.
@@ -158,12 +158,12 @@ def with_advice(result: AuditResult, experiment: Experiment, retry: Retry | None
 
 def _for_component(
     name: str, kinds: Sequence[KindResult], result: AuditResult, experiment: Experiment, retry: Retry | None
-) -> Advice:
+) -> AuditAdvice:
     names = tuple(kind.name for kind in kinds)
-    best: Advice | None = None
+    best: AuditAdvice | None = None
     for reason, words in _candidates(name, kinds, result, experiment):
         if retry is None:
-            return Advice(reason, names, words)
+            return AuditAdvice(reason, names, words)
         try:
             again = retry(words, names)
         except RlhfError:
@@ -171,11 +171,11 @@ def _for_component(
         still = {kind.name for kind in [*again.holes, *again.near]}
         closes = 0 if again.unrecognised and not result.unrecognised else len(set(names) - still)
         if closes and (best is None or closes > (best.closes or 0)):
-            best = Advice(reason, names, words, closes)
+            best = AuditAdvice(reason, names, words, closes)
         if closes == len(names):
             break
     hint = HINTS[names[0]]
-    return best or Advice(f"nothing in the configuration closes it: {hint}", names)
+    return best or AuditAdvice(f"nothing in the configuration closes it: {hint}", names)
 
 
 def _candidates(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rlhf_cli.analysis.audit.attack import Plan, attack
+from rlhf_cli.analysis.audit.attack import AuditPlan, attack
 from rlhf_cli.analysis.audit.audit_result import AuditResult
-from rlhf_cli.analysis.audit.degenerate_answers import KINDS, Kind
+from rlhf_cli.analysis.audit.degenerate_answers import KINDS, AttackKind
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.data.first_rows import first_rows
@@ -84,13 +84,13 @@ _WAYS_TO_WRITE_GOLD = 10
 
 
 @dataclass(frozen=True)
-class CostedPlan(Plan):
+class CostedPlan(AuditPlan):
     """A plan with a line about its cost, to show before running; None if it is free."""
 
     cost: str | None = None
 
 
-def chosen_kinds(typed: Sequence[str]) -> tuple[Kind, ...]:
+def chosen_kinds(typed: Sequence[str]) -> tuple[AttackKind, ...]:
     """Return the kinds that were typed, or all if none were. Raise ConfigError for an unknown name."""
     by_name = {kind.name: kind for kind in KINDS}
     names = [name.strip() for text in typed for name in text.split(",") if name.strip()]
@@ -105,7 +105,9 @@ def chosen_kinds(typed: Sequence[str]) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if kind.name in names) if names else KINDS
 
 
-def plan_of(experiment: Experiment, kinds: tuple[Kind, ...], *, limit: int | None, gold: str | None) -> CostedPlan:
+def plan_of(
+    experiment: Experiment, kinds: tuple[AttackKind, ...], *, limit: int | None, gold: str | None
+) -> CostedPlan:
     """Return the plan of an audit with at most `limit` rows; None for a default that depends on the cost.
 
     Raise ConfigError if there are no rewards, DataError if the rows cannot be loaded.
@@ -145,7 +147,7 @@ def experiment_rows(experiment: Experiment, limit: int) -> list[dict[str, object
     return rows
 
 
-def attack_reachable(experiment: Experiment, plan: Plan) -> AuditResult:
+def attack_reachable(experiment: Experiment, plan: AuditPlan) -> AuditResult:
     """Return the audit without the unreachable rewards, which it lists.
 
     Raise ConfigError if no reward is left.

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlhf_cli.analysis.audit.gold_answers import Way
+from rlhf_cli.analysis.audit.gold_answers import AnswerFormat
 
 _JUNK = ("qwx blorf", "mip zarg tunnel", "fnord ek")
 _SENTENCES = (
@@ -47,7 +47,7 @@ _INVISIBLE = (" \n\t ", "\u200b\u2060\ufeff\u00ad" * 4)
 
 
 @dataclass(frozen=True)
-class Asked:
+class AttackInputs:
     """The inputs for an answer to one row.
 
     `gold` is the right answer, or None if unknown; `others` are the distinct right answers of other rows. `common` are
@@ -60,7 +60,7 @@ class Asked:
     others: Sequence[str]
     common: Sequence[str]
     most_common: Sequence[str]
-    way: Way
+    way: AnswerFormat
     tags: Sequence[str]
     longest_characters: int
     reward_words: Sequence[str] = ()
@@ -72,7 +72,7 @@ Texts = Sequence[str | None]
 
 
 @dataclass(frozen=True)
-class Kind:
+class AttackKind:
     """A kind of degenerate answer: its name, its description, and the function that writes it.
 
     `is_cut`: it continues until the length limit truncates it.
@@ -80,11 +80,11 @@ class Kind:
 
     name: str
     caption: str
-    write: Callable[[Asked], Texts]
+    write: Callable[[AttackInputs], Texts]
     is_cut: bool = False
 
 
-def _gold_in_junk(asked: Asked) -> Texts:
+def _gold_in_junk(asked: AttackInputs) -> Texts:
     if asked.gold is None or not asked.others or _CODE.search(asked.gold):
         return (None, None)
     first, last = asked.others[0], asked.others[-1]
@@ -94,7 +94,7 @@ def _gold_in_junk(asked: Asked) -> Texts:
     )
 
 
-def _many(asked: Asked) -> Texts:
+def _many(asked: AttackInputs) -> Texts:
     if asked.gold is None or not asked.others or _CODE.search(asked.gold):
         return (None, None)
     others = list(asked.others[:8])
@@ -107,32 +107,32 @@ OTHER_GOLD = "other_gold"
 """The kind that only a reward with the row's own right answer detects."""
 
 
-def _other_gold(asked: Asked) -> Texts:
+def _other_gold(asked: AttackInputs) -> Texts:
     return (asked.way.write(asked.others[0]),) if asked.others else (None,)
 
 
-def _part(asked: Asked) -> Texts:
+def _part(asked: AttackInputs) -> Texts:
     half = None if asked.gold is None else asked.gold[: len(asked.gold) // 2].rstrip()
     return (asked.way.write(half) if half and not _same(half, asked.gold) else None,)
 
 
-def _repeated(asked: Asked) -> Texts:
+def _repeated(asked: AttackInputs) -> Texts:
     token = next((word for word in asked.common if not _same(word, asked.gold)), "the")
     asked_for = Counter(_words(asked.prompt)).most_common(1)
     of_prompt = asked_for[0][0] if asked_for else "the"
     return " ".join([token] * 50), token, " ".join([of_prompt] * 50)
 
 
-def _longest(asked: Asked) -> Texts:
+def _longest(asked: AttackInputs) -> Texts:
     once = " ".join(_SENTENCES) + " "
     return ((once * (asked.longest_characters // len(once) + 1))[: asked.longest_characters],)
 
 
-def _tags_only(asked: Asked) -> Texts:
+def _tags_only(asked: AttackInputs) -> Texts:
     return "".join(f"<{tag}></{tag}>" for tag in asked.tags), "<think>\n</think>", asked.way.write("") or None
 
 
-def _form_only(asked: Asked) -> Texts:
+def _form_only(asked: AttackInputs) -> Texts:
     """Return an answer in form: the gold's shape with other digits and other words, or a placeholder."""
     shape = None if asked.gold is None else _other_content(asked.gold)
     texts = [None if shape is None or _same(shape, asked.gold) else asked.way.write(shape), asked.way.write("...")]
@@ -140,33 +140,35 @@ def _form_only(asked: Asked) -> Texts:
     return (*texts, tagged)
 
 
-def _common(asked: Asked) -> Texts:
+def _common(asked: AttackInputs) -> Texts:
     usual = next((one for one in asked.most_common if not _same(one, asked.gold)), None)
     return (*_COMMON, None if usual is None else asked.way.write(usual))
 
 
-def _keywords(asked: Asked) -> Texts:
+def _keywords(asked: AttackInputs) -> Texts:
     own = " ".join(asked.reward_words) if asked.reward_words else None
     return (*_KEYWORDS, " ".join(sorted(set(_words(asked.prompt)))), own)
 
 
-KINDS: tuple[Kind, ...] = (
-    Kind("empty", "nothing at all", lambda asked: ("",)),
-    Kind("invisible", "white space, or characters that nobody sees", lambda asked: _INVISIBLE),
-    Kind("prompt_echo", "the prompt, copied", lambda asked: (asked.prompt,)),
-    Kind(OTHER_GOLD, "the right answer to another row", _other_gold),
-    Kind("many_answers", "the right answer among many, neither first nor last", _many),
-    Kind("gold_in_junk", "the right answer within junk, and taken back", _gold_in_junk),
-    Kind("part_of_gold", "the first half of the right answer", _part),
-    Kind("form_only", "laid out as asked for, with other content", _form_only),
-    Kind("tags_only", "the tags with nothing in them", _tags_only),
-    Kind("repetition", "one word, once or again and again", _repeated),
-    Kind("longest", "filler up to the length limit, cut off there", _longest, is_cut=True),
-    Kind("common_answer", "a phrase, a refusal, the most frequent answer", _common),
-    Kind("keywords", "words of reasoning, of the prompt, or those that a reward looks for, and no sense", _keywords),
-    Kind("opener", "how a solution begins, and no more", lambda asked: _OPENERS),
-    Kind("judge_injection", "an order to whoever judges", lambda asked: _ORDERS),
-    Kind("early_exit", "a program that ends before anything is tested", lambda asked: _PROGRAMS),
+KINDS: tuple[AttackKind, ...] = (
+    AttackKind("empty", "nothing at all", lambda asked: ("",)),
+    AttackKind("invisible", "white space, or characters that nobody sees", lambda asked: _INVISIBLE),
+    AttackKind("prompt_echo", "the prompt, copied", lambda asked: (asked.prompt,)),
+    AttackKind(OTHER_GOLD, "the right answer to another row", _other_gold),
+    AttackKind("many_answers", "the right answer among many, neither first nor last", _many),
+    AttackKind("gold_in_junk", "the right answer within junk, and taken back", _gold_in_junk),
+    AttackKind("part_of_gold", "the first half of the right answer", _part),
+    AttackKind("form_only", "laid out as asked for, with other content", _form_only),
+    AttackKind("tags_only", "the tags with nothing in them", _tags_only),
+    AttackKind("repetition", "one word, once or again and again", _repeated),
+    AttackKind("longest", "filler up to the length limit, cut off there", _longest, is_cut=True),
+    AttackKind("common_answer", "a phrase, a refusal, the most frequent answer", _common),
+    AttackKind(
+        "keywords", "words of reasoning, of the prompt, or those that a reward looks for, and no sense", _keywords
+    ),
+    AttackKind("opener", "how a solution begins, and no more", lambda asked: _OPENERS),
+    AttackKind("judge_injection", "an order to whoever judges", lambda asked: _ORDERS),
+    AttackKind("early_exit", "a program that ends before anything is tested", lambda asked: _PROGRAMS),
 )
 """All kinds, in display order."""
 

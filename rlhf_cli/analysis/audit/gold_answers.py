@@ -37,7 +37,7 @@ class Gold:
 
 
 @dataclass(frozen=True)
-class Way:
+class AnswerFormat:
     """A format of an answer: a text with `{gold}`. `name` is shown to the user."""
 
     name: str
@@ -100,23 +100,23 @@ def final_part(answer: str) -> str:
     return boxed[-1].strip() if boxed else answer
 
 
-def ways_to_write(tags: Sequence[str]) -> list[Way]:
+def ways_to_write(tags: Sequence[str]) -> list[AnswerFormat]:
     """Return the possible formats of a right answer, plain first.
 
     tags: those that a reward of the experiment requires, in order; the last one holds the answer.
     """
     before = "".join(f"<{tag}>{_REASONING}</{tag}>" for tag in tags[:-1])
     return [
-        Way("as it is", "{gold}"),
-        Way("".join(f"<{tag}>" for tag in tags), f"{before}<{tags[-1]}>{{gold}}</{tags[-1]}>"),
-        Way("<think> before it", f"<think>{_REASONING}</think>\n{{gold}}"),
-        Way("<answer>", "<answer>{gold}</answer>"),
-        Way("\\boxed{}", f"{_REASONING} The answer is \\boxed{{{{gold}}}}."),
-        Way("####", f"{_REASONING}\n#### {{gold}}"),
-        Way("a sentence", "The answer is {gold}"),
-        Way("Answer:", f"{_REASONING}\nAnswer: {{gold}}"),
-        Way("code block", "```python\n{gold}\n```"),
-        Way("JSON", '{"answer": "{gold}"}'),
+        AnswerFormat("as it is", "{gold}"),
+        AnswerFormat("".join(f"<{tag}>" for tag in tags), f"{before}<{tags[-1]}>{{gold}}</{tags[-1]}>"),
+        AnswerFormat("<think> before it", f"<think>{_REASONING}</think>\n{{gold}}"),
+        AnswerFormat("<answer>", "<answer>{gold}</answer>"),
+        AnswerFormat("\\boxed{}", f"{_REASONING} The answer is \\boxed{{{{gold}}}}."),
+        AnswerFormat("####", f"{_REASONING}\n#### {{gold}}"),
+        AnswerFormat("a sentence", "The answer is {gold}"),
+        AnswerFormat("Answer:", f"{_REASONING}\nAnswer: {{gold}}"),
+        AnswerFormat("code block", "```python\n{gold}\n```"),
+        AnswerFormat("JSON", '{"answer": "{gold}"}'),
     ]
 
 

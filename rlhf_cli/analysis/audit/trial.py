@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from rlhf_cli.analysis.audit.gold_answers import DEFAULT_TAGS, Gold, Way, final_part, find_gold, ways_to_write
+from rlhf_cli.analysis.audit.gold_answers import DEFAULT_TAGS, AnswerFormat, Gold, final_part, find_gold, ways_to_write
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.formats import Row
@@ -75,7 +75,7 @@ class GoldAnswers:
 
     texts: Mapping[int, str]
     scores: Mapping[int, ScoredRow]
-    way: Way
+    way: AnswerFormat
 
 
 class Trial:
@@ -176,7 +176,7 @@ def _as_tried(experiment: Experiment, left_out: Mapping[str, str]) -> tuple[Expe
     return experiment.model_copy(update=changed), notes
 
 
-def _written(gold: Gold, row: int, way: Way) -> str:
+def _written(gold: Gold, row: int, way: AnswerFormat) -> str:
     answer = gold.answers[row]
     assert answer is not None
     return way.write(answer if way.text == "{gold}" else final_part(answer))

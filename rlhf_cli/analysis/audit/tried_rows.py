@@ -40,7 +40,7 @@ class SeenPrompt:
 
 
 @dataclass(frozen=True)
-class Lengths:
+class TokenLengths:
     """The token counts of many texts: quantile (0 is the minimum, 1 the maximum) -> tokens."""
 
     of: str
@@ -53,7 +53,7 @@ class PromptsSeen:
     """The first prompts as the model sees them, and the lengths of all prompts read."""
 
     prompts: list[SeenPrompt]
-    lengths: list[Lengths]
+    lengths: list[TokenLengths]
     ends_with: str
     """The end-of-sequence token, which ends an answer."""
 
@@ -123,8 +123,8 @@ def _prompt_seen(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> SeenProm
     return SeenPrompt(tuple(pieces), len(ids))
 
 
-def _lengths(of: str, counts: list[int]) -> Lengths:
-    return Lengths(of, len(counts), dict(zip(QUANTILES, quantiles(counts), strict=True)))
+def _lengths(of: str, counts: list[int]) -> TokenLengths:
+    return TokenLengths(of, len(counts), dict(zip(QUANTILES, quantiles(counts), strict=True)))
 
 
 _ROWS_FOR_LENGTHS = 1000

@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
-from rlhf_cli.analysis.comparison.measures import COMPONENT, LEARNT, TOTALS, Measure, asked_measure, default_measures
+from rlhf_cli.analysis.comparison.measures import COMPONENT, LEARNT, TOTALS, RunMeasure, asked_measure, default_measures
 from rlhf_cli.analysis.comparison.metric_columns import Window
 from rlhf_cli.analysis.comparison.settings import (
     ENOUGH_FOR_BOOTSTRAP,
     IQM,
     MEAN,
-    Grouped,
-    Setting,
+    GroupedRuns,
+    SettingRuns,
     conditions_apart,
     group_over_seeds,
     why_not_one_of,
     why_unfair,
 )
 from rlhf_cli.analysis.comparison.settings import estimate as estimate_over
-from rlhf_cli.analysis.comparison.verdicts import Verdict, verdicts_on
-from rlhf_cli.analysis.comparison.what_differs import Axis, differences, is_seed
+from rlhf_cli.analysis.comparison.verdicts import MeasureVerdict, verdicts_on
+from rlhf_cli.analysis.comparison.what_differs import DifferingKey, differences, is_seed
 from rlhf_cli.errors import UserError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.text.suggest import nearest
@@ -100,7 +100,7 @@ MOST_MEASURES = 3
 
 
 @dataclass(frozen=True)
-class Front:
+class ParetoFront:
     """Settings by their means over seeds. `by` lists the measures, `means` maps setting -> one number per measure.
 
     `best` are on the front. `dominated` maps each other setting -> one on the front that is at least as good in all
@@ -114,7 +114,7 @@ class Front:
     unplaced: Mapping[str, tuple[str, ...]]
 
 
-def pareto_front(by: Sequence[str], signs: Sequence[int], means: Mapping[str, Sequence[float]]) -> Front:
+def pareto_front(by: Sequence[str], signs: Sequence[int], means: Mapping[str, Sequence[float]]) -> ParetoFront:
     """Return the front; `signs` are 1 if more is better, -1 if less is. Equal settings do not dominate each other."""
     unplaced = {
         name: tuple(label for label, value in zip(by, values, strict=True) if not math.isfinite(value))
@@ -132,7 +132,7 @@ def pareto_front(by: Sequence[str], signs: Sequence[int], means: Mapping[str, Se
         for name, values in signed.items()
         if name not in best
     }
-    return Front(tuple(by), {name: tuple(values) for name, values in means.items()}, best, dominated, unplaced)
+    return ParetoFront(tuple(by), {name: tuple(values) for name, values in means.items()}, best, dominated, unplaced)
 
 
 def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -144,7 +144,7 @@ MOST_VALUES = 12
 
 
 @dataclass(frozen=True)
-class Asked:
+class ComparisonOptions:
     """The options of a comparison; empty or None means a default derived from the runs.
 
     `on` are the metrics of the verdict, `by` the key whose values it compares, `baseline` the value to compare the
@@ -171,16 +171,16 @@ class Comparison:
     settings differ; `verdicts` is then empty. `notes` are sentences for the reader: runs that do not count, NaN.
     """
 
-    asked: Asked
-    grouped: Grouped
-    measures: list[Measure]
+    asked: ComparisonOptions
+    grouped: GroupedRuns
+    measures: list[RunMeasure]
     values: Mapping[str, Mapping[str, float]]
     estimates: Mapping[str, Mapping[str, Estimate]]
     no_total: str | None
     weights: Mapping[str, float] | None
-    verdicts: list[Verdict]
+    verdicts: list[MeasureVerdict]
     no_verdict: str | None
-    front: Front | None
+    front: ParetoFront | None
     notes: list[str]
 
     @property
@@ -194,12 +194,14 @@ class Comparison:
         return sum(len(verdict.differences) for verdict in self.verdicts)
 
 
-def compare(runs: Sequence[LoggedRun], asked: Asked | None = None, *, all_names: Sequence[str] = ()) -> Comparison:
+def compare(
+    runs: Sequence[LoggedRun], asked: ComparisonOptions | None = None, *, all_names: Sequence[str] = ()
+) -> Comparison:
     """Compare runs that were read together. `all_names` are logged metrics that were not read, for suggestions.
 
     Raise UserError for a metric, key, value or weight that no run has.
     """
-    asked = asked or Asked()
+    asked = asked or ComparisonOptions()
     grouped = group_over_seeds(runs)
     has_rewards = any(run.weights for run in runs)
     no_total = why_no_total(runs) if has_rewards else None
@@ -226,7 +228,7 @@ def compare(runs: Sequence[LoggedRun], asked: Asked | None = None, *, all_names:
         judged = judged or [one for one in measures if one.kind == LEARNT][:1] if not asked.metrics else measures
     unfair = why_unfair(grouped, axis, baseline) if axis is not None else None
     no_verdict = unfair or _why_no_verdict(asked, axis, grouped)
-    verdicts: list[Verdict] = []
+    verdicts: list[MeasureVerdict] = []
     if axis is not None and no_verdict is None:
         verdicts = verdicts_on(judged, grouped, values, axis, baseline=baseline, estimator=asked.estimator)
     apart = conditions_apart(grouped)
@@ -262,7 +264,9 @@ def total_in_words(comparison: Comparison) -> str | None:
     return None
 
 
-def _judged(word: str, measures: Sequence[Measure], runs: Sequence[LoggedRun], all_names: Sequence[str]) -> Measure:
+def _judged(
+    word: str, measures: Sequence[RunMeasure], runs: Sequence[LoggedRun], all_names: Sequence[str]
+) -> RunMeasure:
     """Return the measure of a word of `--on`; with --weights, `total` is the weighted total."""
     weighted = next((measure for measure in measures if measure.weights is not None), None)
     if word == "total" and weighted is not None:
@@ -270,7 +274,7 @@ def _judged(word: str, measures: Sequence[Measure], runs: Sequence[LoggedRun], a
     return asked_measure(word, runs, where="--on", all_names=all_names)
 
 
-def _axis(grouped: Grouped, asked: Asked) -> Axis | None:
+def _axis(grouped: GroupedRuns, asked: ComparisonOptions) -> DifferingKey | None:
     """Return the key to compare: the `--by` key, else the only one that differs."""
     if asked.by is None:
         if len(grouped.axes) == 1:
@@ -301,7 +305,7 @@ def _axis(grouped: Grouped, asked: Asked) -> Axis | None:
     )
 
 
-def _why_no_verdict(asked: Asked, axis: Axis | None, grouped: Grouped) -> str | None:
+def _why_no_verdict(asked: ComparisonOptions, axis: DifferingKey | None, grouped: GroupedRuns) -> str | None:
     """Return why there is no verdict by default. An explicit request always gets one, otherwise it needs several seeds
     and few values.
     """
@@ -316,7 +320,7 @@ def _why_no_verdict(asked: Asked, axis: Axis | None, grouped: Grouped) -> str | 
     return None
 
 
-def _baseline(axis: Axis | None, typed: str | None) -> str | None:
+def _baseline(axis: DifferingKey | None, typed: str | None) -> str | None:
     if axis is None or typed is None:
         return None
     for text in axis.texts:
@@ -340,12 +344,12 @@ def _number(text: str) -> float | None:
 
 
 def _front(
-    asked: Asked,
-    measures: Sequence[Measure],
+    asked: ComparisonOptions,
+    measures: Sequence[RunMeasure],
     runs: Sequence[LoggedRun],
     estimates: Mapping[str, Mapping[str, Estimate]],
     all_names: Sequence[str],
-) -> Front | None:
+) -> ParetoFront | None:
     """Return the front over `--front`, else over the first components."""
     by = [asked_measure(word, runs, where="--front", all_names=all_names) for word in asked.front]
     if by and not 2 <= len(by) <= MOST_MEASURES:
@@ -365,7 +369,7 @@ def _front(
     return pareto_front([one.label for one in by], [one.sign or 1 for one in by], means)
 
 
-def _lacks(setting: Setting, numbers: Mapping[str, float], nulls: Sequence[str]) -> list[str]:
+def _lacks(setting: SettingRuns, numbers: Mapping[str, float], nulls: Sequence[str]) -> list[str]:
     """Return the runs without a measure that another seed of the same setting has."""
     lost = [run.name for run in setting.runs if not math.isfinite(numbers[run.name]) and run.name not in nulls]
     return lost if len(lost) < len(setting.runs) else []
@@ -375,7 +379,9 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _notes(grouped: Grouped, measures: Sequence[Measure], values: Mapping[str, Mapping[str, float]]) -> list[str]:
+def _notes(
+    grouped: GroupedRuns, measures: Sequence[RunMeasure], values: Mapping[str, Mapping[str, float]]
+) -> list[str]:
     notes = []
     trainers = list(dict.fromkeys(run.trainer for run in grouped.runs))
     if len(trainers) > 1:

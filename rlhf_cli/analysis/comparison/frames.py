@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, read_runs, weights_of
 from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Wanted, columns_of
 from rlhf_cli.analysis.comparison.what_differs import differences
@@ -156,7 +156,7 @@ class LoadedRuns:
     problems: tuple[RlhfError, ...]
     logged: tuple[LoggedRun, ...]
 
-    def compare(self, asked: Asked | None = None) -> Comparison:
+    def compare(self, asked: ComparisonOptions | None = None) -> Comparison:
         """Return the result of `rlhf compare` for these runs."""
         return compare(self.logged, asked)
 

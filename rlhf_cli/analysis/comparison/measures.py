@@ -43,7 +43,7 @@ _RAW = re.compile(r"^rewards/[^/]+/mean$")
 
 
 @dataclass(frozen=True)
-class Measure:
+class RunMeasure:
     """A number that every run may have. `sign` is 1 if more is better, -1 if less is, 0 if neither.
 
     `metric` is a logged name. With `evaluation` (the name of a file in RUN/eval) it is one of its figures. With
@@ -102,7 +102,7 @@ def is_shown(metric: str) -> bool:
 
 def default_measures(
     runs: Sequence[LoggedRun], *, no_total: str | None, weights: Mapping[str, float] | None
-) -> list[Measure]:
+) -> list[RunMeasure]:
     """Return the measures to compare by default that at least one run has.
 
     `no_total` is the reason why totals are not comparable, or None; `weights` (reward -> weight) defines a comparable
@@ -114,25 +114,25 @@ def default_measures(
     if weights is not None:
         found.append(weighted_total(weights))
     elif no_total is None and TOTAL in logged:
-        found.append(Measure("total", TOTAL, TOTALS))
+        found.append(RunMeasure("total", TOTAL, TOTALS))
     costs = [("kl", _first(_KL, logged), -1), ("length", _LENGTH, 0), ("truncated", _first(_TRUNCATED, logged), -1)]
-    found += [Measure(label, metric, COST, sign) for label, metric, sign in costs if metric in logged]
+    found += [RunMeasure(label, metric, COST, sign) for label, metric, sign in costs if metric in logged]
     if not rewards:
-        found += [Measure(_label(name), name, LEARNT, sign_of(name)) for name in _LEARNT if name in logged]
+        found += [RunMeasure(_label(name), name, LEARNT, sign_of(name)) for name in _LEARNT if name in logged]
     for name in sorted(filter(_EVALUATED.match, logged), key=_order_of_evaluated):
         if name.endswith("/total") and no_total is not None:
             continue
-        found.append(Measure(_label(name), name, HELD_OUT, sign_of(name)))
+        found.append(RunMeasure(_label(name), name, HELD_OUT, sign_of(name)))
     return found + _of_evaluation_files(runs, no_total)
 
 
-def weighted_total(weights: Mapping[str, float]) -> Measure:
+def weighted_total(weights: Mapping[str, float]) -> RunMeasure:
     """Return the total of the raw components with one set of weights for all runs."""
     metrics = {f"rewards/{name}/mean": weight for name, weight in weights.items()}
-    return Measure("total by --weights", "", TOTALS, weights=metrics)
+    return RunMeasure("total by --weights", "", TOTALS, weights=metrics)
 
 
-def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names: Sequence[str] = ()) -> Measure:
+def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names: Sequence[str] = ()) -> RunMeasure:
     """Return the measure for `correct`, `-kl`, `total` or a logged name; a minus means that less is better.
 
     Raise UserError, with the most similar name and the default measures, if no run has it.
@@ -143,7 +143,7 @@ def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names
     known |= {measure.metric: replace(measure, label=_label(measure.metric)) for measure in known.values()}
     measure = known.get(name) or known.get({"truncation": "truncated", "reward": "total"}.get(name, name))
     if measure is None and name in logged:
-        measure = Measure(_label(name), name, ASKED, sign_of(name))
+        measure = RunMeasure(_label(name), name, ASKED, sign_of(name))
     if measure is None:
         raise _unknown(name, runs, [*known, *logged, *all_names], where)
     return replace(measure, sign=-1 if word.startswith("-") else measure.sign or 1)
@@ -168,8 +168,8 @@ def _unknown(name: str, runs: Sequence[LoggedRun], names: Sequence[str], where: 
     )
 
 
-def _component(name: str) -> Measure:
-    return Measure(name, f"rewards/{name}/mean", COMPONENT)
+def _component(name: str) -> RunMeasure:
+    return RunMeasure(name, f"rewards/{name}/mean", COMPONENT)
 
 
 def _first(names: Sequence[str], logged: set[str]) -> str:
@@ -188,7 +188,7 @@ def _order_of_evaluated(name: str) -> tuple[int, str]:
     return (0 if name.endswith("/total") else 1 if "greedy" in name else 2), name
 
 
-def _of_evaluation_files(runs: Sequence[LoggedRun], no_total: str | None) -> list[Measure]:
+def _of_evaluation_files(runs: Sequence[LoggedRun], no_total: str | None) -> list[RunMeasure]:
     """Return the figures of the evaluation that most runs have, the newest of several."""
     names = [name for run in runs for name in run.evaluations]
     if not names:
@@ -196,7 +196,7 @@ def _of_evaluation_files(runs: Sequence[LoggedRun], no_total: str | None) -> lis
     most = max(dict.fromkeys(names), key=names.count)
     figures = dict.fromkeys(figure for run in runs for figure in run.evaluations.get(most, {}))
     return [
-        Measure(f"{most}: {name}", name, HELD_OUT, _SIGN_OF_FIGURE.get(name, 1), most)
+        RunMeasure(f"{most}: {name}", name, HELD_OUT, _SIGN_OF_FIGURE.get(name, 1), most)
         for name in figures
         if not (name.endswith("/total") and no_total is not None) and not (name == "win rate" and no_total is not None)
     ]

@@ -22,7 +22,7 @@ from rlhf_cli.analysis.comparison.what_differs import (
     DATA,
     MODEL,
     STEPS,
-    Axis,
+    DifferingKey,
     axes,
     condition_of,
     is_seed,
@@ -35,7 +35,7 @@ from rlhf_cli.text.json_values import section
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingRuns:
     """Runs that differ only in seeds.
 
     `name` shows the difference from other settings (`weight=0.5`), `values` maps the axis' key -> its value as text.
@@ -54,16 +54,16 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class GroupedRuns:
     """All runs as settings. `axes` are the differences between settings, `seeds` the seed keys that differ.
 
     `runs` are all grouped runs. `up_to` is the last step of the curves to compare: the last step that all runs reached
     if no run has finished, else None.
     """
 
-    settings: list[Setting]
-    axes: list[Axis]
-    seeds: list[Axis]
+    settings: list[SettingRuns]
+    axes: list[DifferingKey]
+    seeds: list[DifferingKey]
     runs: list[LoggedRun]
     up_to: int | None = None
     notes: list[str] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Grouped:
         return found
 
 
-def group_over_seeds(runs: Sequence[LoggedRun]) -> Grouped:
+def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
     """Return the runs as settings, in the order of their values.
 
     If any run has finished, only finished runs count, because a run that stopped at step 12 of 120 would lower its
@@ -106,11 +106,11 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> Grouped:
                 by_seed[seed] = run
         name = ",".join(f"{axis.short}={text}" for axis, text in zip(of_settings, texts, strict=True))
         values = {axis.key: text for axis, text in zip(of_settings, texts, strict=True)}
-        settings.append(Setting(name or "all runs", values, by_seed, left_out))
+        settings.append(SettingRuns(name or "all runs", values, by_seed, left_out))
     notes = []
     if up_to is not None:
         notes.append(f"no run has finished: compared up to step {up_to}, the last that all of them have reached")
-    return Grouped(settings, of_settings, of_seeds, list(runs), up_to, notes)
+    return GroupedRuns(settings, of_settings, of_seeds, list(runs), up_to, notes)
 
 
 def _why_left_out(run: LoggedRun, has_finished: bool) -> str | None:
@@ -197,7 +197,7 @@ Conditions = Mapping[tuple[str, str], str]
 """Map (condition, name of a key or of a fact) -> its value as text."""
 
 
-def why_unfair(grouped: Grouped, axis: Axis, baseline: str | None = None) -> str | None:
+def why_unfair(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None = None) -> str | None:
     """Return why a verdict on a key would be unfair: the other conditions that differ; None if it is fair.
 
     Only compare runs of one seed that agree in every other key. If the key is itself a condition (a sweep over models),
@@ -222,7 +222,7 @@ def why_unfair(grouped: Grouped, axis: Axis, baseline: str | None = None) -> str
     return f"no verdict on {axis.short}: {', '.join(said)}"
 
 
-def conditions_apart(grouped: Grouped) -> list[str]:
+def conditions_apart(grouped: GroupedRuns) -> list[str]:
     """Return the conditions in which settings differ, unless every setting was run under all of them."""
     of_axis = {axis.key: {condition_of(key) for key in axis.others} - {None} for axis in grouped.axes}
     found = {condition for conditions in of_axis.values() for condition in conditions}
@@ -238,7 +238,7 @@ def conditions_apart(grouped: Grouped) -> list[str]:
     return [condition for condition in _DIFFERS if condition in found]
 
 
-def why_not_one_of(grouped: Grouped) -> str:
+def why_not_one_of(grouped: GroupedRuns) -> str:
     """Return why there is no verdict if several keys differ, and a `--by` key that would give one."""
     shorts = [axis.short for axis in grouped.axes]
     keys = f"no verdict: {len(shorts)} keys differ ({', '.join(shorts)})"
@@ -247,7 +247,7 @@ def why_not_one_of(grouped: Grouped) -> str:
     return f"{keys}; --by {fair[0]} gives a verdict on one of them" if fair else f"{keys}; {reasons[0]}"
 
 
-def _compared(grouped: Grouped, axis: Axis, baseline: str | None) -> Iterator[tuple[LoggedRun, LoggedRun]]:
+def _compared(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None) -> Iterator[tuple[LoggedRun, LoggedRun]]:
     """Yield pairs of runs of one seed that differ only in the axis: the first, or the baseline, with each other one."""
     alike: dict[tuple[tuple[str, ...], str], dict[str, LoggedRun]] = {}
     for setting in grouped.settings:

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, stdev
 
-from rlhf_cli.analysis.comparison.measures import Measure
-from rlhf_cli.analysis.comparison.settings import MEAN, Grouped
+from rlhf_cli.analysis.comparison.measures import RunMeasure
+from rlhf_cli.analysis.comparison.settings import MEAN, GroupedRuns
 from rlhf_cli.analysis.comparison.settings import estimate as estimate_over
-from rlhf_cli.analysis.comparison.what_differs import Axis
+from rlhf_cli.analysis.comparison.what_differs import DifferingKey
 from rlhf_cli.numerics.intervals import LEVEL, Estimate, student, t_quantile
 
 POWER = 0.8
@@ -149,14 +149,14 @@ FEW_SEEDS = 3
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MeasureVerdict:
     """The result for one measure and the values of one key. `text` is the verdict in a sentence or two.
 
     `values` are those of the key; `baseline` is the value that the others are compared with, or None if all pairs are
     compared. `arms` maps value -> its own estimate over the seeds, averaged over the other keys that differ.
     """
 
-    measure: Measure
+    measure: RunMeasure
     key: str
     values: tuple[str, ...]
     baseline: str | None
@@ -182,14 +182,14 @@ class Verdict:
 
 
 def verdicts_on(
-    measures: Sequence[Measure],
-    grouped: Grouped,
+    measures: Sequence[RunMeasure],
+    grouped: GroupedRuns,
     values_of: Mapping[str, Mapping[str, float]],
-    axis: Axis,
+    axis: DifferingKey,
     *,
     baseline: str | None,
     estimator: str = MEAN,
-) -> list[Verdict]:
+) -> list[MeasureVerdict]:
     """Return one verdict per measure; all their comparisons form one family.
 
     `values_of` maps label of a measure -> name of a run -> number. If other keys differ too, a seed's difference is the
@@ -216,11 +216,11 @@ def verdicts_on(
             for text, by_seed in _balanced(grouped, numbers, axis.key, texts).items()
         }
         text = in_words(measure, differences, baseline)
-        found.append(Verdict(measure, axis.short, tuple(texts), baseline, differences, arms, text))
+        found.append(MeasureVerdict(measure, axis.short, tuple(texts), baseline, differences, arms, text))
     return found
 
 
-def in_words(measure: Measure, differences: Sequence[PairedDifference], baseline: str | None = None) -> str:
+def in_words(measure: RunMeasure, differences: Sequence[PairedDifference], baseline: str | None = None) -> str:
     """Return the differences on one measure in words: `0.1 beats 0 on correct by 0.04 [0.01, 0.07] (3 seeds).`"""
     on = measure.label if measure.sign > 0 else f"{measure.label} ({measure.direction})"
     said = _decided([one for one in differences if one.outcome in (BETTER, WORSE)], on)
@@ -326,7 +326,7 @@ def _impossible(pairs: Sequence[PairedDifference], label: str) -> list[str]:
     return said
 
 
-def _balanced(grouped: Grouped, numbers: Mapping[str, float], key: str, texts: Sequence[str]) -> Values:
+def _balanced(grouped: GroupedRuns, numbers: Mapping[str, float], key: str, texts: Sequence[str]) -> Values:
     """Return value -> seed -> mean over the other keys, using only cells that all these values have for the seed."""
     cells: dict[str, dict[str, dict[tuple[str, ...], float]]] = {text: {} for text in texts}
     for setting in grouped.settings:

@@ -52,7 +52,7 @@ class Configured(Protocol):
 
 
 @dataclass(frozen=True)
-class Axis:
+class DifferingKey:
     """A difference between runs: a key, and all keys that change together with it.
 
     `short` is the shortest unambiguous suffix of the key; `texts` has one value per run, in their order. `others` maps
@@ -97,7 +97,7 @@ def differences(runs: Sequence[Configured]) -> list[str]:
     return different
 
 
-def axes(runs: Sequence[Configured]) -> list[Axis]:
+def axes(runs: Sequence[Configured]) -> list[DifferingKey]:
     """Return the differences, grouping keys that change together, seeds last.
 
     A group is named after its swept key, else after a selected config group (`truncation`, `exp`) that stands for
@@ -123,7 +123,7 @@ def axes(runs: Sequence[Configured]) -> list[Axis]:
     for head, keys in heads.items():
         texts = {key: _texts(runs, key) for key in [head, *keys]}
         others = {key: texts[key] for key in keys}
-        found.append(Axis(head, short_key(head, list(heads)), others, texts[head], is_seed(head)))
+        found.append(DifferingKey(head, short_key(head, list(heads)), others, texts[head], is_seed(head)))
     return sorted(found, key=lambda axis: axis.is_seed)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, total_in_words
-from rlhf_cli.analysis.comparison.measures import Measure
+from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.verdicts import decimals, decimals_of
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.numerics.intervals import Estimate
@@ -121,7 +121,7 @@ def comparison_latex(comparison: Comparison) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _measure(one: Measure) -> dict[str, object]:
+def _measure(one: RunMeasure) -> dict[str, object]:
     metric = dict(one.weights) if one.weights is not None else one.metric
     return {"label": one.label, "metric": metric, "kind": one.kind, "direction": one.direction}
 
@@ -137,7 +137,7 @@ def _front(comparison: Comparison) -> dict[str, object]:
     }
 
 
-def _has(comparison: Comparison, setting: str, measure: Measure) -> bool:
+def _has(comparison: Comparison, setting: str, measure: RunMeasure) -> bool:
     return comparison.estimates[setting][measure.label].mean is not None
 
 

@@ -26,7 +26,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Change:
+class SuggestedChange:
     """An override to type, such as `rewards.brevity.weight=0`, and its effect."""
 
     words: str
@@ -49,11 +49,11 @@ class Finding:
     evidence: tuple[Evidence, ...]
     first_step: int
     last_step: int
-    changes: tuple[Change, ...] = ()
+    changes: tuple[SuggestedChange, ...] = ()
 
 
 @dataclass(frozen=True)
-class Fine:
+class PassedCheck:
     """A check that passed; `says` has the numbers."""
 
     kind: str
@@ -61,14 +61,14 @@ class Fine:
 
 
 @dataclass(frozen=True)
-class Unseen:
+class SkippedCheck:
     """A check that was impossible, and why: a metric that is not logged, too few steps, too much noise."""
 
     kind: str
     why: str
 
 
-Seen: TypeAlias = Finding | Fine | Unseen
+CheckResult: TypeAlias = Finding | PassedCheck | SkippedCheck
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:

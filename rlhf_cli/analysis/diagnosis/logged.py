@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_cli.analysis.diagnosis.finding import Evidence, Unseen
+from rlhf_cli.analysis.diagnosis.finding import Evidence, SkippedCheck
 from rlhf_cli.runs.metrics_file import TOTAL
 
 _LONGEST = 4096
@@ -250,20 +250,20 @@ SURE = 0.005
 _DRAWN = 60
 
 
-def too_few(kind: str, curve: Curve, enough: int) -> Unseen | None:
+def too_few(kind: str, curve: Curve, enough: int) -> SkippedCheck | None:
     """Return why a curve has too few points to judge, or None if it has enough."""
     if len(curve) >= enough:
         return None
     if not len(curve):
-        return Unseen(kind, f"{curve.metric} is not logged")
-    return Unseen(kind, f"too few log events with {curve.metric}: {len(curve)}, of {enough} that it takes")
+        return SkippedCheck(kind, f"{curve.metric} is not logged")
+    return SkippedCheck(kind, f"too few log events with {curve.metric}: {len(curve)}, of {enough} that it takes")
 
 
-def too_early(kind: str, log: Log, share: float = 0.5) -> Unseen | None:
+def too_early(kind: str, log: Log, share: float = 0.5) -> SkippedCheck | None:
     """Return why it is too early to judge a lack of change, or None if this share of the training is done."""
     if log.progress >= share:
         return None
-    return Unseen(kind, f"it is step {log.step} of {log.max_steps}: too early to say what does not change")
+    return SkippedCheck(kind, f"it is step {log.step} of {log.max_steps}: too early to say what does not change")
 
 
 def evidence(curve: Curve, says: str) -> Evidence:

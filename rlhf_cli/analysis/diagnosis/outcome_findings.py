@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rlhf_cli.analysis.diagnosis.finding import Change, Evidence, Finding, Fine, RunSetup, Seen, Severity, Unseen
+from rlhf_cli.analysis.diagnosis.finding import (
+    CheckResult,
+    Evidence,
+    Finding,
+    PassedCheck,
+    RunSetup,
+    Severity,
+    SkippedCheck,
+    SuggestedChange,
+)
 from rlhf_cli.analysis.diagnosis.logged import (
     ENOUGH,
     ENOUGH_FOR_TREND,
@@ -33,7 +42,7 @@ _SKIPPED_STEPS = 0.05
 """Under fp16 overflowing gradients are normal: the scaler skips the step. More than one in twenty is too many."""
 
 
-def non_finite(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def non_finite(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding for losses and gradients that were NaN or infinite, which metrics.jsonl stores as null.
 
     A guard ends the run before such a step is applied, and gives this as the reason (docs/guards.md).
@@ -45,18 +54,18 @@ def non_finite(log: Log, setup: RunSetup) -> Iterator[Seen]:
     if bad:
         seen = tuple(Evidence(name, f"null in {count} of {log.num_events} log events") for name, count in bad.items())
         what = f"{' and '.join(bad)} {'were' if len(bad) > 1 else 'was'} no finite number"
-        changes = (*slower(log, setup), Change("trainer.args.max_grad_norm=0.5", "no step larger than that"))
+        changes = (*slower(log, setup), SuggestedChange("trainer.args.max_grad_norm=0.5", "no step larger than that"))
         yield Finding(kind, "", "serious", what, seen, 0, log.step, changes)
     elif not log.num_events:
-        yield Unseen(kind, "nothing was logged")
+        yield SkippedCheck(kind, "nothing was logged")
     else:
-        yield Fine(kind, f"losses and gradients were finite in {log.num_events} log events")
+        yield PassedCheck(kind, f"losses and gradients were finite in {log.num_events} log events")
 
 
 _HALF, _NEARLY_ALL = 0.5, 0.9
 
 
-def no_deviation(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def no_deviation(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding if in most groups all completions have the same total, which gives no gradient.
 
     If that holds for all groups in `guards.no_signal` consecutive rounds, a guard ends the run (docs/guards.md).
@@ -64,23 +73,25 @@ def no_deviation(log: Log, setup: RunSetup) -> Iterator[Seen]:
     kind = "no_deviation"
     curve = log.curve("frac_reward_zero_std")
     if not len(curve) and setup.has_critic:
-        yield Fine(kind, "under a critic there are no groups")
+        yield PassedCheck(kind, "under a critic there are no groups")
         return
     if few := too_few(kind, curve, ENOUGH):
         yield few
         return
     late = curve.last(LATE)
     if late.mean < _HALF:
-        yield Fine(kind, f"groups without deviation: {on_average(late)}")
+        yield PassedCheck(kind, f"groups without deviation: {on_average(late)}")
         return
     total, spread = log.total(), log.curve("reward_std")
     scale = spread.first(0.2).mean if len(spread) else 0.0
     rose = len(total) >= ENOUGH and len(spread) > 0 and total.last(0.2).mean > total.first(0.2).mean + scale
     what = f"in {late.mean:.0%} of the groups all completions have the same total: they teach nothing"
     group, batch = int(setup.number("num_generations", 8)), int(setup.number("per_device_train_batch_size", 8))
-    changes = [Change("trainer.args.temperature=1.2", "completions that differ more")]
+    changes = [SuggestedChange("trainer.args.temperature=1.2", "completions that differ more")]
     if batch % (2 * group) == 0:
-        changes.insert(0, Change(f"trainer.args.num_generations={2 * group}", "larger groups are less often all alike"))
+        changes.insert(
+            0, SuggestedChange(f"trainer.args.num_generations={2 * group}", "larger groups are less often all alike")
+        )
     severity: Severity = "note" if rose else "serious" if late.mean >= _NEARLY_ALL else "warning"
     seen = (evidence(curve, on_average(late)), *((evidence(total, from_to(total)),) if len(total) else ()))
     told = f"{what}; the total has risen, so the task may be learned" if rose else what
@@ -93,7 +104,7 @@ _WORTH = 0.1
 """In standard deviations of the rows: a smaller decline may be real but does not matter."""
 
 
-def overoptimised(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding if a metric that is only watched falls while the trained one rises.
 
     Watched metrics are a reward of weight 0, an evaluation's total, and the loss on held-out rows (Gao et al., arXiv
@@ -102,14 +113,14 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[Seen]:
     kind = "overoptimised"
     pairs = list(_watched(log))
     if not pairs:
-        yield Unseen(kind, "nothing is only watched: no reward of weight 0, no evaluation")
+        yield SkippedCheck(kind, "nothing is only watched: no reward of weight 0, no evaluation")
     for watched, trained, sign in pairs:
         if few := too_few(kind, watched, ENOUGH_FOR_TREND if sign > 0 and "eval_" not in watched.metric else ENOUGH):
             yield few
             continue
         fall = _fall(watched, trained, sign, _scale(log, watched))
         if fall is None:
-            yield Fine(kind, f"{watched.metric}: {from_to(watched)}")
+            yield PassedCheck(kind, f"{watched.metric}: {from_to(watched)}")
             continue
         first, last = steps_of(fall)
         best = _best_step(watched, sign)
@@ -161,16 +172,16 @@ def _best_step(curve: Curve, sign: float) -> int:
     return int(curve.steps[int(np.argmax(smooth)) + width - 1])
 
 
-def _earlier(log: Log, setup: RunSetup, step: int) -> Iterator[Change]:
+def _earlier(log: Log, setup: RunSetup, step: int) -> Iterator[SuggestedChange]:
     if setup.has_critic:
-        yield Change(
+        yield SuggestedChange(
             f"kl.coef={rounded(max(0.1, 3 * (setup.kl_coef or 0.0)))}", "holds the policy near where both agreed"
         )
     elif setup.trainer in ("grpo", "rloo"):
-        yield Change(
+        yield SuggestedChange(
             f"trainer.args.beta={rounded(max(0.04, 3 * setup.number('beta', 0.0)))}", "holds the policy near the start"
         )
-    yield Change(f"trainer.args.max_steps={max(1, step)}", "ends where it was best")
+    yield SuggestedChange(f"trainer.args.max_steps={max(1, step)}", "ends where it was best")
     yield from slower(log, setup)
 
 
@@ -182,7 +193,7 @@ _SIGMAS = 5.0
 """In standard errors from sampling alone, which exclude the policy's own fluctuation."""
 
 
-def learning(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def learning(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding if the total did not rise (the loss did not fall) and the noise is small, or if it fell."""
     kind = "learning"
     total, has_rewards = log.total(), bool(log.rewards())
@@ -194,7 +205,7 @@ def learning(log: Log, setup: RunSetup) -> Iterator[Seen]:
         yield early
         return
     if has_rewards and any(log.weight(name) is None for name in log.rewards()):
-        yield Unseen(kind, "a weight moves: the total does not say what is learned")
+        yield SkippedCheck(kind, "a weight moves: the total does not say what is learned")
         return
     spread = log.curve("reward_std")
     scale = (spread.mean if len(spread) else 0.0) if has_rewards else abs(curve.first(0.1).mean)
@@ -203,13 +214,13 @@ def learning(log: Log, setup: RunSetup) -> Iterator[Seen]:
     thirds = means(curve, 3)
     gain = sign * (thirds[-1] - thirds[0])
     if gain > max(little, _SIGMAS * _of_thirds(curve)):  # clearly, also if the curve bends too much for a line
-        yield Fine(kind, f"{curve.metric}: {from_to(curve)}")
+        yield PassedCheck(kind, f"{curve.metric}: {from_to(curve)}")
     elif has_rewards and gain < -max(1.5 * little, _SIGMAS * scale * _of_sampling(log, len(curve))):
         what = f"the total gets worse: {from_to(curve)}"
         changes = tuple(slower(log, setup))
         yield Finding(kind, "", "serious", what, (evidence(curve, from_to(curve)),), *steps_of(curve), changes)
     elif line is None:
-        yield Unseen(kind, f"{curve.metric}: {from_to(curve)}; it wanders too much to say whether it rises")
+        yield SkippedCheck(kind, f"{curve.metric}: {from_to(curve)}; it wanders too much to say whether it rises")
     else:
         yield _learned(log, setup, curve, line, sign, little)
 
@@ -227,7 +238,7 @@ def _of_sampling(log: Log, num_events: int) -> float:
     return float(np.sqrt(2.0 / max(1.0, rows * num_events / 3)))
 
 
-def _learned(log: Log, setup: RunSetup, curve: Curve, line: Trend, sign: float, little: float) -> Seen:
+def _learned(log: Log, setup: RunSetup, curve: Curve, line: Trend, sign: float, little: float) -> CheckResult:
     """Return the result of a linear trend of the total, or of minus the loss."""
     kind, told = "learning", f"{curve.metric}: {from_to(curve)}"
     low, high = line.interval(_FLAT)
@@ -238,17 +249,17 @@ def _learned(log: Log, setup: RunSetup, curve: Curve, line: Trend, sign: float, 
         what = f"{name} gets worse: {from_to(curve)}"
         return Finding(kind, "", "serious", what, seen, *steps_of(curve), tuple(slower(log, setup)))
     if low > 0.0:
-        return Fine(kind, told)
+        return PassedCheck(kind, told)
     if high < little:
         what = f"{name} does not {better}: {from_to(curve)}; by less than {little:.2g} in any case"
         return Finding(kind, "", "serious", what, seen, *steps_of(curve), tuple(_faster(log, setup)))
-    return Unseen(kind, f"{told}; that cannot be told from noise")
+    return SkippedCheck(kind, f"{told}; that cannot be told from noise")
 
 
-def _faster(log: Log, setup: RunSetup) -> Iterator[Change]:
+def _faster(log: Log, setup: RunSetup) -> Iterator[SuggestedChange]:
     rates = log.curve("learning_rate").values
     rate = setup.number("learning_rate", float(rates.max()) if len(rates) else 0.0)
     if rate > 0.0:
-        yield Change(f"trainer.args.learning_rate={rounded(3 * rate)}", "larger steps")
+        yield SuggestedChange(f"trainer.args.learning_rate={rounded(3 * rate)}", "larger steps")
     debug = "overfit" if log.rewards() else "overfit_rows"
-    yield Change(f"debug={debug}", "shows whether it can learn one batch at all")
+    yield SuggestedChange(f"debug={debug}", "shows whether it can learn one batch at all")

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rlhf_cli.analysis.diagnosis.finding import Change, Finding, Fine, RunSetup, Seen, Severity, Unseen
+from rlhf_cli.analysis.diagnosis.finding import (
+    CheckResult,
+    Finding,
+    PassedCheck,
+    RunSetup,
+    Severity,
+    SkippedCheck,
+    SuggestedChange,
+)
 from rlhf_cli.analysis.diagnosis.logged import (
     ENOUGH,
     ENOUGH_FOR_TREND,
@@ -35,7 +43,7 @@ linearly gains the same in each third; under a penalty, or as a random walk, it 
 _NOT_NOTHING = 0.2
 
 
-def kl(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def kl(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding if the per-token KL from the reference (kl/k1_policy_ref) is large or grows faster and faster."""
     kind = "kl"
     curve = log.first_of("kl/k1_policy_ref", "kl")
@@ -51,18 +59,20 @@ def kl(log: Log, setup: RunSetup) -> Iterator[Seen]:
     elif is_running and end >= _NOT_NOTHING and len(curve) >= ENOUGH_FOR_TREND:
         what = f"the policy leaves its reference faster and faster: {early:.2g}, {middle:.2g}, {end:.2g} nats a token"
     else:
-        yield Fine(kind, f"{curve.metric}: {from_to(curve)}")
+        yield PassedCheck(kind, f"{curve.metric}: {from_to(curve)}")
         return
     yield Finding(
         kind, "", "warning", what, (evidence(curve, from_to(curve)),), *steps_of(curve), tuple(_nearer(log, setup))
     )
 
 
-def _nearer(log: Log, setup: RunSetup) -> Iterator[Change]:
+def _nearer(log: Log, setup: RunSetup) -> Iterator[SuggestedChange]:
     if setup.has_critic:
-        yield Change(f"kl.coef={_more(setup.kl_coef, 0.05)}", "a larger penalty holds it nearer")
+        yield SuggestedChange(f"kl.coef={_more(setup.kl_coef, 0.05)}", "a larger penalty holds it nearer")
     elif setup.trainer in ("grpo", "rloo"):
-        yield Change(f"trainer.args.beta={_more(setup.number('beta', 0.0), 0.04)}", "a larger penalty holds it nearer")
+        yield SuggestedChange(
+            f"trainer.args.beta={_more(setup.number('beta', 0.0), 0.04)}", "a larger penalty holds it nearer"
+        )
     yield from slower(log, setup)
 
 
@@ -70,19 +80,19 @@ def _more(value: float | None, least: float) -> str:
     return rounded(max(least, 3.0 * (value or 0.0)))
 
 
-def slower(log: Log, setup: RunSetup) -> Iterator[Change]:
+def slower(log: Log, setup: RunSetup) -> Iterator[SuggestedChange]:
     """Yield a third of the learning rate, if it was configured or logged."""
     logged = log.curve("learning_rate").values
     rate = setup.number("learning_rate", float(logged.max()) if len(logged) else 0.0)
     if rate > 0.0:
-        yield Change(f"trainer.args.learning_rate={rounded(rate / 3)}", "smaller steps")
+        yield SuggestedChange(f"trainer.args.learning_rate={rounded(rate / 3)}", "smaller steps")
 
 
 _HALF, _NEARLY_ALL = 0.5, 0.9
 _GROWTH, _WORTH_TELLING = 0.1, 0.15
 
 
-def truncation(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def truncation(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding if half of the completions are truncated, or more and more of them.
 
     Beyond 95 % the training itself warns once (launch/completion_ends.py), even if this check is off.
@@ -100,14 +110,16 @@ def truncation(log: Log, setup: RunSetup) -> Iterator[Seen]:
     elif grows and line is not None:
         what = f"more and more completions are cut off: {line.start:.0%} -> {line.end:.0%}"
     else:
-        yield Fine(kind, f"cut off: {from_to(curve)}")
+        yield PassedCheck(kind, f"cut off: {from_to(curve)}")
         return
     severity: Severity = "serious" if late.mean >= _NEARLY_ALL else "warning"
-    changes = [Change(f"trainer.args.max_completion_length={2 * setup.limit}", "gives them room to end")]
+    changes = [SuggestedChange(f"trainer.args.max_completion_length={2 * setup.limit}", "gives them room to end")]
     if setup.truncation == "none":
-        changes.append(Change("truncation=eos_penalty", "a completion that is cut off pays for it"))
+        changes.append(SuggestedChange("truncation=eos_penalty", "a completion that is cut off pays for it"))
     elif setup.truncation == "bootstrap":
-        changes.append(Change("truncation.mode=replace", "what is cut off is worth what the critic expects, no more"))
+        changes.append(
+            SuggestedChange("truncation.mode=replace", "what is cut off is worth what the critic expects, no more")
+        )
     yield Finding(kind, "", severity, what, (evidence(curve, from_to(curve)),), *steps_of(curve), tuple(changes))
 
 
@@ -115,7 +127,7 @@ _BY_HALF = 0.5
 _EXCUSE = 0.15
 
 
-def length(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def length(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding if completions became much longer or shorter while no reward rose: an unrewarded drift."""
     kind = "length"
     curve = log.curve("completions/mean_length")
@@ -124,22 +136,24 @@ def length(log: Log, setup: RunSetup) -> Iterator[Seen]:
         return
     line = trend(curve)
     if line is None:
-        yield Unseen(kind, f"{curve.metric} wanders too much to tell a drift from noise")
+        yield SkippedCheck(kind, f"{curve.metric} wanders too much to tell a drift from noise")
         return
     relative = line.change / max(line.start, 1e-9)
     moves = line.rises(SURE) or line.falls(SURE)
     if not moves or abs(relative) < _BY_HALF:
-        yield Fine(kind, f"{curve.metric}: {from_to(curve)}")
+        yield PassedCheck(kind, f"{curve.metric}: {from_to(curve)}")
         return
     if risen := [name for name in log.rewards() if _rises(log, name)]:
-        yield Fine(kind, f"{curve.metric}: {from_to(curve)}; {' and '.join(risen)} rose with it")
+        yield PassedCheck(kind, f"{curve.metric}: {from_to(curve)}; {' and '.join(risen)} rose with it")
         return
     what = (
         f"completions became {abs(relative):.0%} {'longer' if relative > 0 else 'shorter'}, and no reward rose with it"
     )
     changes = list(_nearer(log, setup))
     if relative > 0:
-        changes.insert(0, Change("truncation=soft_overlong", "the last tokens before the limit cost more and more"))
+        changes.insert(
+            0, SuggestedChange("truncation=soft_overlong", "the last tokens before the limit cost more and more")
+        )
     yield Finding(kind, "", "warning", what, (evidence(curve, from_to(curve)),), *steps_of(curve), tuple(changes))
 
 
@@ -154,7 +168,7 @@ _COLLAPSED = 0.1
 _LITTLE = 0.05
 
 
-def entropy(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def entropy(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding if the entropy fell to a tenth and the total did not rise: the policy is certain but wrong."""
     kind = "entropy"
     curve = log.first_of("ppo/entropy", "entropy")
@@ -164,20 +178,22 @@ def entropy(log: Log, setup: RunSetup) -> Iterator[Seen]:
     start, end = curve.first(0.1).mean, curve.last(0.1).mean
     total = log.total()
     if end > _COLLAPSED * start:
-        yield Fine(kind, f"{curve.metric}: {from_to(curve)}")
+        yield PassedCheck(kind, f"{curve.metric}: {from_to(curve)}")
         return
     if len(total) < ENOUGH:
-        yield Unseen(kind, f"{curve.metric} fell to {end:.2g}, and no total is logged that could have risen with it")
+        yield SkippedCheck(
+            kind, f"{curve.metric} fell to {end:.2g}, and no total is logged that could have risen with it"
+        )
         return
     spread = log.curve("reward_std")
     scale = spread.first(0.2).mean if len(spread) else 0.0
     gain = total.last(0.2).mean - total.first(0.2).mean
     line = trend(total)
     if gain > max(_LITTLE, 0.2 * scale) or (line is not None and line.rises(SURE) and gain > 0.1 * scale):
-        yield Fine(kind, f"{curve.metric}: {from_to(curve)}; the total rose with it")
+        yield PassedCheck(kind, f"{curve.metric}: {from_to(curve)}; the total rose with it")
         return
     what = f"the entropy fell from {start:.2g} to {end:.2g} nats a token, and the total did not rise with it"
-    changes = [Change("trainer.args.temperature=1.2", "samples more widely")] if setup.trainer != "ppo" else []
+    changes = [SuggestedChange("trainer.args.temperature=1.2", "samples more widely")] if setup.trainer != "ppo" else []
     seen = (evidence(curve, from_to(curve)), evidence(total, from_to(total)))
     yield Finding(kind, "", "serious", what, seen, *steps_of(curve), (*changes, *_nearer(log, setup)))
 
@@ -186,7 +202,7 @@ _TOO_MUCH = 0.3
 """Above the usual 0.1 to 0.2 of PPO's papers and implementations: a third of the tokens have no gradient."""
 
 
-def clipping(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def clipping(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding if many updates are clipped, or none ever is although rollouts are reused."""
     kind = "clipping"
     curve = log.first_of("ppo/clip_fraction", "clip_ratio/region_mean")
@@ -197,7 +213,7 @@ def clipping(log: Log, setup: RunSetup) -> Iterator[Seen]:
     if late.mean > _TOO_MUCH:
         what = f"{late.mean:.0%} of the tokens are outside the clip range: their gradient is thrown away"
         fewer = (
-            [Change("trainer.args.num_iterations=1", "uses a rollout once")]
+            [SuggestedChange("trainer.args.num_iterations=1", "uses a rollout once")]
             if setup.number("num_iterations", 1) > 1
             else []
         )
@@ -207,13 +223,13 @@ def clipping(log: Log, setup: RunSetup) -> Iterator[Seen]:
     reuses = setup.number("num_iterations", 1.0) > 1.0
     if float(curve.values.max()) > 0.0 or not reuses:
         said = on_average(late) if reuses or late.mean else "no rollout is used twice, so that nothing is to be clipped"
-        yield Fine(kind, f"{curve.metric}: {said}")
+        yield PassedCheck(kind, f"{curve.metric}: {said}")
         return
     if (early := too_early(kind, log)) or (early := too_few(kind, curve, ENOUGH_FOR_TREND)):
         yield early
         return
     rate = setup.number("learning_rate", 0.0)
-    changes = (Change(f"trainer.args.learning_rate={rounded(3 * rate)}", "larger steps"),) if rate else ()
+    changes = (SuggestedChange(f"trainer.args.learning_rate={rounded(3 * rate)}", "larger steps"),) if rate else ()
     what = "nothing is ever clipped though rollouts are used again: the policy hardly moves"
     yield Finding(kind, "", "note", what, (evidence(curve, on_average(curve)),), *steps_of(curve), changes)
 
@@ -221,14 +237,14 @@ def clipping(log: Log, setup: RunSetup) -> Iterator[Seen]:
 _MOSTLY = 0.8
 
 
-def explained_variance(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def explained_variance(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding if the critic is worse than a constant in four of five rounds of the run's second half.
 
     Every critic is at first; one whose explained variance rises is learning.
     """
     kind = "explained_variance"
     if not setup.has_critic:
-        yield Fine(kind, "there is no critic")
+        yield PassedCheck(kind, "there is no critic")
         return
     curve = log.curve("ppo/explained_variance")
     if few := too_few(kind, curve, ENOUGH):
@@ -237,18 +253,18 @@ def explained_variance(log: Log, setup: RunSetup) -> Iterator[Seen]:
     late, line = curve.last(LATE), trend(curve)
     share = float((late.values < 0.0).mean())
     if float(np.median(late.values)) >= 0.0 or share < _MOSTLY:
-        yield Fine(kind, f"{curve.metric}: {from_to(curve)}")
+        yield PassedCheck(kind, f"{curve.metric}: {from_to(curve)}")
         return
     if early := too_early(kind, log):
         yield early
         return
     if line is not None and line.rises(SURE) and late.last(LATE).mean > late.first(LATE).mean:
-        yield Fine(kind, f"{curve.metric}: {from_to(curve)}; below 0, and rising")
+        yield PassedCheck(kind, f"{curve.metric}: {from_to(curve)}; below 0, and rising")
         return
     what = f"the critic foresees less than a constant would: explained variance {on_average(late)}"
     changes = (
-        Change("critic.learning_rate=" + _faster(log), "lets it learn faster"),
-        Change("critic.warmup_steps=32", "lets it learn alone at first"),
+        SuggestedChange("critic.learning_rate=" + _faster(log), "lets it learn faster"),
+        SuggestedChange("critic.warmup_steps=32", "lets it learn alone at first"),
     )
     yield Finding(kind, "", "warning", what, (evidence(curve, from_to(curve)),), *steps_of(late), changes)
 
@@ -262,11 +278,11 @@ _TWICE = 2.0
 _MORE_THAN_RETURNS = 1.2
 
 
-def value_loss(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def value_loss(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding if the critic's loss doubled since its minimum, and outgrew the variance of the returns."""
     kind = "value_loss"
     if not setup.has_critic:
-        yield Fine(kind, "there is no critic")
+        yield PassedCheck(kind, "there is no critic")
         return
     curve, returns = log.curve("ppo/value_loss"), log.curve("ppo/returns_std")
     if few := too_few(kind, curve, ENOUGH_FOR_TREND):
@@ -277,16 +293,20 @@ def value_loss(log: Log, setup: RunSetup) -> Iterator[Seen]:
     grown = float(parts[-1].mean()) / max(float(parts[lowest].mean()), 1e-12)
     line = trend(curve.last(1.0 - lowest / 4))
     if line is None:
-        yield Unseen(kind, f"{curve.metric} wanders too much to tell growth from noise")
+        yield SkippedCheck(kind, f"{curve.metric} wanders too much to tell growth from noise")
         return
     spread = np.array_split(returns.values**2, 4) if len(returns) >= ENOUGH else []
     with_returns = float(spread[-1].mean()) / max(float(spread[lowest].mean()), 1e-12) if spread else 1.0
     if grown < _TWICE or not line.rises(SURE) or grown < _MORE_THAN_RETURNS * with_returns:
-        yield Fine(kind, f"{curve.metric}: {from_to(curve)}")
+        yield PassedCheck(kind, f"{curve.metric}: {from_to(curve)}")
         return
     what = f"the critic's loss grows: {grown:.1f} times what it was, the returns' variance {with_returns:.1f} times"
     rates = log.curve("critic/learning_rate").values
-    slower = (Change(f"critic.learning_rate={rounded(float(rates.max()) / 3)}", "smaller steps"),) if len(rates) else ()
+    slower = (
+        (SuggestedChange(f"critic.learning_rate={rounded(float(rates.max()) / 3)}", "smaller steps"),)
+        if len(rates)
+        else ()
+    )
     seen = (evidence(curve, from_to(curve)), *((evidence(returns, from_to(returns)),) if len(returns) else ()))
-    tamer = Change("critic.max_grad_norm=0.5", "no step larger than that")
+    tamer = SuggestedChange("critic.max_grad_norm=0.5", "no step larger than that")
     yield Finding(kind, "", "warning", what, seen, *steps_of(curve), (*slower, tamer))

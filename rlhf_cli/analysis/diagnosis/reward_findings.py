@@ -8,7 +8,16 @@ from itertools import combinations
 
 import numpy as np
 
-from rlhf_cli.analysis.diagnosis.finding import Change, Evidence, Finding, Fine, RunSetup, Seen, Severity, Unseen
+from rlhf_cli.analysis.diagnosis.finding import (
+    CheckResult,
+    Evidence,
+    Finding,
+    PassedCheck,
+    RunSetup,
+    Severity,
+    SkippedCheck,
+    SuggestedChange,
+)
 from rlhf_cli.analysis.diagnosis.logged import (
     ENOUGH,
     ENOUGH_FOR_TREND,
@@ -36,7 +45,7 @@ at random.
 """
 
 
-def reward_errors(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding for rewards that fail on at least 2 % of their rows, or time out on 1 %."""
     kind, fine = "reward_errors", True
     for name in log.rewards():
@@ -54,10 +63,12 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[Seen]:
         failed = errors if len(errors) else timeouts
         each = f"{failed.mean:.3g} of {log.curve(f'{prefix}/calls').mean:.3g} rows a round"
         changes = [
-            Change(f"rewards.{name}.on_error=raise", "ends the run at the first, with the row and the traceback")
+            SuggestedChange(
+                f"rewards.{name}.on_error=raise", "ends the run at the first, with the row and the traceback"
+            )
         ]
         if late >= _SOME_TIMEOUTS:
-            changes.insert(0, Change(f"rewards.{name}.timeout_s=off", "lets it take its time"))
+            changes.insert(0, SuggestedChange(f"rewards.{name}.timeout_s=off", "lets it take its time"))
         yield Finding(
             kind,
             name,
@@ -68,12 +79,12 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[Seen]:
             tuple(changes),
         )
     if not log.rewards():
-        yield Unseen(kind, "no rewards are logged")
+        yield SkippedCheck(kind, "no rewards are logged")
     elif fine:
-        yield Fine(kind, f"fewer than {_SOME_ERRORS:.0%} of the rows failed: {', '.join(log.rewards())}")
+        yield PassedCheck(kind, f"fewer than {_SOME_ERRORS:.0%} of the rows failed: {', '.join(log.rewards())}")
 
 
-def dead_reward(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding for rewards that were constant over all rows since the first log event, or always null."""
     kind = "dead_reward"
     alive = []
@@ -85,8 +96,8 @@ def dead_reward(log: Log, setup: RunSetup) -> Iterator[Seen]:
         is_watched = log.weight(name) == 0.0
         severity: Severity = "warning" if is_watched else "serious"
         changes = (
-            Change(f"rewards.{name}.weight=0", "only watches it, until it does tell them apart"),
-            Change(
+            SuggestedChange(f"rewards.{name}.weight=0", "only watches it, until it does tell them apart"),
+            SuggestedChange(
                 "rlhf score", f"shows what {name} makes of single completions: rlhf score +exp=... --completions RUN"
             ),
         )
@@ -95,14 +106,14 @@ def dead_reward(log: Log, setup: RunSetup) -> Iterator[Seen]:
             what = f"reward {name} never applied to any row"
             yield Finding(kind, name, severity, what, (Evidence(raw.metric, says),), 0, log.step, changes)
         elif len(raw) < ENOUGH:
-            yield Unseen(kind, f"{name}: too few log events, {len(raw)} of {ENOUGH}")
+            yield SkippedCheck(kind, f"{name}: too few log events, {len(raw)} of {ENOUGH}")
         elif _is_constant(raw, spread):
             what = f"reward {name} is {raw.values[-1]:.4g} on every row: it teaches nothing"
             yield Finding(kind, name, severity, what, (evidence(raw, on_average(raw)),), *steps_of(raw), changes)
         else:
             alive.append(name)
     if alive:
-        yield Fine(kind, f"{', '.join(alive)} told rows apart")
+        yield PassedCheck(kind, f"{', '.join(alive)} told rows apart")
 
 
 def _is_constant(raw: Curve, spread: Curve) -> bool:
@@ -110,18 +121,20 @@ def _is_constant(raw: Curve, spread: Curve) -> bool:
     return float(np.ptp(raw.values)) <= 1e-6 * size and not bool((spread.values > 1e-6 * size).any())
 
 
-def gate(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def gate(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding for gates that never open, and for gates that never close."""
     kind = "gate"
     if not setup.gated:
-        yield Fine(kind, "no reward has a gate")
+        yield PassedCheck(kind, "no reward has a gate")
     for name, read in setup.gated.items():
         opened = log.curve(f"rewards/{name}/open_fraction")
         if len(opened) < ENOUGH:
-            yield Unseen(kind, f"{name}: too few log events, {len(opened)} of {ENOUGH}")
+            yield SkippedCheck(kind, f"{name}: too few log events, {len(opened)} of {ENOUGH}")
             continue
         by = " and ".join(read)
-        without = Change(f"rewards.{name}.gate=null", "lets it count on every row (or primary=null, if that gates it)")
+        without = SuggestedChange(
+            f"rewards.{name}.gate=null", "lets it count on every row (or primary=null, if that gates it)"
+        )
         if opened.mean < _NEVER:
             read_by = [log.curve(f"rewards/{other}/mean") for other in read]
             what = f"the gate of {name} on {by} is open for {opened.mean:.1%} of the rows: {name} hardly ever counts"
@@ -139,10 +152,10 @@ def gate(log: Log, setup: RunSetup) -> Iterator[Seen]:
                 kind, name, "note", what, (evidence(opened, on_average(opened)),), *steps_of(opened), (without,)
             )
         else:
-            yield Fine(kind, f"the gate of {name} was open for {on_average(opened)}")
+            yield PassedCheck(kind, f"the gate of {name} was open for {on_average(opened)}")
 
 
-def redundant(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding for pairs of weighted rewards whose raw scores agree on nearly every row, over half of the run.
 
     If both are learned and hardly vary, a few unusual rows determine the correlation, so that does not count.
@@ -179,17 +192,17 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[Seen]:
             (evidence(curve, f"median {typical:.3f} over steps {steps_of(late)[0]} to {steps_of(late)[1]}"),),
             *steps_of(late),
             (
-                Change(
+                SuggestedChange(
                     f"rewards.{less}.weight=0", f"only watches {less}; the other's weight then says how much both count"
                 ),
             ),
         )
     if len(weighted) < 2:
-        yield Fine(kind, "there is one weighted reward at most")
+        yield PassedCheck(kind, "there is one weighted reward at most")
     elif not alike:
-        yield Unseen(kind, f"no correlation of two weighted rewards is logged {2 * ENOUGH} times")
+        yield SkippedCheck(kind, f"no correlation of two weighted rewards is logged {2 * ENOUGH} times")
     elif not is_found:
-        yield Fine(kind, f"the most alike are {max(alike)[1]}")
+        yield PassedCheck(kind, f"the most alike are {max(alike)[1]}")
 
 
 def _over_all_rows(log: Log, correlation: Curve, one: str, other: str) -> float:
@@ -221,7 +234,7 @@ _DROWNED = 0.05
 _STILL_VARIES = 0.5
 
 
-def one_reward(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def one_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield a finding if one reward has nearly all of the advantages while another that still varies has almost none.
 
     A learned reward hardly varies and needs no share, so it does not count.
@@ -230,21 +243,21 @@ def one_reward(log: Log, setup: RunSetup) -> Iterator[Seen]:
     shares = {name: log.curve(f"rewards/{name}/advantage_share").last(LATE) for name in log.rewards()}
     weighted = {name: curve for name, curve in shares.items() if log.weight(name) != 0.0}
     if len(weighted) < 2:
-        yield Fine(kind, "there is one weighted reward at most")
+        yield PassedCheck(kind, "there is one weighted reward at most")
         return
     enough = {name: curve for name, curve in weighted.items() if len(curve) >= ENOUGH}
     if not enough:
-        yield Unseen(kind, f"no share of the advantages is logged {2 * ENOUGH} times")
+        yield SkippedCheck(kind, f"no share of the advantages is logged {2 * ENOUGH} times")
         return
     largest = max(enough, key=lambda name: enough[name].mean)
     share = enough[largest].mean
     is_sustained = float((enough[largest].values >= _NEARLY_ALL).mean()) >= _MOSTLY
     if share < _NEARLY_ALL or not is_sustained:
-        yield Fine(kind, f"the largest share of the advantages is that of {largest}: {share:.2f}")
+        yield PassedCheck(kind, f"the largest share of the advantages is that of {largest}: {share:.2f}")
         return
     drowned = [name for name in enough if name != largest and abs(enough[name].mean) < _DROWNED and _varies(log, name)]
     if not drowned:
-        yield Fine(kind, f"{largest} has {share:.2f} of the advantages: the others vary little any more")
+        yield PassedCheck(kind, f"{largest} has {share:.2f} of the advantages: the others vary little any more")
         return
     if early := too_early(kind, log, _LEARNED_BY):
         yield early
@@ -272,12 +285,12 @@ def _varies(log: Log, name: str) -> bool:
     return late > 0.0 and late >= _STILL_VARIES * early
 
 
-def _heavier(log: Log, name: str, largest: str) -> Change:
+def _heavier(log: Log, name: str, largest: str) -> SuggestedChange:
     """Return the weight that gives a reward a third of the largest reward's deviation in the total."""
     spreads = [log.curve(f"rewards/{one}/std").last(LATE) for one in (name, largest)]
     own, others = (curve.mean if len(curve) else 1.0 for curve in spreads)
     weight = abs(log.weight(largest) or 1.0) * others / (3.0 * own) if own else 1.0
     sign = -1.0 if (log.weight(name) or 1.0) < 0 else 1.0
-    return Change(
+    return SuggestedChange(
         f"rewards.{name}.weight={rounded(sign * weight)}", f"gives {name} a third of {largest}'s part in the total"
     )

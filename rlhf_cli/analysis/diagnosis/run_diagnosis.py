@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from rlhf_cli.analysis.diagnosis import outcome_findings, policy_findings, reward_findings, time_findings
 from rlhf_cli.analysis.diagnosis import policy_findings as critic_findings
-from rlhf_cli.analysis.diagnosis.finding import Finding, Fine, RunSetup, Seen, Unseen, worst_first
+from rlhf_cli.analysis.diagnosis.finding import CheckResult, Finding, PassedCheck, RunSetup, SkippedCheck, worst_first
 from rlhf_cli.analysis.diagnosis.logged import Log
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import read_metrics
@@ -15,7 +15,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.tables.metrics import FINDING_KINDS
 
-LOOKS: dict[str, Callable[[Log, RunSetup], Iterator[Seen]]] = {
+LOOKS: dict[str, Callable[[Log, RunSetup], Iterator[CheckResult]]] = {
     "non_finite": outcome_findings.non_finite,
     "reward_errors": reward_findings.reward_errors,
     "dead_reward": reward_findings.dead_reward,
@@ -45,8 +45,8 @@ class Diagnosis:
     """All results: findings, worst first, passed checks, and checks that were impossible."""
 
     findings: tuple[Finding, ...]
-    fine: tuple[Fine, ...]
-    unseen: tuple[Unseen, ...]
+    fine: tuple[PassedCheck, ...]
+    unseen: tuple[SkippedCheck, ...]
 
 
 def look(log: Log, setup: RunSetup, kinds: Collection[str] | None = None) -> Diagnosis:
@@ -60,8 +60,8 @@ def look(log: Log, setup: RunSetup, kinds: Collection[str] | None = None) -> Dia
     ]
     return Diagnosis(
         tuple(worst_first([one for one in seen if isinstance(one, Finding)])),
-        tuple(one for one in seen if isinstance(one, Fine)),
-        tuple(one for one in seen if isinstance(one, Unseen)),
+        tuple(one for one in seen if isinstance(one, PassedCheck)),
+        tuple(one for one in seen if isinstance(one, SkippedCheck)),
     )
 
 

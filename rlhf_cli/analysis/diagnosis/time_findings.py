@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from rlhf_cli.analysis.diagnosis.finding import Change, Evidence, Finding, Fine, RunSetup, Seen, Unseen
+from rlhf_cli.analysis.diagnosis.finding import (
+    CheckResult,
+    Evidence,
+    Finding,
+    PassedCheck,
+    RunSetup,
+    SkippedCheck,
+    SuggestedChange,
+)
 from rlhf_cli.analysis.diagnosis.logged import Log, evidence
 from rlhf_cli.runs.phase_clock import TimeShares, phase_label, time_shares
 from rlhf_cli.tables.metrics import ELAPSED, OF_REWARD, SHARE, SLOTS_PER_TOKEN
@@ -27,24 +35,26 @@ class _Limit:
     """The `share` of the time above which a phase is a finding, and the changes to suggest."""
 
     share: float
-    changes: Callable[[TimeShares, RunSetup], Iterator[Change]]
+    changes: Callable[[TimeShares, RunSetup], Iterator[SuggestedChange]]
 
 
-def time_spent(log: Log, setup: RunSetup) -> Iterator[Seen]:
+def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Yield the phases that take too much of the time, and padding; only notes, because it may be intended."""
     shares = time_shares(log.names(SHARE), lambda name: [float(value) for value in log.curve(name).values])
     if shares is None:
-        yield Unseen(_KIND, f"{ELAPSED} is not logged: profile=off")
+        yield SkippedCheck(_KIND, f"{ELAPSED} is not logged: profile=off")
         return
     if len(log.curve(ELAPSED)) < _ENOUGH:
-        yield Unseen(_KIND, f"too few log events with {ELAPSED}: {len(log.curve(ELAPSED))}, of {_ENOUGH} that it takes")
+        yield SkippedCheck(
+            _KIND, f"too few log events with {ELAPSED}: {len(log.curve(ELAPSED))}, of {_ENOUGH} that it takes"
+        )
         return
     found = [one for key in shares.shares if (one := _found(key, shares, log, setup)) is not None]
     if (padded := _padding(shares, log, setup)) is not None:
         found.append(padded)
     if not found:
         key, share = next(iter(shares.shares.items()))
-        yield Fine(_KIND, f"{phase_label(key)} takes most of the time: {share:.0%} of {shares.elapsed_s:.0f} s")
+        yield PassedCheck(_KIND, f"{phase_label(key)} takes most of the time: {share:.0%} of {shares.elapsed_s:.0f} s")
     yield from found
 
 
@@ -73,51 +83,55 @@ def _padding(shares: TimeShares, log: Log, setup: RunSetup) -> Finding | None:
     curve = log.curve(SLOTS_PER_TOKEN)
     what = f"{1 - 1 / ratio:.0%} of the token slots of the model's passes are padding"
     says = f"{ratio:.2f} slots for each real token, in passes that take {of_passes:.0%} of the time"
-    changes = (Change("trainer.args.packing=true", "several short rows in one"),) if setup.trainer == "sft" else ()
+    changes = (
+        (SuggestedChange("trainer.args.packing=true", "several short rows in one"),) if setup.trainer == "sft" else ()
+    )
     seen = (evidence(curve, says),)
     return Finding(_KIND, "padding", "note", what, seen, int(curve.steps[0]), int(curve.steps[-1]), changes)
 
 
-def _quicker_reward(name: str, setup: RunSetup) -> Iterator[Change]:
+def _quicker_reward(name: str, setup: RunSetup) -> Iterator[SuggestedChange]:
     """Yield changes that reduce waiting for a reward: larger batches, more concurrency, its own process."""
     reward = setup.rewards.get(name, {})
     at_once = section(reward, "args").get("max_concurrency")
     if reward.get("model") is not None:
         size = reward.get("batch_size")
         rows = 4 * size if isinstance(size, int) else 64
-        yield Change(f"rewards.{name}.batch_size={rows}", "more rows a pass of the reward model")
-        yield Change(f"rewards.{name}.dtype=bfloat16", "half the bytes; where the device computes in it")
+        yield SuggestedChange(f"rewards.{name}.batch_size={rows}", "more rows a pass of the reward model")
+        yield SuggestedChange(f"rewards.{name}.dtype=bfloat16", "half the bytes; where the device computes in it")
         return
     if isinstance(at_once, int):
-        yield Change(f"rewards.{name}.args.max_concurrency={4 * at_once}", "more requests under way at once")
-    yield Change(
+        yield SuggestedChange(f"rewards.{name}.args.max_concurrency={4 * at_once}", "more requests under way at once")
+    yield SuggestedChange(
         f"rewards.{name}.isolate=true",
         "in a process of its own, beside the other rewards; written as `async def` it waits for all its rows at once",
     )
 
 
-def _shorter_generation(shares: TimeShares, setup: RunSetup) -> Iterator[Change]:
+def _shorter_generation(shares: TimeShares, setup: RunSetup) -> Iterator[SuggestedChange]:
     if setup.may_use_vllm:
-        yield Change("launch.rollout=vllm", "on a GPU generates several times as fast")
-    yield Change(f"trainer.args.max_completion_length={max(1, setup.limit // 2)}", "the longest row ends a batch")
+        yield SuggestedChange("launch.rollout=vllm", "on a GPU generates several times as fast")
+    yield SuggestedChange(
+        f"trainer.args.max_completion_length={max(1, setup.limit // 2)}", "the longest row ends a batch"
+    )
 
 
-def _rarer(argument: str, key: str, default: int) -> Callable[[TimeShares, RunSetup], Iterator[Change]]:
-    def changes(shares: TimeShares, setup: RunSetup) -> Iterator[Change]:
+def _rarer(argument: str, key: str, default: int) -> Callable[[TimeShares, RunSetup], Iterator[SuggestedChange]]:
+    def changes(shares: TimeShares, setup: RunSetup) -> Iterator[SuggestedChange]:
         now = setup.number(argument, default)
         if now >= 1:  # below that it is a share of the steps
             rarer = int(now) * ceil(shares.shares[key] / _AIM)
-            yield Change(f"trainer.args.{argument}={rarer}", f"so that it takes about {_AIM:.0%}")
+            yield SuggestedChange(f"trainer.args.{argument}={rarer}", f"so that it takes about {_AIM:.0%}")
 
     return changes
 
 
-def _fewer_rows(shares: TimeShares, setup: RunSetup) -> Iterator[Change]:
+def _fewer_rows(shares: TimeShares, setup: RunSetup) -> Iterator[SuggestedChange]:
     yield from _rarer("eval_steps", "evaluation", int(setup.number("logging_steps", 1)))(shares, setup)
 
 
-def _look_closer(shares: TimeShares, setup: RunSetup) -> Iterator[Change]:
-    yield Change("profile=trace", "a trace of a few steps shows what it is")
+def _look_closer(shares: TimeShares, setup: RunSetup) -> Iterator[SuggestedChange]:
+    yield SuggestedChange("profile=trace", "a trace of a few steps shows what it is")
 
 
 _LIMITS = {

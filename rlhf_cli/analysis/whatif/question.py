@@ -18,7 +18,7 @@ from rlhf_cli.text.json_values import JsonValue
 
 
 @dataclass(frozen=True)
-class Change:
+class KeyChange:
     """A key with its old and new value; None means no value."""
 
     key: str
@@ -27,7 +27,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Question:
+class WhatIfQuestion:
     """The old and the new experiment.
 
     `words` are those typed, `rescored` the names of rewards whose stored scores do not apply to the new experiment.
@@ -36,7 +36,7 @@ class Question:
     words: tuple[str, ...]
     old: Experiment
     new: Experiment
-    changes: tuple[Change, ...]
+    changes: tuple[KeyChange, ...]
     rescored: frozenset[str] = frozenset()
 
 
@@ -100,7 +100,7 @@ _SCALES: dict[object, Scale] = {True: "group", False: "none", "group": "group", 
 
 
 @dataclass(frozen=True)
-class Recipe:
+class AdvantageRecipe:
     """The computation of advantages. `baseline` is `group` (GRPO and its variants), `others` (RLOO) or `critic` (PPO).
 
     `scale` is for GRPO; `is_normalized`, `clip_range` and `kl_coef`, the coefficient of the KL in the reward, are for
@@ -121,7 +121,7 @@ class Recipe:
         return self.scale == "batch" or self.is_normalized
 
 
-def recipe_of(experiment: Experiment) -> Recipe:
+def recipe_of(experiment: Experiment) -> AdvantageRecipe:
     """Return how this experiment's trainer computes advantages from totals."""
     trainer = experiment.trainer
     fields = trl_args.trainer(trainer.trl)
@@ -131,11 +131,13 @@ def recipe_of(experiment: Experiment) -> Recipe:
 
     each = int(cast(int, setting("num_generations")))
     if trainer.baseline == "critic":
-        return Recipe("critic", each, why_none="PPO's advantages are made of its critic's values, which are not stored")
+        return AdvantageRecipe(
+            "critic", each, why_none="PPO's advantages are made of its critic's values, which are not stored"
+        )
     dense = "trainer.dense gives every token an advantage of its own; the table holds their rewards' sums"
     if trainer.trl == "RLOOTrainer":
         clip = setting("reward_clip_range")
-        return Recipe(
+        return AdvantageRecipe(
             "others",
             each,
             is_normalized=bool(setting("normalize_advantages")),
@@ -145,4 +147,4 @@ def recipe_of(experiment: Experiment) -> Recipe:
     # normalize_then_sum: the stack z-scores within the group, then TRL divides by the batch's deviation.
     whole_batch = experiment.aggregate == "normalize_then_sum"
     scale = "batch" if whole_batch else _SCALES[setting("scale_rewards")]
-    return Recipe("group", each, scale=scale, why_none=dense if trainer.dense else None)
+    return AdvantageRecipe("group", each, scale=scale, why_none=dense if trainer.dense else None)

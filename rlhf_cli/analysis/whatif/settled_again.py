@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from rlhf_cli.analysis.whatif.question import Recipe, recipe_of, why_not_cheap
+from rlhf_cli.analysis.whatif.question import AdvantageRecipe, recipe_of, why_not_cheap
 from rlhf_cli.analysis.whatif.stored_rounds import ROW, StoredRound, StoredScores
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
@@ -69,7 +69,7 @@ class SettlesAgain:
         recompute: bool = False,
         rescored: frozenset[str] = frozenset(),
     ) -> None:
-        self.recipe: Recipe = recipe_of(experiment)
+        self.recipe: AdvantageRecipe = recipe_of(experiment)
         self.aggregate, self.truncation = aggregate_of(experiment), truncation_policy(experiment)
         self.scores = {
             name: StoredScores(name, _function(experiment, name) if recompute else None, is_rescored=name in rescored)

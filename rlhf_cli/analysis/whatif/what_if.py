@@ -23,7 +23,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from rlhf_cli.analysis.whatif.question import Change, Question, Recipe, gate_in_words
+from rlhf_cli.analysis.whatif.question import AdvantageRecipe, KeyChange, WhatIfQuestion, gate_in_words
 from rlhf_cli.analysis.whatif.settled_again import SettledAgain, SettlesAgain
 from rlhf_cli.analysis.whatif.stored_rounds import StoredRound, StoredRounds
 from rlhf_cli.config.schema.experiment import Experiment
@@ -77,7 +77,7 @@ class OneSide:
 
     settled: SettledAgain
     advantages: Tensor | None
-    recipe: Recipe
+    recipe: AdvantageRecipe
     aggregate: Aggregate
 
 
@@ -225,7 +225,7 @@ class WhatIf:
     """
 
     words: tuple[str, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[KeyChange, ...]
     rules: Mapping[str, tuple[Rule | None, Rule | None]]
     rounds: tuple[RoundDifference, ...]
     movers: tuple[Mover, ...]
@@ -239,7 +239,12 @@ class WhatIf:
 
 
 def what_if(
-    question: Question, stored: StoredRounds, max_steps: int | None, *, recompute: bool = False, num_movers: int = 5
+    question: WhatIfQuestion,
+    stored: StoredRounds,
+    max_steps: int | None,
+    *,
+    recompute: bool = False,
+    num_movers: int = 5,
 ) -> WhatIf:
     """Return the results of the stored rounds under the new settings.
 
@@ -277,7 +282,9 @@ def what_if(
     )
 
 
-def both_settle(question: Question, max_steps: int | None, *, recompute: bool) -> tuple[SettlesAgain, SettlesAgain]:
+def both_settle(
+    question: WhatIfQuestion, max_steps: int | None, *, recompute: bool
+) -> tuple[SettlesAgain, SettlesAgain]:
     """Return the objects that settle rounds with the old and with the new settings."""
     known = question.old.rewards
     old = SettlesAgain(question.old, max_steps, known=known)

@@ -28,7 +28,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare, in_common
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, in_common
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun
 from rlhf_cli.analysis.comparison.measures import is_shown
 from rlhf_cli.analysis.comparison.metric_columns import parse_window, read_columns
@@ -57,7 +57,7 @@ def run(argv: list[str]) -> int:
     anything, Problems where none can be read, UserError for what no run has.
     """
     options = _parse(argv)
-    asked = Asked(
+    asked = ComparisonOptions(
         on=_names(options, "--on"),
         by=options.text("--by"),
         baseline=options.text("--baseline"),
@@ -86,12 +86,12 @@ def run(argv: list[str]) -> int:
     return EXIT_OK
 
 
-def _groups(options: Options, asked: Asked) -> list[RunGroup]:
+def _groups(options: Options, asked: ComparisonOptions) -> list[RunGroup]:
     """Return the groups of a folder of many runs, of which a screen shows the newest; none where something was asked
     for: files, one key, every run.
     """
     files = ("--csv", "--latex", "--png", "--wandb-view", "--runs")
-    if len(options.words) != 1 or asked != Asked() or options.as_json or any(map(options.on, files)):
+    if len(options.words) != 1 or asked != ComparisonOptions() or options.as_json or any(map(options.on, files)):
         return []
     return groups_of(options.words[0])
 

@@ -97,7 +97,7 @@ def run(argv: list[str]) -> int:
     name = _name(options, words, target, against)
 
     with Spinner(shown=True, doing="importing torch and TRL"):
-        from rlhf_cli.evaluation.evaluation_run import Asked, evaluate
+        from rlhf_cli.evaluation.evaluation_run import EvaluationRequest, evaluate
 
         if target.kind != REWARD_MODEL:
             importlib.import_module("rlhf_cli.evaluation.policy_on_rows")
@@ -106,7 +106,7 @@ def run(argv: list[str]) -> int:
     evaluated = evaluate(
         target,
         experiment,
-        Asked(
+        EvaluationRequest(
             name=name,
             data=data or describe_eval_rows(experiment.data),
             out=options.path("--out"),

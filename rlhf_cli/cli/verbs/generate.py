@@ -76,14 +76,14 @@ def run(argv: list[str]) -> int:
     make_room(target.folder, overwrite=options.on("--overwrite"))
 
     with Spinner(shown=True, doing="importing torch and TRL"):
-        from rlhf_cli.evaluation.generation_run import Request, generate, prompts_of
+        from rlhf_cli.evaluation.generation_run import GenerationRequest, generate, prompts_of
 
     screen = Screen(stderr=options.as_json)
     rows, which = prompts_of(experiment, data=options.text("--data"), held_out=options.on("--held-out"), limit=limit)
     total = len(rows) * num_samples
     asked = f"{total} completions of {len(rows)} prompts, {num_samples} each"
     screen.print(f"[bold]{target.label}[/] on {which}: {asked}", highlight=False)
-    request = Request(num_samples, by or TOTAL, least_margin or 0.0, keep, at_least, batch_size)
+    request = GenerationRequest(num_samples, by or TOTAL, least_margin or 0.0, keep, at_least, batch_size)
     with generation_bar(screen, total) as bar:
         generated = generate(target, experiment, rows, which, request, on_batch=bar.add, on_scoring=bar.scoring)
     if options.as_json:

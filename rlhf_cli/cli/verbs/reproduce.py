@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlhf_cli.analysis.reproducibility import SameAgain, compare_again
+from rlhf_cli.analysis.reproducibility import Reproduction, compare_again
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.run_tables import show_same_again
 from rlhf_cli.display.terminal import wide_console
@@ -63,7 +63,7 @@ def run(argv: list[str]) -> int:
     return EXIT_OK if both.is_equal else EXIT_CRASH
 
 
-def _again(earlier: RunFolder, words: list[str], steps: int | None, *, trust: bool) -> SameAgain:
+def _again(earlier: RunFolder, words: list[str], steps: int | None, *, trust: bool) -> Reproduction:
     refuse_foreign_code(earlier, trust=trust, command=f"rlhf reproduce {earlier.shown}")
     again = reproduction_of(earlier, words, steps=steps)
     return compare_again(earlier, run_again(wide_console(), again), up_to=again.up_to)

@@ -9,7 +9,7 @@ Exit code 0 where everything is met, 1 where anything is missed or open, 2 where
 
 from __future__ import annotations
 
-from rlhf_cli.analysis.met_or_missed import MET, MISSED, OPEN, Verified, verify
+from rlhf_cli.analysis.met_or_missed import MET, MISSED, OPEN, VerifiedRun, verify
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.run_tables import show_verified
 from rlhf_cli.display.terminal import wide_console
@@ -44,9 +44,9 @@ def run(argv: list[str]) -> int:
     return EXIT_OK if state == MET else EXIT_CRASH
 
 
-def _verified(words: list[str]) -> list[Verified]:
+def _verified(words: list[str]) -> list[VerifiedRun]:
     """Return every run that the words mean, once. Raises what is wrong with any of them, all at once."""
-    runs: dict[object, Verified] = {}
+    runs: dict[object, VerifiedRun] = {}
     problems: list[UserError] = []
     for word in words:
         try:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from rlhf_cli.analysis.whatif.question import Question, alternatives
+from rlhf_cli.analysis.whatif.question import WhatIfQuestion, alternatives
 from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
@@ -82,6 +82,6 @@ def _folder(words: list[str]) -> RunFolder:
     return open_run(Path(named[0]))
 
 
-def _names_code(question: Question) -> bool:
+def _names_code(question: WhatIfQuestion) -> bool:
     """Return whether the answer runs code that the configuration names: a function that aggregates."""
     return any(one.aggregate not in AGGREGATES for one in (question.old, question.new))

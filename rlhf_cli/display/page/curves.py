@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from rlhf_cli.analysis.comparison.comparison import MOST_MEASURES, Comparison, pareto_front
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
-from rlhf_cli.analysis.comparison.measures import COMPONENT, COST, HELD_OUT, Measure
-from rlhf_cli.analysis.comparison.settings import Setting, estimate
+from rlhf_cli.analysis.comparison.measures import COMPONENT, COST, HELD_OUT, RunMeasure
+from rlhf_cli.analysis.comparison.settings import SettingRuns, estimate
 from rlhf_cli.display.page.embedding import rounded
 from rlhf_cli.runs.metrics_file import TOTAL
 
@@ -177,7 +177,9 @@ class Plot:
         }
 
 
-def plots_of(runs: Sequence[LoggedRun], settings: Sequence[Setting], metrics: Sequence[PlottedMetric]) -> list[Plot]:
+def plots_of(
+    runs: Sequence[LoggedRun], settings: Sequence[SettingRuns], metrics: Sequence[PlottedMetric]
+) -> list[Plot]:
     """Return a plot for each metric for which any run logged a number.
 
     `settings` group the runs into seeds for the bands. A run that counts in no setting only has its own line.
@@ -287,11 +289,11 @@ def front_of(comparison: Comparison) -> dict[str, object] | str:
     }
 
 
-def _has_values(comparison: Comparison, measure: Measure) -> bool:
+def _has_values(comparison: Comparison, measure: RunMeasure) -> bool:
     return any(of[measure.label].mean is not None for of in comparison.estimates.values())
 
 
-def _estimates(comparison: Comparison, setting: Setting, measures: Sequence[Measure]) -> dict[str, object]:
+def _estimates(comparison: Comparison, setting: SettingRuns, measures: Sequence[RunMeasure]) -> dict[str, object]:
     found = [comparison.estimates[setting.name][one.label] for one in measures]
     return {
         "values": [rounded(one.mean) for one in found],
@@ -300,7 +302,7 @@ def _estimates(comparison: Comparison, setting: Setting, measures: Sequence[Meas
     }
 
 
-def _fronts(comparison: Comparison, measures: Sequence[Measure]) -> Iterator[tuple[str, list[int]]]:
+def _fronts(comparison: Comparison, measures: Sequence[RunMeasure]) -> Iterator[tuple[str, list[int]]]:
     places = {setting.name: place for place, setting in enumerate(comparison.grouped.settings)}
     for size in range(2, MOST_MEASURES + 1):
         for chosen in combinations(range(len(measures)), size):

@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import numpy as np
 
-from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun
-from rlhf_cli.analysis.comparison.measures import Measure
-from rlhf_cli.analysis.comparison.settings import Setting
-from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, Verdict, decimals, decimals_of
+from rlhf_cli.analysis.comparison.measures import RunMeasure
+from rlhf_cli.analysis.comparison.settings import SettingRuns
+from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, MeasureVerdict, decimals, decimals_of
 from rlhf_cli.analysis.comparison.what_differs import axes, differences, value_text
 from rlhf_cli.analysis.diagnosis.finding import SEVERITIES, Finding
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose_readable
@@ -55,7 +55,7 @@ class Line:
 class SettingTable:
     """The table: its columns, its lines, and how many measures did not fit."""
 
-    measures: list[Measure]
+    measures: list[RunMeasure]
     lines: list[Line]
     num_more: int
 
@@ -74,7 +74,7 @@ def setting_table(comparison: Comparison) -> SettingTable:
     return SettingTable(measures, lines, len(comparison.measures) - len(measures))
 
 
-def shown_name(setting: Setting) -> str:
+def shown_name(setting: SettingRuns) -> str:
     """Return a setting's display name. If it has only one run with a shorter name, return the run's name."""
     names = [run.name for run in setting.runs] + list(setting.left_out)
     return min(setting.name, names[0], key=len) if len(names) == 1 else setting.name
@@ -268,7 +268,7 @@ class TimeBySetting:
     slots_per_token: list[float | None]
 
 
-def time_by_setting(settings: Iterable[Setting]) -> TimeBySetting | None:
+def time_by_setting(settings: Iterable[SettingRuns]) -> TimeBySetting | None:
     """Return the table, or None if no run timed its phases."""
     timed = [[(run, shares) for run in setting.runs if (shares := _shares(run)) is not None] for setting in settings]
     keys = list(dict.fromkeys(key for runs in timed for _, shares in runs for key in shares.shares))
@@ -377,7 +377,7 @@ def verdict_lines(comparison: Comparison) -> list[VerdictLine]:
     grouped = comparison.grouped
     if len(grouped.axes) > 1 and not comparison.verdicts and any(len(one.by_seed) > 1 for one in grouped.settings):
         keys = [axis.key for axis in grouped.axes[:_MOST_KEYS]]
-        return [line for key in keys for line in _lines(compare(comparison.runs, Asked(by=key)), key)]
+        return [line for key in keys for line in _lines(compare(comparison.runs, ComparisonOptions(by=key)), key)]
     return _lines(comparison, grouped.axes[0].key) if len(grouped.axes) == 1 else []
 
 
@@ -389,7 +389,7 @@ def _lines(comparison: Comparison, key: str) -> list[VerdictLine]:
     return [VerdictLine(f"{short}: no verdict", f"{why}.", "")] if about.endswith(short) else []
 
 
-def _line(verdict: Verdict) -> VerdictLine:
+def _line(verdict: MeasureVerdict) -> VerdictLine:
     about = f"{verdict.key}, by {verdict.measure.label}"
     if len(verdict.differences) <= _MOST_IN_WORDS:
         return VerdictLine(about, verdict.text, "")
@@ -413,14 +413,14 @@ def _line(verdict: Verdict) -> VerdictLine:
     return VerdictLine(about, f"{says}.", verdict.text)
 
 
-def _leader(verdict: Verdict) -> str | None:
+def _leader(verdict: MeasureVerdict) -> str | None:
     """Return the value with the best mean, or None if no value has one."""
     sign = verdict.measure.sign or 1
     means = {value: sign * one.mean for value, one in verdict.arms.items() if one.mean is not None}
     return max(means, key=lambda value: means[value]) if means else None
 
 
-def _beaten_by(verdict: Verdict, leader: str) -> Iterator[str]:
+def _beaten_by(verdict: MeasureVerdict, leader: str) -> Iterator[str]:
     for one in verdict.differences:
         if one.value == leader and one.outcome == BETTER:
             yield one.other

@@ -10,8 +10,8 @@ from rlhf_cli.data.rows import describe_shared, prompt_key
 from rlhf_cli.measure.evaluation_files import Evaluation, Heading, evaluation_json
 from rlhf_cli.measure.pictures import can_draw, draw_history
 from rlhf_cli.measure.policy_results import (
-    AnsweredRow,
-    Part,
+    AnsweredPrompt,
+    PartAnswers,
     PolicyEvaluation,
     completions_of,
     sum_up_answers,
@@ -69,9 +69,12 @@ class DuringTraining:
         )
         rows = iter(settled.rows)
         parts = {
-            name: Part(
+            name: PartAnswers(
                 answers.each,
-                [AnsweredRow(one.row, one.completion, one.completion_ids, one.is_truncated) for one in answers.answers],
+                [
+                    AnsweredPrompt(one.row, one.completion, one.completion_ids, one.is_truncated)
+                    for one in answers.answers
+                ],
                 [next(rows) for _ in answers.answers],
             )
             for name, answers in asked.items()
@@ -89,7 +92,7 @@ class DuringTraining:
             self._write(evaluation, parts, step)
         return metrics_of(evaluation)
 
-    def _write(self, measured: PolicyEvaluation, parts: dict[str, Part], step: int) -> None:
+    def _write(self, measured: PolicyEvaluation, parts: dict[str, PartAnswers], step: int) -> None:
         folder = in_training(self._folder)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"step-{step}"

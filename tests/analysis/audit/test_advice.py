@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_cli.analysis.audit.attack import Plan, attack
+from rlhf_cli.analysis.audit.attack import AuditPlan, attack
 from rlhf_cli.analysis.audit.audit_result import HINTS, AuditResult, with_advice
 from rlhf_cli.analysis.audit.degenerate_answers import KINDS
 from rlhf_cli.config.schema.experiment import Experiment
@@ -25,7 +25,7 @@ def experiment() -> Experiment:
 
 
 def audit() -> AuditResult:
-    return attack(experiment(), Plan(SUMS), left_out={})
+    return attack(experiment(), AuditPlan(SUMS), left_out={})
 
 
 def test_the_first_words_that_close_all_are_taken() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.analysis.audit.attack import GoldRow, compared, main_component
-from rlhf_cli.analysis.audit.degenerate_answers import Kind
+from rlhf_cli.analysis.audit.degenerate_answers import AttackKind
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 
-KIND = Kind("some", "some answer", lambda asked: ("",))
+KIND = AttackKind("some", "some answer", lambda asked: ("",))
 
 
 def row(**rewards: float | None) -> ScoredRow:

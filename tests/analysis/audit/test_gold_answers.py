@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.analysis.audit.degenerate_answers import KINDS, Asked
+from rlhf_cli.analysis.audit.degenerate_answers import KINDS, AttackInputs
 from rlhf_cli.analysis.audit.gold_answers import answer_of, final_part, find_gold, ways_to_write
 from rlhf_cli.errors import DataError
 
@@ -68,15 +68,17 @@ def test_no_degenerate_answer_is_the_right_one() -> None:
     for gold, others in (("22", ["7", "31"]), ("B", ["A", "C"]), ("the mill is sold", ["a flood came"])):
         for way in ways_to_write(["think", "answer"]):
             common = [*others[0].split(), *gold.split()]
-            asked = Asked("What is 15 + 7?", gold, others, common, [gold, *others], way, ["think", "answer"], 200)
+            asked = AttackInputs(
+                "What is 15 + 7?", gold, others, common, [gold, *others], way, ["think", "answer"], 200
+            )
             for kind in KINDS:
                 assert {gold, way.write(gold)}.isdisjoint(kind.write(asked)), (kind.name, way.name)
 
 
 def test_a_kind_has_the_same_variants_in_every_row() -> None:
     way = ways_to_write(["think", "answer"])[1]
-    known = Asked("p", "22", ["7"], ["22"], ["22"], way, ["think", "answer"], 99)
-    unknown = Asked("p", None, [], [], [], way, ["think", "answer"], 99)
+    known = AttackInputs("p", "22", ["7"], ["22"], ["22"], way, ["think", "answer"], 99)
+    unknown = AttackInputs("p", None, [], [], [], way, ["think", "answer"], 99)
     for kind in KINDS:
         assert len(kind.write(known)) == len(kind.write(unknown)), kind.name
     assert {kind.name: len(kind.write(known)[0] or "") for kind in KINDS}["longest"] == 99

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.audit.attack import Plan, attack
+from rlhf_cli.analysis.audit.attack import AuditPlan, attack
 from rlhf_cli.analysis.audit.audit_result import AuditResult
 from rlhf_cli.jobs.prepare import prepare
 from tests.support.planted_holes import HOLES, SUMS, Stack
@@ -21,7 +21,7 @@ def audited(stack: Stack) -> AuditResult:
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in stack.rows))
     rewards = [f"rewards.{name}={{fn: '{fn}', weight: {weight}}}" for name, (fn, weight) in stack.rewards.items()]
     words = ["trainer=grpo", "model=tiny", "data=file", "data.path=rows.jsonl", *rewards, *stack.words]
-    return attack(prepare(words).experiment, Plan(stack.rows), left_out={})
+    return attack(prepare(words).experiment, AuditPlan(stack.rows), left_out={})
 
 
 @pytest.mark.parametrize("name", HOLES)

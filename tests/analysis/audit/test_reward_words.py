@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rlhf_cli.analysis.audit.attack import Plan, attack
+from rlhf_cli.analysis.audit.attack import AuditPlan, attack
 from rlhf_cli.analysis.audit.gold_answers import reward_words
 from rlhf_cli.jobs.prepare import prepare
 from tests.support.planted_holes import SUMS
@@ -42,6 +42,6 @@ def test_a_reward_for_words_beside_one_for_the_answer_is_a_hole() -> None:
         f"rewards.polite={{fn: '{__name__}:polite', weight: 3}}",
     ]
     experiment = prepare(["trainer=grpo", "model=tiny", "data=toy_sums", *rewards]).experiment
-    found = attack(experiment, Plan(SUMS), left_out={})
+    found = attack(experiment, AuditPlan(SUMS), left_out={})
     assert [(kind.name, kind.let_in) for kind in found.holes] == [("keywords", "polite")]
     assert found.kinds[0].margin == 3.0 - 1.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare, in_common, total_in_words
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, in_common, total_in_words
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, weights_of
 from rlhf_cli.analysis.comparison.settings import conditions_apart, group_over_seeds
 from rlhf_cli.errors import UserError
@@ -41,7 +41,7 @@ FOUR = runs_of(
 
 
 def of(runs: Sequence[LoggedRun] = FOUR, **asked: Any) -> Comparison:
-    return compare(runs, Asked(**asked), all_names=["grad_norm"])
+    return compare(runs, ComparisonOptions(**asked), all_names=["grad_norm"])
 
 
 def refused(runs: Sequence[LoggedRun] = FOUR, **asked: Any) -> tuple[object, ...]:

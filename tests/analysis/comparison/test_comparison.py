@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare, total_in_words
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, total_in_words
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.metric_columns import Window
 from rlhf_cli.errors import UserError
@@ -19,7 +19,7 @@ ENDS = {0.0: [0.50, 0.60, 0.70, 0.55], 0.5: [0.54, 0.65, 0.73, 0.61], 1.0: [0.50
 
 
 def of(folders: list[RunFolder], **asked: object) -> Comparison:
-    return compare(read_runs(folders)[0], Asked(**asked))  # type: ignore[arg-type]
+    return compare(read_runs(folders)[0], ComparisonOptions(**asked))  # type: ignore[arg-type]
 
 
 @pytest.fixture

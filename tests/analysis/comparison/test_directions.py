@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import sign_of
 from rlhf_cli.analysis.comparison.metric_columns import Window
@@ -17,7 +17,7 @@ from tests.support.logged_runs import configured, write_run
 
 
 def of(folders: list[RunFolder], **asked: object) -> Comparison:
-    return compare(read_runs(folders)[0], Asked(**asked))  # type: ignore[arg-type]
+    return compare(read_runs(folders)[0], ComparisonOptions(**asked))  # type: ignore[arg-type]
 
 
 def two_settings(place: Path, metric: str) -> list[RunFolder]:

@@ -12,7 +12,7 @@ import pytest
 
 import rlhf_cli
 from rlhf_cli.analysis.comparison import frames
-from rlhf_cli.analysis.comparison.comparison import Asked
+from rlhf_cli.analysis.comparison.comparison import ComparisonOptions
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun
 from rlhf_cli.errors import RunError
 from scripts import structure
@@ -46,7 +46,7 @@ def test_only_some_metrics_and_what_compare_says(place: Path) -> None:
     write_sweep(place / "sweep", {0.0: [0.5, 0.6], 0.5: [0.7, 0.9]})
     loaded = rlhf_cli.load_runs("sweep", metrics=["rewards/correct/mean"])
     assert list(loaded.metrics) == ["rewards/correct/mean"]
-    assert len(loaded.compare(Asked(on=("correct",))).verdicts) == 1
+    assert len(loaded.compare(ComparisonOptions(on=("correct",))).verdicts) == 1
 
 
 def test_a_metric_that_no_run_logs_is_told(place: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.analysis.comparison.measures import (
-    Measure,
+    RunMeasure,
     asked_measure,
     default_measures,
     is_shown,
@@ -163,9 +163,9 @@ def test_what_is_read_of_many_runs(metric: str, shown: bool) -> None:
 
 
 def test_a_direction_in_words() -> None:
-    said = [Measure("a", "a", "cost", sign).direction for sign in (1, -1, 0)]
+    said = [RunMeasure("a", "a", "cost", sign).direction for sign in (1, -1, 0)]
     assert said == ["more is better", "less is better", "neither more nor less is better"]
-    assert Measure("a", "a", "component").sign == 1
+    assert RunMeasure("a", "a", "component").sign == 1
 
 
 CURVES = in_memory("x", **{"m": [1.0, 9.0, 4.0, 2.0], "n": [2.0, 1.0, 1.0, 2.0], "eval_m": [3.0, 5.0, None, 7.0]})
@@ -190,7 +190,7 @@ CURVES = in_memory("x", **{"m": [1.0, 9.0, 4.0, 2.0], "n": [2.0, 1.0, 1.0, 2.0],
 def test_the_number_of_a_run(metric: str, window: Window, sign: int, up_to: int | None, number: float) -> None:
     expected = pytest.approx(number, nan_ok=True)
     assert number_of(CURVES.metrics, metric, window, sign=sign, up_to=up_to) == expected
-    assert Measure("x", metric, "asked", sign).of(CURVES, window, up_to) == expected
+    assert RunMeasure("x", metric, "asked", sign).of(CURVES, window, up_to) == expected
 
 
 @pytest.mark.parametrize(
@@ -204,5 +204,5 @@ def test_the_number_of_a_run(metric: str, window: Window, sign: int, up_to: int 
 )
 def test_a_sum_of_metrics(window: Window, up_to: int | None, number: float) -> None:
     """m - n/2 is 0, 8.5, 3.5 and 1."""
-    total = Measure("sum", "", "total", weights={"m": 1.0, "n": -0.5})
+    total = RunMeasure("sum", "", "total", weights={"m": 1.0, "n": -0.5})
     assert total.of(CURVES, window, up_to) == pytest.approx(number)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.cli import main
 from rlhf_cli.display.comparison_tables import show_comparison
@@ -51,7 +51,7 @@ def pair(place: Path, change: Change, *, steps: tuple[int, int] = (10, 10)) -> l
 
 
 def of(folders: list[RunFolder], **asked: object) -> Comparison:
-    return compare(read_runs(folders)[0], Asked(**asked))  # type: ignore[arg-type]
+    return compare(read_runs(folders)[0], ComparisonOptions(**asked))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
-from rlhf_cli.analysis.comparison.measures import Measure
+from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.verdicts import in_words, paired_difference, seeds_needed
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_runs import configured, write_run, write_sweep
 
-CORRECT = Measure("correct", "rewards/correct/mean", "component")
+CORRECT = RunMeasure("correct", "rewards/correct/mean", "component")
 
 
 def of(folders: list[RunFolder], **asked: object) -> Comparison:
-    return compare(read_runs(folders)[0], Asked(**asked))  # type: ignore[arg-type]
+    return compare(read_runs(folders)[0], ComparisonOptions(**asked))  # type: ignore[arg-type]
 
 
 def gaps(effect: float, count: int) -> dict[str, float]:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.analysis.comparison.measures import Measure
-from rlhf_cli.analysis.comparison.verdicts import Verdict, paired_difference, pairs_of
+from rlhf_cli.analysis.comparison.measures import RunMeasure
+from rlhf_cli.analysis.comparison.verdicts import MeasureVerdict, paired_difference, pairs_of
 
 FAR = {"a": [0.1, 0.2, 0.3, 0.4], "b": [0.5, 0.61, 0.7, 0.79], "c": [0.9, 1.02, 1.1, 1.2]}
 NEAR = {"a": [0.1, 0.2, 0.3, 0.4], "b": [0.5, 0.61, 0.7, 0.79], "c": [0.6, 0.5, 0.8, 0.7]}
 
 
-def verdict(arms: dict[str, list[float]], *, sign: int = 1, baseline: str | None = None) -> Verdict:
+def verdict(arms: dict[str, list[float]], *, sign: int = 1, baseline: str | None = None) -> MeasureVerdict:
     values = {name: {str(seed): one for seed, one in enumerate(numbers)} for name, numbers in arms.items()}
     pairs = pairs_of(list(arms), baseline)
     differences = tuple(
         paired_difference({one: values[one] for one in pair}, *pair, sign=sign or 1, comparisons=len(pairs))
         for pair in pairs
     )
-    return Verdict(Measure("m", "m", "reward", sign), "key", tuple(arms), baseline, differences, {}, "")
+    return MeasureVerdict(RunMeasure("m", "m", "reward", sign), "key", tuple(arms), baseline, differences, {}, "")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import Asked, Comparison, compare
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, weights_of
 from rlhf_cli.analysis.comparison.verdicts import decimals, decimals_of, in_words
 from rlhf_cli.analysis.comparison.written_out import comparison_csv, comparison_json, comparison_latex
@@ -37,7 +37,7 @@ FOUR = {0.0: [0.1, 0.2, 0.3], 0.5: [0.5, 0.62, 0.7]}
 
 
 def of(runs: list[LoggedRun] | None = None, **asked: Any) -> Comparison:
-    return compare(runs or runs_of(FOUR), Asked(**asked))
+    return compare(runs or runs_of(FOUR), ComparisonOptions(**asked))
 
 
 def test_as_json() -> None:
@@ -213,7 +213,7 @@ SAID = {
 
 @pytest.mark.parametrize("name", SAID)
 def test_a_verdict_in_words(name: str) -> None:
-    from rlhf_cli.analysis.comparison.measures import Measure
+    from rlhf_cli.analysis.comparison.measures import RunMeasure
     from rlhf_cli.analysis.comparison.verdicts import paired_difference, pairs_of
 
     arms, said = SAID[name]
@@ -223,5 +223,5 @@ def test_a_verdict_in_words(name: str) -> None:
         paired_difference(values, *pair, sign=sign, comparisons=1)
         for pair in pairs_of(list(arms), "a" if name == "four" else None)
     ]
-    text = in_words(Measure("m", "m", "component", sign), pairs)
+    text = in_words(RunMeasure("m", "m", "component", sign), pairs)
     assert said in text if said.startswith("]") else text.startswith(said)

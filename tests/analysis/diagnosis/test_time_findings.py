@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.diagnosis.finding import Finding, Fine, RunSetup, Seen, Unseen
+from rlhf_cli.analysis.diagnosis.finding import CheckResult, Finding, PassedCheck, RunSetup, SkippedCheck
 from rlhf_cli.analysis.diagnosis.logged import Log
 from rlhf_cli.analysis.diagnosis.time_findings import time_spent
 
 REWARDS = {"judge": {"args": {"max_concurrency": 8}}, "slow": {"fn": "./mine.py:slow"}, "rm": {"model": "run:a"}}
 
 
-def seen(shares: dict[str, float], elapsed_s: float = 100.0, events: int = 5, **config: Any) -> list[Seen]:
+def seen(shares: dict[str, float], elapsed_s: float = 100.0, events: int = 5, **config: Any) -> list[CheckResult]:
     """What is said of so many log events of equal shares; what is left of the time is backward."""
     whole = {**shares, "backward": 1 - sum(shares.values())}
     event = {"loss": 1.0, "time/elapsed_s": elapsed_s, **{f"time/share/{key}": share for key, share in whole.items()}}
@@ -59,23 +59,23 @@ def test_what_takes_too_much_is_found_with_what_to_type(
 @pytest.mark.parametrize("shares", [{"reward/slow": 0.2}, {"generation": 0.6}, {"saving": 0.05}, {"forward": 0.9}])
 def test_negative_control_a_phase_that_is_worth_it_is_fine(shares: dict[str, float]) -> None:
     (fine,) = seen(shares)
-    assert isinstance(fine, Fine)
+    assert isinstance(fine, PassedCheck)
 
 
 def test_seconds_that_nobody_misses_are_fine() -> None:
     """60 % of 5 x 10 s are 30 s, below a minute; of 5 x 30 s they are more."""
-    assert isinstance(seen({"reward/slow": 0.6}, elapsed_s=10.0)[0], Fine)
+    assert isinstance(seen({"reward/slow": 0.6}, elapsed_s=10.0)[0], PassedCheck)
     assert isinstance(seen({"reward/slow": 0.6}, elapsed_s=30.0)[0], Finding)
 
 
 def test_without_a_profile_and_after_two_events_nothing_can_be_said() -> None:
-    assert isinstance(seen({"saving": 0.9}, events=2)[0], Unseen)
+    assert isinstance(seen({"saving": 0.9}, events=2)[0], SkippedCheck)
     (unseen,) = time_spent(Log.of([{"step": 1, "loss": 1.0}]), RunSetup())
-    assert isinstance(unseen, Unseen)
+    assert isinstance(unseen, SkippedCheck)
     assert "profile=off" in unseen.why
 
 
-def padded(ratio: float, trainer: str) -> list[Seen]:
+def padded(ratio: float, trainer: str) -> list[CheckResult]:
     event = {"time/elapsed_s": 100.0, "time/share/forward": 0.4, "time/share/backward": 0.6}
     event |= {"passes/slots": 100.0 * ratio, "passes/tokens": 100.0, "passes/slots_per_token": ratio}
     log = Log.of([{"step": number, **event} for number in range(1, 5)])
@@ -88,7 +88,7 @@ def test_padding_is_said_where_the_passes_take_the_time() -> None:
     assert isinstance(found, Finding)
     assert found.what.startswith("50% of the token slots")
     assert [change.words for change in found.changes] == ["trainer.args.packing=true"]
-    assert isinstance(padded(1.2, "sft")[0], Fine)
+    assert isinstance(padded(1.2, "sft")[0], PassedCheck)
     (elsewhere,) = padded(2.0, "dpo")
     assert isinstance(elsewhere, Finding)
     assert elsewhere.changes == ()
@@ -102,7 +102,7 @@ def test_padding_is_said_where_the_passes_take_the_time() -> None:
 def test_each_phase_is_found_from_its_own_share_on(key: str, least: float) -> None:
     """A tenth, a fifth, three or seven tenths: a little more than what is said, and a little less."""
     assert isinstance(seen({key: least})[0], Finding)
-    assert isinstance(seen({key: 0.75 * least})[0], Fine)
+    assert isinstance(seen({key: 0.75 * least})[0], PassedCheck)
 
 
 @pytest.mark.parametrize(("key", "share"), [("rest", 0.3), ("saving", 0.1), ("generation", 0.7), ("reward/slow", 0.3)])
@@ -133,12 +133,12 @@ def test_a_finding_of_time_says_all_of_it() -> None:
 
 def test_a_minute_is_worth_saying() -> None:
     """0.75 of 80 s are a minute; of 79 s they are less."""
-    for elapsed_s, kind in ((16.0, Finding), (15.8, Fine)):
+    for elapsed_s, kind in ((16.0, Finding), (15.8, PassedCheck)):
         assert isinstance(seen({"generation": 0.75}, elapsed_s=elapsed_s)[0], kind)
     assert isinstance(seen({"saving": 0.5}, events=3)[0], Finding)
     assert "2, of 3 that it takes" in getattr(seen({"saving": 0.5}, events=2)[0], "why", "")
     fine = seen({"forward": 0.25})[0]
-    assert isinstance(fine, Fine)
+    assert isinstance(fine, PassedCheck)
     assert fine.says == "backward takes most of the time: 75% of 500 s"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.met_or_missed import Outcome, verify
+from rlhf_cli.analysis.met_or_missed import ExpectationOutcome, verify
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.json_values import JsonValue
@@ -22,7 +22,7 @@ def run_of(place: Path, *expected: JsonValue, state: str = "finished", **curves:
     return write_run(place / "run", configured(expect=list(expected)), curves, state=state)
 
 
-def outcome(place: Path, *, state: str = "finished", **expected: JsonValue) -> Outcome:
+def outcome(place: Path, *, state: str = "finished", **expected: JsonValue) -> ExpectationOutcome:
     (one,) = verify(run_of(place, {"metric": "correct", **expected}, state=state)).outcomes
     return one
 

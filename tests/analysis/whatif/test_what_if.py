@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from trl import RLOOConfig
 
-from rlhf_cli.analysis.whatif.question import Recipe, recipe_of, why_not_cheap
+from rlhf_cli.analysis.whatif.question import AdvantageRecipe, recipe_of, why_not_cheap
 from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
 from rlhf_cli.analysis.whatif.what_if import Rule, what_if
 from rlhf_cli.errors import ConfigError, DataError, RewardFailed
@@ -224,20 +224,20 @@ def test_the_kl_of_rows_that_were_left_out_is_not_known(place: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "recipe"),
     [
-        ((), Recipe("group", 4, scale="group")),
-        (("trainer.args.scale_rewards=true",), Recipe("group", 4, scale="group")),
-        (("trainer.args.scale_rewards=false",), Recipe("group", 4, scale="none")),
-        (("trainer.args.scale_rewards=batch",), Recipe("group", 4, scale="batch")),
-        (("aggregate=normalize_then_sum",), Recipe("group", 4, scale="batch")),
-        (("trainer=rloo", "trainer.args.beta=0.05"), Recipe("others", 4, kl_coef=0.05)),
+        ((), AdvantageRecipe("group", 4, scale="group")),
+        (("trainer.args.scale_rewards=true",), AdvantageRecipe("group", 4, scale="group")),
+        (("trainer.args.scale_rewards=false",), AdvantageRecipe("group", 4, scale="none")),
+        (("trainer.args.scale_rewards=batch",), AdvantageRecipe("group", 4, scale="batch")),
+        (("aggregate=normalize_then_sum",), AdvantageRecipe("group", 4, scale="batch")),
+        (("trainer=rloo", "trainer.args.beta=0.05"), AdvantageRecipe("others", 4, kl_coef=0.05)),
         (
             ("trainer=rloo", "trainer.args.normalize_advantages=true", "trainer.args.reward_clip_range=[-1,2]"),
-            Recipe("others", 4, is_normalized=True, clip_range=(-1.0, 2.0), kl_coef=0.05),
+            AdvantageRecipe("others", 4, is_normalized=True, clip_range=(-1.0, 2.0), kl_coef=0.05),
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_how_a_trainer_makes_advantages(place: Path, words: tuple[str, ...], recipe: Recipe) -> None:
+def test_how_a_trainer_makes_advantages(place: Path, words: tuple[str, ...], recipe: AdvantageRecipe) -> None:
     found = recipe_of(prepare([*ONE_GROUP, *words]).experiment)
     if "trainer.args.beta=0.05" not in words and recipe.baseline == "others":
         recipe = replace(recipe, kl_coef=found.kl_coef)  # TRL's own default

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import Asked, compare
+from rlhf_cli.analysis.comparison.comparison import ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, front_of, plots_of
 from rlhf_cli.display.page.tables import setting_table, verdict_lines
@@ -38,7 +38,7 @@ def test_who_leads(tmp_path: Path, metric: str, label: str, leader: str, most: s
     """Weight k has k and a little of its seed: every difference is beyond doubt, whichever of the two comes first."""
     ends = {float(k): (k + 0.01, k + 0.02 + 0.001 * k, k + 0.03) for k in range(5)}
     write_sweep(tmp_path / "s", ends, metric=metric)
-    (line,) = verdict_lines(compare(read_runs(runs_in(tmp_path / "s"))[0], Asked(on=(label,))))
+    (line,) = verdict_lines(compare(read_runs(runs_in(tmp_path / "s"))[0], ComparisonOptions(on=(label,))))
     assert line.says == f"{leader} has the {most} {label}, beyond doubt better than 4 of 4 others."
 
 
