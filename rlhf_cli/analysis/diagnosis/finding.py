@@ -26,7 +26,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class SuggestedChange:
+class Fix:
     """An override to type, such as `rewards.brevity.weight=0`, and its effect."""
 
     words: str
@@ -49,7 +49,7 @@ class Finding:
     evidence: tuple[Evidence, ...]
     first_step: int
     last_step: int
-    changes: tuple[SuggestedChange, ...] = ()
+    changes: tuple[Fix, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from rlhf_cli.analysis.diagnosis.finding import (
     CheckResult,
     Evidence,
     Finding,
+    Fix,
     PassedCheck,
     RunSetup,
     Severity,
     SkippedCheck,
-    SuggestedChange,
 )
 from rlhf_cli.analysis.diagnosis.logged import (
     ENOUGH,
@@ -54,7 +54,7 @@ def non_finite(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     if bad:
         seen = tuple(Evidence(name, f"null in {count} of {log.num_events} log events") for name, count in bad.items())
         what = f"{' and '.join(bad)} {'were' if len(bad) > 1 else 'was'} no finite number"
-        changes = (*slower(log, setup), SuggestedChange("trainer.args.max_grad_norm=0.5", "no step larger than that"))
+        changes = (*slower(log, setup), Fix("trainer.args.max_grad_norm=0.5", "no step larger than that"))
         yield Finding(kind, "", "serious", what, seen, 0, log.step, changes)
     elif not log.num_events:
         yield SkippedCheck(kind, "nothing was logged")
@@ -87,11 +87,9 @@ def no_deviation(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     rose = len(total) >= ENOUGH and len(spread) > 0 and total.last(0.2).mean > total.first(0.2).mean + scale
     what = f"in {late.mean:.0%} of the groups all completions have the same total: they teach nothing"
     group, batch = int(setup.number("num_generations", 8)), int(setup.number("per_device_train_batch_size", 8))
-    changes = [SuggestedChange("trainer.args.temperature=1.2", "completions that differ more")]
+    changes = [Fix("trainer.args.temperature=1.2", "completions that differ more")]
     if batch % (2 * group) == 0:
-        changes.insert(
-            0, SuggestedChange(f"trainer.args.num_generations={2 * group}", "larger groups are less often all alike")
-        )
+        changes.insert(0, Fix(f"trainer.args.num_generations={2 * group}", "larger groups are less often all alike"))
     severity: Severity = "note" if rose else "serious" if late.mean >= _NEARLY_ALL else "warning"
     seen = (evidence(curve, on_average(late)), *((evidence(total, from_to(total)),) if len(total) else ()))
     told = f"{what}; the total has risen, so the task may be learned" if rose else what
@@ -172,16 +170,14 @@ def _best_step(curve: Curve, sign: float) -> int:
     return int(curve.steps[int(np.argmax(smooth)) + width - 1])
 
 
-def _earlier(log: Log, setup: RunSetup, step: int) -> Iterator[SuggestedChange]:
+def _earlier(log: Log, setup: RunSetup, step: int) -> Iterator[Fix]:
     if setup.has_critic:
-        yield SuggestedChange(
-            f"kl.coef={rounded(max(0.1, 3 * (setup.kl_coef or 0.0)))}", "holds the policy near where both agreed"
-        )
+        yield Fix(f"kl.coef={rounded(max(0.1, 3 * (setup.kl_coef or 0.0)))}", "holds the policy near where both agreed")
     elif setup.trainer in ("grpo", "rloo"):
-        yield SuggestedChange(
+        yield Fix(
             f"trainer.args.beta={rounded(max(0.04, 3 * setup.number('beta', 0.0)))}", "holds the policy near the start"
         )
-    yield SuggestedChange(f"trainer.args.max_steps={max(1, step)}", "ends where it was best")
+    yield Fix(f"trainer.args.max_steps={max(1, step)}", "ends where it was best")
     yield from slower(log, setup)
 
 
@@ -256,10 +252,10 @@ def _learned(log: Log, setup: RunSetup, curve: Curve, line: Trend, sign: float, 
     return SkippedCheck(kind, f"{told}; that cannot be told from noise")
 
 
-def _faster(log: Log, setup: RunSetup) -> Iterator[SuggestedChange]:
+def _faster(log: Log, setup: RunSetup) -> Iterator[Fix]:
     rates = log.curve("learning_rate").values
     rate = setup.number("learning_rate", float(rates.max()) if len(rates) else 0.0)
     if rate > 0.0:
-        yield SuggestedChange(f"trainer.args.learning_rate={rounded(3 * rate)}", "larger steps")
+        yield Fix(f"trainer.args.learning_rate={rounded(3 * rate)}", "larger steps")
     debug = "overfit" if log.rewards() else "overfit_rows"
-    yield SuggestedChange(f"debug={debug}", "shows whether it can learn one batch at all")
+    yield Fix(f"debug={debug}", "shows whether it can learn one batch at all")

@@ -9,11 +9,11 @@ import numpy as np
 from rlhf_cli.analysis.diagnosis.finding import (
     CheckResult,
     Finding,
+    Fix,
     PassedCheck,
     RunSetup,
     Severity,
     SkippedCheck,
-    SuggestedChange,
 )
 from rlhf_cli.analysis.diagnosis.logged import (
     ENOUGH,
@@ -66,13 +66,11 @@ def kl(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     )
 
 
-def _nearer(log: Log, setup: RunSetup) -> Iterator[SuggestedChange]:
+def _nearer(log: Log, setup: RunSetup) -> Iterator[Fix]:
     if setup.has_critic:
-        yield SuggestedChange(f"kl.coef={_more(setup.kl_coef, 0.05)}", "a larger penalty holds it nearer")
+        yield Fix(f"kl.coef={_more(setup.kl_coef, 0.05)}", "a larger penalty holds it nearer")
     elif setup.trainer in ("grpo", "rloo"):
-        yield SuggestedChange(
-            f"trainer.args.beta={_more(setup.number('beta', 0.0), 0.04)}", "a larger penalty holds it nearer"
-        )
+        yield Fix(f"trainer.args.beta={_more(setup.number('beta', 0.0), 0.04)}", "a larger penalty holds it nearer")
     yield from slower(log, setup)
 
 
@@ -80,12 +78,12 @@ def _more(value: float | None, least: float) -> str:
     return rounded(max(least, 3.0 * (value or 0.0)))
 
 
-def slower(log: Log, setup: RunSetup) -> Iterator[SuggestedChange]:
+def slower(log: Log, setup: RunSetup) -> Iterator[Fix]:
     """Yield a third of the learning rate, if it was configured or logged."""
     logged = log.curve("learning_rate").values
     rate = setup.number("learning_rate", float(logged.max()) if len(logged) else 0.0)
     if rate > 0.0:
-        yield SuggestedChange(f"trainer.args.learning_rate={rounded(rate / 3)}", "smaller steps")
+        yield Fix(f"trainer.args.learning_rate={rounded(rate / 3)}", "smaller steps")
 
 
 _HALF, _NEARLY_ALL = 0.5, 0.9
@@ -113,13 +111,11 @@ def truncation(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         yield PassedCheck(kind, f"cut off: {from_to(curve)}")
         return
     severity: Severity = "serious" if late.mean >= _NEARLY_ALL else "warning"
-    changes = [SuggestedChange(f"trainer.args.max_completion_length={2 * setup.limit}", "gives them room to end")]
+    changes = [Fix(f"trainer.args.max_completion_length={2 * setup.limit}", "gives them room to end")]
     if setup.truncation == "none":
-        changes.append(SuggestedChange("truncation=eos_penalty", "a completion that is cut off pays for it"))
+        changes.append(Fix("truncation=eos_penalty", "a completion that is cut off pays for it"))
     elif setup.truncation == "bootstrap":
-        changes.append(
-            SuggestedChange("truncation.mode=replace", "what is cut off is worth what the critic expects, no more")
-        )
+        changes.append(Fix("truncation.mode=replace", "what is cut off is worth what the critic expects, no more"))
     yield Finding(kind, "", severity, what, (evidence(curve, from_to(curve)),), *steps_of(curve), tuple(changes))
 
 
@@ -151,9 +147,7 @@ def length(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     )
     changes = list(_nearer(log, setup))
     if relative > 0:
-        changes.insert(
-            0, SuggestedChange("truncation=soft_overlong", "the last tokens before the limit cost more and more")
-        )
+        changes.insert(0, Fix("truncation=soft_overlong", "the last tokens before the limit cost more and more"))
     yield Finding(kind, "", "warning", what, (evidence(curve, from_to(curve)),), *steps_of(curve), tuple(changes))
 
 
@@ -193,7 +187,7 @@ def entropy(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         yield PassedCheck(kind, f"{curve.metric}: {from_to(curve)}; the total rose with it")
         return
     what = f"the entropy fell from {start:.2g} to {end:.2g} nats a token, and the total did not rise with it"
-    changes = [SuggestedChange("trainer.args.temperature=1.2", "samples more widely")] if setup.trainer != "ppo" else []
+    changes = [Fix("trainer.args.temperature=1.2", "samples more widely")] if setup.trainer != "ppo" else []
     seen = (evidence(curve, from_to(curve)), evidence(total, from_to(total)))
     yield Finding(kind, "", "serious", what, seen, *steps_of(curve), (*changes, *_nearer(log, setup)))
 
@@ -213,7 +207,7 @@ def clipping(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     if late.mean > _TOO_MUCH:
         what = f"{late.mean:.0%} of the tokens are outside the clip range: their gradient is thrown away"
         fewer = (
-            [SuggestedChange("trainer.args.num_iterations=1", "uses a rollout once")]
+            [Fix("trainer.args.num_iterations=1", "uses a rollout once")]
             if setup.number("num_iterations", 1) > 1
             else []
         )
@@ -229,7 +223,7 @@ def clipping(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         yield early
         return
     rate = setup.number("learning_rate", 0.0)
-    changes = (SuggestedChange(f"trainer.args.learning_rate={rounded(3 * rate)}", "larger steps"),) if rate else ()
+    changes = (Fix(f"trainer.args.learning_rate={rounded(3 * rate)}", "larger steps"),) if rate else ()
     what = "nothing is ever clipped though rollouts are used again: the policy hardly moves"
     yield Finding(kind, "", "note", what, (evidence(curve, on_average(curve)),), *steps_of(curve), changes)
 
@@ -263,8 +257,8 @@ def explained_variance(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         return
     what = f"the critic foresees less than a constant would: explained variance {on_average(late)}"
     changes = (
-        SuggestedChange("critic.learning_rate=" + _faster(log), "lets it learn faster"),
-        SuggestedChange("critic.warmup_steps=32", "lets it learn alone at first"),
+        Fix("critic.learning_rate=" + _faster(log), "lets it learn faster"),
+        Fix("critic.warmup_steps=32", "lets it learn alone at first"),
     )
     yield Finding(kind, "", "warning", what, (evidence(curve, from_to(curve)),), *steps_of(late), changes)
 
@@ -302,11 +296,7 @@ def value_loss(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         return
     what = f"the critic's loss grows: {grown:.1f} times what it was, the returns' variance {with_returns:.1f} times"
     rates = log.curve("critic/learning_rate").values
-    slower = (
-        (SuggestedChange(f"critic.learning_rate={rounded(float(rates.max()) / 3)}", "smaller steps"),)
-        if len(rates)
-        else ()
-    )
+    slower = (Fix(f"critic.learning_rate={rounded(float(rates.max()) / 3)}", "smaller steps"),) if len(rates) else ()
     seen = (evidence(curve, from_to(curve)), *((evidence(returns, from_to(returns)),) if len(returns) else ()))
-    tamer = SuggestedChange("critic.max_grad_norm=0.5", "no step larger than that")
+    tamer = Fix("critic.max_grad_norm=0.5", "no step larger than that")
     yield Finding(kind, "", "warning", what, seen, *steps_of(curve), (*slower, tamer))

@@ -12,11 +12,11 @@ from rlhf_cli.analysis.diagnosis.finding import (
     CheckResult,
     Evidence,
     Finding,
+    Fix,
     PassedCheck,
     RunSetup,
     Severity,
     SkippedCheck,
-    SuggestedChange,
 )
 from rlhf_cli.analysis.diagnosis.logged import (
     ENOUGH,
@@ -62,13 +62,9 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         # A log event of several rounds, or a point of a long log, is a mean, so their sum is not a count.
         failed = errors if len(errors) else timeouts
         each = f"{failed.mean:.3g} of {log.curve(f'{prefix}/calls').mean:.3g} rows a round"
-        changes = [
-            SuggestedChange(
-                f"rewards.{name}.on_error=raise", "ends the run at the first, with the row and the traceback"
-            )
-        ]
+        changes = [Fix(f"rewards.{name}.on_error=raise", "ends the run at the first, with the row and the traceback")]
         if late >= _SOME_TIMEOUTS:
-            changes.insert(0, SuggestedChange(f"rewards.{name}.timeout_s=off", "lets it take its time"))
+            changes.insert(0, Fix(f"rewards.{name}.timeout_s=off", "lets it take its time"))
         yield Finding(
             kind,
             name,
@@ -96,10 +92,8 @@ def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         is_watched = log.weight(name) == 0.0
         severity: Severity = "warning" if is_watched else "serious"
         changes = (
-            SuggestedChange(f"rewards.{name}.weight=0", "only watches it, until it does tell them apart"),
-            SuggestedChange(
-                "rlhf score", f"shows what {name} makes of single completions: rlhf score +exp=... --completions RUN"
-            ),
+            Fix(f"rewards.{name}.weight=0", "only watches it, until it does tell them apart"),
+            Fix("rlhf score", f"shows what {name} makes of single completions: rlhf score +exp=... --completions RUN"),
         )
         if not len(raw) and log.nulls(raw.metric) >= ENOUGH:
             says = f"null in all {log.nulls(raw.metric)} log events up to step {log.step}"
@@ -132,9 +126,7 @@ def gate(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
             yield SkippedCheck(kind, f"{name}: too few log events, {len(opened)} of {ENOUGH}")
             continue
         by = " and ".join(read)
-        without = SuggestedChange(
-            f"rewards.{name}.gate=null", "lets it count on every row (or primary=null, if that gates it)"
-        )
+        without = Fix(f"rewards.{name}.gate=null", "lets it count on every row (or primary=null, if that gates it)")
         if opened.mean < _NEVER:
             read_by = [log.curve(f"rewards/{other}/mean") for other in read]
             what = f"the gate of {name} on {by} is open for {opened.mean:.1%} of the rows: {name} hardly ever counts"
@@ -192,7 +184,7 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
             (evidence(curve, f"median {typical:.3f} over steps {steps_of(late)[0]} to {steps_of(late)[1]}"),),
             *steps_of(late),
             (
-                SuggestedChange(
+                Fix(
                     f"rewards.{less}.weight=0", f"only watches {less}; the other's weight then says how much both count"
                 ),
             ),
@@ -285,12 +277,12 @@ def _varies(log: Log, name: str) -> bool:
     return late > 0.0 and late >= _STILL_VARIES * early
 
 
-def _heavier(log: Log, name: str, largest: str) -> SuggestedChange:
+def _heavier(log: Log, name: str, largest: str) -> Fix:
     """Return the weight that gives a reward a third of the largest reward's deviation in the total."""
     spreads = [log.curve(f"rewards/{one}/std").last(LATE) for one in (name, largest)]
     own, others = (curve.mean if len(curve) else 1.0 for curve in spreads)
     weight = abs(log.weight(largest) or 1.0) * others / (3.0 * own) if own else 1.0
     sign = -1.0 if (log.weight(name) or 1.0) < 0 else 1.0
-    return SuggestedChange(
+    return Fix(
         f"rewards.{name}.weight={rounded(sign * weight)}", f"gives {name} a third of {largest}'s part in the total"
     )

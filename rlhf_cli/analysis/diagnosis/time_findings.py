@@ -10,10 +10,10 @@ from rlhf_cli.analysis.diagnosis.finding import (
     CheckResult,
     Evidence,
     Finding,
+    Fix,
     PassedCheck,
     RunSetup,
     SkippedCheck,
-    SuggestedChange,
 )
 from rlhf_cli.analysis.diagnosis.logged import Log, evidence
 from rlhf_cli.runs.phase_clock import TimeShares, phase_label, time_shares
@@ -35,7 +35,7 @@ class _Limit:
     """The `share` of the time above which a phase is a finding, and the changes to suggest."""
 
     share: float
-    changes: Callable[[TimeShares, RunSetup], Iterator[SuggestedChange]]
+    changes: Callable[[TimeShares, RunSetup], Iterator[Fix]]
 
 
 def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
@@ -83,55 +83,51 @@ def _padding(shares: TimeShares, log: Log, setup: RunSetup) -> Finding | None:
     curve = log.curve(SLOTS_PER_TOKEN)
     what = f"{1 - 1 / ratio:.0%} of the token slots of the model's passes are padding"
     says = f"{ratio:.2f} slots for each real token, in passes that take {of_passes:.0%} of the time"
-    changes = (
-        (SuggestedChange("trainer.args.packing=true", "several short rows in one"),) if setup.trainer == "sft" else ()
-    )
+    changes = (Fix("trainer.args.packing=true", "several short rows in one"),) if setup.trainer == "sft" else ()
     seen = (evidence(curve, says),)
     return Finding(_KIND, "padding", "note", what, seen, int(curve.steps[0]), int(curve.steps[-1]), changes)
 
 
-def _quicker_reward(name: str, setup: RunSetup) -> Iterator[SuggestedChange]:
+def _quicker_reward(name: str, setup: RunSetup) -> Iterator[Fix]:
     """Yield changes that reduce waiting for a reward: larger batches, more concurrency, its own process."""
     reward = setup.rewards.get(name, {})
     at_once = section(reward, "args").get("max_concurrency")
     if reward.get("model") is not None:
         size = reward.get("batch_size")
         rows = 4 * size if isinstance(size, int) else 64
-        yield SuggestedChange(f"rewards.{name}.batch_size={rows}", "more rows a pass of the reward model")
-        yield SuggestedChange(f"rewards.{name}.dtype=bfloat16", "half the bytes; where the device computes in it")
+        yield Fix(f"rewards.{name}.batch_size={rows}", "more rows a pass of the reward model")
+        yield Fix(f"rewards.{name}.dtype=bfloat16", "half the bytes; where the device computes in it")
         return
     if isinstance(at_once, int):
-        yield SuggestedChange(f"rewards.{name}.args.max_concurrency={4 * at_once}", "more requests under way at once")
-    yield SuggestedChange(
+        yield Fix(f"rewards.{name}.args.max_concurrency={4 * at_once}", "more requests under way at once")
+    yield Fix(
         f"rewards.{name}.isolate=true",
         "in a process of its own, beside the other rewards; written as `async def` it waits for all its rows at once",
     )
 
 
-def _shorter_generation(shares: TimeShares, setup: RunSetup) -> Iterator[SuggestedChange]:
+def _shorter_generation(shares: TimeShares, setup: RunSetup) -> Iterator[Fix]:
     if setup.may_use_vllm:
-        yield SuggestedChange("launch.rollout=vllm", "on a GPU generates several times as fast")
-    yield SuggestedChange(
-        f"trainer.args.max_completion_length={max(1, setup.limit // 2)}", "the longest row ends a batch"
-    )
+        yield Fix("launch.rollout=vllm", "on a GPU generates several times as fast")
+    yield Fix(f"trainer.args.max_completion_length={max(1, setup.limit // 2)}", "the longest row ends a batch")
 
 
-def _rarer(argument: str, key: str, default: int) -> Callable[[TimeShares, RunSetup], Iterator[SuggestedChange]]:
-    def changes(shares: TimeShares, setup: RunSetup) -> Iterator[SuggestedChange]:
+def _rarer(argument: str, key: str, default: int) -> Callable[[TimeShares, RunSetup], Iterator[Fix]]:
+    def changes(shares: TimeShares, setup: RunSetup) -> Iterator[Fix]:
         now = setup.number(argument, default)
         if now >= 1:  # below that it is a share of the steps
             rarer = int(now) * ceil(shares.shares[key] / _AIM)
-            yield SuggestedChange(f"trainer.args.{argument}={rarer}", f"so that it takes about {_AIM:.0%}")
+            yield Fix(f"trainer.args.{argument}={rarer}", f"so that it takes about {_AIM:.0%}")
 
     return changes
 
 
-def _fewer_rows(shares: TimeShares, setup: RunSetup) -> Iterator[SuggestedChange]:
+def _fewer_rows(shares: TimeShares, setup: RunSetup) -> Iterator[Fix]:
     yield from _rarer("eval_steps", "evaluation", int(setup.number("logging_steps", 1)))(shares, setup)
 
 
-def _look_closer(shares: TimeShares, setup: RunSetup) -> Iterator[SuggestedChange]:
-    yield SuggestedChange("profile=trace", "a trace of a few steps shows what it is")
+def _look_closer(shares: TimeShares, setup: RunSetup) -> Iterator[Fix]:
+    yield Fix("profile=trace", "a trace of a few steps shows what it is")
 
 
 _LIMITS = {
