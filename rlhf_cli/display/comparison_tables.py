@@ -15,11 +15,10 @@ from rich.text import Text
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, total_in_words
 from rlhf_cli.analysis.comparison.frames import is_wandb
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun
+from rlhf_cli.analysis.comparison.logged_run import DifferingKey, LoggedRun, condition_of
 from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
 from rlhf_cli.analysis.comparison.settings import IQM, SettingRuns, number_or_text
 from rlhf_cli.analysis.comparison.verdicts import MeasureVerdict, decimals
-from rlhf_cli.analysis.comparison.what_differs import DifferingKey, condition_of
 from rlhf_cli.display.terminal import cut_middle
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.numerics.intervals import Estimate

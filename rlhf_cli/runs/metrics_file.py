@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import orjson
+
 from rlhf_cli.runs.checkpoint_folders import flush
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, unreadable, write_text
 from rlhf_cli.text.json_values import finite_or_none
@@ -85,9 +87,12 @@ def read_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -
 def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
     """Return the event on a line, or None if the line is not an event."""
     try:
-        event = json.loads(line)
+        event = orjson.loads(line)
     except ValueError:
-        return None
+        try:
+            event = json.loads(line)  # accepts NaN, which JSON and orjson do not have
+        except ValueError:
+            return None
     is_ours = isinstance(event, dict) and all(isinstance(event.get(name), int | float) for name in numbers)
     return event if is_ours else None
 

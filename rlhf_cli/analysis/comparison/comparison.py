@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
+from rlhf_cli.analysis.comparison.logged_run import DifferingKey, LoggedRun, differences, is_seed, reward_names
 from rlhf_cli.analysis.comparison.measures import COMPONENT, LEARNT, TOTALS, RunMeasure, asked_measure, default_measures
 from rlhf_cli.analysis.comparison.metric_columns import Window
 from rlhf_cli.analysis.comparison.settings import (
@@ -14,15 +14,14 @@ from rlhf_cli.analysis.comparison.settings import (
     IQM,
     MEAN,
     GroupedRuns,
-    SettingRuns,
     conditions_apart,
     group_over_seeds,
+    number_or_text,
     why_not_one_of,
     why_unfair,
 )
 from rlhf_cli.analysis.comparison.settings import estimate as estimate_over
 from rlhf_cli.analysis.comparison.verdicts import MeasureVerdict, verdicts_on
-from rlhf_cli.analysis.comparison.what_differs import DifferingKey, differences, is_seed
 from rlhf_cli.errors import UserError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.text.suggest import nearest
@@ -39,22 +38,21 @@ def why_no_total(runs: Sequence[LoggedRun]) -> str | None:
     different = [key for key in differences(runs) if key.startswith(_MAKES_THE_TOTAL) and not is_seed(key)]
     if not different:
         return None
-    weights = [key for key in different if key.split(".")[-1] == "weight" or ".weight." in key]
-    shown = ", ".join((weights or different)[:3]) + (" and more" if len(weights or different) > 3 else "")
-    verb = "differs" if len(weights or different) == 1 else "differ"
-    return f"no total: {shown} {verb}, so the same answers would have other totals"
+    keys = [key for key in different if key.split(".")[-1] == "weight" or ".weight." in key] or different
+    shown = ", ".join(keys[:3]) + (" and more" if len(keys) > 3 else "")
+    return f"no total: {shown} {'differs' if len(keys) == 1 else 'differ'}, so the same answers would have other totals"
 
 
 def other_scores(runs: Sequence[LoggedRun]) -> list[str]:
     """Return one sentence per component whose score is defined differently between runs: other code or arguments."""
-    said = []
     different = differences(runs)
+    notes = []
     for name in reward_names(runs):
         prefix = f"rewards.{name}."
         keys = [key for key in different if key.startswith(prefix) and key.split(".")[2] in _MAKES_THE_SCORE]
         if keys and all(name in run.weights for run in runs):
-            said.append(f"{name} is not the same reward in all runs: {', '.join(keys[:3])} differs")
-    return said
+            notes.append(f"{name} is not the same reward in all runs: {', '.join(keys[:3])} differs")
+    return notes
 
 
 def parse_weights(text: str, runs: Sequence[LoggedRun]) -> dict[str, float]:
@@ -88,15 +86,12 @@ def in_words(weights: Mapping[str, float]) -> str:
 
 def lacking(weights: Mapping[str, float], runs: Sequence[LoggedRun]) -> list[str]:
     """Return one sentence per run that lacks a weighted component and so has no total."""
-    said = []
-    for run in runs:
-        missing = [name for name in weights if f"rewards/{name}/mean" not in run.metrics]
-        if missing:
-            said.append(f"{run.name} has logged no {', '.join(missing)}: without a total")
-    return said
+    missing = {run.name: [name for name in weights if f"rewards/{name}/mean" not in run.metrics] for run in runs}
+    return [f"{run} has logged no {', '.join(names)}: without a total" for run, names in missing.items() if names]
 
 
 MOST_MEASURES = 3
+_NOT_A_NUMBER = (1, 0.0)
 
 
 @dataclass(frozen=True)
@@ -116,11 +111,11 @@ class ParetoFront:
 
 def pareto_front(by: Sequence[str], signs: Sequence[int], means: Mapping[str, Sequence[float]]) -> ParetoFront:
     """Return the front; `signs` are 1 if more is better, -1 if less is. Equal settings do not dominate each other."""
-    unplaced = {
+    missing = {
         name: tuple(label for label, value in zip(by, values, strict=True) if not math.isfinite(value))
         for name, values in means.items()
-        if not all(map(math.isfinite, values))
     }
+    unplaced = {name: labels for name, labels in missing.items() if labels}
     signed = {
         name: tuple(sign * value for sign, value in zip(signs, values, strict=True))
         for name, values in means.items()
@@ -145,12 +140,7 @@ MOST_VALUES = 12
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """The options of a comparison; empty or None means a default derived from the runs.
-
-    `on` are the metrics of the verdict, `by` the key whose values it compares, `baseline` the value to compare the
-    others with. `weights` is `a=1,b=0.2`. `metrics` replaces the measures shown, `front` the components of the Pareto
-    front. A minus before a metric means that less is better.
-    """
+    """The options of `rlhf compare`, without `--`; empty or None means a default derived from the runs."""
 
     on: tuple[str, ...] = ()
     by: str | None = None
@@ -192,6 +182,12 @@ class Comparison:
     def comparisons(self) -> int:
         """Return the number of differences in the family."""
         return sum(len(verdict.differences) for verdict in self.verdicts)
+
+    @property
+    def in_common(self) -> list[str]:
+        """Return the labels of the measures that at least two runs have."""
+        num_finite = {label: sum(map(math.isfinite, of.values())) for label, of in self.values.items()}
+        return [label for label, count in num_finite.items() if count > 1]
 
 
 def compare(
@@ -242,15 +238,6 @@ def compare(
     return Comparison(
         asked, grouped, measures, values, estimates, no_total, weights, verdicts, no_verdict, front, notes
     )
-
-
-def in_common(comparison: Comparison) -> list[str]:
-    """Return the labels of the measures that at least two runs have."""
-    return [
-        label
-        for label, numbers in comparison.values.items()
-        if sum(math.isfinite(number) for number in numbers.values()) > 1
-    ]
 
 
 def total_in_words(comparison: Comparison) -> str | None:
@@ -324,7 +311,7 @@ def _baseline(axis: DifferingKey | None, typed: str | None) -> str | None:
     if axis is None or typed is None:
         return None
     for text in axis.texts:
-        if text == typed or _number(text) == _number(typed) is not None:
+        if text == typed or number_or_text(text)[:2] == number_or_text(typed)[:2] != _NOT_A_NUMBER:
             return text
     values = list(dict.fromkeys(axis.texts))
     raise UserError(
@@ -336,13 +323,6 @@ def _baseline(axis: DifferingKey | None, typed: str | None) -> str | None:
     )
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
 def _front(
     asked: ComparisonOptions,
     measures: Sequence[RunMeasure],
@@ -350,7 +330,7 @@ def _front(
     estimates: Mapping[str, Mapping[str, Estimate]],
     all_names: Sequence[str],
 ) -> ParetoFront | None:
-    """Return the front over `--front`, else over the first components."""
+    """Return the front over `--front`, else over the first components; None with fewer than two or one setting."""
     by = [asked_measure(word, runs, where="--front", all_names=all_names) for word in asked.front]
     if by and not 2 <= len(by) <= MOST_MEASURES:
         raise UserError(
@@ -369,12 +349,6 @@ def _front(
     return pareto_front([one.label for one in by], [one.sign or 1 for one in by], means)
 
 
-def _lacks(setting: SettingRuns, numbers: Mapping[str, float], nulls: Sequence[str]) -> list[str]:
-    """Return the runs without a measure that another seed of the same setting has."""
-    lost = [run.name for run in setting.runs if not math.isfinite(numbers[run.name]) and run.name not in nulls]
-    return lost if len(lost) < len(setting.runs) else []
-
-
 def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
@@ -387,17 +361,18 @@ def _notes(
     if len(trainers) > 1:
         notes.append(f"runs of different trainers ({', '.join(trainers)}): compared by what they have in common")
     by_reason: dict[str, list[str]] = {}
-    for name, why in (pair for one in grouped.settings for pair in one.left_out.items()):
-        by_reason.setdefault(why, []).append(name)
-    notes += [
-        f"{_few(names)} {'does' if len(names) == 1 else 'do'} not count: {why}" for why, names in by_reason.items()
-    ]
+    for setting in grouped.settings:
+        for name, why in setting.left_out.items():
+            by_reason.setdefault(why, []).append(name)
+    notes += [f"{_few(runs)} {'does' if len(runs) == 1 else 'do'} not count: {why}" for why, runs in by_reason.items()]
     notes += other_scores(grouped.runs)
-    counted = [run for setting in grouped.settings for run in setting.runs]
     for measure in (one for one in measures if one.weights is None):
-        numbers = values[measure.label]
-        nulls = [run.name for run in counted if measure.metric in run.metrics and not math.isfinite(numbers[run.name])]
-        missing = [name for setting in grouped.settings for name in _lacks(setting, numbers, nulls)]
-        without = {"null or NaN": nulls, "missing": missing}
-        notes += [f"{measure.label} is {why} in {_few(lost)}" for why, lost in without.items() if lost]
+        nulls, missing = list[str](), list[str]()
+        for setting in grouped.settings:
+            without = [run for run in setting.runs if not math.isfinite(values[measure.label][run.name])]
+            nulls += [run.name for run in without if measure.metric in run.metrics]
+            not_logged = [run.name for run in without if measure.metric not in run.metrics]
+            missing += not_logged if len(not_logged) < len(setting.runs) else []  # some seeds have it
+        reasons = {"null or NaN": nulls, "missing": missing}
+        notes += [f"{measure.label} is {why} in {_few(names)}" for why, names in reasons.items() if names]
     return notes

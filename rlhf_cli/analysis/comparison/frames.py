@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, read_runs, weights_of
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, differences, flat, named, read_runs, weights_of
 from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Wanted, columns_of
-from rlhf_cli.analysis.comparison.what_differs import differences
 from rlhf_cli.errors import Prose, RlhfError, RunError
 from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import RunFolder, runs_in

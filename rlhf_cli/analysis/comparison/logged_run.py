@@ -1,27 +1,30 @@
-"""Read run folders as a comparison needs them."""
+"""Read run folders for a comparison, find what differs between runs, and name them by it: `weight=0.5,seed=2`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import cache
 
 import orjson
 
 from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Wanted, read_columns
-from rlhf_cli.analysis.comparison.what_differs import names_of
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import POLICY, RunFolder, read_json, swept_in
 from rlhf_cli.runs.run_status import FINISHED, read_status
+from rlhf_cli.tables.resume_keys import row_of
 from rlhf_cli.text.json_values import JsonTree, section
 
+_REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
 Figures = Mapping[str, float]
 """Map a figure's name -> its mean: `greedy/correct`, `sampled/total`, `pass@4/correct`, `win rate`, `accuracy`."""
 
 
 def read_figures(folder: RunFolder) -> dict[str, Figures]:
     """Return name of an evaluation -> its figures, newest first; ignore invalid files."""
-    found: list[tuple[float, str, Figures]] = []
+    read: list[tuple[float, str, Figures]] = []
     for file in (folder.path / "eval").glob("*.json"):
         try:
             content = orjson.loads(file.read_bytes())
@@ -29,8 +32,8 @@ def read_figures(folder: RunFolder) -> dict[str, Figures]:
             continue
         if isinstance(content, dict) and (figures := dict(_figures(content))):
             time = content.get("time")
-            found.append((float(time) if isinstance(time, int | float) else 0.0, file.stem, figures))
-    return {name: figures for _, name, figures in sorted(found, key=lambda one: (-one[0], one[1]))}
+            read.append((float(time) if isinstance(time, int | float) else 0.0, file.stem, figures))
+    return {name: figures for _, name, figures in sorted(read, key=lambda one: (-one[0], one[1]))}
 
 
 def _figures(content: JsonTree) -> Iterator[tuple[str, float]]:
@@ -65,9 +68,10 @@ class LoggedRun:
     """The configuration and the logs of a run.
 
     `name` shows the differences from the runs read with it. `place` is its path as a user would type it; `folder` is
-    None for a run from wandb. `settings` maps dotted key -> value for the whole configuration, `choices` the selected
-    config groups, `weights` reward -> its weight, None for a schedule. `evaluations` maps the name of an evaluation ->
-    its figures. `starting_model` is the hash of the weights or the hub commit at the start of training.
+    None for a run from wandb. `settings` maps dotted key -> value for the whole configuration, `choices` config group
+    -> selected option, `weights` reward -> its weight, None for a schedule. `evaluations` maps the name of an
+    evaluation -> its figures. `starting_model` is the hash of the weights or the hub commit at the start of training.
+    `swept` are the keys that its sweep varied, as typed.
     """
 
     name: str
@@ -86,7 +90,6 @@ class LoggedRun:
     provenance: JsonTree = field(default_factory=dict)
     starting_model: str | None = None
     swept: Sequence[str] = ()
-    """The keys that its sweep varied, as typed; empty for a run without a sweep or of an older sweep."""
 
     @property
     def is_finished(self) -> bool:
@@ -97,36 +100,32 @@ class LoggedRun:
 def read_runs(folders: Iterable[RunFolder], *, wanted: Wanted | None = None) -> tuple[list[LoggedRun], list[RunError]]:
     """Return the readable runs, named by their differences, and the errors of the others.
 
-    `wanted` selects the metrics to read, None for all: for a thousand runs a few are enough.
+    `wanted` selects the metrics to read, None for all.
     """
     runs: list[LoggedRun] = []
     problems: list[RunError] = []
-    sweeps: dict[Path, tuple[str, ...]] = {}
+    swept = cache(swept_in)
     for folder in folders:
         try:
-            parent = folder.path.parent
-            if parent not in sweeps:
-                sweeps[parent] = swept_in(parent)
-            runs.append(_read_run(folder, wanted, sweeps[parent]))
+            runs.append(_read_run(folder, wanted, swept(folder.path.parent)))
         except RunError as error:
             problems.append(error)
     return named(runs), problems
 
 
-def named(runs: list[LoggedRun]) -> list[LoggedRun]:
-    """Return the runs, named by their differences: `weight=0.5,seed=2`."""
+def named(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
+    """Return the runs, named by their differences."""
     return [replace(run, name=name) for run, name in zip(runs, names_of(runs), strict=True)]
 
 
 def reward_names(runs: Iterable[LoggedRun]) -> list[str]:
     """Return the components that the runs configured or logged, in the order of first occurrence."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for run in runs:
-        found.update(dict.fromkeys(run.weights))
-        logged = [name for name in run.metrics if name.startswith("rewards/") and name.endswith("/mean")]
-        found.update(dict.fromkeys(name.split("/")[1] for name in logged if name.count("/") == 2))
-    found.pop("truncation", None)
-    return list(found)
+        logged = [match["name"] for match in map(_REWARD_MEAN.match, run.metrics) if match]
+        names.update(dict.fromkeys([*run.weights, *logged]))
+    names.pop("truncation", None)
+    return list(names)
 
 
 def flat(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -140,11 +139,9 @@ def flat(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 def weights_of(config: JsonTree) -> dict[str, float | None]:
     """Return reward -> weight of a configuration, None for a scheduled weight."""
-    weights: dict[str, float | None] = {}
-    for name in section(config, "rewards"):
-        weight = section(section(config, "rewards"), name).get("weight", 1.0)
-        weights[name] = float(weight) if isinstance(weight, int | float) else None
-    return weights
+    rewards = section(config, "rewards")
+    weights = {name: section(rewards, name).get("weight", 1.0) for name in rewards}
+    return {name: float(weight) if isinstance(weight, int | float) else None for name, weight in weights.items()}
 
 
 def _read_run(folder: RunFolder, wanted: Wanted | None, swept: tuple[str, ...]) -> LoggedRun:
@@ -170,3 +167,166 @@ def _read_run(folder: RunFolder, wanted: Wanted | None, swept: tuple[str, ...]) 
         starting_model=starting if isinstance(starting, str) else None,
         swept=swept,
     )
+
+
+_SEEDS = ("seed", "data_seed")
+_CHANGES_NOTHING = (None, "no best is chosen")
+_MOST_AXES = 4
+_LONGEST_NAME = 60
+_DIGITS = (6, 12)
+"""Show 6 digits of a fraction if they distinguish the runs, else 12: a search proposes 0.8473095986776095."""
+_ABSENT = object()
+
+STEPS, BATCH, DATA, MODEL = "steps", "batch", "data", "model"
+_CONDITIONS = {
+    "trainer.args.max_steps": STEPS,
+    "trainer.args.num_train_epochs": STEPS,
+    "trainer.args.per_device_train_batch_size": BATCH,
+    "trainer.args.gradient_accumulation_steps": BATCH,
+    "launch.processes": BATCH,
+    "launch.nodes": BATCH,
+    "data": DATA,
+    "model": MODEL,
+}
+"""Map a key or a section -> the training condition that it sets."""
+
+
+@dataclass(frozen=True)
+class DifferingKey:
+    """A difference between runs: a key, and all keys that change together with it.
+
+    `short` is the shortest unambiguous suffix of the key; `texts` has one value per run, in their order. `others` maps
+    each of these keys that is in the configuration, including its own, -> its texts.
+    """
+
+    key: str
+    short: str
+    others: Mapping[str, tuple[str, ...]]
+    texts: tuple[str, ...]
+    is_seed: bool
+
+
+def is_seed(key: str) -> bool:
+    """Return whether a key only changes the random numbers: `seed`, `data.seed`, `model.build.seed`."""
+    return key.rpartition(".")[2] in _SEEDS
+
+
+def condition_of(key: str) -> str | None:
+    """Return the training condition that a dotted key sets: STEPS, BATCH, DATA or MODEL; None for any other key."""
+    return _CONDITIONS.get(key) or _CONDITIONS.get(key.partition(".")[0])
+
+
+def differences(runs: Sequence[LoggedRun]) -> list[str]:
+    """Return the keys whose value differs between runs, in the order of the configuration.
+
+    Ignore keys that do not affect training (`run`, `track`, saving and logging).
+    """
+    different = []
+    for key in dict.fromkeys(key for run in runs for key in run.settings):
+        values = [run.settings.get(key, _ABSENT) for run in runs]
+        if values.count(values[0]) != len(values) and not _is_outside(key):
+            different.append(key)
+    return different
+
+
+def axes(runs: Sequence[LoggedRun]) -> list[DifferingKey]:
+    """Return the differences, grouping keys that change together, seeds last.
+
+    A group is named after its swept key, else after a selected config group (`truncation`, `exp`) that stands for
+    several keys, else after the first key that is not a training condition. Swept keys stay separate: in a search every
+    trial has another value of each, although none of them implies another.
+    """
+    classes: dict[tuple[tuple[int, ...], bool], list[str]] = {}
+    for key in differences(runs):
+        values = [repr(run.settings.get(key, _ABSENT)) for run in runs]
+        classes.setdefault((_pattern(values), is_seed(key)), []).append(key)
+    choices = {key: None for run in runs for key in run.choices}
+    swept = {key: None for run in runs for key in run.swept}
+    heads = {}
+    for (pattern, seeds), keys in classes.items():
+        chosen = [one for one in choices if _pattern([run.choices.get(one, "") for run in runs]) == pattern]
+        varied = [key for key in swept if key in keys or key in chosen]
+        own = min(keys, key=lambda key: condition_of(key) is not None)
+        head = varied[0] if varied else chosen[0] if chosen and len(keys) > 1 and not seeds else own
+        apart = [key for key in varied[1:] if key in keys]
+        heads[head] = [key for key in keys if key not in apart]
+        heads.update({key: [key] for key in apart})
+    axes_found = []
+    for head, keys in heads.items():
+        others = {key: _texts(runs, key) for key in keys}
+        texts = others.get(head) or _texts(runs, head)
+        axes_found.append(DifferingKey(head, short_key(head, list(heads)), others, texts, is_seed(head)))
+    return sorted(axes_found, key=lambda axis: axis.is_seed)
+
+
+def names_of(runs: Sequence[LoggedRun]) -> list[str]:
+    """Return a name for each run by its differences, or by its folder if there are none or the name is too long.
+
+    Runs that differ only in their folder get the folder appended.
+    """
+    differing = axes(runs) if len(runs) > 1 else []
+    names = [",".join(f"{key.short}={key.texts[place]}" for key in differing) for place in range(len(runs))]
+    num_keys, longest = sum(not key.is_seed for key in differing), max(map(len, names), default=0)
+    folders = _by_folder(runs)
+    if not differing or num_keys > _MOST_AXES or longest > _LONGEST_NAME:
+        return folders
+    return [name if names.count(name) == 1 else f"{name} ({folders[place]})" for place, name in enumerate(names)]
+
+
+def short_key(key: str, keys: Sequence[str]) -> str:
+    """Return the shortest suffix of a dotted key that is not a suffix of another one."""
+    parts = key.split(".")
+    for length in range(1, len(parts)):
+        short = ".".join(parts[-length:])
+        if not any(other != key and (other == short or other.endswith(f".{short}")) for other in keys):
+            return short
+    return key
+
+
+def value_text(value: object, digits: int = 12) -> str:
+    """Return a value as one would type it: 0.5, none, true; of a path the last part; of a fraction `digits` digits."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return f"{value:.{12 if float(value).is_integer() else digits}g}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(value_text(one, digits) for one in value)}]"
+    text = str(value)
+    return os.path.basename(text.rstrip("/")) if os.path.isabs(text) else text
+
+
+def _texts(runs: Sequence[LoggedRun], head: str) -> tuple[str, ...]:
+    """Return the value of a key, or the option of a config group, per run; in full if short texts are ambiguous."""
+    if not any(head in run.settings for run in runs):
+        return tuple(run.choices.get(head, "-") for run in runs)
+    values = [run.settings.get(head, _ABSENT) for run in runs]
+    different = len(set(map(repr, values)))
+    for digits in _DIGITS:
+        texts = ["-" if value is _ABSENT else value_text(value, digits) for value in values]
+        if len(set(texts)) == different:
+            return tuple(texts)
+    return tuple("-" if value is _ABSENT else str(value) for value in values)
+
+
+def _pattern(values: Sequence[Hashable]) -> tuple[int, ...]:
+    """Return for each run the index of the first run with the same value."""
+    first: dict[Hashable, int] = {}
+    return tuple(first.setdefault(value, place) for place, value in enumerate(values))
+
+
+def _is_outside(key: str) -> bool:
+    if key == "sweep" or key.startswith("sweep."):
+        return True
+    row = row_of(key)
+    return row.effect == "taken" and row.only_if in _CHANGES_NOTHING
+
+
+def _by_folder(runs: Sequence[LoggedRun]) -> list[str]:
+    """Return the part of each run's path that differs from the others."""
+    places = [run.place for run in runs]
+    if len(places) < 2:
+        return [os.path.join(*place.split(os.sep)[-2:]) if os.sep in place else place for place in places]
+    common = os.path.commonpath(places) if len({os.path.isabs(place) for place in places}) == 1 else ""
+    return [os.path.relpath(place, common) if common else place for place in places]

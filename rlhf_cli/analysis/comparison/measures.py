@@ -72,11 +72,8 @@ class RunMeasure:
             total = run.metrics.weighted(self.weights)
             return window.of(total if up_to is None else total.up_to(up_to))
         if self.weights is not None:
-            parts = [
-                weight * replace(self, metric=metric, weights=None).of(run, window, up_to)
-                for metric, weight in self.weights.items()
-            ]
-            return float(sum(parts))
+            means = {one: number_of(run.metrics, one, window, sign=self.sign, up_to=up_to) for one in self.weights}
+            return float(sum(weight * means[one] for one, weight in self.weights.items()))
         if self.evaluation is not None:
             return float(run.evaluations.get(self.evaluation, {}).get(self.metric, float("nan")))
         return number_of(run.metrics, self.metric, window, sign=self.sign, up_to=up_to)
@@ -110,26 +107,20 @@ def default_measures(
     """
     logged = {name for run in runs for name in run.metrics}
     rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]
-    found = [_component(name) for name in rewards]
+    measures = [RunMeasure(name, f"rewards/{name}/mean", COMPONENT) for name in rewards]
     if weights is not None:
-        found.append(weighted_total(weights))
+        of_means = {f"rewards/{name}/mean": weight for name, weight in weights.items()}
+        measures.append(RunMeasure("total by --weights", "", TOTALS, weights=of_means))
     elif no_total is None and TOTAL in logged:
-        found.append(RunMeasure("total", TOTAL, TOTALS))
+        measures.append(RunMeasure("total", TOTAL, TOTALS))
     costs = [("kl", _first(_KL, logged), -1), ("length", _LENGTH, 0), ("truncated", _first(_TRUNCATED, logged), -1)]
-    found += [RunMeasure(label, metric, COST, sign) for label, metric, sign in costs if metric in logged]
+    measures += [RunMeasure(label, metric, COST, sign) for label, metric, sign in costs if metric in logged]
     if not rewards:
-        found += [RunMeasure(_label(name), name, LEARNT, sign_of(name)) for name in _LEARNT if name in logged]
+        measures += [RunMeasure(_label(name), name, LEARNT, sign_of(name)) for name in _LEARNT if name in logged]
     for name in sorted(filter(_EVALUATED.match, logged), key=_order_of_evaluated):
-        if name.endswith("/total") and no_total is not None:
-            continue
-        found.append(RunMeasure(_label(name), name, HELD_OUT, sign_of(name)))
-    return found + _of_evaluation_files(runs, no_total)
-
-
-def weighted_total(weights: Mapping[str, float]) -> RunMeasure:
-    """Return the total of the raw components with one set of weights for all runs."""
-    metrics = {f"rewards/{name}/mean": weight for name, weight in weights.items()}
-    return RunMeasure("total by --weights", "", TOTALS, weights=metrics)
+        if no_total is None or not name.endswith("/total"):
+            measures.append(RunMeasure(_label(name), name, HELD_OUT, sign_of(name)))
+    return measures + _of_evaluation_files(runs, no_total)
 
 
 def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names: Sequence[str] = ()) -> RunMeasure:
@@ -140,26 +131,15 @@ def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names
     name = word.removeprefix("-")
     logged = dict.fromkeys(metric for run in runs for metric in run.metrics)
     known = {measure.label: measure for measure in default_measures(runs, no_total=None, weights=None)}
+    labels = list(known)
     known |= {measure.metric: replace(measure, label=_label(measure.metric)) for measure in known.values()}
     measure = known.get(name) or known.get({"truncation": "truncated", "reward": "total"}.get(name, name))
     if measure is None and name in logged:
         measure = RunMeasure(_label(name), name, ASKED, sign_of(name))
-    if measure is None:
-        raise _unknown(name, runs, [*known, *logged, *all_names], where)
-    return replace(measure, sign=-1 if word.startswith("-") else measure.sign or 1)
-
-
-def sign_of(metric: str) -> int:
-    """Return 1 if more of a metric is better, -1 if less is, 0 if its name does not tell."""
-    if _LESS.search(metric) and not _OF_ANSWERS.search(metric):
-        return -1
-    return 1 if _MORE.search(metric) else 0
-
-
-def _unknown(name: str, runs: Sequence[LoggedRun], names: Sequence[str], where: str) -> UserError:
-    labels = [measure.label for measure in default_measures(runs, no_total=None, weights=None)]
-    close = nearest(name, dict.fromkeys([*labels, *names]))
-    return UserError(
+    if measure is not None:
+        return replace(measure, sign=-1 if word.startswith("-") else measure.sign or 1)
+    close = nearest(name, dict.fromkeys([*labels, *known, *logged, *all_names]))
+    raise UserError(
         "no run has logged such a metric",
         where=where,
         got=name,
@@ -168,8 +148,11 @@ def _unknown(name: str, runs: Sequence[LoggedRun], names: Sequence[str], where: 
     )
 
 
-def _component(name: str) -> RunMeasure:
-    return RunMeasure(name, f"rewards/{name}/mean", COMPONENT)
+def sign_of(metric: str) -> int:
+    """Return 1 if more of a metric is better, -1 if less is, 0 if its name does not tell."""
+    if _LESS.search(metric) and not _OF_ANSWERS.search(metric):
+        return -1
+    return 1 if _MORE.search(metric) else 0
 
 
 def _first(names: Sequence[str], logged: set[str]) -> str:
@@ -198,5 +181,5 @@ def _of_evaluation_files(runs: Sequence[LoggedRun], no_total: str | None) -> lis
     return [
         RunMeasure(f"{most}: {name}", name, HELD_OUT, _SIGN_OF_FIGURE.get(name, 1), most)
         for name in figures
-        if not (name.endswith("/total") and no_total is not None) and not (name == "win rate" and no_total is not None)
+        if no_total is None or not (name.endswith("/total") or name == "win rate")
     ]

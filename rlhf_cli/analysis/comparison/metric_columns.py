@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import chain
-from operator import itemgetter
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
-from rlhf_cli.errors import RunError, UserError
-from rlhf_cli.runs.metrics_file import Event
-from rlhf_cli.runs.run_folder import unreadable
+from rlhf_cli.errors import UserError
+from rlhf_cli.runs.metrics_file import Event, read_metrics
 
 Wanted = Callable[[str], bool]
 """Return whether to read the metric of this name."""
 
-_NUMBERS = (int, float)
-_PLAIN = frozenset({int, float, type(None)})
-_Part: TypeAlias = "tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]"
+_NUMBERS = frozenset({int, float, type(None)})
 _NOT_METRICS = ("step", "time_s")
 
 
@@ -70,10 +62,7 @@ class MetricColumns(Mapping[str, Series]):
         return self.by_name.get(name, NO_SERIES)
 
     def weighted(self, weights: Mapping[str, float]) -> Series:
-        """Return the weighted sum of several metrics at the steps that logged all of them.
-
-        It is NaN if one of them is.
-        """
+        """Return the weighted sum of metrics at the steps that logged all of them, NaN if one of them is."""
         parts = [self.series(name) for name in weights]
         if not parts:
             return NO_SERIES
@@ -88,116 +77,33 @@ class MetricColumns(Mapping[str, Series]):
 def read_columns(path: Path, wanted: Wanted | None = None) -> MetricColumns:
     """Read a metrics.jsonl; `wanted` is None for every metric. A missing file gives no metrics.
 
-    Ignore an incomplete last line of a killed process, and trailing zero bytes. Raise RunError for any other invalid
-    line, like `runs/metrics_file.read_metrics`.
+    Raise RunError for an invalid line, see `read_metrics`.
     """
-    try:
-        with path.open("rb") as stream:
-            return columns_of(_events(stream, path), wanted)
-    except FileNotFoundError:
-        return MetricColumns()
-    except OSError as error:
-        raise unreadable(path, str(error)) from error
+    return columns_of(read_metrics(path), wanted)
 
 
 def columns_of(events: Iterable[Event], wanted: Wanted | None = None) -> MetricColumns:
-    """Return the columns of log events, each with a `step`; ignore values that are neither numbers nor null.
-
-    Most events of a run have the same names in the same order, so the wanted names are looked up once per such shape.
-    An event is freed as soon as its numbers are read: a thousand events of a run no longer fit into the processor's
-    cache.
-    """
-    shapes: dict[tuple[str, ...], _Shape] = {}
-    count = 0
-    for count, event in enumerate(events, start=1):
-        names = tuple(event)
-        if names not in shapes:
-            shapes[names] = _Shape([name for name in names if _is_kept(name, wanted)])
-        shapes[names].add(count, event)
-    kept = dict.fromkeys(name for shape in shapes.values() for name in shape.names)
-    tables = [shape.table() for shape in shapes.values()]
-    by_name = {name: series for name in kept if len(series := _joined([one[name] for one in tables if name in one]))}
-    last_step = max((max(shape.steps) for shape in shapes.values()), default=0)
-    return MetricColumns(by_name, count, last_step)
-
-
-class _Shape:
-    """The events with the same names in the same order: their numbers, steps and wanted values."""
-
-    def __init__(self, names: list[str]) -> None:
-        self.names = names
-        self.steps: list[int] = []
-        self._numbers: list[int] = []
-        self._rows: list[tuple[object, ...]] = []
-        # itemgetter returns a tuple only for several names, so always include the step.
-        self._get = itemgetter("step", *names)
-
-    def add(self, number: int, event: Event) -> None:
-        """Add the wanted values of an event."""
-        row = self._get(event) if self.names else (event["step"],)
-        step = row[0]
-        assert isinstance(step, int | float)
-        self.steps.append(int(step))
-        self._numbers.append(number)
-        self._rows.append(row)
-
-    def table(self) -> dict[str, _Part]:
-        """Return name -> (event numbers, steps, values)."""
-        numbers, steps = np.array(self._numbers), np.array(self.steps)
-        if set(map(type, chain.from_iterable(self._rows))) <= _PLAIN:
-            values = np.array(self._rows, dtype=np.float64)
-            return {name: (numbers, steps, values[:, place]) for place, name in enumerate(self.names, start=1)}
-        table: dict[str, _Part] = {}
-        for place, name in enumerate(self.names, start=1):
-            kept = [row for row, of_event in enumerate(self._rows) if type(of_event[place]) in _PLAIN]
-            values = np.array([self._rows[row][place] for row in kept], dtype=np.float64)
-            table[name] = numbers[kept], steps[kept], values
-        return table
-
-
-def _joined(parts: list[_Part]) -> Series:
-    """Return one series from the parts of several shapes, in the order of the events."""
-    if len(parts) == 1:
-        return Series(parts[0][1], parts[0][2])
-    numbers, steps, values = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.argsort(numbers)
-    return Series(steps[order], values[order])
-
-
-def _is_kept(name: str, wanted: Wanted | None) -> bool:
-    return name not in _NOT_METRICS and (wanted is None or wanted(name))
-
-
-def _events(lines: Iterable[bytes], path: Path) -> Iterator[Event]:
-    """Yield the events of all lines except an incomplete last one. Raise RunError for any other invalid line."""
-    broken: tuple[int, bytes] | None = None
-    for number, line in enumerate(lines, start=1):
-        event = _event(line)
-        if event is not None and broken is None:
-            yield event
-        elif bare := line.strip(b"\0 \t\r\n"):
-            if broken is not None or not bare.startswith(b"{") or bare.endswith(b"}"):
-                raise _damaged(path, *(broken or (number, line)))
-            broken = number, line  # incomplete last line of a killed process, if no event follows
-
-
-def _damaged(path: Path, number: int, line: bytes) -> RunError:
-    shown = line.rstrip(b"\n")[:40].decode("utf-8", errors="backslashreplace")
-    return unreadable(path, f"line {number}: {shown!r}")
-
-
-def _event(line: bytes) -> Event | None:
-    """Return the event of a line, or None. Fall back to json for values that orjson rejects (NaN, unusual numbers)."""
-    try:
-        event = orjson.loads(line)
-    except ValueError:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            return None
-    if type(event) is dict and type(event.get("step")) in _NUMBERS and type(event.get("time_s")) in _NUMBERS:
-        return event
-    return None
+    """Return the columns of log events, each with a `step`; ignore values that are neither numbers nor null."""
+    names_of: dict[tuple[str, ...], list[str]] = {}  # by keys of an event: most events have the same keys
+    columns: dict[str, tuple[list[int], list[object]]] = {}
+    num_events = last_step = 0
+    for event in events:
+        num_events += 1
+        keys = tuple(event)
+        if keys not in names_of:
+            names_of[keys] = [name for name in keys if name not in _NOT_METRICS and (wanted is None or wanted(name))]
+        step = int(event["step"])  # type: ignore[call-overload]
+        last_step = max(last_step, step)
+        for name in names_of[keys]:
+            value = event[name]
+            if type(value) in _NUMBERS:
+                steps, values = columns.setdefault(name, ([], []))
+                steps.append(step)
+                values.append(value)
+    by_name = {
+        name: Series(np.array(steps), np.array(values, dtype=np.float64)) for name, (steps, values) in columns.items()
+    }
+    return MetricColumns(by_name, num_events, last_step)
 
 
 _LAST = re.compile(r"^last[-:](\d+)$")
@@ -261,14 +167,12 @@ def parse_window(text: str) -> Window:
     )
 
 
-def _area(
-    steps: np.ndarray[tuple[int], np.dtype[np.int64]], values: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> float:
+def _area(steps: NDArray[np.int64], values: NDArray[np.float64]) -> float:
     span = float(steps[-1] - steps[0])
     return float(np.trapezoid(values, steps)) / span if span > 0 else float(values.mean())
 
 
-def _best(values: np.ndarray[tuple[int], np.dtype[np.float64]], width: int, more_is_better: bool) -> float:
+def _best(values: NDArray[np.float64], width: int, more_is_better: bool) -> float:
     # Divide the sum at the end: twelve twelfths of 1 add up to less than 1, and would miss a bound of 1.
     means = np.convolve(values, np.ones(width), mode="valid") / width
     means = means[np.isfinite(means)]

@@ -1,8 +1,7 @@
 """Group runs that differ only in their seed, estimate what a setting is worth, and say what forbids a verdict.
 
-The interquartile mean and its stratified bootstrap follow Agarwal et al., Deep Reinforcement Learning at the Edge of
-the Statistical Precipice (arXiv 2108.13264), section 4.3: runs are drawn with replacement within each stratum, and the
-interval is the percentile one. The random numbers are the same in every call.
+The interquartile mean and its percentile bootstrap follow Agarwal et al. (arXiv 2108.13264), section 4.3. The random
+numbers are the same in every call.
 
 A difference between runs of 12 and of 25 steps is no evidence about a weight that also changed.
 """
@@ -16,13 +15,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun
-from rlhf_cli.analysis.comparison.what_differs import (
+from rlhf_cli.analysis.comparison.logged_run import (
     BATCH,
     DATA,
     MODEL,
     STEPS,
     DifferingKey,
+    LoggedRun,
     axes,
     condition_of,
     is_seed,
@@ -57,8 +56,8 @@ class SettingRuns:
 class GroupedRuns:
     """All runs as settings. `axes` are the differences between settings, `seeds` the seed keys that differ.
 
-    `runs` are all grouped runs. `up_to` is the last step of the curves to compare: the last step that all runs reached
-    if no run has finished, else None.
+    `up_to` is the last step of the curves to compare: the last step that all runs reached if no run has finished, else
+    None.
     """
 
     settings: list[SettingRuns]
@@ -71,10 +70,10 @@ class GroupedRuns:
     @property
     def keys(self) -> dict[str, tuple[str, ...]]:
         """Return every key that differs -> its value in each run, as text."""
-        found: dict[str, tuple[str, ...]] = {}
+        texts: dict[str, tuple[str, ...]] = {}
         for axis in [*self.axes, *self.seeds]:
-            found |= {axis.key: axis.texts, **axis.others}
-        return found
+            texts |= {axis.key: axis.texts, **axis.others}
+        return texts
 
 
 def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
@@ -83,8 +82,8 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
     If any run has finished, only finished runs count, because a run that stopped at step 12 of 120 would lower its
     setting's mean. Otherwise all runs with log events count, up to the last step that all of them reached.
     """
-    found = axes(runs) if len(runs) > 1 else []
-    of_settings, of_seeds = [axis for axis in found if not axis.is_seed], [axis for axis in found if axis.is_seed]
+    differing = axes(runs) if len(runs) > 1 else []
+    of_settings, of_seeds = ([key for key in differing if key.is_seed == is_seed] for is_seed in (False, True))
     has_finished = any(run.is_finished for run in runs)
     logged = [run for run in runs if run.metrics.num_events]
     up_to = None if has_finished or not logged else min(run.metrics.last_step for run in logged)
@@ -97,7 +96,7 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
         left_out: dict[str, str] = {}
         for place in sorted(members, key=lambda place: [number_or_text(axis.texts[place]) for axis in of_seeds]):
             run = runs[place]
-            seed = "/".join(axis.texts[place] for axis in of_seeds) or _own_seed(run)
+            seed = "/".join(axis.texts[place] for axis in of_seeds) or str(run.settings.get("seed", "-"))
             if why := _why_left_out(run, has_finished):
                 left_out[run.name] = why
             elif seed in by_seed:
@@ -114,22 +113,15 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
 
 
 def _why_left_out(run: LoggedRun, has_finished: bool) -> str | None:
+    """Return how a run that does not count ended, in one line; `rlhf why` shows the rest. None if it counts."""
     if not run.metrics.num_events:
-        return _end(run, ", nothing was logged")
-    if has_finished and not run.is_finished:
-        of = f" of {run.max_steps}" if run.max_steps is not None else ""
-        return _end(run, f" at step {run.step}{of}")
-    return None
-
-
-def _end(run: LoggedRun, at: str = "") -> str:
-    """Return how a run ended in one line; `rlhf why` shows the rest."""
-    told, reason = told_state(run.state, run.reason), in_one_line(run.reason or "")
-    return told + at + (f": {reason}" if reason and told == run.state else "")
-
-
-def _own_seed(run: LoggedRun) -> str:
-    return str(run.settings.get("seed", "-"))
+        at = ", nothing was logged"
+    elif has_finished and not run.is_finished:
+        at = f" at step {run.step}" + (f" of {run.max_steps}" if run.max_steps is not None else "")
+    else:
+        return None
+    state, reason = told_state(run.state, run.reason), in_one_line(run.reason or "")
+    return state + at + (f": {reason}" if reason and state == run.state else "")
 
 
 def number_or_text(text: str) -> tuple[int, float, str]:
@@ -157,24 +149,21 @@ def estimate(values: Sequence[float], estimator: str = MEAN) -> Estimate:
     """
     kept = [value for value in values if math.isfinite(value)]
     if estimator == IQM:
-        return interquartile([kept]) if kept else Estimate(None, None, None, 0)
-    found = student(kept)
+        return interquartile(kept) if kept else Estimate(None, None, None, 0)
     if kept and min(kept) == max(kept):
         return Estimate(kept[0], None, None, len(kept))
-    return found
+    return student(kept)
 
 
-def interquartile(strata: Sequence[Sequence[float]], *, draws: int = _DRAWS, seed: int = 0) -> Estimate:
-    """Return the mean of the middle half of all values, with a bootstrap that draws seeds within each stratum."""
-    arrays = [np.asarray(stratum) for stratum in strata]
-    together = np.concatenate(arrays)
-    middle = float(_trimmed(together[None, :])[0])
-    if min(map(len, arrays)) < 2 or together.min() == together.max():
-        return Estimate(middle, None, None, len(together))
-    random = np.random.default_rng(seed)
-    drawn = [array[random.integers(len(array), size=(draws, len(array)))] for array in arrays]
-    low, high = np.percentile(_trimmed(np.concatenate(drawn, axis=1)), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-    return Estimate(middle, float(low), float(high), len(together))
+def interquartile(values: Sequence[float], *, draws: int = _DRAWS, seed: int = 0) -> Estimate:
+    """Return the mean of the middle half of the values, with a bootstrap over them."""
+    array = np.asarray(values)
+    middle = float(_trimmed(array[None, :])[0])
+    if len(array) < 2 or array.min() == array.max():
+        return Estimate(middle, None, None, len(array))
+    drawn = array[np.random.default_rng(seed).integers(len(array), size=(draws, len(array)))]
+    low, high = np.percentile(_trimmed(drawn), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return Estimate(middle, float(low), float(high), len(array))
 
 
 def _trimmed(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -211,15 +200,13 @@ def why_unfair(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None = 
     own = {condition_of(key) for key in axis.others}
     judged = own.pop() if len(own) == 1 else None
     conditions = {run.place: _conditions(run) for pair in pairs for run in pair}
-    found: dict[str, dict[str, dict[str, None]]] = {}
+    differing: dict[str, dict[str, dict[str, None]]] = {}
     for first, second in pairs:
         for condition, name, texts in _differing(conditions[first.place], conditions[second.place]):
             if condition != judged and not (judged is not None and name == _ENDED):
-                found.setdefault(condition, {}).setdefault(name, {}).update(dict.fromkeys(texts))
-    if not found:
-        return None
-    said = [f"{_DIFFERS[one]} with it ({_in_words(found[one])})" for one in _DIFFERS if one in found]
-    return f"no verdict on {axis.short}: {', '.join(said)}"
+                differing.setdefault(condition, {}).setdefault(name, {}).update(dict.fromkeys(texts))
+    reasons = [f"{_DIFFERS[one]} with it ({_in_words(differing[one])})" for one in _DIFFERS if one in differing]
+    return f"no verdict on {axis.short}: {', '.join(reasons)}" if reasons else None
 
 
 def conditions_apart(grouped: GroupedRuns) -> list[str]:
@@ -288,12 +275,8 @@ def _rows_a_step(run: LoggedRun) -> int | None:
         run.settings.get("trainer.args.gradient_accumulation_steps", 1),
         processes if processes is not None else run.settings.get("launch.processes", 1),
     ]
-    rows = 1
-    for factor in factors:
-        if not isinstance(factor, int):
-            return None
-        rows *= factor
-    return rows
+    numbers = [factor for factor in factors if isinstance(factor, int)]
+    return math.prod(numbers) if len(numbers) == len(factors) else None
 
 
 def _differing(first: Conditions, second: Conditions) -> Iterator[tuple[str, str, Sequence[str]]]:
@@ -305,8 +288,8 @@ def _differing(first: Conditions, second: Conditions) -> Iterator[tuple[str, str
 
 
 def _in_words(names: Mapping[str, Mapping[str, None]]) -> str:
-    said = [
+    parts = [
         f"{name} {', '.join(list(texts)[:_MOST_VALUES])}{', ...' if len(texts) > _MOST_VALUES else ''}"
         for name, texts in list(names.items())[:_MOST_NAMED]
     ]
-    return "; ".join([*said, *([f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])])
+    return "; ".join([*parts, *([f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])])

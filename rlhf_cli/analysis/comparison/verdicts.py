@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, stdev
 
+from rlhf_cli.analysis.comparison.logged_run import DifferingKey
 from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.settings import MEAN, GroupedRuns
 from rlhf_cli.analysis.comparison.settings import estimate as estimate_over
-from rlhf_cli.analysis.comparison.what_differs import DifferingKey
 from rlhf_cli.numerics.intervals import LEVEL, Estimate, student, t_quantile
 
 POWER = 0.8
@@ -41,10 +41,9 @@ Values = Mapping[str, Mapping[str, float]]
 class PairedDifference:
     """The difference `value` - `other` over their common seeds, in units of the metric.
 
-    `difference` has the simultaneous interval of its family; `degrees` are those of its t, `effect` is d / s (None
-    without a deviation), `p_value` is for this comparison alone, `p_adjusted` is multiplied by the number of
-    comparisons, at most 1. `outcome` is about `value`: better, worse, undecided, equal in every seed, or impossible to
-    decide.
+    `difference` has the simultaneous interval of its family; `effect` is d / s (None without a deviation), `p_value` is
+    for this comparison alone, `p_adjusted` is multiplied by the number of comparisons, at most 1. `outcome` is about
+    `value`: better, worse, undecided, equal in every seed, or impossible to decide.
     """
 
     value: str
@@ -64,10 +63,7 @@ class PairedDifference:
 
     @property
     def seeds_needed(self) -> int | None:
-        """Return how many seeds would probably decide an undecided difference.
-
-        Return None if it is decided or if a thousand seeds are not enough.
-        """
+        """Return how many seeds would probably decide an undecided difference; None if a thousand would not."""
         if self.outcome != UNDECIDED or self.effect is None:
             return None
         return seeds_needed(self.effect, comparisons=self.comparisons)
@@ -82,40 +78,27 @@ def pairs_of(values: Sequence[str], baseline: str | None) -> list[tuple[str, str
 
 def paired_difference(values: Values, value: str, other: str, *, sign: int, comparisons: int) -> PairedDifference:
     """Compare two values of a key. `sign` is -1 if less is better, else 1; `comparisons` is the family's m."""
+    from scipy.special import stdtr
+
     here, there = values.get(value, {}), values.get(other, {})
     seeds = tuple(seed for seed in here if seed in there and math.isfinite(here[seed]) and math.isfinite(there[seed]))
     gaps = [here[seed] - there[seed] for seed in seeds]
     if len(gaps) < 2:
-        mean = gaps[0] if gaps else None
-        return PairedDifference(value, other, seeds, Estimate(mean, None, None, len(gaps)), IMPOSSIBLE, comparisons)
+        only = Estimate(gaps[0] if gaps else None, None, None, len(gaps))
+        return PairedDifference(value, other, seeds, only, IMPOSSIBLE, comparisons)
     deviation, mean = stdev(gaps), fmean(gaps)
     if deviation <= 1e-12 * max(map(abs, [*gaps, *(here[seed] for seed in seeds)])):
         outcome = EQUAL if abs(mean) <= deviation else IMPOSSIBLE
         return PairedDifference(value, other, seeds, Estimate(mean, None, None, len(gaps)), outcome, comparisons)
-    found = student(gaps, comparisons=comparisons)
-    assert found.low is not None
-    assert found.high is not None
-    is_decided = found.low > 0 or found.high < 0
+    interval = student(gaps, comparisons=comparisons)
+    assert interval.low is not None
+    assert interval.high is not None
+    is_decided = interval.low > 0 or interval.high < 0
     outcome = (BETTER if mean * sign > 0 else WORSE) if is_decided else UNDECIDED
-    p_value = two_sided_p(mean / deviation * math.sqrt(len(gaps)), len(gaps) - 1)
-    return PairedDifference(
-        value,
-        other,
-        seeds,
-        found,
-        outcome,
-        comparisons,
-        effect=mean / deviation,
-        p_value=p_value,
-        p_adjusted=min(1.0, comparisons * p_value),
-    )
-
-
-def two_sided_p(t: float, degrees: int) -> float:
-    """Return the probability of a t statistic at least this far from zero under the null hypothesis."""
-    from scipy.special import stdtr
-
-    return float(2 * stdtr(degrees, -abs(t)))
+    effect = mean / deviation
+    p_value = float(2 * stdtr(len(gaps) - 1, -abs(effect * math.sqrt(len(gaps)))))
+    p_adjusted = min(1.0, comparisons * p_value)
+    return PairedDifference(value, other, seeds, interval, outcome, comparisons, effect, p_value, p_adjusted)
 
 
 def power_of(effect: float, num_seeds: int, *, comparisons: int = 1) -> float:
@@ -152,8 +135,8 @@ FEW_SEEDS = 3
 class MeasureVerdict:
     """The result for one measure and the values of one key. `text` is the verdict in a sentence or two.
 
-    `values` are those of the key; `baseline` is the value that the others are compared with, or None if all pairs are
-    compared. `arms` maps value -> its own estimate over the seeds, averaged over the other keys that differ.
+    `baseline` is the value that the others are compared with, or None if all pairs are compared. `arms` maps value ->
+    its own estimate over the seeds, averaged over the other keys that differ.
     """
 
     measure: RunMeasure
@@ -172,13 +155,10 @@ class MeasureVerdict:
         """
         if self.measure.sign == 0:
             return None  # neither more nor less of it is better
-        beaten = {(one.value, one.other) if one.outcome == BETTER else (one.other, one.value) for one in self._decided}
+        decided = [one for one in self.differences if one.outcome in (BETTER, WORSE)]
+        beaten = {(one.value, one.other) if one.outcome == BETTER else (one.other, one.value) for one in decided}
         wins = {value: {other for winner, other in beaten if winner == value} for value in self.values}
         return next((value for value in self.values if wins[value] == {*self.values} - {value}), None)
-
-    @property
-    def _decided(self) -> list[PairedDifference]:
-        return [one for one in self.differences if one.outcome in (BETTER, WORSE)]
 
 
 def verdicts_on(
@@ -198,40 +178,33 @@ def verdicts_on(
     texts = list(dict.fromkeys(setting.values[axis.key] for setting in grouped.settings))
     pairs = pairs_of(texts, baseline)
     comparisons = len(pairs) * len(measures)
-    found = []
+    verdicts = []
     for measure in measures:
-        numbers = values_of[measure.label]
+        numbers, sign = values_of[measure.label], measure.sign or 1
+        balanced = {pair: _balanced(grouped, numbers, axis.key, pair) for pair in pairs}
         differences = tuple(
-            paired_difference(
-                _balanced(grouped, numbers, axis.key, (value, other)),
-                value,
-                other,
-                sign=measure.sign or 1,
-                comparisons=comparisons,
-            )
-            for value, other in pairs
+            paired_difference(balanced[pair], *pair, sign=sign, comparisons=comparisons) for pair in pairs
         )
         arms = {
             text: estimate_over(list(by_seed.values()), estimator)
             for text, by_seed in _balanced(grouped, numbers, axis.key, texts).items()
         }
         text = in_words(measure, differences, baseline)
-        found.append(MeasureVerdict(measure, axis.short, tuple(texts), baseline, differences, arms, text))
-    return found
+        verdicts.append(MeasureVerdict(measure, axis.short, tuple(texts), baseline, differences, arms, text))
+    return verdicts
 
 
 def in_words(measure: RunMeasure, differences: Sequence[PairedDifference], baseline: str | None = None) -> str:
     """Return the differences on one measure in words: `0.1 beats 0 on correct by 0.04 [0.01, 0.07] (3 seeds).`"""
     on = measure.label if measure.sign > 0 else f"{measure.label} ({measure.direction})"
-    said = _decided([one for one in differences if one.outcome in (BETTER, WORSE)], on)
-    said += _undecided([one for one in differences if one.outcome == UNDECIDED], measure.label, baseline)
-    said += [
-        f"{one.value} and {one.other} are equal on {measure.label} in every seed"
-        for one in differences
-        if one.outcome == EQUAL
+    equal = [one for one in differences if one.outcome == EQUAL]
+    sentences = [
+        *_decided([one for one in differences if one.outcome in (BETTER, WORSE)], on),
+        *_undecided([one for one in differences if one.outcome == UNDECIDED], measure.label, baseline),
+        *(f"{one.value} and {one.other} are equal on {measure.label} in every seed" for one in equal),
+        *_impossible([one for one in differences if one.outcome == IMPOSSIBLE], measure.label),
     ]
-    said += _impossible([one for one in differences if one.outcome == IMPOSSIBLE], measure.label)
-    return " ".join(f"{sentence}." for sentence in said)
+    return " ".join(f"{sentence}." for sentence in sentences)
 
 
 def decimals(half_width: float) -> int:
@@ -249,7 +222,7 @@ def decimals_of(largest: float) -> int:
 
 
 def _decided(differences: Sequence[PairedDifference], on: str) -> list[str]:
-    """Return one clause per winner: which values it beats and by how much."""
+    """Return one sentence per winner: which values it beats and by how much."""
     beaten: dict[str, list[str]] = {}
     for one in differences:
         mean, low, high = one.difference.mean, one.difference.low, one.difference.high
@@ -310,20 +283,16 @@ def _more_seeds(one: PairedDifference) -> str:
 
 
 def _impossible(pairs: Sequence[PairedDifference], label: str) -> list[str]:
-    by_count: dict[int, list[PairedDifference]] = {}
-    for one in pairs:
-        by_count.setdefault(len(one.seeds), []).append(one)
-    said = []
-    for count, some in by_count.items():
-        named = ", ".join(f"{one.other} and {one.value}" for one in some[:3]) + (" and others" if len(some) > 3 else "")
+    sentences = []
+    for count in dict.fromkeys(len(one.seeds) for one in pairs):
+        some = [f"{one.other} and {one.value}" for one in pairs if len(one.seeds) == count]
+        named = ", ".join(some[:3]) + (" and others" if len(some) > 3 else "")
         if count > 1:
-            said.append(f"No interval for {named}: they differ on {label} by the same in every seed")
-            continue
-        have = "no seed" if count == 0 else "one seed"
-        said.append(
-            f"No verdict on {label} for {named}: they have {have} in common, all else equal, and it takes two or more"
-        )
-    return said
+            sentences.append(f"No interval for {named}: they differ on {label} by the same in every seed")
+        else:
+            have = f"{'one' if count else 'no'} seed in common, all else equal, and it takes two or more"
+            sentences.append(f"No verdict on {label} for {named}: they have {have}")
+    return sentences
 
 
 def _balanced(grouped: GroupedRuns, numbers: Mapping[str, float], key: str, texts: Sequence[str]) -> Values:

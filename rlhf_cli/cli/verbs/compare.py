@@ -28,7 +28,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, in_common
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun
 from rlhf_cli.analysis.comparison.measures import is_shown
 from rlhf_cli.analysis.comparison.metric_columns import parse_window, read_columns
@@ -138,7 +138,7 @@ def _refuse_nothing(comparison: Comparison, problems: Sequence[RlhfError]) -> No
     """Raise RunError where no two runs can be held against each other, nor a single one shown."""
     runs = comparison.runs
     num_logged = sum(run.metrics.num_events > 0 for run in runs)
-    if num_logged == 1 or (num_logged and in_common(comparison)):
+    if num_logged == 1 or (num_logged and comparison.in_common):
         return
     if len(runs) > 1 and (shared := set.intersection(*(set(run.metrics) for run in runs))):
         raise _not_comparable(runs, sorted(shared))

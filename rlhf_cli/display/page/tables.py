@@ -11,11 +11,10 @@ from urllib.parse import quote
 import numpy as np
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, axes, differences, value_text
 from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.settings import SettingRuns
 from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, MeasureVerdict, decimals, decimals_of
-from rlhf_cli.analysis.comparison.what_differs import axes, differences, value_text
 from rlhf_cli.analysis.diagnosis.finding import SEVERITIES, Finding
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose_readable
 from rlhf_cli.measure.evaluation_files import read_evaluation

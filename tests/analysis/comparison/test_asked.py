@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, in_common, total_in_words
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, total_in_words
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, weights_of
 from rlhf_cli.analysis.comparison.settings import conditions_apart, group_over_seeds
 from rlhf_cli.errors import UserError
@@ -112,7 +112,7 @@ def test_why_there_is_no_total_in_words() -> None:
 
 def test_what_two_runs_have() -> None:
     lacking = [in_memory("a", x=[1.0], y=[1.0], z=[None]), in_memory("b", x=[2.0], z=[1.0]), in_memory("c")]
-    assert in_common(of(lacking, metrics=("x", "y", "z"))) == ["x"]
+    assert of(lacking, metrics=("x", "y", "z")).in_common == ["x"]
 
 
 TWO_KEYS = runs_of(

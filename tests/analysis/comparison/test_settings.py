@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, differences, named, names_of, short_key
 from rlhf_cli.analysis.comparison.settings import group_over_seeds, number_or_text
-from rlhf_cli.analysis.comparison.what_differs import differences, names_of, short_key
 from tests.support.logged_runs import in_memory
 
 

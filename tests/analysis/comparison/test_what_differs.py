@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, axes, differences, read_runs, short_key, value_text
 from rlhf_cli.analysis.comparison.settings import group_over_seeds
-from rlhf_cli.analysis.comparison.what_differs import axes, differences, short_key, value_text
 from rlhf_cli.runs.run_folder import write_json
 from tests.support.logged_runs import configured, write_run
 
