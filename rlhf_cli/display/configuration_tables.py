@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.project.reference.differences import Difference, Side
+from rlhf_cli.project.reference.differences import KeyDifference, Side
 
 _FURTHEST_ORIGIN = 56
 
@@ -66,7 +66,7 @@ def _entry(value: object) -> str:
 _FURTHEST_ORIGIN_OF_DIFFERENCE = 44
 
 
-def show_differences(console: Console, found: Sequence[Difference], here: Side, there: Side) -> None:
+def show_differences(console: Console, found: Sequence[KeyDifference], here: Side, there: Side) -> None:
     """Print the differences like a diff: `-` for the first side's value, `+` for the second's."""
     console.print(Text.assemble(("- ", "red"), (here.label, "bold")), soft_wrap=True)
     console.print(Text.assemble(("+ ", "green"), (there.label, "bold")), soft_wrap=True)

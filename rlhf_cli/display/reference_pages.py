@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.config.conf_folders import caption, user_dir
-from rlhf_cli.project.reference.function_source import NO_DEFAULT, reflowed
+from rlhf_cli.project.reference.function_source import NO_DEFAULT
 from rlhf_cli.project.reference.key_reference import KeyReference, MetricReference
 from rlhf_cli.project.reference.reward_reference import (
     ArgumentReference,
@@ -24,7 +25,8 @@ from rlhf_cli.project.reference.reward_reference import (
 )
 from rlhf_cli.project.reference.trainer_reference import TrainerArgument, TrainerReference
 
-_SHOWN_LINES = 200
+_JOINED = re.compile(r"(?<=\S)\n(?=[\w`(])")
+"""The break between two lines of a paragraph, but not before an indented line or a list."""
 
 
 def show_groups(console: Console, groups: Mapping[str, Mapping[str, Path]], *, more: str) -> None:
@@ -141,16 +143,14 @@ def show_reward(console: Console, reward: RewardReference) -> None:
     for part in (docstring.summary, reward.text):
         if part:
             console.print()
-            console.print(Text(reflowed(part)), soft_wrap=not console.is_terminal)
+            console.print(Text(_JOINED.sub(" ", part)), soft_wrap=not console.is_terminal)
     if reward.arguments:
         _heading(console, "arguments, under `args`")
         for argument in reward.arguments:
             _show_argument(console, argument)
     if reward.columns:
         _heading(console, "columns of the data that it reads")
-        show_pairs(
-            console, [(f"  {one.name}", _column(one.text, is_required=one.is_required)) for one in reward.columns]
-        )
+        show_pairs(console, [(f"  {one.name}", _column(one.text, is_required=one.required)) for one in reward.columns])
     if reward.example is not None:
         _heading(console, _example_heading(reward.example))
         console.print(_example(reward.example))

@@ -1,5 +1,5 @@
 """rlhf doctor     what this machine has and lacks to train on, and what to type: GPU, packages, extras, network,
-logins, cores, memory, disk, sandbox, Slurm. Exit code 2 where something that training needs is missing or does not fit.
+logins, cores, memory, disk, sandbox. Exit code 2 where something that training needs is missing or does not fit.
 
   --torch   import torch as well, and have it compute: seconds instead of a blink
   --json    {can_train, conditions: [{area, name, state, found, fix, is_needed}]}; state: ok, warn, missing, unfit

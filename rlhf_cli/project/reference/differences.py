@@ -15,7 +15,10 @@ from rlhf_cli.project.reference.function_source import NO_DEFAULT
 from rlhf_cli.project.reference.key_reference import key_reference
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
-_ABSENT = object()
+_WHOLE = ("model.build",)
+"""Sections whose parts have no meaning without the rest."""
+_OF_ONE_RUN = ("run.name", "run.root")
+"""Keys that differ between any two runs and do not affect what a run does."""
 
 
 def unlike_default(tree: JsonTree, prefix: str = "") -> JsonTree:
@@ -37,34 +40,20 @@ def unlike_default(tree: JsonTree, prefix: str = "") -> JsonTree:
     return kept
 
 
-_WHOLE = frozenset({"model.build"})
-"""Sections whose parts have no meaning without the rest."""
-
-
 def _default_of(key: str) -> object:
-    node: JsonValue = _without_a_word()
+    node: JsonValue = _without_settings()
     for part in key.split("."):
         if not isinstance(node, dict) or part not in node:
-            return _schema_default(key)
+            reference = key_reference(key)
+            return reference.default if reference is not None else NO_DEFAULT
         node = node[part]
     return node
 
 
-def _schema_default(key: str) -> object:
-    reference = key_reference(key)
-    if reference is None or reference.default is NO_DEFAULT:
-        return _ABSENT
-    return reference.default
-
-
 @cache
-def _without_a_word() -> JsonTree:
+def _without_settings() -> JsonTree:
     """Return the configuration without any settings: all sections, filled with the schema's defaults."""
     return Experiment.model_validate(compose([]).tree).model_dump(mode="json")
-
-
-_OF_ONE_RUN = ("run.name", "run.root")
-"""Keys that differ between any two runs and do not affect what a run does."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +67,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Value:
+class SideValue:
     """The value of a key on one side. `is_there` is False if the key is missing; `origin` is '' for a default."""
 
     value: JsonValue
@@ -87,15 +76,15 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Difference:
+class KeyDifference:
     """A key with different values in two configurations. If only one has a section, it is the whole section."""
 
     key: str
-    here: Value
-    there: Value
+    here: SideValue
+    there: SideValue
 
 
-def differences(here: Side, there: Side) -> list[Difference]:
+def differences(here: Side, there: Side) -> list[KeyDifference]:
     """Return all differences, in the order of the sections; if a side is a run, skip keys that only name a run.
 
     Paths that are written differently but lead to the same place are equal.
@@ -105,31 +94,27 @@ def differences(here: Side, there: Side) -> list[Difference]:
     return [one for one in found if not (is_run and one.key in _OF_ONE_RUN)]
 
 
-def _below(here: Side, there: Side, first: JsonTree, second: JsonTree, prefix: str) -> Iterator[Difference]:
+def _below(here: Side, there: Side, first: JsonTree, second: JsonTree, prefix: str) -> Iterator[KeyDifference]:
     for name in dict.fromkeys([*first, *second]):
         key = f"{prefix}.{name}" if prefix else name
         one, other = first.get(name), second.get(name)
         if isinstance(one, dict) and isinstance(other, dict):
             yield from _below(here, there, one, other, key)
-        elif _place(one) != _place(other) or (name in first) != (name in second):
-            yield Difference(
-                key,
-                _value(here, key, one, is_there=name in first),
-                _value(there, key, other, is_there=name in second),
-            )
+        elif _with_absolute_paths(one) != _with_absolute_paths(other) or (name in first) != (name in second):
+            sides = (_value(here, key, one, name in first), _value(there, key, other, name in second))
+            yield KeyDifference(key, *sides)
 
 
-def _value(side: Side, key: str, value: JsonValue, *, is_there: bool) -> Value:
+def _value(side: Side, key: str, value: JsonValue, is_there: bool) -> SideValue:
     if isinstance(value, dict):  # the other side lacks this section, so leave out its defaults
-        value = unlike_default(value, key) or value
-    origin = side.origins.of(key) if isinstance(value, dict) else side.origins.by_key.get(key)
-    return Value(value, str(origin) if origin else "", is_there)
+        return SideValue(unlike_default(value, key) or value, str(side.origins.of(key) or ""), is_there)
+    return SideValue(value, str(side.origins.by_key.get(key) or ""), is_there)
 
 
-def _place(value: JsonValue) -> JsonValue:
+def _with_absolute_paths(value: JsonValue) -> JsonValue:
     """Return a value with its paths made absolute, as freezing does."""
     if isinstance(value, list):
-        return [_place(one) for one in value]
+        return [_with_absolute_paths(one) for one in value]
     if not isinstance(value, str) or not (value.startswith((".", "/", "~")) or os.path.exists(value)):
         return value
     path, colon, function = value.rpartition(":") if ".py:" in value else (value, "", "")

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from rlhf_cli.config.schema.experiment import Experiment, section_at, valid_keys
 from rlhf_cli.config.schema.run_sections import Warn
@@ -53,8 +52,7 @@ def keys_below(key: str) -> list[KeyReference]:
     section = section_at(_path(key))
     if section is None:
         return []
-    prefix = f"{key}." if key else ""
-    return [_of_field(section, name, f"{prefix}{name}") for name in valid_keys(_path(key))]
+    return [_of_field(section, name, f"{key}.{name}" if key else name) for name in valid_keys(_path(key))]
 
 
 def key_reference(key: str) -> KeyReference | None:
@@ -68,18 +66,14 @@ def key_reference(key: str) -> KeyReference | None:
 
 def all_keys() -> list[KeyReference]:
     """Return all keys of the configuration, each after its section, with ANY_NAME for names that the user chooses."""
-    found: list[KeyReference] = []
+    return list(_keys_within(""))
 
-    def walk(prefix: str, depth: int) -> None:
-        for reference in keys_below(prefix):
-            found.append(reference)
-            if ANY_NAME in reference.holds:
-                walk(f"{reference.key}.{ANY_NAME}", depth + 1)
-            elif reference.holds:
-                walk(reference.key, depth + 1)
 
-    walk("", 0)
-    return found
+def _keys_within(prefix: str) -> Iterator[KeyReference]:
+    for reference in keys_below(prefix):
+        yield reference
+        if reference.holds:
+            yield from _keys_within(f"{reference.key}.{ANY_NAME}" if ANY_NAME in reference.holds else reference.key)
 
 
 def about_keys(words: Sequence[str]) -> list[KeyReference]:
@@ -92,22 +86,25 @@ def about_keys(words: Sequence[str]) -> list[KeyReference]:
     if not words:
         return known
     typed = words[0].removesuffix(".")
-    below = [one for one in known if _fits(one.key, typed)]
-    if below and len(words) == 1:
+    if len(words) == 1 and (below := [one for one in known if _is_at_or_below(one.key, typed)]):
         return below
     wanted = [word.lower() for word in words]
     found = [one for one in known if all(word in f"{one.key} {one.text} {one.type}".lower() for word in wanted)]
-    if found:
-        return found
-    close = nearest(typed, [one.key for one in known] + [one.key.rpartition(".")[2] for one in known])
-    raise ConfigError(
-        f"no key has {' and '.join(map(repr, words))} in its name or meaning",
-        where="rlhf list keys",
-        hint=f"rlhf list keys {close}" if close else "rlhf list keys",
+    if not found:
+        close = nearest(typed, [one.key for one in known] + [one.key.rpartition(".")[2] for one in known])
+        raise _none_found("key", words, close)
+    return found
+
+
+def _none_found(what: str, words: Sequence[str], close: str | None) -> ConfigError:
+    return ConfigError(
+        f"no {what} has {' and '.join(map(repr, words))} in its name or meaning",
+        where=f"rlhf list {what}s",
+        hint=f"rlhf list {what}s {close}" if close else f"rlhf list {what}s",
     )
 
 
-def _fits(key: str, typed: str) -> bool:
+def _is_at_or_below(key: str, typed: str) -> bool:
     """Return whether a key is the typed one or below it; ANY_NAME matches any name."""
     parts, wanted = key.split("."), typed.split(".")
     return len(parts) >= len(wanted) and all(
@@ -121,42 +118,27 @@ def _path(key: str) -> list[int | str]:
 
 def _of_field(section: type[BaseModel], name: str, key: str) -> KeyReference:
     field = next(field for known, field in section.model_fields.items() if name in (field.alias, known))
-    return KeyReference(
-        key=key,
-        type=_type_text(field.annotation),
-        default=_default(field),
-        values=tuple(_values(field.annotation)),
-        text=_text(section, name),
-        holds=tuple(_holds(key, field.annotation)),
-    )
+    default: object = NO_DEFAULT
+    if not field.is_required():
+        default = field.get_default(call_default_factory=True, validated_data={})
+        default = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
+    holds = tuple(valid_keys(_path(key)))
+    if any(typing.get_origin(arm) is dict and _is_section(typing.get_args(arm)[1]) for arm in _arms(field.annotation)):
+        holds = holds or (ANY_NAME,)
+    values = tuple(_values(field.annotation))
+    return KeyReference(key, _type_text(field.annotation), default, values, key_text(section, name), holds)
 
 
-def _text(section: type[BaseModel], name: str) -> str:
-    """Return the text about a key from its section's docstring or that of a base class."""
+def key_text(section: type[BaseModel], name: str) -> str:
+    """Return the text about a key from its section's docstring or that of a base class; '' if there is none."""
     if section is Warn:
         return f"Says where this does not hold: {FINDING_KINDS[name]}."
-    arms = [] if name not in section.model_fields else list(_arms(section.model_fields[name].annotation))
-    if section is Experiment and (below := next(filter(_is_section, arms), None)):
-        return read_docstring(below.__doc__).summary
-    for owner in section.__mro__:
-        if issubclass(owner, BaseModel) and (about := sentences_about(owner.__doc__, name)):
-            return about
-    return next((read_docstring(arm.__doc__).summary for arm in arms if _is_section(arm)), "")
-
-
-def _holds(key: str, annotation: object) -> Iterator[str]:
-    names = valid_keys(_path(key))
-    if names:
-        yield from names
-    elif any(typing.get_origin(arm) is dict and _is_section(typing.get_args(arm)[1]) for arm in _arms(annotation)):
-        yield ANY_NAME
-
-
-def _default(field: FieldInfo) -> object:
-    if field.is_required():
-        return NO_DEFAULT
-    value = field.get_default(call_default_factory=True, validated_data={})
-    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    arms = list(_arms(section.model_fields[name].annotation)) if name in section.model_fields else []
+    of_section = next((read_docstring(arm.__doc__).summary for arm in arms if _is_section(arm)), "")
+    if section is Experiment and of_section:
+        return of_section
+    bases = [owner for owner in section.__mro__ if issubclass(owner, BaseModel)]
+    return next((about for owner in bases if (about := sentences_about(owner.__doc__, name))), of_section)
 
 
 def _values(annotation: object) -> Iterator[str]:
@@ -231,12 +213,7 @@ def metrics_about(words: Sequence[str]) -> list[MetricReference]:
     wanted = [word.lower() for word in words]
     found = [one for one in known if all(word in f"{one.name} {one.text}".lower() for word in wanted)]
     if not found:
-        close = nearest(" ".join(words), [one.name for one in known])
-        raise ConfigError(
-            f"no metric has {' and '.join(map(repr, words))} in its name or meaning",
-            where="rlhf list metrics",
-            hint=f"rlhf list metrics {close}" if close else "rlhf list metrics",
-        )
+        raise _none_found("metric", words, nearest(" ".join(words), [one.name for one in known]))
     return sorted(found, key=lambda one: not all(word in one.name.lower() for word in wanted)) if wanted else found
 
 
@@ -251,26 +228,15 @@ def all_metrics() -> Iterator[MetricReference]:
         elif not heads:
             heads = _cells(line)
         elif heads[0] == "metric" and not line.startswith("|-"):
-            yield from _of_row(_cells(line), heads, group)
-
-
-def _of_row(cells: list[str], heads: list[str], group: str) -> Iterator[MetricReference]:
-    """Yield the metrics of a row; a name that begins with `/` replaces the last part of the name before it."""
-    before = ""
-    text = _plain(cells[1]) if len(cells) > 1 else ""
-    more = {head: _plain(cell) for head, cell in zip(heads[2:], cells[2:], strict=False) if cell}
-    for name in _NAME.findall(cells[0]):
-        whole = f"{before.rpartition('/')[0]}{name}" if name.startswith("/") else name
-        before = whole
-        yield MetricReference(whole, text, group, more)
+            cells, name = _cells(line), ""
+            more = {head: cell for head, cell in zip(heads[2:], cells[2:], strict=False) if cell}
+            for written in _NAME.findall(cells[0]):  # one that begins with `/` replaces the last part of the one before
+                name = f"{name.rpartition('/')[0]}{written}" if written.startswith("/") else written
+                yield MetricReference(name, cells[1], group, more)
 
 
 def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in _CELL.split(line)[1:-1]]
-
-
-def _plain(text: str) -> str:
-    return _LINK.sub(r"\1", text).replace("\\|", "|")
+    return [_LINK.sub(r"\1", cell.strip()).replace("\\|", "|") for cell in _CELL.split(line)[1:-1]]
 
 
 def _file() -> Path:

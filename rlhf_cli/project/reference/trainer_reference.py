@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from rlhf_cli.tables.former_names import FORMER_NAMES
 from rlhf_cli.text.json_values import JsonValue, section
 from rlhf_cli.text.suggest import nearest
 
-_OURS = "PpoArgs"
 COMPUTED_DEFAULTS: dict[str, object] = {
     "optim": "adamw_torch_fused",
     "loss_type": ["sigmoid"],
@@ -82,19 +81,12 @@ def trainer_reference(option: str) -> TrainerReference:
     ours = section(chosen, "args")
     arguments = []
     for argument in _all_arguments(name, has_critic=has_critic):
-        origin = composed.origins.by_key.get(f"trainer.args.{argument.name}")
-        is_set = argument.name in ours
-        arguments.append(
-            TrainerArgument(
-                *(argument.name, argument.type, argument.default, argument.choices, argument.text),
-                argument.config_class,
-                home_of(argument.name, has_critic=has_critic),
-                ours.get(argument.name) if is_set else None,
-                origin if is_set else None,
-            )
-        )
-    file = options[option]
-    return TrainerReference(option, caption(file), file, name, has_critic, tuple(arguments))
+        known = replace(argument, home=home_of(argument.name, has_critic=has_critic))
+        if argument.name in ours:
+            origin = composed.origins.by_key.get(f"trainer.args.{argument.name}")
+            known = replace(known, ours=ours[argument.name], origin=origin)
+        arguments.append(known)
+    return TrainerReference(option, caption(options[option]), options[option], name, has_critic, tuple(arguments))
 
 
 def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[TrainerArgument]:
@@ -103,11 +95,13 @@ def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[Tr
     A name from other tools or older versions (`lr`) also finds today's name, which comes first.
     """
     wanted = [word.lower().replace("-", "_").removeprefix("trainer.args.") for word in words]
-    today = _today(wanted[0]) if len(wanted) == 1 else frozenset()
+    row = FORMER_NAMES.get(wanted[0]) if len(wanted) == 1 else None
+    keys = [*row.today.split(","), *(row.with_critic or "").split(",")] if row is not None else []
+    today = {key.partition("=")[0] for key in keys}
 
     def is_found(argument: TrainerArgument) -> bool:
-        said = f"{argument.name} {argument.text} {argument.home or ''}".lower()
-        return argument.key in today or all(word in said or word.replace("_", " ") in said for word in wanted)
+        text = f"{argument.name} {argument.text} {argument.home or ''}".lower()
+        return argument.key in today or all(word in text or word.replace("_", " ") in text for word in wanted)
 
     def distance(argument: TrainerArgument) -> tuple[bool, bool, bool]:
         is_named = all(word in argument.name for word in wanted)
@@ -116,28 +110,18 @@ def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[Tr
     return sorted((argument for argument in arguments if is_found(argument)), key=distance)
 
 
-def _today(name: str) -> frozenset[str]:
-    """Return today's keys for a name used elsewhere."""
-    row = FORMER_NAMES.get(name)
-    written = () if row is None else (*row.today.split(","), *(row.with_critic or "").split(","))
-    return frozenset(key.partition("=")[0] for key in written if key)
-
-
 def _all_arguments(trainer: str, *, has_critic: bool) -> Iterator[TrainerArgument]:
-    if has_critic:
-        for name, of_ours in PpoArgs.model_fields.items():
-            kind = getattr(of_ours.annotation, "__name__", str(of_ours.annotation))
-            yield TrainerArgument(name, kind, of_ours.default, (), sentences_about(PpoArgs.__doc__, name), _OURS)
+    for name, field in PpoArgs.model_fields.items() if has_critic else ():
+        kind = getattr(field.annotation, "__name__", str(field.annotation))
+        yield TrainerArgument(name, kind, field.default, (), sentences_about(PpoArgs.__doc__, name), "PpoArgs")
     fields = trl_args.trainer(trainer).fields
     texts = field_texts(trl_args.trainer(trainer).config_class)
-    by_class: dict[str, list[str]] = {}
-    for name in fields:
-        by_class.setdefault(texts[name][0], []).append(name)
-    for config_class in reversed(by_class):  # the trainer's own arguments first, then those that all have
-        for name in by_class[config_class]:
-            field = fields[name]
-            default = COMPUTED_DEFAULTS.get(name, field.default) if field.default is None else field.default
-            yield TrainerArgument(name, field.annotation, default, field.choices, texts[name][1], config_class)
+    classes = list(dict.fromkeys(texts[name][0] for name in fields))
+    for config_class in reversed(classes):  # the trainer's own arguments first, then those that all have
+        for name, known in fields.items():
+            if texts[name][0] == config_class:
+                default = COMPUTED_DEFAULTS.get(name) if known.default is None else known.default
+                yield TrainerArgument(name, known.annotation, default, known.choices, texts[name][1], config_class)
 
 
 @cache
@@ -150,28 +134,18 @@ def field_texts(config_class: str) -> dict[str, tuple[str, str]]:
     for body in trl_args.class_bodies(config_class):
         documented = documented_parameters(ast.get_docstring(body))
         for item in body.body:
-            if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
-                continue
-            name = item.target.id
-            brought_by, before = texts.get(name, (body.name, ""))
-            texts[name] = (brought_by, documented.get(name) or _help(item) or before)
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                name = item.target.id
+                defined_in, before = texts.get(name, (body.name, ""))
+                texts[name] = (defined_in, documented.get(name) or _help(item) or before)
     return texts
 
 
 def _help(item: ast.AnnAssign) -> str:
     """Return the text of `field(metadata={"help": ...})`, or ''."""
-    keywords = item.value.keywords if isinstance(item.value, ast.Call) else []
-    for keyword in keywords:
-        if keyword.arg != "metadata" or not isinstance(keyword.value, ast.Dict):
-            continue
-        for key, value in zip(keyword.value.keys, keyword.value.values, strict=True):
-            if isinstance(key, ast.Constant) and key.value == "help":
-                return one_line(_text(value))
+    for keyword in item.value.keywords if isinstance(item.value, ast.Call) else []:
+        if keyword.arg == "metadata" and isinstance(keyword.value, ast.Dict):
+            for key, value in zip(keyword.value.keys, keyword.value.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == "help" and isinstance(value, ast.Constant):
+                    return one_line(str(value.value))
     return ""
-
-
-def _text(node: ast.expr) -> str:
-    try:
-        return str(ast.literal_eval(node))
-    except ValueError:
-        return ""

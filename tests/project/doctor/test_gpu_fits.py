@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.project.doctor.machine import State
-from rlhf_cli.project.doctor.torch_build import (
+from rlhf_cli.project.doctor.examination import (
     Driver,
     Gpu,
     TorchBuild,
@@ -18,6 +17,7 @@ from rlhf_cli.project.doctor.torch_build import (
     read_build,
     read_driver,
 )
+from rlhf_cli.project.doctor.machine import State
 
 LISTED = "NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\nNVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n"
 HEADING = """Sun Nov 22 14:00:00 2026
@@ -62,7 +62,7 @@ def test_a_driver_that_does_not_answer_is_told(tmp_path: Path, says: str, troubl
     tool.chmod(0o755)
     driver = read_driver(str(tool))
     assert trouble in str(driver.trouble)
-    condition = gpu_condition(driver, TorchBuild("2.13.0"), has_amd=False)
+    condition = gpu_condition(driver, TorchBuild("2.13.0"))
     assert condition.state == State.UNFIT
     assert not condition.prevents_training  # there is still the CPU
     assert read_driver(None) == Driver()
@@ -89,21 +89,19 @@ def test_torch_fits_driver_and_gpu(
     driver_cuda: str | None, capability: tuple[int, int] | None, torch_cuda: str | None, state: State, said: str
 ) -> None:
     driver = Driver((Gpu("A GPU", 80, capability),), "580", driver_cuda)
-    condition = gpu_condition(driver, TorchBuild("2.13.0+x", torch_cuda), has_amd=False)
+    condition = gpu_condition(driver, TorchBuild("2.13.0+x", torch_cuda))
     assert (condition.state, said in f"{condition.found} {condition.fix}") == (state, True), condition
     assert (condition.fix is None) == (state == State.OK)
 
 
-def test_amd_wants_rocm_and_no_gpu_is_no_fault() -> None:
-    assert gpu_condition(Driver(), TorchBuild("2.13.0", rocm="7.0"), has_amd=True).state == State.OK
-    assert gpu_condition(Driver(), TorchBuild("2.13.0", cuda="13.0"), has_amd=True).state == State.UNFIT
-    assert gpu_condition(Driver(), TorchBuild("2.13.0"), has_amd=False).state == State.WARN
+def test_no_gpu_is_a_warning() -> None:
+    assert gpu_condition(Driver(), TorchBuild("2.13.0")).state == State.WARN
 
 
 def test_the_build_is_read_without_running_it(tmp_path: Path) -> None:
     file = tmp_path / "version.py"
     file.write_text(CUDA_BUILD + "raise RuntimeError('it was run')\n")
-    assert read_build(file) == TorchBuild("2.13.0+cu130", "13.0", None)
+    assert read_build(file) == TorchBuild("2.13.0+cu130", "13.0")
     file.write_text("no python(")
     assert read_build(file) is None
     build = installed_torch()

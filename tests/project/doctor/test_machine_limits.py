@@ -1,4 +1,4 @@
-"""Limits of containers, in files as the kernel writes them (its cgroup-v2 and cgroup-v1 documents)."""
+"""Limits of containers, in files as the kernel writes them (its cgroup-v2 document)."""
 
 from __future__ import annotations
 
@@ -52,20 +52,8 @@ def test_the_smallest_limit_around_a_process_counts(groups: Path) -> None:
     assert cpu_quota(groups, own) == 2.5
 
 
-def test_older_groups_and_none_at_all(groups: Path) -> None:
+def test_no_limit_at_all(groups: Path) -> None:
     assert (memory_limit(groups, groups), cpu_quota(groups, groups)) == (None, None)
-    own = write(
-        groups,
-        {
-            "memory/memory.limit_in_bytes": str(2 * GIB),
-            "cpu/cpu.cfs_quota_us": "50000",
-            "cpu/cpu.cfs_period_us": "100000",
-        },
-    )
-    assert (memory_limit(groups, own), cpu_quota(groups, own)) == (2 * GIB, 0.5)
-    # What version 1 writes where there is no limit.
-    own = write(groups, {"memory/memory.limit_in_bytes": "9223372036854771712", "cpu/cpu.cfs_quota_us": "-1"})
-    assert (memory_limit(groups, own), cpu_quota(groups, own)) == (None, None)
 
 
 def test_memory_is_warned_of_by_the_containers_limit(groups: Path, tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from rlhf_cli.project.doctor.examination import (
-    Wanted,
+    RequiredPackages,
     extra_conditions,
     package_conditions,
     python_condition,
-    wanted,
-    wanted_by_metadata,
+    required_by_metadata,
+    required_packages,
 )
 from rlhf_cli.project.doctor.machine import State, can_train
 
@@ -32,8 +32,8 @@ LINES = [
 HERE = {"trl": "1.16.3", "numpy": "2.4.0", "torch": "2.13.0+cu130", "transformers": "5.23.0", "optuna": "5.0.0"}
 
 
-def wants() -> Wanted:
-    return wanted_by_metadata(">=3.11", LINES, ["math", "search", "dev"])
+def wants() -> RequiredPackages:
+    return required_by_metadata(">=3.11", LINES, ["math", "search", "dev"])
 
 
 def states(versions: Mapping[str, str]) -> dict[str, State]:
@@ -79,16 +79,16 @@ def test_python_itself() -> None:
 
 def test_a_checkout_is_held_against_its_own_file() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    known = wanted()
+    known = required_packages()
     assert len(known.packages) == len(project["dependencies"]) > 20
     assert set(known.extras) == set(project["optional-dependencies"])
     assert known.python == project["requires-python"]
     # The same through the metadata that a wheel would have.
     lines = [*project["dependencies"], "math-verify>=0.9; extra == 'math'"]
-    built = wanted_by_metadata(project["requires-python"], lines, ["math"])
+    built = required_by_metadata(project["requires-python"], lines, ["math"])
     assert built.packages == known.packages
     assert [(one.name, one.specifier) for one in built.extras["math"]] == [("math-verify", SpecifierSet(">=0.9"))]
 
 
 def test_where_the_tests_run_training_is_possible() -> None:
-    assert can_train(package_conditions(wanted()))
+    assert can_train(package_conditions(required_packages()))

@@ -91,7 +91,7 @@ def test_bounds_are_read_as_words() -> None:
 
 def test_columns_are_no_arguments() -> None:
     reward = reward_reference("speakers_larger")
-    assert [(one.name, one.is_required) for one in reward.columns] == [
+    assert [(one.name, one.required) for one in reward.columns] == [
         ("speaker_a", True),
         ("speaker_b", True),
         ("max_value", False),

@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from rlhf_cli.config.conf_folders import groups
-from rlhf_cli.project.reference.reward_reference import WORKED_EXAMPLES, WorkedExample
+from rlhf_cli.project.reference.reward_reference import WorkedExample, worked_examples
 from rlhf_cli.rewards.stack.reward_functions import resolve
 from tests.support.fake_server import Answer, reply, serving
 
+WORKED_EXAMPLES = worked_examples()
 SHIPPED = groups()["reward"]
 OF_THE_EXTRA_MATH = ("trl_accuracy", "trl_cosine_length")
 OF_SERVERS = ("judge", "server")
@@ -46,8 +47,11 @@ def test_it_is_what_the_reward_gives(option: str) -> None:
     if option in OF_THE_EXTRA_MATH and importlib.util.find_spec("math_verify") is None:
         pytest.skip("the extra math is not installed")
     example = WORKED_EXAMPLES[option]
-    expected = [row.score if isinstance(row.score, list | None) else pytest.approx(row.score) for row in example.rows]
-    assert given(option, example) == expected
+    for given_score, row in zip(given(option, example), example.rows, strict=True):
+        if isinstance(row.score, list):
+            assert given_score == [tuple(span) for span in row.score]
+        else:
+            assert given_score == (None if row.score is None else pytest.approx(row.score))
 
 
 @pytest.fixture
