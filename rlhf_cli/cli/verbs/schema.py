@@ -15,12 +15,12 @@ from __future__ import annotations
 import json
 
 from rlhf_cli.cli.output import print_json
+from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.json_schema import configuration_schema
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
 from rlhf_cli.jobs.usage import read_options
-from rlhf_cli.json_shapes.shapes_of_verbs import SHAPES, output_schema
 from rlhf_cli.project.reference.reference_json import described
 from rlhf_cli.text.suggest import nearest
 
@@ -29,8 +29,9 @@ def run(argv: list[str]) -> int:
     """Print or write a schema; returns the exit code. Raises ConfigError for what is neither group nor verb."""
     options = read_options(__doc__, argv, verb="schema")
     what, *more = options.words or ["exp"]
-    if more or what not in (*groups(), *SHAPES):
-        close = nearest(what, (*groups(), *SHAPES))
+    verbs = [verb for verb in VERBS if verb != "completion"]
+    if more or what not in (*groups(), *verbs):
+        close = nearest(what, (*groups(), *verbs))
         raise ConfigError(
             "a schema of what?",
             where="command line",
@@ -38,7 +39,12 @@ def run(argv: list[str]) -> int:
             expected="nothing, a group (" + ", ".join(groups()) + ") or a verb",
             hint=f"rlhf schema {close}" if close else "rlhf schema",
         )
-    schema = described(configuration_schema(what), what) if what in groups() else output_schema(what)
+    if what in groups():
+        schema = described(configuration_schema(what), what)
+    else:
+        from rlhf_cli.cli.output_schema import output_schema  # imports the classes that all verbs print
+
+        schema = output_schema(what)
     out = options.path("--out")
     if out is None:
         print_json(schema)

@@ -1,1 +1,0 @@
-"""What every verb prints with `--json`, typed: `rlhf schema VERB` makes JSON Schema of them, tests hold verbs to it."""
