@@ -125,7 +125,7 @@ class TrainerPage(TypedDict):
 
 
 class TrainerArgumentOutput(TypedDict):
-    """An argument of TRL's. `key` is null if another key, `set_by`, sets it; `here` is its value in the file `origin`."""
+    """An argument of TRL's. `key` is null if another key, `set_by`, sets it; `here` is its value in `origin`."""
 
     name: str
     key: str | None
