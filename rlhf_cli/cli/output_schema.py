@@ -18,7 +18,7 @@ from rlhf_cli.analysis.comparison.verdicts import PairedDifference
 from rlhf_cli.analysis.diagnosis.run_diagnosis import Diagnosis
 from rlhf_cli.display.page.page_content import WrittenReport
 from rlhf_cli.measure.best_of_n import BestOfK
-from rlhf_cli.measure.score_bench import Agreement, Correlation, TwoWeightings
+from rlhf_cli.measure.score_bench import Correlation, TwoWeightings
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.plan.batches import BatchPlan, StagePlan
 from rlhf_cli.plan.run_plan import Evaluations, Notice, Workload
@@ -85,14 +85,17 @@ class OptionPage(OptionOutput):
 
 
 class RewardPage(TypedDict):
-    """`rlhf list reward NAME`. `name` and `conf_file` are null for a function of yours."""
+    """`rlhf list reward NAME`. `name` and `conf_file` are null for a function of yours.
+
+    An argument without `default` is required; `shipped` is its value in the file of conf/.
+    """
 
     name: str | None
     fn: str | None
     caption: str
     summary: str
     text: str
-    arguments: list[RewardArgument]
+    arguments: list[Tree]
     columns: list[Tree]
     example: Tree | None
     yaml: str
@@ -102,41 +105,18 @@ class RewardPage(TypedDict):
     line: int | None
 
 
-class RewardArgument(TypedDict):
-    """An argument of a reward, required if it has no `default`; `shipped` is the value in the file of conf/."""
-
-    name: str
-    type: str
-    default: NotRequired[JsonValue]
-    choices: list[JsonValue]
-    text: str
-    shipped: JsonValue
-
-
 class TrainerPage(TypedDict):
-    """`rlhf list trainer NAME`."""
+    """`rlhf list trainer NAME`.
+
+    The `key` of an argument is null if another key, `set_by`, sets it; `here` is its value in the file `origin`.
+    """
 
     name: str
     caption: str
     trl: str
     has_critic: bool
     conf_file: str
-    arguments: list[TrainerArgumentOutput]
-
-
-class TrainerArgumentOutput(TypedDict):
-    """An argument of TRL's. `key` is null if another key, `set_by`, sets it; `here` is its value in `origin`."""
-
-    name: str
-    key: str | None
-    set_by: str | None
-    type: str
-    default: JsonValue
-    choices: list[JsonValue]
-    text: str
-    config_class: str
-    here: NotRequired[JsonValue]
-    origin: NotRequired[str]
+    arguments: list[Tree]
 
 
 class KeyOutput(TypedDict):
@@ -262,7 +242,7 @@ class AuditOutput(AuditResult):
     """`holes` are the kinds of degenerate answer that training would find; `advice` is what to type against them."""
 
     is_sound: bool | None
-    holes: list[str]
+    holes: list[str]  # type: ignore[assignment]
 
 
 class ScoredRowOutput(TypedDict):
@@ -275,14 +255,6 @@ class ScoredRowOutput(TypedDict):
     rewards: dict[str, Tree]
 
 
-class LabelOutput(TypedDict):
-    """`disagreeing_rows` are those whose total contradicts their label most."""
-
-    column: str
-    agreements: list[Agreement]
-    disagreeing_rows: list[int]
-
-
 class ScoreOutput(TypedDict):
     """`label` is there with --label, `against` (the same rows under another weighting) with --against."""
 
@@ -291,7 +263,7 @@ class ScoreOutput(TypedDict):
     no_total: NotRequired[str]
     distributions: dict[str, Tree]
     correlations: list[Correlation]
-    label: NotRequired[LabelOutput]
+    label: NotRequired[Tree]
     against: NotRequired[TwoWeightings]
 
 
