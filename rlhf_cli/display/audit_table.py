@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.analysis.audit.audit_result import AuditAdvice, AuditResult, Contribution, KindResult
+from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import figure, one_line
 
 _TEXT = 100
@@ -35,10 +36,8 @@ def show_audit(console: Console, result: AuditResult) -> None:
     raised = {name: (kind, message) for kind in result.kinds for name, message in kind.errors.items()}
     for name, (kind, message) in raised.items():
         console.print()
-        line = (
-            f"rewards.{name} raises on {kind.name} ({message}): a training ends there, unless rewards.{name}.on_error"
-        )
-        console.print(Text(f"{line} is exclude or a number", "yellow"))
+        line = f"rewards.{name} raises on {kind.name} ({message}): a training ends there"
+        console.print(Text(f"{line}, unless rewards.{name}.on_error is exclude or a number", "yellow"))
     if result.advice:
         console.print()
         console.print(Text("what to do", "bold"))
@@ -67,36 +66,31 @@ def _show_gold(console: Console, result: AuditResult) -> None:
 
 def _table(result: AuditResult) -> Table:
     has_gold = result.gold_source is not None
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("", no_wrap=True)
-    table.add_column("answer", no_wrap=True)
-    table.add_column("gets", justify="right", no_wrap=True)
-    if has_gold:
-        table.add_column("less gold", justify="right", no_wrap=True)
-        table.add_column("beats", justify="right", no_wrap=True)
-        table.add_column("ties", justify="right", no_wrap=True)
-    table.add_column("paid by" if not has_gold else "let in by", no_wrap=True)
+    rows: list[list[Cell]] = []
     for kind in result.kinds:
-        share = [_signed(kind.margin), f"{kind.beats}/{kind.rows}", f"{kind.ties}/{kind.rows}"] if has_gold else []
         mark, style = ("hole", "bold red") if kind.is_hole else ("near", "yellow") if kind.is_near else ("", "")
-        table.add_row(Text(mark, style), Text(kind.name, style), figure(kind.mean_total), *share, kind.let_in or "")
-    return table
+        margin = "-" if kind.margin is None else f"{kind.margin:+.3f}"
+        share = [margin, f"{kind.beats}/{kind.rows}", f"{kind.ties}/{kind.rows}"] if has_gold else []
+        rows.append([(mark, style), (kind.name, style), figure(kind.mean_total), *share, kind.let_in or ""])
+    numbers = ["gets", *(["less gold", "beats", "ties"] if has_gold else [])]
+    return plain_table(["", "answer"], numbers, ["let in by" if has_gold else "paid by"], rows=rows)
 
 
 def _show_hole(console: Console, kind: KindResult) -> None:
     console.print(Text.assemble((kind.name, "bold red" if kind.is_hole else "yellow"), f": {kind.caption}"))
-    console.print(Padding(Text(f"row {kind.shown_row}: {_shortened(kind.text)}"), (0, 0, 0, 2), expand=False))
+    lines = [f"row {kind.shown_row}: {_shortened(kind.text)}"]
     low, high = kind.share.low, kind.share.high
     if kind.is_hole and low is not None and high is not None:
         rows = f"{kind.beats + kind.ties} of {kind.rows} rows (95 %: {low:.0%} to {high:.0%})"
-        console.print(Padding(Text(f"as much as gold or more in {rows}"), (0, 0, 0, 2), expand=False))
+        lines.append(f"as much as gold or more in {rows}")
     elif kind.is_near:
-        console.print(
-            Padding(
-                Text("no hole yet: nearly gold's total, or all that its main reward gives"), (0, 0, 0, 2), expand=False
-            )
-        )
-    console.print(Padding(Text(_parts(kind.contributions)), (0, 0, 0, 2), expand=False))
+        lines.append("no hole yet: nearly gold's total, or all that its main reward gives")
+    for line in [*lines, _parts(kind.contributions)]:
+        _indented(console, Text(line), 2)
+
+
+def _indented(console: Console, text: Text, by: int) -> None:
+    console.print(Padding(text, (0, 0, 0, by), expand=False))
 
 
 def _parts(contributions: Mapping[str, Contribution]) -> str:
@@ -107,11 +101,11 @@ def _parts(contributions: Mapping[str, Contribution]) -> str:
 
 
 def _show_advice(console: Console, number: int, advice: AuditAdvice) -> None:
-    console.print(Padding(Text(f"{number}. {', '.join(advice.kinds)}: {advice.reason}"), (0, 0, 0, 2), expand=False))
+    _indented(console, Text(f"{number}. {', '.join(advice.kinds)}: {advice.reason}"), 2)
     if advice.words:
         words = " ".join(f"'{word}'" if any(sign in word for sign in " {}") else word for word in advice.words)
         tried = "not tried" if advice.closes is None else f"tried: closes {advice.closes} of {len(advice.kinds)}"
-        console.print(Padding(Text.assemble((words, "cyan"), (f"  # {tried}", "dim")), (0, 0, 0, 5), expand=False))
+        _indented(console, Text.assemble((words, "cyan"), (f"  # {tried}", "dim")), 5)
 
 
 def _unrecognised(result: AuditResult) -> Text:
@@ -144,10 +138,6 @@ def _verdict(result: AuditResult) -> Text:
 
 def _listed(kinds: Sequence[KindResult], does: str) -> str:
     return f"{', '.join(kind.name for kind in kinds)} {does}"
-
-
-def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.3f}"
 
 
 def _shortened(text: str) -> str:

@@ -6,9 +6,7 @@ import math
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,31 +17,16 @@ from rlhf_cli.analysis.comparison.logged_run import DifferingKey, LoggedRun, con
 from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
 from rlhf_cli.analysis.comparison.settings import IQM, SettingRuns, number_or_text
 from rlhf_cli.analysis.comparison.verdicts import MeasureVerdict, decimals
+from rlhf_cli.display.tables import BlockColumn, plain_table, show_blocks
 from rlhf_cli.display.terminal import cut_middle
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.run_folder import RunGroup
 
-_GAP = 2
 _MOST_KEYS_A_ROW = 4
 _LONGEST_NAME = 36
 ON_FRONT, DOMINATED = "●", "○"
 _STATE_STYLE = {"finished": "green", "failed": "red", "killed": "red", "preempted": "yellow"}
-
-
-@dataclass(frozen=True)
-class Column:
-    """A table column with one text per row. A head column is repeated in every block."""
-
-    title: str
-    cells: list[str]
-    is_head: bool = False
-    is_number: bool = True
-
-    @property
-    def width(self) -> int:
-        """Return the width of the widest text, in terminal cells."""
-        return max(map(cell_len, [self.title, *self.cells]))
 
 
 def show_settings(console: Console, comparison: Comparison) -> None:
@@ -52,11 +35,11 @@ def show_settings(console: Console, comparison: Comparison) -> None:
     front = comparison.front
     columns = _setting_columns(comparison)
     if any(len(setting.by_seed) > 1 for setting in settings):
-        columns.append(Column("seeds", [str(len(setting.by_seed)) for setting in settings], is_head=True))
+        columns.append(BlockColumn("seeds", [str(len(setting.by_seed)) for setting in settings], is_head=True))
     shown = [measure for measure in comparison.measures if alike(comparison, measure) is None]
     for measure in shown:
         estimates = [comparison.estimates[setting.name][measure.label] for setting in settings]
-        columns.append(Column(titled(measure), estimate_texts(estimates)))
+        columns.append(BlockColumn(titled(measure), estimate_texts(estimates)))
     styles = ["dim" if front and setting.name in front.dominated else "" for setting in settings]
     show_blocks(console, columns, styles)
 
@@ -65,65 +48,31 @@ def show_runs(console: Console, comparison: Comparison) -> None:
     """Print one line per run: its name, its state and the value of each measure."""
     runs = comparison.runs
     columns = [
-        Column("run", [cut_middle(run.name, _LONGEST_NAME) for run in runs], is_head=True, is_number=False),
-        Column("state", [run.state for run in runs], is_number=False),
-        Column("step", [str(run.step) for run in runs]),
+        BlockColumn("run", [cut_middle(run.name, _LONGEST_NAME) for run in runs], is_head=True, is_number=False),
+        BlockColumn("state", [(run.state, _STATE_STYLE.get(run.state, "")) for run in runs], is_number=False),
+        BlockColumn("step", [str(run.step) for run in runs]),
     ]
     for measure in comparison.measures:
         numbers = [comparison.values[measure.label][run.name] for run in runs]
-        columns.append(Column(titled(measure), number_texts(numbers)))
+        columns.append(BlockColumn(titled(measure), number_texts(numbers)))
     show_blocks(console, columns, ["" if run.is_finished else "dim" for run in runs])
 
 
-def show_blocks(console: Console, columns: Sequence[Column], styles: Sequence[str]) -> None:
-    """Print columns as several tables below one another if they do not fit the width.
-
-    Each table repeats the head columns.
-    """
-    head = [column for column in columns if column.is_head]
-    taken = sum(column.width + _GAP for column in head)
-    blocks: list[list[Column]] = [[]]
-    room = console.width - taken
-    for column in (one for one in columns if not one.is_head):
-        if blocks[-1] and sum(one.width + _GAP for one in blocks[-1]) + column.width > room:
-            blocks.append([])
-        blocks[-1].append(column)
-    for number, block in enumerate(blocks):
-        if number:
-            console.print()
-        _show_block(console, [*head, *block], styles)
-
-
-def _show_block(console: Console, columns: Sequence[Column], styles: Sequence[str]) -> None:
-    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(Text(column.title), justify="right" if column.is_number else "left", overflow="fold")
-    for row, style in enumerate(styles):
-        cells = [_cell(column, row, style) for column in columns]
-        table.add_row(*cells)
-    console.print(table)
-
-
-def _cell(column: Column, row: int, style: str) -> Text:
-    text = column.cells[row]
-    return Text(text, _STATE_STYLE.get(text, style) if column.title == "state" else style)
-
-
-def _setting_columns(comparison: Comparison) -> list[Column]:
+def _setting_columns(comparison: Comparison) -> list[BlockColumn]:
     """Return the Pareto marks, then one column per differing key, or only the setting names if there are many keys."""
     grouped = comparison.grouped
     found = []
     if comparison.front is not None:
         marks = [_mark(comparison, setting) for setting in grouped.settings]
-        found.append(Column("", marks, is_head=True, is_number=False))
+        found.append(BlockColumn("", marks, is_head=True, is_number=False))
     if 0 < len(grouped.axes) <= _MOST_KEYS_A_ROW:
         found += [
-            Column(axis.short, [setting.values[axis.key] for setting in grouped.settings], is_head=True)
+            BlockColumn(axis.short, [setting.values[axis.key] for setting in grouped.settings], is_head=True)
             for axis in grouped.axes
         ]
         return found
     names = [cut_middle(_by_run(setting) or setting.name, _LONGEST_NAME) for setting in grouped.settings]
-    return [*found, Column("setting" if grouped.axes else "", names, is_head=True, is_number=False)]
+    return [*found, BlockColumn("setting" if grouped.axes else "", names, is_head=True, is_number=False)]
 
 
 def _by_run(setting: SettingRuns) -> str | None:
@@ -184,10 +133,8 @@ def _decimals(numbers: Sequence[float]) -> int:
     largest = max((abs(number) for number in numbers if math.isfinite(number)), default=0.0)
     if largest == 0.0:
         return 3
-    return min(
-        7,
-        max(0, 3 - max(0, math.floor(math.log10(largest))) if largest >= 0.01 else 2 - math.floor(math.log10(largest))),
-    )
+    magnitude = math.floor(math.log10(largest))
+    return max(0, 3 - max(0, magnitude)) if largest >= 0.01 else min(7, 2 - magnitude)
 
 
 _HASH = 12
@@ -231,11 +178,11 @@ def show_other_groups(console: Console, where: str, groups: Sequence[RunGroup], 
         return
     console.print()
     columns = [
-        Column("not shown", [os.path.relpath(group.path) for group, _ in rows], True, False),
-        Column("runs", [count for _, count in rows]),
-        Column("swept", [", ".join(group.swept) or "single runs" for group, _ in rows], False, False),
+        BlockColumn("not shown", [os.path.relpath(group.path) for group, _ in rows], True, False),
+        BlockColumn("runs", [count for _, count in rows]),
+        BlockColumn("swept", [", ".join(group.swept) or "single runs" for group, _ in rows], False, False),
     ]
-    show_blocks(console, columns, ["" for _ in rows])
+    show_blocks(console, columns)
     line = f"rlhf compare FOLDER shows one of them, rlhf compare {shlex.quote(f'{where}/*')} all in one table"
     console.print(Text(line, style="dim"), soft_wrap=True)
 
@@ -261,14 +208,12 @@ def _show_what_differs(console: Console, comparison: Comparison) -> None:
         if len(places) > 1:
             _dim(console, "the configurations do not differ")
         return
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(overflow="fold")
-    grid.add_column(overflow="fold")
     rows = [row for axis in [*grouped.axes, *grouped.seeds] for row in _rows_of(axis)]
-    for key, values in rows[:_MOST_KEYS]:
-        more = ", ..." if len(values) > _MOST_VALUES else ""
-        grid.add_row(Text(key), Text(", ".join(values[:_MOST_VALUES]) + more))
-    console.print(grid)
+    shown = [
+        (key, ", ".join(values[:_MOST_VALUES]) + (", ..." if len(values) > _MOST_VALUES else ""))
+        for key, values in rows[:_MOST_KEYS]
+    ]
+    console.print(plain_table(["", ""], rows=shown))
     if len(rows) > _MOST_KEYS:
         console.print(Text(f"and {', '.join(key.strip() for key, _ in rows[_MOST_KEYS:])}"))
 
@@ -306,16 +251,16 @@ def _show_differences(console: Console, verdict: MeasureVerdict) -> None:
     ]
     digits = decimals(min(half_widths, default=0.0))
     columns = [
-        Column(verdict.measure.label, [f"{one.value} - {one.other}" for one in differences], True, False),
-        Column("difference", [_signed(one.difference.mean, digits) for one in differences]),
-        Column("95 % together", [_ends(one.difference, digits) for one in differences]),
-        Column("seeds", [str(len(one.seeds)) for one in differences]),
-        Column("d/s", [_or_dash(one.effect, "+.2f") for one in differences]),
-        Column("p", [_or_dash(one.p_value, ".2g") for one in differences]),
-        Column(f"p x {differences[0].comparisons}", [_or_dash(one.p_adjusted, ".2g") for one in differences]),
-        Column("", [one.outcome for one in differences], False, False),
+        BlockColumn(verdict.measure.label, [f"{one.value} - {one.other}" for one in differences], True, False),
+        BlockColumn("difference", [_or_dash(one.difference.mean, f"+.{digits}f") for one in differences]),
+        BlockColumn("95 % together", [_ends(one.difference, digits) for one in differences]),
+        BlockColumn("seeds", [str(len(one.seeds)) for one in differences]),
+        BlockColumn("d/s", [_or_dash(one.effect, "+.2f") for one in differences]),
+        BlockColumn("p", [_or_dash(one.p_value, ".2g") for one in differences]),
+        BlockColumn(f"p x {differences[0].comparisons}", [_or_dash(one.p_adjusted, ".2g") for one in differences]),
+        BlockColumn("", [one.outcome for one in differences], False, False),
     ]
-    show_blocks(console, columns, ["" for _ in differences])
+    show_blocks(console, columns)
 
 
 def _show_notes(console: Console, comparison: Comparison) -> None:
@@ -371,11 +316,7 @@ def _legend(comparison: Comparison) -> str:
 
 
 def _bulleted(text: str, style: str = "") -> Table:
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column()
-    grid.add_column(overflow="fold")
-    grid.add_row(Text("-", style=style), Text(text, style=style))
-    return grid
+    return plain_table(["", ""], rows=[(("-", style), (text, style))], gap=1)
 
 
 def _common(places: Sequence[str]) -> str:
@@ -387,10 +328,6 @@ def _common(places: Sequence[str]) -> str:
 
 def _dim(console: Console, text: str) -> None:
     console.print(Text(text, style="dim"))
-
-
-def _signed(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:+.{digits}f}"
 
 
 def _ends(one: Estimate, digits: int) -> str:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import plotext
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.display.comparison_tables import Column, show_blocks
+from rlhf_cli.display.tables import BlockColumn, Cell, plain_table, show_blocks
 from rlhf_cli.display.terminal import figure, no_total, one_line
 from rlhf_cli.measure.best_of_n import BestOfN, MadeRows
 from rlhf_cli.measure.evaluation_files import Evaluation
 from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation
 from rlhf_cli.measure.scored_pairs import (
-    Calibration,
-    Disagreement,
     LengthBias,
-    MarginAgreement,
     RewardModelEvaluation,
     SliceAccuracy,
 )
@@ -49,134 +45,111 @@ def show_evaluation(console: Console, evaluation: Evaluation, files: list[Path])
         )
 
 
+def _show(
+    console: Console,
+    texts: Sequence[str],
+    numbers: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    after: Sequence[str] = (),
+) -> None:
+    console.print()
+    console.print(plain_table(texts, numbers, after, rows=rows))
+
+
 def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
-    _accuracies(console, evaluation)
     calibration, rewards = evaluation.calibration, evaluation.rewards
-    table = _table("rewards", "", "")
-    table.columns[2].justify, table.columns[2].no_wrap = "left", False
-    table.add_row("mean of all", _with_interval(rewards.mean), _centred(rewards.mean))
-    table.add_row("deviation", figure(rewards.deviation), "")
-    table.add_row("chosen - rejected", _with_interval(rewards.margin), "")
-    table.add_row("calibration error", figure(calibration.ece), "as sure as it is right: 0")
-    table.add_row("log loss", figure(calibration.log_loss), "a coin: 0.693")
-    table.add_row("Brier score", figure(calibration.brier), "a coin: 0.250")
-    _print(console, table)
-    _confidences(console, calibration)
+    _accuracies(console, evaluation)
+    rows = [
+        ("mean of all", _interval(rewards.mean), _centred(rewards.mean)),
+        ("deviation", figure(rewards.deviation), ""),
+        ("chosen - rejected", _interval(rewards.margin), ""),
+        ("calibration error", figure(calibration.ece), "as sure as it is right: 0"),
+        ("log loss", figure(calibration.log_loss), "a coin: 0.693"),
+        ("Brier score", figure(calibration.brier), "a coin: 0.250"),
+    ]
+    _show(console, ["rewards"], [""], rows, [""])
+    bins = [one for one in calibration.bins if one.accuracy.count]
+    shown = [
+        (f"{one.start:.2f} to {one.end:.2f}", figure(one.confidence), _interval(one.accuracy), str(one.accuracy.count))
+        for one in bins
+    ]
+    _show(console, ["confidence"], ["mean", "accuracy", "pairs"], shown)
     _length(console, evaluation.length)
-    if evaluation.margins is not None:
-        _margins(console, evaluation.margins)
-    _worst(console, evaluation.worst)
+    if (margins := evaluation.margins) is not None:
+        by_margin = [_slice(f"{one.start:.2f} to {one.end:.2f}", one) for one in margins.bins]
+        _show(console, ["margin in the data"], ["accuracy", "pairs", "mean margin"], by_margin)
+        ranks, linear = figure(margins.spearman), figure(margins.pearson)
+        console.print(f"[dim]margin agreement: correlation of ranks {ranks}, linear {linear}")
+    if evaluation.worst:
+        worst = [
+            (
+                *(_shortened(text) for text in (one.prompt, one.chosen, one.rejected)),
+                f"{one.reward_chosen:.2f} < {one.reward_rejected:.2f}",
+                f"{one.confidence:.2f}",
+            )
+            for one in evaluation.worst
+        ]
+        _show(console, ["worst disagreements", "chosen", "rejected"], ["rewards", "sure by"], worst)
     if evaluation.truncated:
         console.print(f"[yellow]{evaluation.truncated} texts were longer than the model takes and lost their beginning")
 
 
 def _accuracies(console: Console, evaluation: RewardModelEvaluation) -> None:
-    table = _table("accuracy", "", "pairs", "mean margin")
     ties = f", {evaluation.ties} ties" if evaluation.ties else ""
     margin = evaluation.rewards.margin.mean
-    table.add_row("all", _with_interval(evaluation.accuracy), f"{evaluation.rows}{ties}", figure(margin))
+    rows = [("all", _interval(evaluation.accuracy), f"{evaluation.rows}{ties}", figure(margin))]
     for column, by_value in evaluation.slices.items():
-        for value, accuracy in by_value.items():
-            _slice(table, Text(f"{column}={value}"), accuracy)
-    _print(console, table)
+        rows += [_slice(f"{column}={value}", accuracy) for value, accuracy in by_value.items()]
+    _show(console, ["accuracy"], ["", "pairs", "mean margin"], rows)
     bench = evaluation.rewardbench
     if bench is not None:
-        sections = _table("RewardBench", "", "pairs")
-        for name, one in bench.sections.items():
-            sections.add_row(name, _with_interval(one), str(one.count))
-        if bench.score is not None:
-            sections.add_row("score", figure(bench.score), "")
-        _print(console, sections)
+        sections = [(name, _interval(one), str(one.count)) for name, one in bench.sections.items()]
+        score = [("score", figure(bench.score), "")] if bench.score is not None else []
+        _show(console, ["RewardBench"], ["", "pairs"], [*sections, *score])
 
 
-def _slice(table: Table, name: str | Text, accuracy: SliceAccuracy) -> None:
-    table.add_row(name, _with_interval(accuracy), str(accuracy.count), figure(accuracy.margin))
-
-
-def _confidences(console: Console, calibration: Calibration) -> None:
-    table = _table("confidence", "mean", "accuracy", "pairs")
-    for one in calibration.bins:
-        if one.accuracy.count:
-            span = f"{one.start:.2f} to {one.end:.2f}"
-            table.add_row(span, figure(one.confidence), _with_interval(one.accuracy), str(one.accuracy.count))
-    _print(console, table)
+def _slice(name: str, accuracy: SliceAccuracy) -> tuple[str, str, str, str]:
+    return name, _interval(accuracy), str(accuracy.count), figure(accuracy.margin)
 
 
 def _length(console: Console, length: LengthBias) -> None:
-    table = _table("length (tokens)", "accuracy", "pairs", "mean margin")
-    slices = {
-        "chosen longer": length.chosen_longer,
-        "same": length.same,
-        "chosen shorter": length.chosen_shorter,
-    }
-    for name, accuracy in slices.items():
-        if accuracy is not None:
-            _slice(table, name, accuracy)
-    for one in length.bins:
-        _slice(table, f"{one.start:+d} to {one.end:+d}", one)
-    _print(console, table)
+    slices = {"chosen longer": length.chosen_longer, "same": length.same, "chosen shorter": length.chosen_shorter}
+    rows = [_slice(name, accuracy) for name, accuracy in slices.items() if accuracy is not None]
+    rows += [_slice(f"{one.start:+d} to {one.end:+d}", one) for one in length.bins]
+    _show(console, ["length (tokens)"], ["accuracy", "pairs", "mean margin"], rows)
     console.print(
         f"[dim]difference of rewards with difference of lengths: correlation {figure(length.pearson)}, of ranks "
-        f"{figure(length.spearman)}; whoever always takes the longer one is right in "
-        f"{_with_interval(length.longer_wins)}"
+        f"{figure(length.spearman)}; whoever always takes the longer one is right in {_interval(length.longer_wins)}"
     )
-
-
-def _margins(console: Console, margins: MarginAgreement) -> None:
-    table = _table("margin in the data", "accuracy", "pairs", "mean margin")
-    for one in margins.bins:
-        _slice(table, f"{one.start:.2f} to {one.end:.2f}", one)
-    _print(console, table)
-    ranks, linear = figure(margins.spearman), figure(margins.pearson)
-    console.print(f"[dim]margin agreement: correlation of ranks {ranks}, linear {linear}")
-
-
-def _worst(console: Console, worst: list[Disagreement]) -> None:
-    if not worst:
-        return
-    table = _table("worst disagreements", "chosen", "rejected", "rewards", "sure by")
-    for column in table.columns[:3]:
-        column.justify, column.no_wrap = "left", False
-    for one in worst:
-        rewards = f"{one.reward_chosen:.2f} < {one.reward_rejected:.2f}"
-        texts = [Text(_shortened(text)) for text in (one.prompt, one.chosen, one.rejected)]
-        table.add_row(*texts, rewards, f"{one.confidence:.2f}")
-    _print(console, table)
 
 
 def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
     for name, part in evaluation.parts.items():
-        table = _table(name, "raw", "weighted")
-        for reward, one in part.rewards.items():
-            table.add_row(reward, _with_interval(one.raw), _with_interval(one.weighted))
-        table.add_row("total", "", _with_interval(part.total))
-        table.add_row("truncated", _with_interval(part.truncated), "")
-        table.add_row("tokens", _with_interval(part.tokens), f"at most {part.tokens.max}")
-        _print(console, table)
+        rows = [(reward, _interval(one.raw), _interval(one.weighted)) for reward, one in part.rewards.items()]
+        rows += [
+            ("total", "", _interval(part.total)),
+            ("truncated", _interval(part.truncated), ""),
+            ("tokens", _interval(part.tokens), f"at most {part.tokens.max}"),
+        ]
+        _show(console, [name], ["raw", "weighted"], rows)
     _seen_and_unseen(console, evaluation)
     if evaluation.no_total is not None:
         console.print(no_total(evaluation.no_total))
     for name, attempts in evaluation.attempts.items():
-        table = _table(f"{name}: right in k", "", "")
-        table.columns[2].justify = "left"
-        for kind, by_count in attempts.by_name().items():
-            for k, estimate in by_count.items():
-                table.add_row(f"{kind}@{k}", _with_interval(estimate), _ATTEMPTS[kind])
-        _print(console, table)
+        rows = [
+            (f"{kind}@{k}", _interval(estimate), _ATTEMPTS[kind])
+            for kind, by_count in attempts.by_name().items()
+            for k, estimate in by_count.items()
+        ]
+        _show(console, [f"{name}: right in k"], [""], rows, [""])
     wins = evaluation.win_rate
     if wins is not None:
-        table = _table("win rate", "")
-        for name, estimate in wins.by_part().items():
-            table.add_row(name, _with_interval(estimate))
-        _print(console, table)
+        _show(console, ["win rate"], [""], [(name, _interval(one)) for name, one in wins.by_part().items()])
         console.print(
             f"[dim]prompts on which the total beats that of {wins.against}; ties count a half", highlight=False
         )
-    shown = _table("prompt", "greedy completion", "total")
-    shown.columns[1].justify = "left"
-    for answer in evaluation.shown:
-        shown.add_row(Text(_shortened(answer.prompt)), Text(_shortened(answer.completion)), figure(answer.total))
-    _print(console, shown)
+    answers = [(_shortened(one.prompt), _shortened(one.completion), figure(one.total)) for one in evaluation.shown]
+    _show(console, ["prompt", "greedy completion"], ["total"], answers)
 
 
 def _seen_and_unseen(console: Console, evaluation: PolicyEvaluation) -> None:
@@ -184,26 +157,13 @@ def _seen_and_unseen(console: Console, evaluation: PolicyEvaluation) -> None:
     if evaluation.by_prompts is None:
         return
     seen, unseen = evaluation.by_prompts[SEEN], evaluation.by_prompts[UNSEEN]
-    table = _table("raw", f"{seen.rows} prompts trained on", f"{unseen.rows} unseen")
+    rows = []
     for name, part in seen.parts.items():
         other = unseen.parts[name]
         for reward, one in part.rewards.items():
-            raw = other.rewards[reward].raw
-            table.add_row(f"{name} {reward}", _with_interval(one.raw), _with_interval(raw))
-        table.add_row(f"{name} total", _with_interval(part.total), _with_interval(other.total))
-    _print(console, table)
-
-
-def _table(*heads: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="left" if number == 0 else "right", no_wrap=True)
-    return table
-
-
-def _print(console: Console, table: Table) -> None:
-    console.print()
-    console.print(table)
+            rows.append((f"{name} {reward}", _interval(one.raw), _interval(other.rewards[reward].raw)))
+        rows.append((f"{name} total", _interval(part.total), _interval(other.total)))
+    _show(console, ["raw"], [f"{seen.rows} prompts trained on", f"{unseen.rows} unseen"], rows)
 
 
 def _centred(mean: Estimate) -> str:
@@ -217,10 +177,9 @@ def _shortened(value: object) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-def _with_interval(one: Estimate) -> str:
-    if one.mean is None or one.low is None or one.high is None:
-        return figure(one.mean)
-    return f"{one.mean:.3f} \\[{one.low:.3f}, {one.high:.3f}]"
+def _interval(one: Estimate) -> str:
+    bounds = "" if one.low is None or one.high is None else f" [{one.low:.3f}, {one.high:.3f}]"
+    return figure(one.mean) + bounds
 
 
 _PLOT_COLUMNS, _PLOT_ROWS = 64, 10
@@ -235,13 +194,13 @@ def show_best_of_n(console: Console, best: BestOfN) -> None:
         return
     rows = [best.curve[k - 1] for k in attempt_counts(len(best.curve))]
     columns = [
-        Column("best of", [str(one.k) for one in rows], is_head=True),
-        Column(best.by, [_best_with_interval(one.score) for one in rows]),
-        *(Column(name, [figure(one.rewards[name].mean) for one in rows]) for name in rows[0].rewards),
-        Column("cut off", ["-" if one.truncated.mean is None else f"{one.truncated.mean:.0%}" for one in rows]),
-        Column("KL up to", [f"{one.kl_bound:.3f}" for one in rows]),
+        BlockColumn("best of", [str(one.k) for one in rows], is_head=True),
+        BlockColumn(best.by, [_interval(one.score) for one in rows]),
+        *(BlockColumn(name, [figure(one.rewards[name].mean) for one in rows]) for name in rows[0].rewards),
+        BlockColumn("cut off", ["-" if one.truncated.mean is None else f"{one.truncated.mean:.0%}" for one in rows]),
+        BlockColumn("KL up to", [f"{one.kl_bound:.3f}" for one in rows]),
     ]
-    show_blocks(console, columns, ["" for _ in rows])
+    show_blocks(console, columns)
     if len(best.curve) > 1:
         console.print(Text(f"\n{best.by} of the best of k, by k", style="dim"))
         console.print(Text.from_ansi(_curve(best, console.width)), soft_wrap=True)
@@ -267,8 +226,3 @@ def _curve(best: BestOfN, room: int) -> str:
     plotext.xticks(attempt_counts(len(counts)))
     built: str = plotext.build()
     return built.rstrip("\n")
-
-
-def _best_with_interval(one: Estimate) -> str:
-    bounds = "" if one.low is None or one.high is None else f" [{one.low:.3f}, {one.high:.3f}]"
-    return figure(one.mean) + bounds

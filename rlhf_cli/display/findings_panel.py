@@ -13,25 +13,14 @@ from rich.text import Text
 
 from rlhf_cli.analysis.diagnosis.finding import Evidence, Finding
 from rlhf_cli.analysis.diagnosis.run_diagnosis import RunDiagnosis, has_ended_well
+from rlhf_cli.display.tables import facts_grid, plain_table
+from rlhf_cli.display.terminal import sparkline
 from rlhf_cli.runs.run_status import told_state
 
 _STYLES = {"serious": "bold red", "warning": "yellow", "note": "cyan"}
-_BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24
 _NARROW = 100
 """On a terminal with fewer columns, a curve gets its own line."""
-
-
-def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
-    """Return a curve as a row of bars, scaled from its minimum to its maximum. A constant curve is all lowest bars."""
-    if not values:
-        return ""
-    count = min(width, len(values))
-    parts = [values[len(values) * n // count : len(values) * (n + 1) // count] for n in range(count)]
-    means = [sum(part) / len(part) for part in parts]
-    low, high = min(means), max(means)
-    size = (high - low) or 1.0
-    return "".join(_BARS[round((mean - low) / size * (len(_BARS) - 1))] for mean in means)
 
 
 def show_why(console: Console, run: RunDiagnosis) -> None:
@@ -54,7 +43,8 @@ def show_why(console: Console, run: RunDiagnosis) -> None:
     ):
         if rows:
             console.print(Text(title, "dim"))
-            console.print(Padding(_pairs(rows), (0, 0, 0, 2)))
+            table = facts_grid([(kind, (says, "dim")) for kind, says in rows], style="dim")
+            console.print(Padding(table, (0, 0, 0, 2)))
 
 
 def _show_finding(console: Console, finding: Finding) -> None:
@@ -72,30 +62,16 @@ def _show_finding(console: Console, finding: Finding) -> None:
 
 
 def _drawn(evidence: Evidence, width: int) -> Text:
-    curve = sparkline(evidence.values)
+    curve = sparkline(evidence.values, _WIDTH)
     gap = "\n" if width < _NARROW and curve else "  " if curve else ""
     return Text.assemble((evidence.metric, "default"), "  ", evidence.says, gap, (curve, "blue"))
 
 
-def _pairs(rows: Sequence[tuple[str, str]]) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column(overflow="fold", style="dim")
-    for kind, says in rows:
-        table.add_row(kind, Text(says))
-    return table
-
-
 def show_worst(console: Console, runs: Sequence[RunDiagnosis]) -> None:
     """Print one line per run: its name, its ending and its worst finding."""
-    table = Table(header_style="bold", padding=(0, 2, 0, 0), box=None)
-    table.add_column("run", overflow="fold")
-    table.add_column("", overflow="fold")
-    table.add_column("the worst that was found", overflow="fold")
     parent = os.path.commonpath([run.folder.path.parent for run in runs])
-    for run in runs:
-        table.add_row(Text(os.path.relpath(run.folder.path, parent)), Text(run.problem or run.ending), _worst(run))
-    console.print(table)
+    rows = [(os.path.relpath(run.folder.path, parent), run.problem or run.ending, _worst(run)) for run in runs]
+    console.print(plain_table(["run", "", "the worst that was found"], rows=rows))
     console.print(Text("rlhf why RUN shows all of one", "dim"))
 
 

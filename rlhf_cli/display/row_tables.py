@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.audit.tried_rows import PromptsSeen, SeenPrompt, TokenLengths, TriedAnswer, TriedRows
+from rlhf_cli.analysis.audit.tried_rows import PromptsSeen, SeenPrompt, TriedAnswer, TriedRows
+from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import figure, one_line
 from rlhf_cli.measure.scored_pairs import ScoredPair
 
@@ -44,41 +45,30 @@ def show_tried_rows(console: Console, tried: TriedRows) -> None:
 
 
 def _coloured(prompt: SeenPrompt) -> Text:
-    shown = Text()
-    for text, is_special in prompt.pieces:
-        shown.append(text, "reverse" if is_special else "")
-    return shown
+    return Text.assemble(*((text, "reverse" if is_special else "") for text, is_special in prompt.pieces))
 
 
 def answers_table(answers: list[TriedAnswer]) -> Table:
     """Return a table with one line per trial answer: its rewards, total and text."""
-    table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
-    table.add_column("answer", no_wrap=True)
     names = list(answers[0].raw)
-    for name in [*names, "total"]:
-        table.add_column(Text(name, overflow="fold"), justify="right")
-    table.add_column("", no_wrap=True, max_width=_TEXT, overflow="ellipsis")
+    rows: list[list[Cell]] = []
     for answer in answers:
-        cells = [Text("raises", "red") if name in answer.errors else Text(figure(answer.raw[name])) for name in names]
-        table.add_row(answer.kind, *cells, figure(answer.total), Text(f"'{one_line(answer.text)}'", "dim"))
-        for name, error in answer.errors.items():
-            table.caption = Text(f"rewards.{name} on {answer.kind}: {error}", "red")
+        scores: list[Cell] = [
+            ("raises", "red") if name in answer.errors else figure(answer.raw[name]) for name in names
+        ]
+        text = one_line(answer.text)
+        shown = text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"
+        rows.append([answer.kind, *scores, figure(answer.total), (f"'{shown}'", "dim")])
+    table = plain_table(["answer"], [*names, "total"], [""], rows=rows, head="dim", indent=2)
+    errors = [(name, answer.kind, error) for answer in answers for name, error in answer.errors.items()]
+    for name, kind, error in errors[-1:]:
+        table.caption = Text(f"rewards.{name} on {kind}: {error}", "red")
     return table
 
 
 def _lengths(seen: PromptsSeen) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("tokens of")
-    table.add_column("texts", justify="right")
-    for name in _QUANTILES.values():
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in seen.lengths:
-        table.add_row(one.of, str(one.count), *_cells(one))
-    return table
-
-
-def _cells(lengths: TokenLengths) -> list[str]:
-    return [f"{lengths.quantiles[quantile]:.0f}" for quantile in _QUANTILES]
+    rows = [(one.of, str(one.count), *(f"{one.quantiles[at]:.0f}" for at in _QUANTILES)) for one in seen.lengths]
+    return plain_table(["tokens of"], ["texts", *_QUANTILES.values()], rows=rows, head="dim")
 
 
 _PROMPT_WIDTH, _WIDTH = 24, 40
@@ -99,27 +89,18 @@ def pair_table(pairs: Sequence[ScoredPair]) -> Table:
         table.add_column("margin", justify="right", no_wrap=True)
     table.add_column("order", no_wrap=True)
     for pair in pairs:
+        prompt = _on_one_line(pair.prompt.rstrip().removesuffix("Assistant:"))
         table.add_row(
-            Text(_end(pair.prompt)),
+            Text(prompt if len(prompt) <= _PROMPT_WIDTH else "…" + prompt[1 - _PROMPT_WIDTH :]),
             Text(_on_one_line(pair.chosen), no_wrap=True, overflow="ellipsis"),
-            _number(pair.score_chosen),
+            figure(pair.score_chosen),
             Text(_on_one_line(pair.rejected), no_wrap=True, overflow="ellipsis"),
-            _number(pair.score_rejected),
-            *([_number(pair.margin)] if has_margin else []),
+            figure(pair.score_rejected),
+            *([figure(pair.margin)] if has_margin else []),
             Text(pair.verdict, _STYLE[pair.verdict]),
         )
     return table
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
 def _on_one_line(text: str) -> str:
     return repr(" ".join(text.split()))[1:-1]
-
-
-def _end(prompt: str) -> str:
-    """Return the end of the prompt, without the trailing `Assistant:`."""
-    shown = _on_one_line(prompt.rstrip().removesuffix("Assistant:"))
-    return shown if len(shown) <= _PROMPT_WIDTH else "…" + shown[1 - _PROMPT_WIDTH :]

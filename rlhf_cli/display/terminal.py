@@ -1,19 +1,18 @@
-"""Write cells, blocks of columns, spans of time and commands at the width of the terminal."""
+"""Write texts, numbers, curves, durations and commands to the terminal, without control codes of others."""
 
 from __future__ import annotations
 
-import functools
+import itertools
 import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, TextIO, cast
+from typing import IO, Any, TextIO, cast
 
-from rich.console import Console, ConsoleOptions, HighlighterType, JustifyMethod, OverflowMethod, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.errors import MarkupError
 from rich.markup import escape
 from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 
 from rlhf_cli.text.terminal_output import DrawnOn, control_codes, printable
@@ -44,32 +43,20 @@ def cut_middle(text: str, most: int) -> str:
     return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
 
 
-_NUMBER, _GAP = 7, 2
-"""Width of a number up to `-12.345`, and of the gap after it, in characters."""
+def sparkline(values: Sequence[float], width: int = 10) -> str:
+    """Return a curve of at most `width` characters, scaled from the minimum to the maximum of the values."""
+    if not values:
+        return ""
+    columns = min(width, len(values))
+    edges = [place * len(values) // columns for place in range(columns + 1)]
+    means = [sum(values[start:end]) / (end - start) for start, end in itertools.pairwise(edges)]
+    low, high = min(means), max(means)
+    if high == low:
+        return BARS[len(BARS) // 2 - 1] * columns
+    return "".join(BARS[min(len(BARS) - 1, int((value - low) / (high - low) * len(BARS)))] for value in means)
 
 
-def column_blocks(names: Sequence[str], room: int) -> list[list[str]]:
-    """Return the names in order, split into blocks whose number columns fit side by side in `room` characters.
-
-    A name that is wider than `room` gets a block of its own.
-    """
-    blocks: list[list[str]] = []
-    left = 0
-    for name in names:
-        width = blocks_width([name])
-        if not blocks or width > left:
-            blocks.append([])
-            left = room
-        blocks[-1].append(name)
-        left -= width
-    return blocks
-
-
-def blocks_width(names: Sequence[str]) -> int:
-    """Return the total width of number columns with these names, in characters, including the gap after each."""
-    return sum(max(len(name), _NUMBER) + _GAP for name in names)
-
-
+BARS = "▁▂▃▄▅▆▇█"
 _PIPE_WIDTH = 200
 _TAG = re.compile(r"(\\*)\[([a-z#/@][^\[]*?)\]")
 _STYLES = frozenset(("/", "bold", "dim", "italic", "red", "green", "yellow", "cyan", "blue", "magenta"))
@@ -88,35 +75,16 @@ class Screen(Console):
     def file(self, new_file: IO[str]) -> None:
         self._file = new_file
 
-    def render_str(
-        self,
-        text: str,
-        *,
-        style: str | Style = "",
-        justify: JustifyMethod | None = None,
-        overflow: OverflowMethod | None = None,
-        emoji: bool | None = None,
-        markup: bool | None = None,
-        highlight: bool | None = None,
-        highlighter: HighlighterType | None = None,
-    ) -> Text:
+    def render_str(self, text: str, **options: Any) -> Text:
         """Return a Text in which only our own tags are markup.
 
         Any other tag, or a closing tag without its start, is text.
         """
-        as_rich = functools.partial(
-            super().render_str,
-            style=style,
-            justify=justify,
-            overflow=overflow,
-            emoji=False,
-            highlight=highlight,
-            highlighter=highlighter,
-        )
+        options["emoji"] = False
         try:
-            return as_rich(text if markup is False else _TAG.sub(_kept, text), markup=markup)
+            return super().render_str(text if options.get("markup") is False else _TAG.sub(_kept, text), **options)
         except MarkupError:
-            return as_rich(text, markup=False)
+            return super().render_str(text, **{**options, "markup": False})
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable, with control codes in its text escaped."""
@@ -150,20 +118,16 @@ def _kept(tag: re.Match[str]) -> str:
     return tag[0] if is_escaped or _STYLES.issuperset(words) else f"\\{tag[0]}"
 
 
-_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
-
-
 def span(span_s: float | None) -> str:
     """Return a duration in its one or two largest units: `40 s`, `12 min`, `3 h 20 min`, `2 d 4 h`; '' for None."""
     if span_s is None:
         return ""
-    if span_s < _MINUTE_S:
-        return f"{span_s:.0f} s"
-    if span_s < _HOUR_S:
-        return f"{span_s // _MINUTE_S:.0f} min"
-    if span_s < _DAY_S:
-        return f"{span_s // _HOUR_S:.0f} h {span_s % _HOUR_S // _MINUTE_S:.0f} min"
-    return f"{span_s // _DAY_S:.0f} d {span_s % _DAY_S // _HOUR_S:.0f} h"
+    minutes, hours, days = span_s // 60, span_s // 3600, span_s // 86400
+    if days:
+        return f"{days:.0f} d {hours % 24:.0f} h"
+    if hours:
+        return f"{hours:.0f} h {minutes % 60:.0f} min"
+    return f"{minutes:.0f} min" if minutes else f"{span_s:.0f} s"
 
 
 def show_commands(console: Console, commands: Mapping[str, str]) -> None:

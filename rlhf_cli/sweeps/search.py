@@ -236,7 +236,8 @@ def _show_heading(console: Console, plan: SearchPlan, folder: Path, options: Swe
     at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""
     how = f"{plan.sweep.trials} by {plan.sweep.sampler}{_HOW[plan.sweep.prune]}{at_once}"
     space = {key: _in_words(may_be) for key, may_be in plan.space.items()}
-    show_search(console, objectives=[*map(str, plan.objectives)], space=space, how=how, folder=RunFolder(folder).shown)
+    facts = space | {"trials": how, "folder": RunFolder(folder).shown}
+    show_search(console, [*map(str, plan.objectives)], facts)
 
 
 def _show_found(console: Console, plan: SearchPlan, memory: Memory) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from rlhf_cli.display.sweep_tables import show_sweep
-from rlhf_cli.display.terminal import Screen
+from rlhf_cli.display.terminal import Screen, span
 from rlhf_cli.errors import EXIT_OK, ConfigError, Prose, RunError
 from rlhf_cli.jobs.run_states import goes_to_slurm, submit_sweep
 from rlhf_cli.launch.freeze import experiment_name
@@ -165,22 +165,16 @@ def _show_heading(
     expected: ExpectedTime | None,
     for_slurm: bool,
 ) -> None:
+    at_once = min(options.at_once, len(jobs))
+    time_says = "Slurm decides when" if for_slurm else "unknown until the first has run"
     if expected is not None:
         runs = f"{expected.num_runs} finished {'run' if expected.num_runs == 1 else 'runs'}"
-        says_so = f"by the training times of {runs} with as many steps"
-    else:
-        says_so = "Slurm decides when" if for_slurm else "unknown until the first has run"
-    at_once = min(options.at_once, len(jobs))
+        known = span(expected.seconds / at_once)
+        time_says = f"about {known}, by the training times of {runs} with as many steps"
     where_run = "left to Slurm" if for_slurm else f"{at_once} at a time" if at_once > 1 else "one after another"
-    show_sweep(
-        console,
-        len(jobs),
-        {axis.key: axis.texts for axis in grid.axes},
-        where_run=where_run,
-        time_s=expected.seconds / at_once if expected is not None else None,
-        says_so=says_so,
-        folder=RunFolder(folder).shown,
-    )
+    swept = {axis.key: ", ".join(axis.texts) for axis in grid.axes}
+    facts = swept | {"time": time_says, "folder": RunFolder(folder).shown}
+    show_sweep(console, len(jobs), where_run, facts)
 
 
 @contextmanager

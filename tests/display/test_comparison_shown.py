@@ -10,14 +10,8 @@ from rich.console import Console
 from rlhf_cli.analysis.comparison.comparison import ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import is_shown
-from rlhf_cli.display.comparison_tables import (
-    Column,
-    estimate_texts,
-    number_texts,
-    show_blocks,
-    show_comparison,
-    show_left_out,
-)
+from rlhf_cli.display.comparison_tables import estimate_texts, number_texts, show_comparison, show_left_out
+from rlhf_cli.display.tables import BlockColumn, show_blocks
 from rlhf_cli.numerics.intervals import Estimate
 from tests.support.logged_runs import configured, write_run, write_sweep
 from tests.support.terminal import printed
@@ -63,8 +57,11 @@ def test_at_any_width_nothing_is_cut(place: Path, width: int) -> None:
 
 
 def test_blocks_repeat_what_says_whose_row_it_is() -> None:
-    columns = [Column("key", ["a", "b"], is_head=True), *(Column(f"number {one}", ["1", "2"]) for one in range(4))]
-    lines = printed(lambda console: show_blocks(console, columns, ["", ""]), 30)
+    columns = [
+        BlockColumn("key", ["a", "b"], is_head=True),
+        *(BlockColumn(f"number {one}", ["1", "2"]) for one in range(4)),
+    ]
+    lines = printed(lambda console: show_blocks(console, columns), 30)
     assert lines == [
         *("key  number 0  number 1", "  a         1         1", "  b         2         2", ""),
         *("key  number 2  number 3", "  a         1         1", "  b         2         2"),

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from rlhf_cli.display.score_tables import histogram, show_correlations, show_distributions, show_label, show_scores
-from rlhf_cli.display.terminal import column_blocks
 from rlhf_cli.measure.score_bench import ScoreDistribution, distribution, score_bench
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from tests.support.terminal import printed
@@ -24,12 +23,6 @@ def scores(names: list[str], num_rows: int = 3) -> CompletionScores:
         for row in range(num_rows)
     ]
     return CompletionScores(rows, {name: RewardSummary(-10.125, 1.0, 1.0, 1.0, 0, 0, 3) for name in names})
-
-
-def test_blocks_fit() -> None:
-    """A name of 10 takes 12, `ab` the 9 of a figure and its gap."""
-    assert column_blocks(["abcdefghij", "ab", "ab", "abcdefghij"], 21) == [["abcdefghij", "ab"], ["ab", "abcdefghij"]]
-    assert column_blocks(["abcdefghij"], 5) == [["abcdefghij"]]
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -49,7 +49,7 @@ def test_a_narrow_terminal_costs_no_name_and_no_number() -> None:
     scores = CompletionScores([ScoredRow(1.0, {"right": reward(1.0)})], {"right": summary(0.25, 1.0, 7, 8, 9)})
     lines = printed(lambda console: show_scores(console, [{"completion": "x"}], scores), width=60)
     tables = [line.split() for line in lines if line.startswith("right")]
-    assert tables == [["right", "0.250", "0.250", "0.500", "100%"], ["right", "7", "8", "9"]]
+    assert tables == [["right", "0.250", "0.250", "0.500", "100%", "7"], ["right", "8", "9"]]
     assert max(map(len, lines)) <= 60
 
 

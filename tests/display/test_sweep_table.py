@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.display.sweep_tables import JobRow, SweepRows, shown_rows, sparkline, sweep_table, totals
+from rlhf_cli.display.sweep_tables import JobRow, SweepRows, shown_rows, sweep_table, totals
+from rlhf_cli.display.terminal import sparkline
 from tests.support.terminal import drawn
 
 LONG = "a.weight=0.1,learning_rate=1e-5,truncation=bootstrap,seed={}"

@@ -50,7 +50,7 @@ def run(argv: list[str]) -> int:
     stored = read_rounds(folder)
 
     from rlhf_cli.analysis.whatif.what_if import what_if  # torch comes with it
-    from rlhf_cli.display.hindsight_tables import show_alternatives, show_what_if
+    from rlhf_cli.display.whatif_tables import show_alternatives, show_what_if
 
     max_steps = read_status(folder).max_steps
     most = _MOVERS if num_movers is None else num_movers

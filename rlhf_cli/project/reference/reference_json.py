@@ -49,7 +49,7 @@ def trainer_json(trainer: TrainerReference, arguments: Iterable[TrainerArgument]
     shown: list[JsonValue] = []
     for one in arguments:
         tree = _tree(one)
-        home, ours, origin = (tree.pop(name) for name in ("home", "ours", "origin"))
+        home, ours, _ = (tree.pop(name) for name in ("home", "ours", "origin"))
         here: JsonTree = {} if one.origin is None else {"here": ours, "origin": str(one.origin)}
         shown.append({**tree, "key": None if home else one.key, "set_by": home, **here})
     return {

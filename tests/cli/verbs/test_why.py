@@ -45,7 +45,7 @@ def test_a_finding_with_its_evidence_and_what_to_type(
     assert "rewards/a/mean  1 on average over steps 1 to 30" in said
     assert "rewards.a.weight=0" in said
     assert max(map(len, said.splitlines())) <= 80
-    assert "▁▁▁" in said
+    assert "▄▄▄" in said
 
 
 def test_run_name_is_the_newest_finished_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

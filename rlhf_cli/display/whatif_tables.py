@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.analysis.whatif.question import gate_in_words
+from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import one_line
 from rlhf_cli.text.json_values import JsonValue
 
@@ -44,17 +45,16 @@ def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> 
     """Print one line per answer: the changes in the first round."""
     first, *_ = answers
     console.print(f"[bold]{len(answers)} what-ifs[/] of {escape(run)}: {_num_rounds(first)}", highlight=False)
-    table = _table("what if", *("order", "best", "sign"))
     names = list(first.rounds[0].push) if any(map(_has_advantages, answers)) else []
-    for name in names:
-        table.add_column(name, justify="right")
+    rows: list[list[Cell]] = []
     for answer in answers:
         one = answer.rounds[0]
-        cells = [_figure(one.tau), _percent(one.best_changed), _percent(one.sign_changed)]
-        asked = ", ".join(_shown(change).removeprefix("rewards.") for change in answer.changes)
-        table.add_row(asked, *cells, *_pushes(one, names))
-    was = [_figure(first.rounds[0].push[name][0], signed=True) for name in names]
-    table.add_row(Text("the run as it was", "dim"), "", "", "", *was)
+        pushes = [_figure(one.push.get(name, _NEITHER)[1], signed=True) for name in names]
+        changes = ", ".join(_shown(change).removeprefix("rewards.") for change in answer.changes)
+        rows.append([changes, *_ranks(one), *pushes])
+    pushed = [_figure(first.rounds[0].push[name][0], signed=True) for name in names]
+    rows.append([("the run as it was", "dim"), "", "", "", *pushed])
+    table = plain_table(["what if"], ["order", "best", "sign", *names], rows=rows)
     console.print(table)
     console.print(
         f"[dim]of step {first.rounds[0].step}. order: Kendall's tau-b within groups, 1 the same; best: groups whose"
@@ -86,31 +86,28 @@ def _num_rounds(answer: WhatIf) -> str:
 
 
 def _rules(answer: WhatIf) -> Table:
-    table = _table("reward", "weight", "share of advantages")
-    table.add_column("gate", overflow="fold")
-    for name, (old, new) in answer.rules.items():
-        share = _over([one.share.get(name, _NEITHER) for one in answer.rounds])
-        table.add_row(name, _weights(old, new), _arrow(*share), _gates(old, new))
     known = {name for one in answer.rounds for name in one.share}
-    for name in sorted(known - set(answer.rules)):
+    rows = []
+    for name in [*answer.rules, *sorted(known - set(answer.rules))]:
+        old, new = answer.rules.get(name, (None, None))
         share = _over([one.share.get(name, _NEITHER) for one in answer.rounds])
-        table.add_row(name, "", _arrow(*share), "")
-    return table
+        is_rule = name in answer.rules
+        weights, gates = (_weights(old, new), _gates(old, new)) if is_rule else ("", "")
+        rows.append((name, weights, _arrow(*share), gates))
+    return plain_table(["reward"], ["weight", "share of advantages"], ["gate"], rows=rows)
 
 
 def _pushed(answer: WhatIf) -> Table:
     first, last = answer.rounds[0], answer.rounds[-1]
-    table = _table("advantages and ...", f"step {first.step}")
-    if first is not last:
-        table.add_column("all rounds", justify="right")
-    table.add_column("pushed", no_wrap=True)
+    rows = []
     for name in first.correlation:
         cells = [_arrow(*first.correlation[name], signed=True)]
         if first is not last:
             over = _over([one.correlation.get(name, _NEITHER) for one in answer.rounds])
             cells.append(_arrow(*over, signed=True))
-        table.add_row("length in tokens" if name == _LENGTH else f"{name}, raw", *cells, _direction(first, name))
-    return table
+        rows.append(["length in tokens" if name == _LENGTH else f"{name}, raw", *cells, _direction(first, name)])
+    numbers = [f"step {first.step}", *(["all rounds"] if first is not last else [])]
+    return plain_table(["advantages and ..."], numbers, ["pushed"], rows=rows)
 
 
 def _direction(one: RoundDifference, name: str) -> str:
@@ -124,19 +121,18 @@ def _direction(one: RoundDifference, name: str) -> str:
 
 
 def _rounds(answer: WhatIf) -> Table:
-    table = _table("step", "order", "best changes", "sign changes", "mean total")
-    table.columns[0].justify = "right"
-    table.add_column("groups", justify="right")
+    rows: list[list[Cell]] = []
     rounds = answer.rounds
     step = max(1, -(-len(rounds) // _MOST_ROUNDS))
     for one in [*rounds[: len(rounds) - 1 : step], rounds[-1]]:
         groups = f"{one.num_answered}" if one.num_answered == one.num_groups else f"{one.num_answered}/{one.num_groups}"
-        table.add_row(str(one.step), *_ranks(one), _arrow(*one.mean_total), groups)
+        rows.append([str(one.step), *_ranks(one), _arrow(*one.mean_total), groups])
     if len(rounds) > 1:
         means = [answer.mean(lambda one: one.tau), answer.mean(lambda one: one.best_changed)]
         sign = answer.mean(lambda one: one.sign_changed)
-        table.add_row(Text("all", "bold"), _figure(means[0]), _percent(means[1]), _percent(sign), "", "")
-    return table
+        rows.append([("all", "bold"), _figure(means[0]), _percent(means[1]), _percent(sign), "", ""])
+    heads = ["step", "order", "best changes", "sign changes", "mean total", "groups"]
+    return plain_table([], heads, rows=rows)
 
 
 def _ranks(one: RoundDifference) -> list[str]:
@@ -198,22 +194,11 @@ def _print_reasons(console: Console, answer: WhatIf) -> None:
         console.print(f"[yellow]and {len(answer.left_out) - 3} more tables", highlight=False)
 
 
-def _table(*names: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for place, name in enumerate(names):
-        table.add_column(name, justify="left" if place == 0 else "right", overflow="fold")
-    return table
-
-
 def _over(rounds: Sequence[OldNew]) -> OldNew:
     """Return the mean old and the mean new value over the rounds in which each is defined."""
     found = [[value for pair in rounds if (value := pair[side]) is not None] for side in (0, 1)]
     old, new = (math.fsum(values) / len(values) if values else None for values in found)
     return old, new
-
-
-def _pushes(one: RoundDifference, names: Sequence[str]) -> list[str]:
-    return [_figure(one.push.get(name, _NEITHER)[1], signed=True) for name in names]
 
 
 def _weights(old: Rule | None, new: Rule | None) -> str:
