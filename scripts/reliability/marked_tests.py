@@ -20,11 +20,6 @@ class MarkedTest:
     name: str
     target: str
 
-    @property
-    def words(self) -> str:
-        """Return the name as it is meant: a sentence."""
-        return self.name.removeprefix("test_").replace("_", " ")
-
 
 def marked_tests(root: Path) -> list[MarkedTest]:
     """Return the tests below `root`/tests that carry `pytest.mark.fault(N)`, by number, file and line.

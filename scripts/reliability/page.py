@@ -1,4 +1,4 @@
-"""Writes docs/reliability.md: what goes wrong, what rlhf makes of it, and the tests that show it."""
+"""Write docs/reliability.md: faults, what rlhf does about each, and the tests that show it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from scripts.reliability.marked_tests import MarkedTest
 
 FAULTS = Path(__file__).with_name("faults.yaml")
 
-_HEAD = """# What goes wrong, and what becomes of the run
+_HEAD = """# Faults, and what happens to the run
 
-Each row has a number, and each number at least one test that brings the fault about. `python -m scripts.reliability`
-writes this page from `scripts/reliability/faults.yaml` and the tests that carry `@pytest.mark.fault(N)`; a test of the
-house fails where the page is another, a row has no test or a test names no row. Tests run with `make test`, or with the
-target that stands beside them. How often random kills and signals were survived is in [chaos.md](chaos.md).
+Each row has at least one test that causes the fault. `python -m scripts.reliability` writes this page from
+`scripts/reliability/faults.yaml` and the tests marked `@pytest.mark.fault(N)`. Another test fails if the page is out of
+date or a row has no test. The tests run with `make test`, or with the target beside them. [chaos.md](chaos.md) shows how
+often runs survived random kills and signals.
 """
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A row: what goes wrong and what rlhf makes of it, under the heading `group`."""
+    """A row below the heading `group`: a fault and what rlhf does about it."""
 
     number: int
     group: str
@@ -42,7 +42,7 @@ def read_faults(file: Path = FAULTS) -> list[Fault]:
 
 
 def problems(faults: Sequence[Fault], tests: Sequence[MarkedTest]) -> list[str]:
-    """Return what is wrong between rows and tests: a row nobody tests, a test of no row."""
+    """Return rows without a test and tests without a row."""
     numbers = [fault.number for fault in faults]
     tested = {test.number for test in tests}
     untested = [f"{fault.number} has no test: {fault.fault}" for fault in faults if fault.number not in tested]
@@ -54,10 +54,10 @@ def page(faults: Sequence[Fault], tests: Sequence[MarkedTest]) -> str:
     """Return the page."""
     lines = [_HEAD]
     for group in dict.fromkeys(fault.group for fault in faults):
-        lines += [f"## {group}", "", "| # | what goes wrong | what becomes of it | tests |", "|---|---|---|---|"]
+        lines += [f"## {group}", "", "| # | fault | what rlhf does | tests |", "|---|---|---|---|"]
         for fault in faults:
             if fault.group == group:
-                links = "<br>".join(_link(test) for test in tests if test.number == fault.number)
+                links = ", ".join(dict.fromkeys(_link(test) for test in tests if test.number == fault.number))
                 lines.append(f"| {fault.number} | {fault.fault} | {fault.ours} | {links} |")
         lines.append("")
     return "\n".join(lines)
@@ -65,4 +65,4 @@ def page(faults: Sequence[Fault], tests: Sequence[MarkedTest]) -> str:
 
 def _link(test: MarkedTest) -> str:
     beside = "" if test.target == "test" else f" (`make {test.target}`)"
-    return f"[{test.words}](../{test.file}){beside}"
+    return f"[{Path(test.file).stem.removeprefix('test_')}](../{test.file}){beside}"

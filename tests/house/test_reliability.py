@@ -64,8 +64,8 @@ def test_where_another_target_runs_it_that_is_said(tmp_path: Path) -> None:
     )
     assert found_in(tmp_path, text) == [(1, "test_long", "test-slow"), (1, "test_short", "test")]
     told = page(ROWS, marked_tests(tmp_path))
-    long = "[long](../tests/room/test_planted.py) (`make test-slow`)"
-    assert f"| 1 | a kill | it goes on | {long}<br>[short](../tests/room/test_planted.py) |\n" in told
+    link = "[planted](../tests/room/test_planted.py)"
+    assert f"| 1 | a kill | it goes on | {link} (`make test-slow`), {link} |\n" in told
 
 
 def test_negative_control_a_row_without_a_test_and_a_test_without_a_row() -> None:
