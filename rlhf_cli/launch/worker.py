@@ -49,8 +49,7 @@ from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, claim, update_status
-from rlhf_cli.runs.tracking.mirror import Mirror
-from rlhf_cli.runs.tracking.tracked import mirror_of, tracked
+from rlhf_cli.runs.tracking.mirror import Mirror, tracked
 from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan, plan_tracking
 from rlhf_cli.text.json_values import section
 from rlhf_cli.text.terminal_output import SafeStream, safe_output
@@ -189,7 +188,7 @@ def _train(
     track = experiment.track
     tracking = plan_tracking(track.mode, track.tracker) if is_main else TrackingPlan("none")
     unique_prompts = bool(experiment.trainer.args.get("log_unique_prompts"))
-    mirror = mirror_of(folder, tracking, say=functools.partial(print, flush=True), unique_prompts=unique_prompts)
+    mirror = Mirror(folder, tracking, say=functools.partial(print, flush=True), unique_prompts=unique_prompts)
     bar = TrainingBar(folder.path)
     show_pairs = functools.partial(_show_pairs, bar, folder, mirror)
     with Spinner(shown=is_main) as spinner:
@@ -226,7 +225,7 @@ def _train(
     with (
         timed_on_device(trainer, profiled),
         profiled_calls(wanted=is_main and track.profiling) as calls,
-        tracked(mirror, folder, timings=calls.taken, goes_on_from=start, recorded_to=recorded_to),
+        tracked(mirror, folder, trainer, timings=calls.taken, goes_on_from=start, recorded_to=recorded_to),
         early_collection(),
     ):
         try:

@@ -96,8 +96,8 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
     from rlhf_cli.display.comparison_picture import draw_comparison
     from rlhf_cli.display.page.page_content import NAME, report_at_the_end
     from rlhf_cli.measure.pictures import can_draw
-    from rlhf_cli.runs.tracking.tracked import log_report
-    from rlhf_cli.runs.tracking.wandb_records import unsent
+    from rlhf_cli.runs.tracking.wandb_files import unsent
+    from rlhf_cli.runs.tracking.wandb_tracker import log_report
 
     def say(line: str) -> None:
         console.print(line, soft_wrap=True, highlight=False, markup=False)

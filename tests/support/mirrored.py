@@ -1,4 +1,4 @@
-"""How a test asks for the mirror of a run: `mirrored(folder, tracker)`, see tests/runs/tracking/conftest.py."""
+"""How a test asks for the mirror of a run: `mirrored(folder)`, see tests/runs/tracking/conftest.py."""
 
 from __future__ import annotations
 

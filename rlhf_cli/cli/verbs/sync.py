@@ -19,7 +19,8 @@ from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, UserError
 from rlhf_cli.jobs.run_arguments import place_of
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking.sending import Sending, by_wandb, send, to_send
+from rlhf_cli.runs.tracking.sending import Sending, send, to_send
+from rlhf_cli.runs.tracking.wandb_files import upload
 
 _STYLES = {"sent": "green", "to send": "cyan", "not sent": "red"}
 
@@ -38,7 +39,7 @@ def run(argv: list[str]) -> int:
     if not options.on("--dry-run"):
         count = sum(one.state == "to send" for one in sendings)
         with console.status(f"sending {count} to wandb ..."):
-            sendings = send(sendings, by=by_wandb)
+            sendings = send(sendings, upload=upload)
     if options.as_json:
         print_json([_object(one) for one in sendings])
     else:

@@ -1,1 +1,1 @@
-"""Mirror runs in wandb, TensorBoard, trackio or MLflow: one interface, one file each; no tracker error ends a run."""
+"""Mirror runs in wandb, or report them to TensorBoard, trackio or MLflow; no tracker error ends a run."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from rlhf_cli.runs.metrics_file import TOTAL, Event, reward_names, series, start_and_end, tables_by_step
 from rlhf_cli.runs.run_folder import RunFolder, in_training, read_json
-from rlhf_cli.runs.tracking.tracker import Row, at_the_end, shown_name
+from rlhf_cli.runs.tracking.tracking_plan import at_the_end, shown_name
 from rlhf_cli.text.json_values import JsonTree, finite_or_none, section
+
+Row: TypeAlias = Mapping[str, object]
+"""Maps column -> value; the rows of a table have the same columns."""
 
 _OF_PAIRS = ("loss", "accuracy", "rewards/accuracies", "rewards/margins", "mean_token_accuracy")
 _WORSE_IF_MORE = ("loss",)

@@ -1,30 +1,36 @@
-"""Decide what a tracker will do and under which name."""
+"""Decide where a run is tracked, under which names, and where to look at it afterwards."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
+import math
 import netrc
 import os
+import shlex
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeGuard
 from urllib.parse import urlparse
 
 from rlhf_cli.errors import ConfigError
+from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.tracking.tracker import TrackedRun, TrackerName
+from rlhf_cli.runs.tracking.wandb_files import unsent
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
-_CONNECT_TIMEOUT_S = 3.0
+TrackerName = Literal["wandb", "tensorboard", "trackio", "mlflow"]
 Mode = Literal["online", "offline", "none"]
+Ending = Literal["finished", "failed", "preempted"]
 
-_MODULES: dict[TrackerName, str] = {"tensorboard": "tensorboard", "trackio": "trackio", "mlflow": "mlflow"}
-"""Maps an optional tracker -> its module; rlhf-cli's extra has the tracker's name. wandb is always installed."""
-
+STEP = "train/global_step"
+"""The x-axis of every metric, as in transformers."""
+_CONNECT_TIMEOUT_S = 3.0
 _API = "https://api.wandb.ai"
 
 
@@ -92,16 +98,39 @@ def has_login(host: str) -> bool:
 
 def missing_tracker(mode: Mode, tracker: TrackerName, *, where: str) -> ConfigError | None:
     """Return the error if the tracker is not installed, None if it is or tracking is off."""
-    module = _MODULES.get(tracker)
-    if mode == "none" or module is None or importlib.util.find_spec(module) is not None:
+    if mode == "none" or tracker == "wandb" or importlib.util.find_spec(tracker) is not None:
         return None
     return ConfigError(
         f"{tracker} is not installed",
         where=where,
-        got=f"track.tracker: {tracker}, and no package {module} in this environment",
+        got=f"track.tracker: {tracker}, and no package {tracker} in this environment",
         expected="the package that records it",
         hint=f"pip install 'rlhf-cli[{tracker}]', or track=wandb_offline, or track=none",
     )
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """The description of a run that a tracker gets when it starts or resumes; contains no secrets.
+
+    `name` shows the differences in a sweep; `label` is unique among the runs of a folder. `config` is the resolved
+    experiment, nested, with some of its provenance. `goes_on_from` is the checkpoint's step at which training starts, 0
+    for none. `recorded_to` is the last step that an earlier attempt logged, 0 for none.
+    """
+
+    path: Path
+    run_id: str
+    name: str
+    label: str
+    group: str | None
+    job_type: str
+    project: str
+    entity: str | None
+    tags: tuple[str, ...]
+    notes: str | None
+    config: JsonTree
+    goes_on_from: int = 0
+    recorded_to: int = 0
 
 
 _OF_PROVENANCE = ("command", "git", "versions", "starting_model", "world_size", "num_parameters")
@@ -115,7 +144,6 @@ def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 
     config = folder.read_config()
     track = section(config, "track")
     provenance = read_json(folder.provenance)
-    run_id = _run_id(folder, provenance)
     choices = section(provenance, "choices")
     own = track.get("tags")
     tags = [*(choices.get(group) for group in _TAGGED), *(own if isinstance(own, list) else [])]
@@ -123,12 +151,14 @@ def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 
     versions = section(provenance, "versions")
     shown["versions"] = {name: versions[name] for name in _PACKAGES if name in versions}
     entity, notes = track.get("entity"), track.get("notes")
+    # A sweep names its jobs by their overrides (`weight=0.5,seed=2`); a number alone says nothing.
+    name, group = folder.path.name, folder.sweep_group
     return TrackedRun(
         path=folder.path,
-        run_id=run_id,
-        name=redacted(run_name(folder)),
+        run_id=_run_id(folder, provenance),
+        name=redacted(folder.label if group is None or name.isdigit() else name),
         label=redacted(folder.label),
-        group=redacted(folder.sweep_group) if folder.sweep_group else None,
+        group=redacted(group) if group else None,
         job_type=str(section(config, "trainer").get("name")),
         project=redacted(str(track.get("project") or "rlhf")),
         entity=redacted(str(entity)) if entity else None,
@@ -138,15 +168,6 @@ def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 
         goes_on_from=goes_on_from,
         recorded_to=max(recorded_to, goes_on_from),
     )
-
-
-def run_name(folder: RunFolder) -> str:
-    """Return the folder's name for a sweep job, which lists its overrides (`weight=0.5,seed=2`); else the label.
-
-    A sweep job with only a number is named by its label too.
-    """
-    name = folder.path.name
-    return folder.label if folder.sweep_group is None or name.isdigit() else name
 
 
 def _run_id(folder: RunFolder, provenance: JsonTree) -> str:
@@ -160,3 +181,80 @@ def _run_id(folder: RunFolder, provenance: JsonTree) -> str:
     of_path = hashlib.sha256(str(folder.path).encode()).hexdigest()[:10]
     add_to_provenance(folder, wandb_id=of_path)  # store it, so that the folder can move from now on
     return of_path
+
+
+def failed_line(tracker: str, when: str, error: Exception) -> str:
+    """Log a tracker's error, and return the warning that the run continues without the tracker."""
+    logging.getLogger("rlhf").exception("%s failed %s", tracker, when)
+    what = redacted(str(error).strip().partition("\n")[0])
+    return (
+        f"warning: {tracker} failed {when} ({type(error).__name__}: {what}); the run goes on without it, "
+        f"and metrics.jsonl has everything"
+    )
+
+
+_EVALUATION = "eval_"
+_AT_THE_END = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
+"""Transformers logs these once, at the end of training; they have no step and keep their names."""
+
+
+def shown_name(metric: str) -> str:
+    """Return `eval/NAME` for `eval_NAME` and `train/NAME` for the rest, as transformers does for every tracker."""
+    if metric.startswith(_EVALUATION):
+        return f"eval/{metric.removeprefix(_EVALUATION)}"
+    return f"train/{metric}"
+
+
+def shown_metrics(event: Event) -> dict[str, float]:
+    """Return the finite numbers of a log event, under their names in a tracker."""
+    return {shown_name(name): float(value) for name, value in event.items() if name != "step" and is_number(value)}
+
+
+def at_the_end(event: Event) -> dict[str, float]:
+    """Return the metrics that transformers logs once at the end of training; {} for any other event."""
+    return {name: float(value) for name in _AT_THE_END if is_number(value := event.get(name))}
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a finite number; bools are not numbers."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def flat(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Return dotted key -> value of a nested configuration; an empty section is a value."""
+    leaves: dict[str, object] = {}
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value:
+            leaves |= flat(value, f"{key}.")
+        else:
+            leaves[key] = value
+    return leaves
+
+
+def begun_in(folder: RunFolder) -> Path:
+    """Return the folder in which the run was started, or the current one if that is gone."""
+    cwd = read_json(folder.provenance).get("cwd")
+    begun = Path(cwd) if isinstance(cwd, str) else Path.cwd()
+    return begun if begun.is_dir() else Path.cwd()
+
+
+def mlflow_store(folder: RunFolder) -> str:
+    """Return MLFLOW_TRACKING_URI, else `mlflow.db` in the folder in which the run was started."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{begun_in(folder) / 'mlflow.db'}"
+
+
+def where_to_look(folder: RunFolder) -> dict[str, str]:
+    """Return command -> description for a run's tracker; {} without a tracker or if wandb has all data."""
+    track = section(folder.read_config(), "track")
+    if track.get("mode") == "none":
+        return {}
+    if unsent(folder.path):
+        return {f"rlhf sync {folder.shown}": "send it to wandb: it was recorded here"}
+    commands = {
+        "tensorboard": f"tensorboard --logdir {os.path.dirname(folder.shown)}",
+        "trackio": f"trackio show --project {shlex.quote(str(track.get('project')))}",
+        "mlflow": f"mlflow ui --backend-store-uri {shlex.quote(mlflow_store(folder))}",
+    }
+    command = commands.get(str(track.get("tracker")))
+    return {command: "its curves beside the others'"} if command is not None else {}

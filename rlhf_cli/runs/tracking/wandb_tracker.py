@@ -1,15 +1,22 @@
-"""Mirror a run in wandb, online or in files for a later upload."""
+"""Log a run, or the report of a sweep, to wandb: online or in files for a later upload."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rlhf_cli.runs.tracking.tracker import STEP, Ending, Row, TrackedRun
-from rlhf_cli.runs.tracking.wandb_records import last_step, mark_sent, records_of
+from rlhf_cli.runs.run_folder import runs_below
+from rlhf_cli.runs.tracking.contents import Row
+from rlhf_cli.runs.tracking.tracking_plan import STEP, Ending, TrackedRun, plan_tracking, tracked_run
+from rlhf_cli.runs.tracking.wandb_files import mark_sent, records_of
+from rlhf_cli.text.json_values import section
 from rlhf_cli.text.redaction import redacted
 
 if TYPE_CHECKING:
@@ -32,7 +39,8 @@ class WandbTracker:
 
         # Otherwise wandb leaves a copy of every table in the user's home folder.
         os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
-        recorded = _recorded_to(run)
+        # What an earlier attempt logged stays as it is: wandb's server drops new rows for steps that it has.
+        recorded = run.recorded_to if records_of(run.path) else 0
         try:
             self._run = open_run(run, self._mode)
         except wandb.errors.Error:
@@ -41,7 +49,6 @@ class WandbTracker:
             self._run = open_run(run, self._mode)
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP, step_sync=True)
-        # Logged steps are final: wandb's server drops new rows for steps that it has.
         on_server = self._run.step - 1 if self._run.resumed else 0
         return max(recorded, on_server, run.goes_on_from)
 
@@ -69,14 +76,6 @@ class WandbTracker:
     def _log(self, values: Mapping[str, object], step: int) -> None:
         # A reward that logs to wandb itself increments wandb's step; wandb would drop rows of lower steps.
         self._run.log(dict(values), step=step if step >= self._run.step else None)
-
-
-def _recorded_to(run: TrackedRun) -> int:
-    """Return the last step in the records of earlier attempts, or 0.
-
-    After a kill it may be lower than the last logged step: wandb writes a row when the next one starts.
-    """
-    return max((last_step(record.file) or 0 for record in records_of(run.path)), default=0)
 
 
 def open_run(run: TrackedRun, mode: Literal["online", "offline"]) -> wandb.Run:
@@ -117,3 +116,55 @@ def _redacted_command_line() -> Iterator[None]:
         yield
     finally:
         sys.argv = typed
+
+
+_REPORT = "report"
+_PICTURES = (".png", ".jpg", ".jpeg")
+
+
+def log_report(sweep_folder: Path, files: Sequence[Path], *, say: Callable[[str], None] = print) -> bool:
+    """Log pages and pictures to the group of a sweep; return whether it succeeded.
+
+    Does nothing if the sweep's runs are not tracked by wandb. Logging again adds a step to the same run. Errors from
+    wandb are printed as warnings.
+    """
+    jobs = runs_below(sweep_folder)
+    track = section(jobs[0].read_config(), "track") if jobs else {}
+    mode = track.get("mode", "none")
+    shown = [file for file in files if file.suffix in (*_PICTURES, ".html") and file.is_file()]
+    if track.get("tracker", "wandb") != "wandb" or mode == "none" or not shown:
+        return False
+    try:
+        plan = plan_tracking("online" if mode == "online" else "offline")
+        job = tracked_run(jobs[0])
+        run_id = hashlib.sha256(f"{job.run_id} {_REPORT}".encode()).hexdigest()[:10]
+        run = replace(job, path=sweep_folder, run_id=run_id, name=_REPORT, job_type=_REPORT, notes=None, config={})
+        _log_files(run, shown, online=plan.mode == "online")
+    except Exception as error:
+        logging.getLogger("rlhf").exception("the report was not logged")
+        what = redacted(f"{type(error).__name__}: {error}".partition("\n")[0])
+        say(f"warning: wandb did not take the report ({what}); it lies in {os.path.relpath(sweep_folder)}")
+        return False
+    return True
+
+
+def _log_files(run: TrackedRun, files: Sequence[Path], *, online: bool) -> None:
+    import wandb
+
+    before = os.environ.get("WANDB_DATA_DIR")
+    os.environ["WANDB_DATA_DIR"] = str(run.path / "wandb")
+    try:
+        opened = open_run(run, "online" if online else "offline")
+        media = {
+            file.name.replace(".", "_"): wandb.Html(str(file), inject=False)
+            if file.suffix == ".html"
+            else wandb.Image(str(file), caption=file.stem)
+            for file in files
+        }
+        opened.log(media)
+        opened.finish()
+    finally:
+        if before is None:
+            del os.environ["WANDB_DATA_DIR"]
+        else:
+            os.environ["WANDB_DATA_DIR"] = before

@@ -10,8 +10,8 @@ from rlhf_cli.errors import UserError
 from rlhf_cli.runs.metrics_file import TOTAL, read_metrics, reward_names
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.tracking.sending import check_server
-from rlhf_cli.runs.tracking.tracker import STEP, flat, shown_name
-from rlhf_cli.runs.tracking.wandb_records import unsent
+from rlhf_cli.runs.tracking.tracking_plan import STEP, flat, shown_name
+from rlhf_cli.runs.tracking.wandb_files import unsent
 
 if TYPE_CHECKING:
     import wandb_workspaces.reports.v2.interface as wr

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking import tracked
-from rlhf_cli.runs.tracking.tracked import log_report
+from rlhf_cli.runs.tracking import wandb_tracker
+from rlhf_cli.runs.tracking.wandb_tracker import log_report
 from tests.support.logged_run import CONFIG, logged_run
 from tests.support.wandb_read_back import records
 
@@ -65,7 +65,7 @@ def test_what_wandb_raises_is_told(sweep: Path, monkeypatch: pytest.MonkeyPatch)
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tracked, "open_run", fail)
+    monkeypatch.setattr(wandb_tracker, "open_run", fail)
     said: list[str] = []
     assert not log_report(sweep, [sweep / "report.html"], say=said.append)
     assert said == [

@@ -66,7 +66,7 @@ def by_wandb(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Path]]]
                     file.with_name(file.name + ".synced").touch()
             return "\n".join(["wandb: Syncing...", *said, "wandb: done"])
 
-        monkeypatch.setattr(sync, "by_wandb", send)
+        monkeypatch.setattr(sync, "upload", send)
         return asked
 
     return put
@@ -76,7 +76,7 @@ def test_a_recorded_run_arrives_and_is_sent_once(
     place: Path, mirrored: Mirrored, server: Server, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = logged_run(place / "runs" / "quickstart" / "one")
-    mirrored(folder, "wandb")
+    mirrored(folder)
     assert main(["sync", "runs"]) == 0
     assert capsys.readouterr().out.split() == ["sent", "runs/quickstart/one"]
     assert {row["_step"]: row["train/reward"] for row in server.history["0123abcd"]} == dict(enumerate(REWARDS, 1))
@@ -94,12 +94,12 @@ def test_a_run_that_was_killed_and_went_on_arrives_step_by_step_once(
     """Its first record ends in the middle of something. wandb sends the rest twice then, and no second attempt."""
     folder = logged_run(place / "runs" / "quickstart" / "one")
     with pytest.raises(KeyboardInterrupt):
-        mirrored(folder, "wandb", error=KeyboardInterrupt())
+        mirrored(folder, error=KeyboardInterrupt())
     (first,) = folder.path.glob("wandb/offline-run-*/run-*.wandb")
     first.write_bytes(first.read_bytes()[:-3])
     more = [*EVENTS[:4], {"step": 5, "time_s": 9.0, "reward": 0.7}]
     folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in more))
-    mirrored(folder, "wandb", goes_on_from=2, recorded_to=4)
+    mirrored(folder, goes_on_from=2, recorded_to=4)
     assert main(["sync", "runs"]) == 0, capsys.readouterr()
     assert [row["train/global_step"] for row in server.history["0123abcd"]] == [1, 2, 3, 4, 5]
 

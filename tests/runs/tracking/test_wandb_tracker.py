@@ -32,7 +32,7 @@ def test_one_run_says_everything_once(job: RunFolder, mirrored: Mirrored) -> Non
     `final` of four events is the last (a tenth of four, at least one), `best` the greatest: 0.9 at step 2.
     """
     seconds = [{"profiling/Time taken: GRPOTrainer.compute_loss": 0.5}]
-    assert mirrored(job, "wandb", timings=lambda: seconds.pop() if seconds else {}) == []
+    assert mirrored(job, timings=lambda: seconds.pop() if seconds else {}) == []
     (read,) = records(job.path)
     assert (read.run["display_name"], read.run["run_group"]) == ("weight=2,seed=3", "quickstart/swept")
     assert (read.run["job_type"], read.run["project"], read.run["notes"]) == ("grpo", "sums", "n")
@@ -78,10 +78,10 @@ def test_a_run_that_goes_on_keeps_the_steps_it_has(place: Path, mirrored: Mirror
     """Killed at step 4 with a checkpoint of step 2, it trains 3 and 4 again: wandb has them and gets them once."""
     folder = logged_run(place / "runs" / "quickstart" / "one")
     with pytest.raises(Preempted):
-        mirrored(folder, "wandb", error=Preempted("stopped"))
+        mirrored(folder, error=Preempted("stopped"))
     longer = [*EVENTS[:4], {"step": 5, "time_s": 7.0, "reward": 0.7, "rewards/correct/mean": 0.35}]
     folder.metrics.write_text("".join(json.dumps(one) + "\n" for one in longer))
-    (said,) = mirrored(folder, "wandb", goes_on_from=2, recorded_to=4)
+    (said,) = mirrored(folder, goes_on_from=2, recorded_to=4)
     assert said.startswith("wandb has steps 3 to 4 from before the stop and keeps them as they were")
     first, second = records(folder.path)
     assert first.run["run_id"] == second.run["run_id"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.runs.tracking.wandb_records import where_to_look
+from rlhf_cli.runs.tracking.tracking_plan import where_to_look
 from tests.support.logged_run import CONFIG, logged_run
 
 

@@ -1,0 +1,143 @@
+"""Report a run to TensorBoard, trackio or MLflow with transformers' own callbacks; their errors never end the run."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import filelock
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations import MLflowCallback, TensorBoardCallback, TrackioCallback
+
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.tracking.tracking_plan import (
+    Ending,
+    TrackedRun,
+    TrackerName,
+    begun_in,
+    failed_line,
+    is_number,
+    mlflow_store,
+    shown_metrics,
+)
+
+_MLFLOW_ID = "rlhf.run_id"
+_MLFLOW_STATUS = {"failed": "FAILED", "preempted": "KILLED"}
+
+
+class ReportingCallback(TrainerCallback):
+    """One of transformers' reporting callbacks, dropped with a warning after its first error.
+
+    It reports the resolved experiment instead of TRL's arguments, without secrets, and finite numbers only. Use it in
+    the main process only.
+    """
+
+    def __init__(self, tracker: TrackerName, run: TrackedRun, say: Callable[[str], None]) -> None:
+        self._name, self._run, self._say = tracker, run, say
+        self._inner: Any = None
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Start reporting, or continue the run that an earlier attempt reported."""
+        with self._dropped_on_error("when it was to begin"):
+            self._inner = _BUILD[self._name](self._run)
+            self._args = _reported_args(args, self._run, name=self._name)
+            self._inner.on_train_begin(self._args, state, control)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Report the metrics of a step."""
+        if self._inner is not None:
+            numbers = {name: value for name, value in (logs or {}).items() if is_number(value)}
+            shown = shown_metrics(numbers) if self._name == "mlflow" else numbers  # the others rename by themselves
+            with self._dropped_on_error(f"at step {state.global_step}"):
+                self._inner.on_log(self._args, state, control, logs=shown)
+
+    def finish(self, ending: Ending) -> None:
+        """Close the tracker's run, which MLflow marks as failed or killed if it was."""
+        if self._inner is not None:
+            with self._dropped_on_error("at the end"):
+                if self._name == "mlflow" and ending != "finished":
+                    import mlflow
+
+                    mlflow.end_run(_MLFLOW_STATUS[ending])
+                self._inner.on_train_end(self._args, TrainerState(is_world_process_zero=True), TrainerControl())
+
+    @contextlib.contextmanager
+    def _dropped_on_error(self, when: str) -> Iterator[None]:
+        """Open a context without the tracker's own output; on an error, print it and drop the tracker."""
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                yield
+        except Exception as error:
+            self._inner = None
+            self._say(failed_line(self._name, when, error))
+
+
+def _reported_args(args: TrainingArguments, run: TrackedRun, *, name: TrackerName) -> TrainingArguments:
+    """Return TRL's arguments with the run's names, which show as the experiment's configuration.
+
+    MLflow refuses a parameter with a new value, so a resumed run reports no parameters again.
+    """
+    config = {**run.config, "tags": list(run.tags), "notes": run.notes, "group": run.group, "job_type": run.job_type}
+    reported = {} if name == "mlflow" and run.goes_on_from else config
+    shown = copy.copy(args)
+    vars(shown).update(
+        project=run.project,
+        run_name=run.label if name == "trackio" else run.name,  # trackio continues a run by its name
+        trackio_static_space_id=False,  # publish no snapshot of a Space
+        to_dict=lambda: reported,
+        to_json_string=lambda: json.dumps(reported, indent=2),
+    )
+    return shown
+
+
+def _tensorboard(run: TrackedRun) -> TrainerCallback:
+    """Return a callback that writes into `tensorboard/` of the run folder, without the steps after the checkpoint."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    purge = run.goes_on_from + 1 if run.recorded_to > run.goes_on_from else None
+    return TensorBoardCallback(SummaryWriter(str(run.path / "tensorboard"), purge_step=purge))
+
+
+def _mlflow(run: TrackedRun) -> TrainerCallback:
+    """Set the variables that MLflow's callback reads (the worker restores them), and find an earlier attempt."""
+    folder = RunFolder(run.path)
+    tags = {_MLFLOW_ID: run.run_id, "trainer": run.job_type, "mlflow.note.content": run.notes or ""}
+    tags |= {"group": run.group} if run.group else {}
+    os.environ |= {
+        "MLFLOW_TRACKING_URI": mlflow_store(folder),
+        "MLFLOW_EXPERIMENT_NAME": run.project,
+        "MLFLOW_TAGS": json.dumps({**dict.fromkeys(run.tags, "true"), **tags}),
+        "MLFLOW_FLATTEN_PARAMS": "TRUE",
+    }
+    # Give up on an unreachable server after half a minute, not after MLflow's quarter of an hour.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    import mlflow
+
+    with filelock.FileLock(begun_in(folder) / ".mlflow.lock"):  # jobs that start at once would create the same tables
+        mlflow.set_experiment(run.project)
+    of_run = f"tags.`{_MLFLOW_ID}` = '{run.run_id}'"
+    known = mlflow.search_runs(experiment_names=[run.project], filter_string=of_run, output_format="list")
+    if known:
+        os.environ["MLFLOW_RUN_ID"] = known[0].info.run_id
+    return MLflowCallback()
+
+
+_BUILD: dict[str, Callable[[TrackedRun], TrainerCallback]] = {
+    "tensorboard": _tensorboard,
+    "trackio": lambda run: TrackioCallback(),
+    "mlflow": _mlflow,
+}
+"""Tracker -> the function that builds its callback for a run."""

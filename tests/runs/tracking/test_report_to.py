@@ -1,0 +1,148 @@
+"""Runs reported to TensorBoard, trackio and MLflow by transformers' callbacks, and read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.tracking import report_to
+from tests.support.logged_run import EVENTS, REWARDS, logged_run
+from tests.support.reported_run import report
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def folder(place: Path) -> RunFolder:
+    return logged_run(place / "runs" / "quickstart" / "one", provenance={"cwd": str(place)})
+
+
+class ReadTensorBoard:
+    """What TensorBoard shows of a run folder."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        pytest.importorskip("tensorboard", reason="pip install 'rlhf-cli[tensorboard]'")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        self._of = EventAccumulator(str(folder.path / "tensorboard"))
+        self._of.Reload()
+        self.names = set(self._of.Tags()["scalars"])
+
+    def scalars(self, tag: str) -> dict[int, float]:
+        points = self._of.Scalars(tag)
+        assert len({point.step for point in points}) == len(points)  # no step twice
+        return {point.step: point.value for point in points}
+
+    def text(self, tag: str) -> str:
+        (point,) = self._of.Tensors(f"{tag}/text_summary")
+        return point.tensor_proto.string_val[0].decode()
+
+
+def test_tensorboard_has_every_number_and_the_experiment(folder: RunFolder) -> None:
+    assert report(folder, "tensorboard") == []
+    read = ReadTensorBoard(folder)
+    assert {name for name in read.names if not name.startswith("train/train_")} >= {
+        *("train/reward", "train/rewards/correct/mean", "train/epoch"),
+        *("eval/greedy/total", "eval/greedy/total/low", "eval/greedy/total/high", "eval/pass@4/correct"),
+    }
+    assert "train/kl" not in read.names  # null in metrics.jsonl
+    assert read.scalars("train/reward") == pytest.approx(dict(enumerate(REWARDS, 1)))
+    config = json.loads(read.text("args"))
+    assert config["rewards"]["correct"]["weight"] == 2.0
+    assert config["tags"][-1] == "mine"
+
+
+def test_a_resumed_run_replaces_what_tensorboard_has_after_its_checkpoint(folder: RunFolder) -> None:
+    """Steps 3 and 4 were logged as 0.4 and 0.5 and are trained again: as in metrics.jsonl, the later ones count."""
+    report(folder, "tensorboard")
+    again = [*EVENTS[:2], *({**event, "reward": 0.25} for event in EVENTS[2:4])]
+    folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in again))
+    assert report(folder, "tensorboard", goes_on_from=2, recorded_to=4) == []
+    assert ReadTensorBoard(folder).scalars("train/reward") == pytest.approx({1: 0.1, 2: 0.9, 3: 0.25, 4: 0.25})
+
+
+class Recording:
+    """Stands in for one of transformers' callbacks: keeps its calls, and raises in the method named."""
+
+    def __init__(self, raises: str = "") -> None:
+        self.raises, self.calls = raises, []  # type: ignore[var-annotated]
+
+    def __getattr__(self, method: str) -> Any:
+        def call(args: Any, state: Any, control: Any, **more: Any) -> None:
+            self.calls.append((method, args, more.get("logs")))
+            if method == self.raises:
+                raise OSError(28, "No space left on device")
+
+        return call
+
+
+@pytest.mark.parametrize("method", ["on_train_begin", "on_log", "on_train_end"])
+def test_an_error_is_printed_once_and_the_run_continues(
+    method: str, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = Recording(method)
+    monkeypatch.setitem(report_to._BUILD, "trackio", lambda run: inner)
+    (printed,) = report(folder, "trackio")
+    assert printed.startswith("warning: trackio failed ")
+    assert "OSError: [Errno 28] No space left on device); the run goes on without it" in printed
+    assert [name for name, *_ in inner.calls].count(method) == 1
+    assert inner.calls[-1][0] == method
+
+
+def test_names_of_the_run_and_of_its_metrics(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The callbacks of TensorBoard and trackio put `train/` before a name by themselves, MLflow's does not."""
+    for tracker, total in (("trackio", "reward"), ("mlflow", "train/reward")):
+        inner = Recording()
+        monkeypatch.setitem(report_to._BUILD, tracker, lambda run, inner=inner: inner)
+        assert report(folder, tracker) == []  # type: ignore[arg-type]
+        methods = [name for name, *_ in inner.calls]
+        assert (methods[0], methods[-1]) == ("on_train_begin", "on_train_end")
+        _, args, logs = inner.calls[1]
+        assert (args.project, args.run_name) == ("sums", "quickstart/one")
+        assert args.trackio_static_space_id is False
+        assert args.to_dict()["trainer"]["name"] == "grpo"
+        assert logs[total] == 0.1
+        assert "kl" not in logs  # null in metrics.jsonl
+
+
+def test_mlflow_has_one_run_over_both_attempts(folder: RunFolder, place: Path) -> None:
+    pytest.importorskip("mlflow", reason="pip install 'rlhf-cli[mlflow]'")
+    import mlflow
+
+    with pytest.raises(KeyboardInterrupt):
+        report(folder, "mlflow", error=KeyboardInterrupt())
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{place / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("sums")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status) == ("quickstart/one", "KILLED")
+    assert run.data.params["rewards/correct/weight"] == "2.0"
+    assert run.data.tags["mine"] == "true"
+    more = [*EVENTS[:4], {"step": 5, "time_s": 9.0, "reward": 0.7}]
+    folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in more))
+    assert report(folder, "mlflow", goes_on_from=4, recorded_to=4) == []
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    points = client.get_metric_history(run.info.run_id, "train/reward")
+    assert {one.step: one.value for one in points} == {**dict(enumerate(REWARDS, 1)), 5: 0.7}
+
+
+def test_trackio_continues_a_run_by_its_name(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("trackio", reason="pip install 'rlhf-cli[trackio]'")
+    from trackio.sqlite_storage import SQLiteStorage
+
+    for module in ("sqlite_storage", "utils", "media.utils", "fragments", "run"):
+        monkeypatch.setattr(f"trackio.{module}.TRACKIO_DIR", tmp_path / "trackio", raising=False)
+    report(folder, "trackio")
+    more = [*EVENTS[:4], {"step": 5, "time_s": 9.0, "reward": 0.7}]
+    folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in more))
+    assert report(folder, "trackio", goes_on_from=4, recorded_to=4) == []
+    assert SQLiteStorage.get_runs("sums") == ["quickstart/one"]
+    rows = SQLiteStorage.get_logs("sums", "quickstart/one")
+    totals = {row["train/global_step"]: row["train/reward"] for row in rows if "train/reward" in row}
+    assert totals == {**dict(enumerate(REWARDS, 1)), 5: 0.7}
