@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_cli.errors import Preempted
 from rlhf_cli.runs.metrics_file import Event, read_metrics, table_file
@@ -29,9 +29,6 @@ from rlhf_cli.runs.tracking.tracking_plan import (
 )
 from rlhf_cli.runs.tracking.wandb_tracker import WandbTracker
 from rlhf_cli.text.redaction import redacted_tree
-
-if TYPE_CHECKING:
-    from transformers import Trainer
 
 _EVALUATION_OF_A_POLICY = ("eval_greedy/", "eval_sampled/")
 
@@ -125,7 +122,7 @@ class Mirror:
 def tracked(
     mirror: Mirror,
     folder: RunFolder,
-    trainer: Trainer | None = None,
+    trainer: Any = None,
     *,
     timings: Timings = dict,
     goes_on_from: int = 0,
