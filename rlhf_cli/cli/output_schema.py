@@ -18,7 +18,7 @@ from rlhf_cli.analysis.comparison.verdicts import PairedDifference
 from rlhf_cli.analysis.diagnosis.run_diagnosis import Diagnosis
 from rlhf_cli.display.page.page_content import WrittenReport
 from rlhf_cli.measure.best_of_n import BestOfK
-from rlhf_cli.measure.score_bench import Correlation, TwoWeightings
+from rlhf_cli.measure.score_bench import ScoreCorrelation, TwoWeightings
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.plan.batches import BatchPlan, StagePlan
 from rlhf_cli.plan.run_plan import Evaluations, Notice, Workload
@@ -262,7 +262,7 @@ class ScoreOutput(TypedDict):
     summary: dict[str, Tree]
     no_total: NotRequired[str]
     distributions: dict[str, Tree]
-    correlations: list[Correlation]
+    correlations: list[ScoreCorrelation]
     label: NotRequired[Tree]
     against: NotRequired[TwoWeightings]
 

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from rlhf_cli.analysis.met_or_missed import verify
 from rlhf_cli.display.run_tables import at_the_end
-from rlhf_cli.display.sweep_tables import sparkline
-from rlhf_cli.display.terminal import one_line, show_commands, span
+from rlhf_cli.display.terminal import one_line, show_commands, span, sparkline
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.failure_capsules import capsules_of, failed_rows, replay_command
 from rlhf_cli.runs.metrics_file import (

@@ -88,7 +88,7 @@ def _plain(value: object) -> JsonValue:
 def described(schema: JsonTree, group: str) -> JsonTree:
     """Return the schema of a group's files with a description for every known key."""
     sections = {section.__name__: section for section in _subclasses(Section)}
-    of_group = [sections.get(group.title(), Experiment), Experiment]
+    of_group: list[type[BaseModel]] = [sections.get(group.title(), Experiment), Experiment]
     found: JsonTree = {**schema, "properties": _of_keys(schema.get("properties"), of_group)}
     if isinstance(definitions := schema.get("$defs"), dict):
         found["$defs"] = {
