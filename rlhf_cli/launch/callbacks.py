@@ -19,9 +19,9 @@ from rlhf_cli.config.imported_code import imported_since
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import KeepCompletions
 from rlhf_cli.display.progress_bars import TrainingBar
+from rlhf_cli.runs.heartbeat import ENDING, OPTIMIZER, TRAINING, Heartbeat
 from rlhf_cli.runs.metrics_file import Event, MetricsWriter, describe_held_out, prune_completions, read_metrics
 from rlhf_cli.runs.provenance import add_to_provenance, note_files
-from rlhf_cli.runs.pulse import ENDING, OPTIMIZER, TRAINING, Pulse
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.runs.tracking.mirror import Mirror
@@ -147,38 +147,38 @@ class ShowProgress(TrainerCallback):
         self._bar.stop()
 
 
-class KeepPulse(TrainerCallback):
-    """A callback that reports the Trainer's phases to `pulse`, beyond those of trainers/in_phases.py.
+class KeepHeartbeat(TrainerCallback):
+    """A callback that reports the Trainer's phases to `heartbeat`, beyond those of trainers/in_phases.py.
 
     Use it on every rank.
     """
 
-    def __init__(self, pulse: Pulse) -> None:
-        self._pulse = pulse
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        self._heartbeat = heartbeat
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Enter training: progress is watched from here on."""
-        self._pulse.enter(TRAINING)
+        self._heartbeat.enter(TRAINING)
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """Enter training at the start of a step."""
-        self._pulse.enter(TRAINING)
+        self._heartbeat.enter(TRAINING)
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         """Enter the optimizer phase: all gradients are complete."""
-        self._pulse.enter(OPTIMIZER)
+        self._heartbeat.enter(OPTIMIZER)
 
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         """Return to training after the optimizer step."""
-        self._pulse.enter(TRAINING)
+        self._heartbeat.enter(TRAINING)
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
         """Record progress after a batch of an evaluation."""
-        self._pulse.beat()
+        self._heartbeat.beat()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Enter the ending phase, which is not watched because it may take any time."""
-        self._pulse.enter(ENDING, is_watched=False)
+        self._heartbeat.enter(ENDING, is_watched=False)
 
 
 class MirrorCompletions(TrainerCallback):

@@ -12,7 +12,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import Prose, RlhfError
 from rlhf_cli.plan.memory.memory_advice import memory_advice
 from rlhf_cli.runs.disk_space import size
-from rlhf_cli.runs.pulse import Pulse, in_words
+from rlhf_cli.runs.heartbeat import Heartbeat, in_words
 
 _OF_GPU = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory")
 _OF_CPU = ("can't allocate memory", "not enough memory: you tried to allocate", "Cannot allocate memory")
@@ -34,7 +34,7 @@ _UNITS = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2
 
 
 @contextlib.contextmanager
-def naming_full_memory(experiment: Experiment, pulse: Pulse) -> Iterator[None]:
+def naming_full_memory(experiment: Experiment, heartbeat: Heartbeat) -> Iterator[None]:
     """Open a context in which running out of GPU or machine memory raises an RlhfError with advice.
 
     Other errors pass through unchanged.
@@ -46,14 +46,16 @@ def naming_full_memory(experiment: Experiment, pulse: Pulse) -> Iterator[None]:
         if cause is None:
             raise
         reward = next((name for one in _chain(error) if (name := getattr(one, "reward", None))), None)
-        raise out_of_memory(cause, experiment, pulse, reward=reward) from error
+        raise out_of_memory(cause, experiment, heartbeat, reward=reward) from error
 
 
-def out_of_memory(cause: BaseException, experiment: Experiment, pulse: Pulse, *, reward: str | None) -> RlhfError:
+def out_of_memory(
+    cause: BaseException, experiment: Experiment, heartbeat: Heartbeat, *, reward: str | None
+) -> RlhfError:
     """Return the error with advice. `reward` is the name of the reward that ran, or None."""
     on_gpu = _kind(cause) == "gpu"
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    phases = pulse.phases
+    phases = heartbeat.phases
     advice = memory_advice(
         experiment, phases, world_size=world_size, on_gpu=on_gpu, rewards=[reward] if reward is not None else []
     )
@@ -62,7 +64,7 @@ def out_of_memory(cause: BaseException, experiment: Experiment, pulse: Pulse, *,
     doing = in_words(phases) + (f", reward {reward!r}" if reward is not None else "")
     return RlhfError(
         ("CUDA" if on_gpu else "the machine is") + f" out of memory: {doing}",
-        where=f"rank {pulse.rank}, {doing}",
+        where=f"rank {heartbeat.rank}, {doing}",
         got="; ".join(_told(str(cause), _GPU_PARTS if on_gpu else _CPU_PARTS) or [_first_line(cause)])
         + (_peak() if on_gpu else _left()),
         expected="that it fits",

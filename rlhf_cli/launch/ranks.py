@@ -26,7 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_PREEMPTED, RunError
 from rlhf_cli.launch.stopping import handled, say_heard
 from rlhf_cli.plan.launch_plan import RankPlan
-from rlhf_cli.runs.pulse import pulses
+from rlhf_cli.runs.heartbeat import heartbeats
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.running_reward import rewards_at_the_end
 
@@ -241,7 +241,7 @@ def _failure() -> TypeAdapter[RankFailure]:
 
 def _how(ended: Ended, folder: RunFolder, log: Path) -> str:
     reward = rewards_at_the_end(folder.path).get(ended.rank)
-    beat = pulses(folder.path).get(ended.rank)
+    beat = heartbeats(folder.path).get(ended.rank)
     during = f" while reward {reward!r} ran" if reward else f" during {beat.phase}" if beat else ""
     if ended.code >= 0:
         return f"ended with code {ended.code}{during} and did not say why; see {log}"

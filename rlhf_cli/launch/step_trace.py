@@ -18,7 +18,7 @@ from rich.text import Text
 from torch.profiler import ProfilerActivity, profile, record_function
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from rlhf_cli.runs.pulse import GENERATION, LOGGING, Pulse
+from rlhf_cli.runs.heartbeat import GENERATION, LOGGING, Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.additions import BuiltWhole
 
@@ -31,14 +31,14 @@ _LARGE_BYTES = 64 * 2**20
 
 
 class TraceSteps(TrainerCallback):
-    """A callback that traces steps of this rank, with a range for each phase of `pulse`.
+    """A callback that traces steps of this rank, with a range for each phase of `heartbeat`.
 
     `every` is the number of steps between generations, 1 without generation; tracing starts at a generation. `say`
     prints which files were written.
     """
 
-    def __init__(self, folder: RunFolder, pulse: Pulse, *, every: int, say: Callable[[Text], object]) -> None:
-        self._folder, self._pulse, self._say = folder, pulse, say
+    def __init__(self, folder: RunFolder, heartbeat: Heartbeat, *, every: int, say: Callable[[Text], object]) -> None:
+        self._folder, self._heartbeat, self._say = folder, heartbeat, say
         self._every = every
         self._first = 0
         self._files: list[Path] = []
@@ -68,9 +68,9 @@ class TraceSteps(TrainerCallback):
         self._model = model
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
         self._running = profile(activities=activities)
-        with self._quiet(), self._pulse.during(LOGGING):
+        with self._quiet(), self._heartbeat.during(LOGGING):
             self._running.start()
-        self._pulse.listeners.append(self._hear)
+        self._heartbeat.listeners.append(self._hear)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Write the trace of the step that has just ended."""
@@ -91,11 +91,11 @@ class TraceSteps(TrainerCallback):
         running, self._running = self._running, None
         if running is None:
             return
-        self._pulse.listeners.remove(self._hear)
+        self._heartbeat.listeners.remove(self._hear)
         self._hear(())
         file = self._folder.traces / f"step-{step:05d}.json.gz"
         file.parent.mkdir(exist_ok=True)
-        with self._quiet(), self._pulse.during(LOGGING):
+        with self._quiet(), self._heartbeat.during(LOGGING):
             running.stop()
             running.export_chrome_trace(str(file))
         self._files.append(file)

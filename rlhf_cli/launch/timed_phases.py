@@ -7,30 +7,30 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock
-from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.trainers.token_slots import TokenSlots, counted_slots
 
 if TYPE_CHECKING:
     from rlhf_cli.trainers.additions import BuiltWhole
 
 Profiled: TypeAlias = tuple[PhaseClock, TokenSlots]
-"""The profiler of a trainer: a clock that listens to its pulse, and a counter of its token slots."""
+"""The profiler of a trainer: a clock that listens to its heartbeat, and a counter of its token slots."""
 
 
 @contextlib.contextmanager
-def timed_phases(experiment: Experiment, pulse: Pulse) -> Iterator[Profiled | None]:
-    """Open a context in which a clock listens to `pulse` and token slots are counted; None if `profile` is off."""
+def timed_phases(experiment: Experiment, heartbeat: Heartbeat) -> Iterator[Profiled | None]:
+    """Open a context in which a clock listens to `heartbeat` and token slots are counted; None if `profile` is off."""
     if experiment.profile == "off":
         yield None
         return
     clock = PhaseClock()
-    pulse.listeners.append(clock.hear)
+    heartbeat.listeners.append(clock.hear)
     try:
         with counted_slots() as slots:
             yield clock, slots
     finally:
-        pulse.listeners.remove(clock.hear)
+        heartbeat.listeners.remove(clock.hear)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ from rlhf_cli.errors import EXIT_CRASH, RlhfError
 from rlhf_cli.launch import hang_keeper
 from rlhf_cli.launch.ranks import Ended, RankFailure, failure_file, way_on
 from rlhf_cli.launch.stopping import handled
-from rlhf_cli.runs.pulse import LOADING, Beat, Pulse, pulse_files, pulses
+from rlhf_cli.runs.heartbeat import LOADING, Beat, Heartbeat, heartbeat_files, heartbeats
 from rlhf_cli.runs.run_folder import RunFolder, open_run, write_json
 from rlhf_cli.runs.run_status import FAILED, KILLED, RUNNING, read_status, update_status
 from rlhf_cli.runs.running_reward import markers, running_rewards
@@ -127,7 +127,7 @@ class Hang:
 
 def hang_of(folder: Path, rank: int, *, stacks: tuple[tuple[str, ...], ...] = (), **known: bool) -> Hang:
     """Return the hang of a rank, as far as its files show."""
-    beat = pulses(folder).get(rank)
+    beat = heartbeats(folder).get(rank)
     rewards = tuple(one.name for one in running_rewards(folder) if one.rank == rank)
     age_s, phase = (beat.age_s, beat.phase) if beat is not None else (0.0, LOADING)
     return Hang(rank, age_s, phase, rewards, stacks, **known)
@@ -199,14 +199,14 @@ def traces(folder: RunFolder) -> Iterator[Path]:
     yield from folder.path.glob(failure_file(folder, "*").name)
     yield from folder.path.glob(_DUMP)
     yield from markers(folder.path)
-    yield from pulse_files(folder.path)
+    yield from heartbeat_files(folder.path)
 
 
 def main(run: str) -> int:
     """Report why the only process of a run has ended."""
     folder = open_run(Path(run))
     hang = dumped(folder.path, 0)
-    beat, status = pulses(folder.path).get(0), read_status(folder)
+    beat, status = heartbeats(folder.path).get(0), read_status(folder)
     # The run may have been resumed since; its status then belongs to another process.
     is_its_own = beat is not None and status.pid == beat.pid and status.state in (RUNNING, KILLED)
     if hang is not None and is_its_own:
@@ -244,26 +244,26 @@ _FAR_SHARE = 0.25
 
 
 @contextlib.contextmanager
-def watched(folder: RunFolder, experiment: Experiment, rank: int) -> Iterator[Pulse]:
-    """Open a context in which this rank has a pulse, and a watchdog unless `launch.hang_timeout_s` is off."""
-    pulse = Pulse(folder.path, rank)
+def watched(folder: RunFolder, experiment: Experiment, rank: int) -> Iterator[Heartbeat]:
+    """Open a context in which this rank has a heartbeat, and a watchdog unless `launch.hang_timeout_s` is off."""
+    heartbeat = Heartbeat(folder.path, rank)
     timeout_s, world_size = experiment.launch.hang_timeout_s, int(os.environ.get("WORLD_SIZE", "1"))
     try:
         if isinstance(timeout_s, float):
-            with Watchdog(folder, pulse, timeout_s=timeout_s, world_size=world_size)():
-                yield pulse
+            with Watchdog(folder, heartbeat, timeout_s=timeout_s, world_size=world_size)():
+                yield heartbeat
         else:
-            yield pulse
+            yield heartbeat
     finally:
-        pulse.close()
+        heartbeat.close()
 
 
 class Watchdog:
-    """Checks that the rank of `pulse` makes progress; it is one of `world_size` ranks training in `folder`."""
+    """Checks that the rank of `heartbeat` makes progress; it is one of `world_size` ranks training in `folder`."""
 
-    def __init__(self, folder: RunFolder, pulse: Pulse, *, timeout_s: float, world_size: int) -> None:
+    def __init__(self, folder: RunFolder, heartbeat: Heartbeat, *, timeout_s: float, world_size: int) -> None:
         self._folder = folder
-        self._pulse = pulse
+        self._heartbeat = heartbeat
         self._timeout_s = timeout_s
         self._world_size = world_size
         self._look_s = min(_LONGEST_LOOK_S, timeout_s / _LOOKS)
@@ -274,7 +274,7 @@ class Watchdog:
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
         """Open a context in which the watchdog runs."""
-        dump = dump_file(self._folder.path, self._pulse.rank)
+        dump = dump_file(self._folder.path, self._heartbeat.rank)
         thread = threading.Thread(target=self._look, name="watchdog", daemon=True)
         with ExitStack() as stack:
             stack.callback(dump.unlink, missing_ok=True)
@@ -285,8 +285,8 @@ class Watchdog:
             if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
                 stack.enter_context(handled({signal.SIGTSTP: self._suspend}))
             # Arm at once: the next operation may leave no time for a check.
-            self._pulse.on_watched = self._arm
-            stack.callback(setattr, self._pulse, "on_watched", bool)
+            self._heartbeat.on_watched = self._arm
+            stack.callback(setattr, self._heartbeat, "on_watched", bool)
             thread.start()
             stack.callback(thread.join)
             stack.callback(self._is_closed.set)
@@ -296,13 +296,13 @@ class Watchdog:
         looked_at = time.monotonic()
         while not self._is_closed.wait(self._look_s):
             late_s, looked_at = time.monotonic() - looked_at - self._look_s, time.monotonic()
-            beat = self._pulse.read()
+            beat = self._heartbeat.read()
             if not beat.is_watched or self._is_suspended:
                 faulthandler.cancel_dump_traceback_later()
                 continue
             self._arm()
             if late_s > _LATE_LOOKS * self._look_s + _LATE_S:
-                self._pulse.beat()  # no thread ran for a while, so the whole process was stopped: start again
+                self._heartbeat.beat()  # no thread ran for a while, so the whole process was stopped: start again
             elif beat.age_s > self._timeout_s:
                 self._judge(beat)
 
@@ -315,8 +315,8 @@ class Watchdog:
             return  # a rank has reported a failure, and this one will be ended soon
         hang = hang_of(self._folder.path, own.rank, stacks=own_stacks(self._main_thread))
         if hang.waits():
-            self._pulse.say_waits()
-        seen = pulses(self._folder.path)
+            self._heartbeat.say_waits()
+        seen = heartbeats(self._folder.path)
         behind = _furthest_behind(self._folder.path, seen)
         far_s = self._timeout_s * _FAR_SHARE if len(seen) < self._world_size and hang.waits() else 0.0
         if behind.rank != own.rank:
@@ -334,10 +334,10 @@ class Watchdog:
         try:
             if self._world_size == 1:
                 tell(self._folder, hang, self._timeout_s)
-                self._pulse.close()
+                self._heartbeat.close()
             else:
                 note(self._folder, hang, self._timeout_s)
-            dump_file(self._folder.path, self._pulse.rank).unlink(missing_ok=True)  # the keeper need not report
+            dump_file(self._folder.path, self._heartbeat.rank).unlink(missing_ok=True)  # the keeper need not report
         finally:
             _exit(EXIT_CRASH)
 
@@ -346,7 +346,7 @@ class Watchdog:
         self._is_suspended = True
         faulthandler.cancel_dump_traceback_later()
         os.kill(os.getpid(), signal.SIGSTOP)
-        self._pulse.beat()
+        self._heartbeat.beat()
         self._is_suspended = False
 
 

@@ -44,9 +44,9 @@ from rlhf_cli.models.model_folders import naming_foreign_files
 from rlhf_cli.process import die_with, lasting_output, leave
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
 from rlhf_cli.runs.disk_space import naming_full_disk
+from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.provenance import add_to_provenance
-from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, claim, update_status
 from rlhf_cli.runs.tracking.mirror import Mirror, tracked
@@ -111,13 +111,16 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
     with _environment(), logging_into(folder, rank) as warnings_seen:
         try:
             experiment = Experiment.model_validate(resolved_references(folder.read_config()))
-            with _stoppable(folder, experiment.launch, rank) as stopping, watched(folder, experiment, rank) as pulse:
+            with (
+                _stoppable(folder, experiment.launch, rank) as stopping,
+                watched(folder, experiment, rank) as heartbeat,
+            ):
                 if rank == 0:
                     claim(folder)
                 named = {"model.path": experiment.model.path, "model.tokenizer": experiment.model.tokenizer}
-                full = naming_full_disk(folder), naming_full_memory(experiment, pulse)
-                with naming_foreign_files(named), full[0], full[1], timed_phases(experiment, pulse) as profiled:
-                    _train(folder, experiment, stopping, pulse, profiled, resume=resume)
+                full = naming_full_disk(folder), naming_full_memory(experiment, heartbeat)
+                with naming_foreign_files(named), full[0], full[1], timed_phases(experiment, heartbeat) as profiled:
+                    _train(folder, experiment, stopping, heartbeat, profiled, resume=resume)
         except (KeyboardInterrupt, Preempted) as stop:
             if rank == 0:
                 reason = stop.reason if isinstance(stop, Preempted) else ", ".join(map(str, stop.args))
@@ -151,7 +154,7 @@ def _train(
     folder: RunFolder,
     experiment: Experiment,
     stopping: Stopping,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     profiled: Profiled | None,
     *,
     resume: bool,
@@ -165,7 +168,7 @@ def _train(
 
     from rlhf_cli.display.progress_bars import Spinner, TrainingBar
     from rlhf_cli.launch.callbacks import (
-        KeepPulse,
+        KeepHeartbeat,
         MirrorCompletions,
         PruneCompletions,
         Recorder,
@@ -193,10 +196,10 @@ def _train(
     show_pairs = functools.partial(_show_pairs, bar, folder, mirror)
     with Spinner(shown=is_main) as spinner:
         say, pairs = spinner.update, show_pairs
-        trainer = assemble(experiment, folder, on_progress=say, on_pairs=pairs, pulse=pulse, profiled=profiled)
+        trainer = assemble(experiment, folder, on_progress=say, on_pairs=pairs, heartbeat=heartbeat, profiled=profiled)
     refuse_unless_as_asked(experiment.launch, built_as(trainer))
     trainer.remove_callback(PrinterCallback)
-    for kept in (ShortHistory(), KeepPulse(pulse)):
+    for kept in (ShortHistory(), KeepHeartbeat(heartbeat)):
         trainer.add_callback(kept)
     checkpoint = starting_checkpoint(folder, is_main=is_main) if resume else None
     start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
@@ -215,7 +218,7 @@ def _train(
         for shown in (recorder, ways, ShowProgress(bar), watch_ends, findings, mirrored, prune):
             trainer.add_callback(shown)
         if experiment.profile == "trace":
-            trainer.add_callback(TraceSteps(folder, pulse, every=steps_a_generation(trainer), say=bar.print))
+            trainer.add_callback(TraceSteps(folder, heartbeat, every=steps_a_generation(trainer), say=bar.print))
     rules = rules_of(experiment.stop)
     by_rule = StopByRule(folder, bar, StoppingRules(rules, experiment.rewards), is_main=is_main)
     if rules:

@@ -1,6 +1,6 @@
 """Divide the time of a training among its phases.
 
-The clock listens to the phases that a rank already reports (pulse.py). It has no timers to start and stop: at each
+The clock listens to the phases that a rank already reports (heartbeat.py). It has no timers to start and stop: at each
 change of phase, all seconds since the last change are charged to the previous phase.
 """
 
@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rlhf_cli.runs import pulse
+from rlhf_cli.runs import heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.metrics import ELAPSED, EVALUATION, OF_REWARD, PHASES, REST, SHARE, SLOTS, TOKENS, WAITING
 
@@ -21,26 +21,26 @@ REWARD = "reward/"
 """Prefix of the timing key of a reward."""
 _SCORING = "scoring"
 _KEYS = {
-    pulse.TRAINING: REST,
-    pulse.DATA: "data",
-    pulse.GENERATION: "generation",
-    pulse.ROLLOUT: "rollout",
-    pulse.REWARDS: _SCORING,
-    pulse.OLD_LOGPS: "old_logps",
-    pulse.REFERENCE_LOGPS: "reference_logps",
-    pulse.VALUES: "values",
-    pulse.FORWARD: "forward",
-    pulse.LOSS: "backward",  # the backward phase excludes the forward pass and the checks
-    pulse.CRITIC: "critic",
-    pulse.CHECKS: "checks",
-    pulse.CLIPPING: "optimizer",
-    pulse.OPTIMIZER: "optimizer",
-    pulse.LOGGING: "logging",
-    pulse.SAVING: "saving",
-    pulse.EVALUATION: EVALUATION,
+    heartbeat.TRAINING: REST,
+    heartbeat.DATA: "data",
+    heartbeat.GENERATION: "generation",
+    heartbeat.ROLLOUT: "rollout",
+    heartbeat.REWARDS: _SCORING,
+    heartbeat.OLD_LOGPS: "old_logps",
+    heartbeat.REFERENCE_LOGPS: "reference_logps",
+    heartbeat.VALUES: "values",
+    heartbeat.FORWARD: "forward",
+    heartbeat.LOSS: "backward",  # the backward phase excludes the forward pass and the checks
+    heartbeat.CRITIC: "critic",
+    heartbeat.CHECKS: "checks",
+    heartbeat.CLIPPING: "optimizer",
+    heartbeat.OPTIMIZER: "optimizer",
+    heartbeat.LOGGING: "logging",
+    heartbeat.SAVING: "saving",
+    heartbeat.EVALUATION: EVALUATION,
 }
-"""Maps the pulse's phase -> key of tables/step_phases.py."""
-_UNTIMED = (pulse.LOADING, pulse.ENDING)
+"""Maps the heartbeat's phase -> key of tables/step_phases.py."""
+_UNTIMED = (heartbeat.LOADING, heartbeat.ENDING)
 _ON_DEVICE = frozenset({"forward", "backward", "old_logps", "reference_logps", "values", "critic", "optimizer"})
 """Phases after which a GPU may still be working."""
 
@@ -62,7 +62,7 @@ class PhaseClock:
         self._num_waits = 0
 
     def hear(self, phases: tuple[str, ...]) -> None:
-        """Switch to these phases, innermost last; registered as a listener of a pulse."""
+        """Switch to these phases, innermost last; registered as a listener of a heartbeat."""
         if self.settle is not None and self._key in _ON_DEVICE:
             self.settle()
         self._charge()
@@ -113,7 +113,7 @@ def _key_of(phases: tuple[str, ...]) -> str | None:
     """Return the key that time in these phases counts for, or None if it is not counted."""
     if not phases or phases[0] in _UNTIMED:
         return None
-    return EVALUATION if pulse.EVALUATION in phases else _KEYS.get(phases[-1], REST)
+    return EVALUATION if heartbeat.EVALUATION in phases else _KEYS.get(phases[-1], REST)
 
 
 @dataclass(frozen=True)

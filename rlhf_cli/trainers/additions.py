@@ -14,7 +14,7 @@ from rlhf_cli.rewards.stack.component import Outcome
 from rlhf_cli.rewards.stack.settling import Rules
 from rlhf_cli.rewards.stack.token_offsets import Decode, Part
 from rlhf_cli.rewards.stack.truncation import Truncation
-from rlhf_cli.runs.pulse import Pulse
+from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.tables.modes import GenerationSetting, PassSetting
 from rlhf_cli.tables.trl_trainers import Normaliser
 from rlhf_cli.trainers.ppo.critic import Critic
@@ -136,7 +136,7 @@ class Additions:
       one.
     - `may_lose_state`: resume a checkpoint without optimizer, schedule or random state from its weights alone, instead
       of refusing it.
-    - `pulse` receives the current phase, and `profile` measures times; None to disable.
+    - `heartbeat` receives the current phase, and `profile` measures times; None to disable.
     """
 
     table_log: Path | None = None
@@ -144,7 +144,7 @@ class Additions:
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     ends_with_eos: bool | None = None
     may_lose_state: bool = False
-    pulse: Pulse | None = None
+    heartbeat: Heartbeat | None = None
     profile: StepProfile | None = None
     rewards: RewardParts | None = None
     ppo: PpoParts | None = None

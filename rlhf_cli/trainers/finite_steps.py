@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 
 from rlhf_cli.errors import GuardStopped, Prose
 from rlhf_cli.runs.checkpoint_folders import newest_whole
-from rlhf_cli.runs.pulse import CHECKS, during
+from rlhf_cli.runs.heartbeat import CHECKS, during
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.additions import Additions
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
@@ -174,7 +174,7 @@ class FiniteSteps(TrlTrainer):
         losses: scalars of the micro-batches of one step. trained: frozen parameters in it are skipped. The cost is a
         reduction of three numbers over the ranks, and a pass over gradient and weights.
         """
-        with during(self.additions.pulse, CHECKS):
+        with during(self.additions.heartbeat, CHECKS):
             parameters = [(name, parameter) for name, parameter in trained if parameter.requires_grad]
             found = self._not_finite(losses, parameters, with_gradient=with_gradient)
         if found:

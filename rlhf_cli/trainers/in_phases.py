@@ -24,8 +24,7 @@ from torch.utils.data import DataLoader
 from trl.extras.profiling import ProfilingContext
 
 from rlhf_cli.for_a_while import with_values
-from rlhf_cli.runs.phase_clock import PhaseClock
-from rlhf_cli.runs.pulse import (
+from rlhf_cli.runs.heartbeat import (
     CLIPPING,
     DATA,
     EVALUATION,
@@ -39,27 +38,28 @@ from rlhf_cli.runs.pulse import (
     ROLLOUT,
     SAVING,
 )
+from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.trainers.additions import BuiltWhole
 from rlhf_cli.trainers.step_profile import is_reference
 from rlhf_cli.trainers.token_slots import uncounted
 
 if TYPE_CHECKING:
-    from rlhf_cli.runs.pulse import Pulse
+    from rlhf_cli.runs.heartbeat import Heartbeat
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 
 
 class InPhases(BuiltWhole):
-    """For any TRL trainer: report phases to `additions.pulse`."""
+    """For any TRL trainer: report phases to `additions.heartbeat`."""
 
     def _during(self, phase: str, *, is_watched: bool = True) -> AbstractContextManager[None]:
-        pulse = self.additions.pulse
-        return nullcontext() if pulse is None else pulse.during(phase, is_watched=is_watched)
+        heartbeat = self.additions.heartbeat
+        return nullcontext() if heartbeat is None else heartbeat.during(phase, is_watched=is_watched)
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         reference = getattr(self, "ref_model", None)  # a trainer of rows calls it within its loss
-        if reference is not None and self.additions.pulse is not None:
-            told = _Told(self.additions.pulse, REFERENCE_LOGPS)
+        if reference is not None and self.additions.heartbeat is not None:
+            told = _Told(self.additions.heartbeat, REFERENCE_LOGPS)
             reference.register_forward_pre_hook(told.begin)
             reference.register_forward_hook(told.end)
 
@@ -158,13 +158,13 @@ class InRolloutPhases(InPhases):
 
     @contextlib.contextmanager
     def _beating(self) -> Iterator[None]:
-        pulse = self.additions.pulse
-        if pulse is None:
+        heartbeat = self.additions.heartbeat
+        if heartbeat is None:
             yield
             return
         # Generation bypasses an adapter's own forward, but calls its base model's.
         model = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
-        hook = model.register_forward_pre_hook(lambda *_: pulse.beat())
+        hook = model.register_forward_pre_hook(lambda *_: heartbeat.beat())
         try:
             yield
         finally:
@@ -174,18 +174,18 @@ class InRolloutPhases(InPhases):
 class _Told:
     """Report a phase by two hooks, called before and after a module's forward pass."""
 
-    def __init__(self, pulse: Pulse, phase: str) -> None:
-        self._pulse, self._phase = pulse, phase
+    def __init__(self, heartbeat: Heartbeat, phase: str) -> None:
+        self._heartbeat, self._phase = heartbeat, phase
         self._before: list[tuple[str, ...]] = []
 
     def begin(self, *_: object) -> None:
         """Enter the phase."""
-        self._before.append(self._pulse.phases)
-        self._pulse.enter_part((*self._pulse.phases, self._phase))
+        self._before.append(self._heartbeat.phases)
+        self._heartbeat.enter_part((*self._heartbeat.phases, self._phase))
 
     def end(self, *_: object) -> None:
         """Return to the phases before."""
-        self._pulse.enter_part(self._before.pop())
+        self._heartbeat.enter_part(self._before.pop())
 
 
 _COLLECTIVES = (

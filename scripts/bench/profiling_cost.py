@@ -24,8 +24,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from rlhf_cli.cli import main as rlhf
 from rlhf_cli.launch import callbacks
+from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock
-from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.trainers import step_profile
 from rlhf_cli.trainers.step_profile import StepProfile
 
@@ -98,7 +98,7 @@ def train(words: list[str], *, within: bool) -> Spent:
         stack.enter_context(instead(callbacks.Recorder, "on_step_end", step_end))
         if within:
             for owner, name in (
-                (Pulse, "enter_part"),
+                (Heartbeat, "enter_part"),
                 (PhaseClock, "hear"),
                 (PhaseClock, "run_rewards"),
                 (StepProfile, "taken"),

@@ -16,5 +16,5 @@ def test_the_page_has_every_phase_in_the_order_of_a_step() -> None:
     assert rows == [(row.key, row.label, row.meaning) for row in PHASES.values()]
 
 
-def test_every_phase_is_one_that_a_pulse_tells_of_or_waiting() -> None:
+def test_every_phase_is_one_that_a_heartbeat_names_or_waiting() -> None:
     assert set(PHASES) == {*_KEYS.values(), WAITING}

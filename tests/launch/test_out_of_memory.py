@@ -13,7 +13,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RewardFailed, RlhfError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.out_of_memory import naming_full_memory
-from rlhf_cli.runs.pulse import GENERATION, LOSS, REWARDS, TRAINING, Pulse
+from rlhf_cli.runs.heartbeat import GENERATION, LOSS, REWARDS, TRAINING, Heartbeat
 from rlhf_cli.runs.run_status import read_status
 from tests.support.small_runs import SMALL
 
@@ -33,9 +33,9 @@ def experiment(workplace: Path) -> Experiment:
 
 
 def told(experiment: Experiment, run: Path, error: Exception, *phases: str) -> RlhfError:
-    pulse = Pulse(run, 1)
-    pulse.enter(*phases)
-    with pytest.raises(RlhfError) as caught, naming_full_memory(experiment, pulse):
+    heartbeat = Heartbeat(run, 1)
+    heartbeat.enter(*phases)
+    with pytest.raises(RlhfError) as caught, naming_full_memory(experiment, heartbeat):
         raise error
     return caught.value
 
@@ -95,7 +95,7 @@ def test_in_a_reward_its_name_is_there(experiment: Experiment, tmp_path: Path) -
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes do not fit"), ValueError("out of memory, he said")])
 def test_negative_control_other_errors_stay(experiment: Experiment, tmp_path: Path, error: Exception) -> None:
-    with pytest.raises(type(error)) as caught, naming_full_memory(experiment, Pulse(tmp_path, 0)):
+    with pytest.raises(type(error)) as caught, naming_full_memory(experiment, Heartbeat(tmp_path, 0)):
         raise error
     assert caught.value is error
 

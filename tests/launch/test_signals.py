@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.runs.checkpoint_folders import problem_with
-from rlhf_cli.runs.pulse import pulses
+from rlhf_cli.runs.heartbeat import heartbeats
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 from tests.support.listening import listening
@@ -113,7 +113,7 @@ def test_a_long_evaluation_is_broken_off_on_both_ranks(started) -> None:
     """One of 2,000 batches, by far longer than the grace; the step before it is saved by no one else."""
     rows = ("data.args.num_rows=20000", "data.eval.fraction=0.8", "trainer.args.per_device_eval_batch_size=4")
     run = started(*TWO, *rows, "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=3", "launch.grace_s=15")
-    run.until(lambda: any("evaluation" in beat.phase for beat in pulses(run.folder.path).values()))
+    run.until(lambda: any("evaluation" in beat.phase for beat in heartbeats(run.folder.path).values()))
     os.kill(run.ranks()[1], signal.SIGTERM)
     code, said = run.ends()
     assert code == 75, said

@@ -22,7 +22,7 @@ from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.local import run_ranks
 from rlhf_cli.launch.watchdog import traces
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
-from rlhf_cli.runs.pulse import pulses
+from rlhf_cli.runs.heartbeat import heartbeats
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim, read_status
 from tests.support.small_runs import SMALL
@@ -32,7 +32,7 @@ TIMEOUT_S = 1.0
 RANK = """
 import os, pathlib, re, sys, threading, time
 from rlhf_cli.launch.watchdog import Watchdog
-from rlhf_cli.runs.pulse import GENERATION, LOSS, REWARDS, SAVING, TRAINING, Pulse
+from rlhf_cli.runs.heartbeat import GENERATION, LOSS, REWARDS, SAVING, TRAINING, Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim
 from rlhf_cli.runs.running_reward import RunningReward
@@ -40,8 +40,8 @@ folder = RunFolder(pathlib.Path(sys.argv[1]))
 rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 if world_size == 1:
     claim(folder)
-pulse = Pulse(folder.path, rank)
-running = RunningReward(folder.path, rank, on_change=lambda _: pulse.beat())
+heartbeat = Heartbeat(folder.path, rank)
+running = RunningReward(folder.path, rank, on_change=lambda _: heartbeat.beat())
 
 
 def meet():
@@ -52,11 +52,11 @@ def meet():
 
 
 def run_rank(train):
-    with Watchdog(folder, pulse, timeout_s=float(sys.argv[2]), world_size=world_size)():
-        pulse.enter(TRAINING)
+    with Watchdog(folder, heartbeat, timeout_s=float(sys.argv[2]), world_size=world_size)():
+        heartbeat.enter(TRAINING)
         meet()
         train()
-    pulse.close()
+    heartbeat.close()
     running.close()
 
 """
@@ -94,7 +94,7 @@ def judge():
 
 
 def train():
-    with pulse.during(REWARDS), running("mine"):
+    with heartbeat.during(REWARDS), running("mine"):
         judge()
 
 run_rank(train)
@@ -120,7 +120,7 @@ def regexed():
 
 
 def train():
-    with pulse.during(REWARDS), running("mine"):
+    with heartbeat.during(REWARDS), running("mine"):
         regexed()
 
 run_rank(train)
@@ -137,11 +137,11 @@ run_rank(train)
 def test_what_is_not_watched_may_take_its_time(alone: Alone, folder: RunFolder) -> None:
     ended = alone(f"""
 def train():
-    with pulse.during(SAVING, is_watched=False):
+    with heartbeat.during(SAVING, is_watched=False):
         time.sleep({4 * TIMEOUT_S})
     for _ in range(8):
         time.sleep({TIMEOUT_S / 2})
-        pulse.beat()
+        heartbeat.beat()
 
 run_rank(train)
 """)
@@ -156,7 +156,7 @@ def test_a_run_that_was_suspended_begins_anew(alone: Alone, folder: RunFolder) -
 def train():
     for _ in range(600):
         time.sleep(0.01)
-        pulse.beat()
+        heartbeat.beat()
 
 run_rank(train)
 """)
@@ -167,7 +167,7 @@ def go_on(folder: RunFolder, *, after: Callable[[int], None], then_s: float, ran
     """Do something to a rank that trains, and let it go on after so long; from a thread."""
 
     def act() -> None:
-        while not (found := pulses(folder.path).get(rank)) or not found.is_watched:
+        while not (found := heartbeats(folder.path).get(rank)) or not found.is_watched:
             time.sleep(0.02)
         time.sleep(0.3)
         after(found.pid)
@@ -206,7 +206,7 @@ def hangs():
 
 
 def train():
-    with pulse.during(REWARDS):
+    with heartbeat.during(REWARDS):
         if rank == 1:
             time.sleep(0.3)  # the other has waited for longer by then
             with running("mine"):
@@ -239,12 +239,12 @@ def test_of_two_the_one_that_has_passed_fewer_seams_is_blamed(two: Two) -> None:
     with pytest.raises(RankFailed, match=r"rank 1 failed: no sign of life for .* s, in generation"):
         two("""
 def train():
-    with pulse.during(GENERATION):
+    with heartbeat.during(GENERATION):
         if rank == 1:
             time.sleep(0.3)
-            pulse.beat()
+            heartbeat.beat()
             time.sleep(60)
-    with pulse.during(LOSS):
+    with heartbeat.during(LOSS):
         time.sleep(60)
 
 run_rank(train)
@@ -265,7 +265,7 @@ def train():
         else:
             time.sleep(0.01)
             (folder.path / f"step-{step}").touch()
-        pulse.enter(TRAINING)
+        heartbeat.enter(TRAINING)
 
 run_rank(train)
 """)

@@ -82,7 +82,7 @@ class TestGood:
         assert fake.closed == 1
         watching = ["WatchCompletionEnds", "SayFindings", "MirrorCompletions", "PruneCompletions"]
         shown = ["Recorder", "RecordWays", "ShowProgress", *watching]
-        assert fake.callbacks == ["ShortHistory", "KeepPulse", *shown, "StopBetweenSteps"]
+        assert fake.callbacks == ["ShortHistory", "KeepHeartbeat", *shown, "StopBetweenSteps"]
         assert fake.began_at is None
 
     def test_what_was_seen_is_in_the_provenance(self, folder: RunFolder, trainer: Ranked) -> None:
@@ -116,7 +116,7 @@ class TestGood:
         run_rank(folder, resume=False)
         assert not folder.status.exists()
         assert not folder.provenance.exists()
-        assert fake.callbacks == ["ShortHistory", "KeepPulse", "StopBetweenSteps"]
+        assert fake.callbacks == ["ShortHistory", "KeepHeartbeat", "StopBetweenSteps"]
         assert folder.model.exists()  # every rank takes part in saving
 
 

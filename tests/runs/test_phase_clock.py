@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.runs.phase_clock import PhaseClock
-from rlhf_cli.runs.pulse import (
+from rlhf_cli.runs.heartbeat import (
     CHECKS,
     CLIPPING,
     CRITIC,
@@ -28,8 +27,9 @@ from rlhf_cli.runs.pulse import (
     SAVING,
     TRAINING,
     VALUES,
-    Pulse,
+    Heartbeat,
 )
+from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.tables.metrics import PHASES
 
 IN_THE_TABLE = {
@@ -72,35 +72,35 @@ def clock(hands: Hands) -> PhaseClock:
 
 
 @pytest.fixture
-def pulse(tmp_path: Path, clock: PhaseClock) -> Pulse:
-    pulse = Pulse(tmp_path, 0)
-    pulse.listeners.append(clock.hear)
-    return pulse
+def heartbeat(tmp_path: Path, clock: PhaseClock) -> Heartbeat:
+    heartbeat = Heartbeat(tmp_path, 0)
+    heartbeat.listeners.append(clock.hear)
+    return heartbeat
 
 
-def test_a_phase_has_what_no_other_within_it_has(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
+def test_a_phase_has_what_no_other_within_it_has(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
     """A micro-batch: 1 s in the loop, 2 s of data around 4 s of a rollout, which has 8 s of generation and 16 s of the
     reference in it; 32 s forward, and 64 s that are left of the loss: the backward pass.
     """
-    pulse.enter(TRAINING)
+    heartbeat.enter(TRAINING)
     hands.move(1)
-    with pulse.during(LOSS):
-        with pulse.during(DATA):
+    with heartbeat.during(LOSS):
+        with heartbeat.during(DATA):
             hands.move(1)
-            with pulse.during(ROLLOUT):
+            with heartbeat.during(ROLLOUT):
                 hands.move(3)
-                with pulse.during(GENERATION):
+                with heartbeat.during(GENERATION):
                     hands.move(8)
-                with pulse.during(REFERENCE_LOGPS):
+                with heartbeat.during(REFERENCE_LOGPS):
                     hands.move(16)
                 hands.move(1)
             hands.move(1)
-        with pulse.during(FORWARD):
+        with heartbeat.during(FORWARD):
             hands.move(32)
         hands.move(64)
-    pulse.enter(OPTIMIZER)
+    heartbeat.enter(OPTIMIZER)
     hands.move(128)
-    pulse.enter(TRAINING)
+    heartbeat.enter(TRAINING)
     assert taken(clock) == {
         **{"rest": 1.0, "data": 2.0, "rollout": 4.0, "generation": 8.0, "reference_logps": 16.0},
         **{"forward": 32.0, "backward": 64.0, "optimizer": 128.0},
@@ -110,36 +110,38 @@ def test_a_phase_has_what_no_other_within_it_has(pulse: Pulse, clock: PhaseClock
 
 
 @pytest.mark.parametrize("phase", [*IN_THE_TABLE, "of another version"])
-def test_the_line_of_a_phase(pulse: Pulse, clock: PhaseClock, hands: Hands, phase: str) -> None:
-    pulse.enter(TRAINING)
-    with pulse.during(phase):
+def test_the_line_of_a_phase(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands, phase: str) -> None:
+    heartbeat.enter(TRAINING)
+    with heartbeat.during(phase):
         hands.move(3)
     label = IN_THE_TABLE.get(phase, "the rest")
     assert {PHASES[key].label: seconds for key, seconds in taken(clock).items()} == {label: 3.0}
 
 
-def test_an_evaluation_is_one_whatever_happens_within(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
-    pulse.enter(TRAINING)
-    with pulse.during(EVALUATION), pulse.during(GENERATION), clock.waiting():
+def test_an_evaluation_is_one_whatever_happens_within(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
+    heartbeat.enter(TRAINING)
+    with heartbeat.during(EVALUATION), heartbeat.during(GENERATION), clock.waiting():
         hands.move(7)
     assert taken(clock) == {"evaluation": 7.0}
 
 
-def test_before_and_after_the_training_nothing_is_counted(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
+def test_before_and_after_the_training_nothing_is_counted(
+    heartbeat: Heartbeat, clock: PhaseClock, hands: Hands
+) -> None:
     hands.move(50)
-    with pulse.during(DATA):  # rows are prepared while it loads
+    with heartbeat.during(DATA):  # rows are prepared while it loads
         hands.move(50)
-    pulse.enter(TRAINING)
+    heartbeat.enter(TRAINING)
     hands.move(1)
-    pulse.enter(ENDING, is_watched=False)
+    heartbeat.enter(ENDING, is_watched=False)
     hands.move(50)
     assert taken(clock) == {"rest": 1.0}
 
 
-def test_rewards_that_run_at_once_share_the_time(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
+def test_rewards_that_run_at_once_share_the_time(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
     """a runs alone for 2 s, with b for 6 s (3 s each), then b alone for 1 s; 4 s are nobody's. Together 13 s."""
-    pulse.enter(TRAINING)
-    with pulse.during(REWARDS):
+    heartbeat.enter(TRAINING)
+    with heartbeat.during(REWARDS):
         hands.move(4)
         clock.run_rewards(["a"])
         hands.move(2)
@@ -151,9 +153,9 @@ def test_rewards_that_run_at_once_share_the_time(pulse: Pulse, clock: PhaseClock
     assert taken(clock) == {"scoring": 4.0, "reward/a": 5.0, "reward/b": 4.0}
 
 
-def test_to_wait_for_others_interrupts_what_was_done(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
-    pulse.enter(TRAINING)
-    with pulse.during(REWARDS):
+def test_to_wait_for_others_interrupts_what_was_done(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
+    heartbeat.enter(TRAINING)
+    with heartbeat.during(REWARDS):
         hands.move(1)
         with clock.waiting(), clock.waiting():  # a collective that is made of another
             hands.move(2)
@@ -161,7 +163,7 @@ def test_to_wait_for_others_interrupts_what_was_done(pulse: Pulse, clock: PhaseC
     assert taken(clock) == {"scoring": 5.0, "waiting": 2.0}
 
 
-def test_a_device_is_waited_for_before_its_phase_ends(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
+def test_a_device_is_waited_for_before_its_phase_ends(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
     """A pass is asked for in 1 s and computed in 9 more: they are the pass's, and not those of what comes after it.
     What is asked for in logging is waited for by nobody: the next pass of the model has it.
     """
@@ -172,39 +174,41 @@ def test_a_device_is_waited_for_before_its_phase_ends(pulse: Pulse, clock: Phase
         queue.clear()
 
     clock.settle = settle
-    pulse.enter(TRAINING)
-    with pulse.during(LOSS):
-        with pulse.during(FORWARD):
+    heartbeat.enter(TRAINING)
+    with heartbeat.during(LOSS):
+        with heartbeat.during(FORWARD):
             hands.move(1)
             queue.append(9)
         hands.move(2)
         queue.append(3)
-    with pulse.during(LOGGING):
+    with heartbeat.during(LOGGING):
         hands.move(4)
         queue.append(100)
     assert taken(clock) == {"forward": 10.0, "backward": 5.0, "logging": 4.0}
 
 
 @pytest.mark.parametrize("phase", IN_THE_TABLE)
-def test_which_phases_a_device_is_waited_for(pulse: Pulse, clock: PhaseClock, phase: str) -> None:
+def test_which_phases_a_device_is_waited_for(heartbeat: Heartbeat, clock: PhaseClock, phase: str) -> None:
     waits: list[int] = []
     clock.settle = lambda: waits.append(1)
-    pulse.enter(TRAINING)
-    with pulse.during(phase):
+    heartbeat.enter(TRAINING)
+    with heartbeat.during(phase):
         waits.clear()
     assert bool(waits) == (phase in OF_THE_MODELS)
 
 
-def test_no_second_is_lost_and_none_is_counted_twice(pulse: Pulse, clock: PhaseClock, hands: Hands) -> None:
+def test_no_second_is_lost_and_none_is_counted_twice(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
     """Of any nesting the sum is what the clock's hands have moved."""
     chance = random.Random(3)
-    pulse.enter(TRAINING)
+    heartbeat.enter(TRAINING)
     began = hands.now
 
     def nest(depth: int) -> None:
         hands.move(chance.randint(0, 9))
         for _ in range(chance.randint(0, 3) if depth < 5 else 0):
-            with pulse.during(chance.choice([DATA, LOSS, FORWARD, ROLLOUT, GENERATION, REWARDS, EVALUATION, LOADING])):
+            with heartbeat.during(
+                chance.choice([DATA, LOSS, FORWARD, ROLLOUT, GENERATION, REWARDS, EVALUATION, LOADING])
+            ):
                 nest(depth + 1)
                 clock.run_rewards(chance.choice([[], ["a"], ["a", "b"]]))
         hands.move(chance.randint(0, 9))

@@ -21,8 +21,8 @@ class Track(Section):
     `tracker` is `wandb`, `tensorboard`, `trackio` or `mlflow`. `mode` is `none` for no tracker at all; `online` and
     `offline` (recorded here, to be sent by `rlhf sync`) are wandb's, for the others both say that they record.
     `project`, `tags` and `notes` are shown by whichever it is: `notes` is free text, null for none. `entity` is wandb's
-    account or team, null for the login's default. `profiling` sends wandb the seconds that TRL's own profiling measures,
-    as `profiling/...`.
+    account or team, null for the login's default. `profiling` sends wandb the seconds that TRL's profiling measures, as
+    `profiling/...`.
     """
 
     tracker: Literal["wandb", "tensorboard", "trackio", "mlflow"] = "wandb"

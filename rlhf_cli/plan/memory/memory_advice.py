@@ -14,7 +14,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.trl_args import setting, trainer
 from rlhf_cli.plan.memory.estimate import Part
-from rlhf_cli.runs.pulse import (
+from rlhf_cli.runs.heartbeat import (
     ENDING,
     EVALUATION,
     GENERATION,
@@ -43,7 +43,7 @@ class Advice:
 def memory_advice(
     experiment: Experiment, phases: Sequence[str], *, world_size: int, on_gpu: bool, rewards: Sequence[str] = ()
 ) -> list[Advice]:
-    """Return what to change when memory ran out in `phases` (named as in runs/pulse.py, the innermost last).
+    """Return what to change when memory ran out in `phases` (named as in runs/heartbeat.py, the innermost last).
 
     `rewards` are the names of the rewards that were running, if known.
     """

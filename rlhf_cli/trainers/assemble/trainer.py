@@ -26,8 +26,8 @@ from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.plan.data_sources import describe_eval_rows, eval_sources, preference_rules, training_sources
 from rlhf_cli.rewards.stack import truncation
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock
-from rlhf_cli.runs.pulse import Pulse
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.running_reward import RunningReward
 from rlhf_cli.tables.trl_trainers import TEXT
@@ -125,10 +125,10 @@ def assemble(
     *,
     on_progress: OnProgress,
     on_pairs: OnPairs,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     profiled: tuple[PhaseClock, TokenSlots] | None = None,
 ) -> BuiltWhole:
-    """Return the trainer that runs `experiment` in `folder`, with data and models loaded; it reports phases to `pulse`.
+    """Return the trainer that runs `experiment` in `folder`, with data and models loaded; `heartbeat` gets its phases.
 
     It logs the measurements of `profiled`, its clock and token counter; None for no profile. Raise UserError for errors
     that only the libraries can detect: a value that TRL rejects, an unreachable hub.
@@ -137,7 +137,7 @@ def assemble(
     trainer_class = trainer_class_of(experiment.trainer)
     args = trl_config(experiment, folder)
     with loaded_whole(args):
-        stack = _guarded(experiment, args, folder, pulse, profiled) if row.generates else None
+        stack = _guarded(experiment, args, folder, heartbeat, profiled) if row.generates else None
     pairs = PreferencePairs(experiment) if "reward_model" in row.sections else None
     train_dataset, eval_dataset = training_rows(experiment, pairs)
     if stack is not None:
@@ -155,7 +155,7 @@ def assemble(
         left_out=pairs.left_out if pairs is not None else {},
         ends_with_eos=ends_with_eos(train_dataset) if pairs is not None else None,
         may_lose_state=experiment.run.resume_weights_only,
-        pulse=pulse,
+        heartbeat=heartbeat,
         profile=None
         if profiled is None
         else StepProfile(*profiled, stack.names if stack is not None else None, has_critic=ppo is not None),
@@ -178,11 +178,11 @@ def _guarded(
     experiment: Experiment,
     args: TrainingArguments,
     folder: RunFolder,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     profiled: tuple[PhaseClock, TokenSlots] | None,
 ) -> RewardStack:
     def hear(names: list[str]) -> None:
-        pulse.beat()
+        heartbeat.beat()
         if profiled is not None:
             profiled[0].run_rewards(names)
 

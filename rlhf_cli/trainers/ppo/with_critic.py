@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from rlhf_cli.numerics.ppo_losses import k3, value_losses
 from rlhf_cli.rewards.stack.token_rewards import last_token_rewards, token_rewards
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
-from rlhf_cli.runs.pulse import CRITIC, VALUES, during
+from rlhf_cli.runs.heartbeat import CRITIC, VALUES, during
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.trainers.finite_steps import Named
 from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
@@ -87,7 +87,7 @@ class WithCritic(RowPasses, WithRewardStack):
                     self.model, ids, mask, num_completion, batch_size=batch_size
                 )
             output["old_per_token_logps"] = logps
-        with during(self.additions.pulse, VALUES):
+        with during(self.additions.heartbeat, VALUES):
             values = self.critic.rollout_values(
                 *(ids, mask, num_completion, batch_size, self.accelerator.autocast),
                 is_packed=self._packs_values(output),
@@ -172,7 +172,7 @@ class WithCritic(RowPasses, WithRewardStack):
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
         """Take TRL's step, then the critic's; the policy does not change during the critic's warmup."""
         loss = super().training_step(model, inputs, num_items_in_batch)
-        with during(self.additions.pulse, CRITIC):
+        with during(self.additions.heartbeat, CRITIC):
             self._train_critic()
         if self.state.global_step < self.critic.settings.warmup_steps:
             for parameter in self.critic.not_mine(model):

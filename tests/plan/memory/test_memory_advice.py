@@ -9,7 +9,7 @@ import pytest
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.memory.estimate import Part
 from rlhf_cli.plan.memory.memory_advice import memory_advice, part_advice
-from rlhf_cli.runs.pulse import EVALUATION, GENERATION, LOADING, LOSS, OPTIMIZER, REWARDS, ROLLOUT, SAVING, TRAINING
+from rlhf_cli.runs.heartbeat import EVALUATION, GENERATION, LOADING, LOSS, OPTIMIZER, REWARDS, ROLLOUT, SAVING, TRAINING
 from tests.support.small_runs import PPO_SMALL, SMALL
 
 PHASES = [(LOADING,), *((TRAINING, one) for one in (GENERATION, REWARDS, ROLLOUT, LOSS, OPTIMIZER, EVALUATION, SAVING))]

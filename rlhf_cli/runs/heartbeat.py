@@ -57,7 +57,7 @@ class Beat:
         return time.monotonic() - self.at
 
 
-class Pulse:
+class Heartbeat:
     """What this rank is doing. Every change, and every call of `beat`, is a heartbeat."""
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -140,23 +140,23 @@ class Pulse:
 class _Part:
     """A context for a part of a phase. A step has many parts, so each must cost almost nothing."""
 
-    __slots__ = ("_before", "_phase", "_pulse")
+    __slots__ = ("_before", "_heartbeat", "_phase")
 
-    def __init__(self, pulse: Pulse, phase: str) -> None:
-        self._pulse, self._phase = pulse, phase
+    def __init__(self, heartbeat: Heartbeat, phase: str) -> None:
+        self._heartbeat, self._phase = heartbeat, phase
 
     def __enter__(self) -> None:
-        self._before = self._pulse.phases
-        self._pulse.enter_part((*self._before, self._phase))
+        self._before = self._heartbeat.phases
+        self._heartbeat.enter_part((*self._before, self._phase))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._pulse.enter_part(self._before)
+            self._heartbeat.enter_part(self._before)
 
 
-def during(pulse: Pulse | None, phase: str) -> AbstractContextManager[None]:
-    """Open a context with `phase` if there is a pulse, else one that does nothing."""
-    return contextlib.nullcontext() if pulse is None else pulse.during(phase)
+def during(heartbeat: Heartbeat | None, phase: str) -> AbstractContextManager[None]:
+    """Open a context with `phase` if there is a heartbeat, else one that does nothing."""
+    return contextlib.nullcontext() if heartbeat is None else heartbeat.during(phase)
 
 
 def whole_phases(phases: Iterable[str]) -> tuple[str, ...]:
@@ -171,14 +171,14 @@ def in_words(phases: tuple[str, ...]) -> str:
     return f"{innermost} of an evaluation" if EVALUATION in phases[:-1] else innermost
 
 
-def pulses(folder: Path) -> dict[int, Beat]:
+def heartbeats(folder: Path) -> dict[int, Beat]:
     """Return rank -> last record, for every rank of this machine that is alive or was killed."""
     boot = boot_id() or ""
-    found = filter(None, map(_read, pulse_files(folder)))
+    found = filter(None, map(_read, heartbeat_files(folder)))
     return {beat.rank: beat for beat, of_boot in found if of_boot == boot}
 
 
-def pulse_files(folder: Path) -> list[Path]:
+def heartbeat_files(folder: Path) -> list[Path]:
     """Return the files of all ranks that are alive or were killed."""
     return sorted(folder.glob(_PATTERN))
 

@@ -1,0 +1,93 @@
+"""What a rank says of what it is doing, as somebody else reads it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.runs import heartbeat as module
+from rlhf_cli.runs.heartbeat import (
+    EVALUATION,
+    GENERATION,
+    LOADING,
+    LOSS,
+    SAVING,
+    TRAINING,
+    Heartbeat,
+    heartbeat_files,
+    heartbeats,
+)
+
+
+@pytest.fixture
+def heartbeat(tmp_path: Path) -> Heartbeat:
+    return Heartbeat(tmp_path, 3)
+
+
+def test_it_loads_and_is_not_watched_until_it_trains(heartbeat: Heartbeat, tmp_path: Path) -> None:
+    beat = heartbeats(tmp_path)[3]
+    assert (beat.phase, beat.is_watched, beat.seams) == (LOADING, False, 0)
+    heartbeat.enter(TRAINING)
+    beat = heartbeats(tmp_path)[3]
+    assert (beat.phase, beat.is_watched, beat.seams) == (TRAINING, True, 1)
+
+
+def test_what_is_within_is_said_and_both_ends_are_seams(heartbeat: Heartbeat, tmp_path: Path) -> None:
+    heartbeat.enter(TRAINING)
+    with heartbeat.during(LOSS), heartbeat.during(GENERATION):
+        beat = heartbeats(tmp_path)[3]
+        assert (beat.phase, beat.seams) == (GENERATION, 3)
+    beat = heartbeats(tmp_path)[3]
+    assert (beat.phase, beat.seams) == (TRAINING, 5)
+
+
+def test_of_an_evaluation_that_is_said(heartbeat: Heartbeat) -> None:
+    with heartbeat.during(EVALUATION), heartbeat.during(GENERATION):
+        assert heartbeat.read().phase == "generation of an evaluation"
+
+
+def test_what_is_not_watched_stays_so_within(heartbeat: Heartbeat) -> None:
+    heartbeat.enter(TRAINING)
+    with heartbeat.during(SAVING, is_watched=False), heartbeat.during(LOSS):
+        assert not heartbeat.read().is_watched
+    assert heartbeat.read().is_watched
+
+
+def test_an_error_leaves_what_was_being_done(heartbeat: Heartbeat) -> None:
+    heartbeat.enter(TRAINING)
+    with pytest.raises(ValueError, match="no"), heartbeat.during(LOSS), heartbeat.during(GENERATION):
+        raise ValueError("no")
+    assert heartbeat.phases == (TRAINING, LOSS, GENERATION)
+
+
+def test_a_beat_is_a_sign_of_life_and_to_say_that_one_waits_is_none(heartbeat: Heartbeat) -> None:
+    heartbeat.enter(TRAINING)
+    first = heartbeat.read()
+    time.sleep(0.01)
+    heartbeat.say_waits()
+    waiting = heartbeat.read()
+    assert (waiting.at, waiting.waits) == (first.at, True)
+    heartbeat.beat()
+    assert heartbeat.read().at > first.at
+    assert heartbeat.read().age_s < waiting.age_s
+    heartbeat.enter(TRAINING)
+    assert not heartbeat.read().waits
+
+
+def test_those_of_another_boot_are_not_of_this_machine(
+    heartbeat: Heartbeat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "boot_id", lambda: "another")
+    Heartbeat(tmp_path, 4)
+    assert set(heartbeats(tmp_path)) == {4}
+
+
+def test_who_ends_as_he_wants_to_leaves_nothing(heartbeat: Heartbeat, tmp_path: Path) -> None:
+    heartbeat.close()
+    heartbeat.close()
+    heartbeat.beat()
+    heartbeat.enter(TRAINING)  # a thread that is left behind
+    assert heartbeat_files(tmp_path) == []
+    assert heartbeats(tmp_path) == {}
