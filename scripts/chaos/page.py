@@ -1,4 +1,4 @@
-"""Writes docs/chaos.md from what was seen: how many were broken and how, what was lost, and what it costs."""
+"""Write docs/chaos.md: how many runs were killed and how, what was lost, and what a checkpoint costs."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ from scripts.chaos.outcomes import Blow, Broken
 from scripts.chaos.save_cost import Cost, medians
 from scripts.chaos.small_experiment import STEPS
 
-_HEAD = """# Runs that were broken at random moments
+_HEAD = """# Runs killed at random moments
 
-`make chaos` breaks them and writes this page; here with {seeds}.
-A run of {steps} steps of a tiny policy saves at every other step. It is struck at a moment that `random.Random` of
-the seed draws over the duration of a run that nobody breaks, two in five of the blows in the next save from then on.
-What is left is read by `rlhf status` and `rlhf compare`, then `rlhf resume` goes on with it and is struck again, at
-most four times. The last resume is left alone, and what comes of it is held against the run that never stopped: the
-hash of the weights, for PPO of the critic's too, and loss, reward and gradient norm of every step. One of the rewards
-runs in isolated workers, another starts a sandboxed program, and a third of the runs record for wandb offline.
+`make chaos` kills runs and writes this page; here with {seeds}.
+A run of {steps} steps of a tiny policy saves at every other step. It is killed at a random moment (`random.Random` with
+the seed, over the duration of an undisturbed run); two in five kills hit the next save after that moment. Then `rlhf
+status` and `rlhf compare` read the folder, `rlhf resume` continues the run and is killed again, at most four times. The
+last resume is left alone and compared with the undisturbed run: hash of the weights, with PPO also the critic's, and
+loss, reward and gradient norm of every step. One reward runs in isolated workers, another starts a sandboxed program,
+and a third of the runs record for wandb offline.
 """
 _RECOVERY = """
-Seconds from typing `rlhf resume` after a kill to its first new step, on a machine that others used as well: beside them
-is the same of commands that begin such a run. Steps lost had been logged and were made once more; a save at every other
-step bounds them.
+Seconds from `rlhf resume` after a kill to the first new step, on a machine that others used too, and the same for commands
+that start such a run. Lost steps had been logged and were computed again; saving at every other step limits them.
 """.lstrip()
 _COST = """A checkpoint of {megabytes:.0f} MB, a third of it weights with random values and the rest AdamW's state, is
-saved in turn by one trainer in one process, {pairs} times each: ours, which is staged, flushed to the disk, hashed and
-renamed, against TRL's `_save_checkpoint` of the same trainer, which leaves it to the page cache. Medians of the
-seconds, and of the ratios pair by pair with their range.
+saved by one trainer in one process, {pairs} times each, alternating between two ways: ours (staged, flushed to the disk,
+hashed and renamed) and TRL's `_save_checkpoint` (left in the page cache). Medians of the seconds, and of the ratios of
+pairs with their range.
 """
 _WHY = """
-The wall seconds are the disk's: TRL's save returns before anything has reached it. The hash is XXH3 of 128 bits;
-SHA-256 took as long as the whole of TRL's save. Of the optimizer's file torch.save leaves out its own CRC-32, which
-torch.load never looks at, unless checkpoints are uploaded.
+Our wall seconds include the disk; TRL's save returns before the data reaches it. The hash is XXH3 of 128 bits; SHA-256
+alone took as long as TRL's whole save. torch.save skips its own CRC-32 in the optimizer's file, which torch.load never
+reads, unless checkpoints are uploaded.
 """
 MOST = 1.15
 """The ratio of CPU seconds that a checkpoint may take of a plain save."""
@@ -56,13 +55,13 @@ def page(
     if killed:
         parts += ["## Recovery\n", *_recovery(killed)]
     if costs:
-        parts += ["## What a checkpoint costs\n", *_cost(costs)]
+        parts += ["## Cost of a checkpoint\n", *_cost(costs)]
     return "\n".join(parts)
 
 
 def _table_of_kills(runs: Sequence[Broken]) -> Iterable[str]:
-    yield "Hit was the process that was typed, one of its ranks, or the process groups of it and of all its ranks."
-    yield "A save was cut in two where a staged checkpoint was left.\n"
+    yield "The kill hit the command, one of its ranks, or the process groups of the command and all ranks."
+    yield ""In a save" means that a staged checkpoint was left behind.\n"
     yield f"| run | runs | kills | command / rank / group | {' | '.join(_MOMENTS)} | nothing lost |"
     yield "|---|---|---|---|---|---|---|---|"
     for name, of_case in _by_case(runs):
@@ -77,7 +76,7 @@ def _table_of_kills(runs: Sequence[Broken]) -> Iterable[str]:
 
 
 def _table_of_stops(runs: Sequence[Broken]) -> Iterable[str]:
-    yield "Told was the process that was typed, one rank alone, or all process groups at once, as schedulers do.\n"
+    yield "The signal went to the command, to one rank, or to all process groups at once, as schedulers do.\n"
     yield "| run | runs | SIGTERMs | command / rank / group | exit 75 | saved where it was | nothing new to save |"
     yield "|---|---|---|---|---|---|---|"
     for name, of_case in _by_case(runs):
@@ -90,9 +89,9 @@ def _table_of_stops(runs: Sequence[Broken]) -> Iterable[str]:
         yield f"| {name} | {len(of_case)} | {len(blows)} | {victims} | {len(left)} | {saved} | {nothing} |"
     blows = [blow for run in runs for blow in run.blows]
     whole = sum(run.result == run.expected for run in runs)
-    yield f"\n{whole} of {len(runs)} runs ended as the run that never stopped. What else was not kept:\n"
+    yield f"\n{whole} of {len(runs)} runs ended like the undisturbed run. Other problems:\n"
     broken = [line.partition("\n")[0] for run in runs for line in problems(run)]
-    yield "\n".join(f"- {line}" for line in broken or ["nothing"]) + "\n"
+    yield "\n".join(f"- {line}" for line in broken or ["no problem"]) + "\n"
 
 
 def _orphans(runs: Sequence[Broken]) -> str:

@@ -50,25 +50,24 @@ class Project:
 
 
 _ABOUT = """
-A mutant is the code with one small mistake: a comparison turned or moved by its border, a sign, a number, an argument
-left out, a statement gone. The tests that reach the statement run on it; a mutant that none of them notices survives.
-So the table below is a list of what could go wrong in these folders without a red test, each with the reason.
+A mutant is the code with one small mistake: a comparison reversed or off by one, a sign, a number, an omitted argument, a
+removed statement. The tests that reach the statement run on it. If they all pass, the mutant survives. So the table shows
+which mistakes in these folders no test would notice, and why.
 
-    make mutants                                                 # draws the sample again, writes this page
+    make mutants                                                 # draw the sample again, write this page
     python -m scripts.mutants --file rlhf_cli/numerics/gae.py    # every mutant of one file
-    python -m scripts.mutants --list                             # look at them
+    python -m scripts.mutants --list                             # print the mutants
 
-A survivor without an explanation makes the command fail: write a test that kills it, or say in
-`scripts/mutants/survivors.toml` why it may live (the command prints the entry to fill in). An *equivalent* mutant does
-what the code does, only otherwise; no test can kill it.
+The command fails if a survivor has no explanation: write a test that kills it, or explain it in
+`scripts/mutants/survivors.toml` (the command prints the entry to fill in). An *equivalent* mutant behaves like the original
+code; no test can kill it.
 
-Tests were written against the survivors of this sample, so another one (`--seed 1 --grep rlhf_cli`, which prints and
-writes nothing) tells more of the rest.
-A test that did not end in its time counts as failed: a machine that sleeps meanwhile makes kills that are none.
+No test was written for this sample: while tests were written, other seeds were used. A test that times out counts as
+failed, so kills on a machine that was asleep are not reliable.
 
-Why a script: mutmut 3.8 is well kept and forks, but leaves properties and everything else with a decorator alone, draws
-no sample and has each test of the suite run before the first mutant; cosmic-ray 8.7 starts a process a mutant, which
-here is seven seconds of importing TRL; mutatest has had no release since 2022.
+Why our own script: mutmut 3.8 is well maintained and forks, but skips everything with a decorator, draws no sample, and
+runs every test before the first mutant; cosmic-ray 8.7 starts a process per mutant, which costs seven seconds of importing
+TRL; mutatest has had no release since 2022.
 """
 
 OURS = Project(

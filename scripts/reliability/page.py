@@ -16,8 +16,8 @@ _HEAD = """# Faults, and what happens to the run
 
 Each row has at least one test that causes the fault. `python -m scripts.reliability` writes this page from
 `scripts/reliability/faults.yaml` and the tests marked `@pytest.mark.fault(N)`. Another test fails if the page is out of
-date or a row has no test. The tests run with `make test`, or with the target beside them. [chaos.md](chaos.md) shows how
-often runs survived random kills and signals.
+date or a row has no test. The tests run with `make test`, or with the target beside them. [chaos.md](chaos.md) shows
+how often runs survived random kills and signals.
 """
 
 
