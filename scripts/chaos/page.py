@@ -23,12 +23,13 @@ loss, reward and gradient norm of every step. One reward runs in isolated worker
 and a third of the runs record for wandb offline.
 """
 _RECOVERY = """
-Seconds from `rlhf resume` after a kill to the first new step, on a machine that others used too, and the same for commands
-that start such a run. Lost steps had been logged and were computed again; saving at every other step limits them.
+Seconds from `rlhf resume` after a kill to the first new step, on a machine that others used too, and the same for
+commands that start such a run. Lost steps had been logged and were computed again; saving at every other step limits
+them.
 """.lstrip()
 _COST = """A checkpoint of {megabytes:.0f} MB, a third of it weights with random values and the rest AdamW's state, is
-saved by one trainer in one process, {pairs} times each, alternating between two ways: ours (staged, flushed to the disk,
-hashed and renamed) and TRL's `_save_checkpoint` (left in the page cache). Medians of the seconds, and of the ratios of
+saved by one trainer in one process, {pairs} times each, alternating between two ways: ours (staged, flushed to the
+disk, hashed and renamed) and TRL's `_save_checkpoint` (left in the page cache). Medians of the seconds, and of the ratios of
 pairs with their range.
 """
 _WHY = """
@@ -61,7 +62,7 @@ def page(
 
 def _table_of_kills(runs: Sequence[Broken]) -> Iterable[str]:
     yield "The kill hit the command, one of its ranks, or the process groups of the command and all ranks."
-    yield ""In a save" means that a staged checkpoint was left behind.\n"
+    yield '"In a save" means that a staged checkpoint was left behind.\n'
     yield f"| run | runs | kills | command / rank / group | {' | '.join(_MOMENTS)} | nothing lost |"
     yield "|---|---|---|---|---|---|---|---|"
     for name, of_case in _by_case(runs):

@@ -50,24 +50,24 @@ class Project:
 
 
 _ABOUT = """
-A mutant is the code with one small mistake: a comparison reversed or off by one, a sign, a number, an omitted argument, a
-removed statement. The tests that reach the statement run on it. If they all pass, the mutant survives. So the table shows
-which mistakes in these folders no test would notice, and why.
+A mutant is the code with one small mistake: a comparison reversed or off by one, a sign, a number, an omitted argument,
+a removed statement. The tests that reach the statement run on it. If they all pass, the mutant survives. So the table
+shows which mistakes in these folders no test would notice, and why.
 
     make mutants                                                 # draw the sample again, write this page
     python -m scripts.mutants --file rlhf_cli/numerics/gae.py    # every mutant of one file
     python -m scripts.mutants --list                             # print the mutants
 
 The command fails if a survivor has no explanation: write a test that kills it, or explain it in
-`scripts/mutants/survivors.toml` (the command prints the entry to fill in). An *equivalent* mutant behaves like the original
-code; no test can kill it.
+`scripts/mutants/survivors.toml` (the command prints the entry to fill in). An *equivalent* mutant behaves like the
+original code; no test can kill it.
 
 No test was written for this sample: while tests were written, other seeds were used. A test that times out counts as
 failed, so kills on a machine that was asleep are not reliable.
 
 Why our own script: mutmut 3.8 is well maintained and forks, but skips everything with a decorator, draws no sample, and
-runs every test before the first mutant; cosmic-ray 8.7 starts a process per mutant, which costs seven seconds of importing
-TRL; mutatest has had no release since 2022.
+runs every test before the first mutant; cosmic-ray 8.7 starts a process per mutant, which costs seven seconds of
+importing TRL; mutatest has had no release since 2022.
 """
 
 OURS = Project(
