@@ -29,8 +29,8 @@ them.
 """.lstrip()
 _COST = """A checkpoint of {megabytes:.0f} MB, a third of it weights with random values and the rest AdamW's state, is
 saved by one trainer in one process, {pairs} times each, alternating between two ways: ours (staged, flushed to the
-disk, hashed and renamed) and TRL's `_save_checkpoint` (left in the page cache). Medians of the seconds, and of the ratios of
-pairs with their range.
+disk, hashed and renamed) and TRL's `_save_checkpoint` (left in the page cache). Medians of the seconds, and of the
+ratios of pairs with their range.
 """
 _WHY = """
 Our wall seconds include the disk; TRL's save returns before the data reaches it. The hash is XXH3 of 128 bits; SHA-256
