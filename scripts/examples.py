@@ -13,12 +13,11 @@ from torch import Tensor
 
 from rlhf_cli.numerics.group_advantages import leave_one_out
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.returned_scores import place_spans
+from rlhf_cli.rewards.stack.reward_matrix import Settled, last_token_rewards, settle
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.settling import Settled, settle
-from rlhf_cli.rewards.stack.token_rewards import last_token_rewards
-from rlhf_cli.rewards.stack.truncation import Endings, Truncation, with_truncation
+from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy, with_truncation
 from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings, Rollout, advantages_of, without_last
 
 GROUP = 4
@@ -29,11 +28,11 @@ VALUES, LAST_VALUE, SCORE = [0.2, 0.4, 0.5], 0.6, 1.0
 """An answer of three tokens that was cut: the critic's values before each and after the last, and its score."""
 
 POLICIES = {
-    "`none`": Truncation(),
-    "`eos_penalty`, `penalty=1`": Truncation("eos_penalty"),
-    "`eos_penalty`, `mode=replace`": Truncation("eos_penalty", replaces=True),
-    "`bootstrap`, `mode=add`": Truncation("bootstrap"),
-    "`bootstrap`, `mode=replace`": Truncation("bootstrap", replaces=True),
+    "`none`": TruncationPolicy(),
+    "`eos_penalty`, `penalty=1`": TruncationPolicy("eos_penalty"),
+    "`eos_penalty`, `mode=replace`": TruncationPolicy("eos_penalty", replaces=True),
+    "`bootstrap`, `mode=add`": TruncationPolicy("bootstrap"),
+    "`bootstrap`, `mode=replace`": TruncationPolicy("bootstrap", replaces=True),
 }
 
 
@@ -82,7 +81,7 @@ def gated(otherwise: float | str) -> Settled:
         [
             Component("a", lambda row, **_: [A[index] for index in row]),
             Component(
-                "b", lambda row, **_: [B[index] for index in row], gates=(Gate("a", low=1.0, otherwise=otherwise),)
+                "b", lambda row, **_: [B[index] for index in row], gates=(ScoreGate("a", low=1.0, otherwise=otherwise),)
             ),
         ],
         GROUP,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rlhf_cli.data.formats import FORMATS, Row, rows_of
 from rlhf_cli.data.formats.decoded_text import shorten
 from rlhf_cli.data.formats.json_rows import arrow_schema
-from rlhf_cli.data.source import MIXED, NULL, Kind, Source, kind_of, label, merge
+from rlhf_cli.data.source import MIXED, NULL, DataSource, Kind, kind_of, label, merge
 from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _OTHER_FILES = (
 _HUB_ID = re.compile(r"(?:[\w-][\w.-]*/[\w-][\w.-]*|[\w-]+)", re.ASCII)
 
 
-def is_hub(source: Source) -> bool:
+def is_hub(source: DataSource) -> bool:
     """Return whether `path` is a hub id: like `owner/name` or `name`, without a file suffix, and not on disk."""
     if len(source.paths) != 1:
         return False
@@ -56,7 +56,7 @@ def format_of(path: Path) -> str | None:
     return next((kind for suffix, kind in SUFFIXES.items() if name.endswith(suffix)), None)
 
 
-def find_files(source: Source) -> tuple[tuple[Path, ...], str]:
+def find_files(source: DataSource) -> tuple[tuple[Path, ...], str]:
     """Return the files that `path` matches, in the order written (sorted within a folder or glob), and their format.
 
     Raise DataError if a file does not exist, has an unknown suffix, or if the files have several formats.

@@ -8,12 +8,12 @@ from rlhf_cli.data import worlds
 from rlhf_cli.data.data_files import is_hub
 from rlhf_cli.data.formats import Row
 from rlhf_cli.data.peeking import peek, renamed
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.template import Template, refuse_missing_columns, render
 
 
 def first_rows(
-    sources: Sequence[Source], *, prompt: Template | None, transcripts: bool, seed: int, limit: int
+    sources: Sequence[DataSource], *, prompt: Template | None, transcripts: bool, seed: int, limit: int
 ) -> list[Row]:
     """Return at most `limit` rows after select, rename and the prompt template.
 

@@ -24,7 +24,7 @@ from rlhf_cli.data.data_files import Scan, find_files, is_hub, no_rows, scan
 from rlhf_cli.data.formats import FORMATS, Row, rows_of
 from rlhf_cli.data.formats.json_rows import arrow_schema
 from rlhf_cli.data.peeking import renamed
-from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, ListOf, Record, Source
+from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, DataSource, Kind, ListKind, RecordKind
 from rlhf_cli.data.template import Template, refuse_missing_columns, render
 from rlhf_cli.data.transcripts import split_transcripts
 from rlhf_cli.errors import DataError, Prose
@@ -94,9 +94,9 @@ def features_of(kinds: Mapping[str, Kind]) -> datasets.Features:
 
 
 def _feature(kind: Kind) -> Feature:
-    if isinstance(kind, ListOf):
+    if isinstance(kind, ListKind):
         return datasets.List(_feature(kind.item))
-    if isinstance(kind, Record):
+    if isinstance(kind, RecordKind):
         return {name: _feature(of) for name, of in kind.fields.items()}
     # A mixed type inside a column is stored as JSON, e.g. message contents that are text in one row and a list in
     # another.
@@ -143,7 +143,7 @@ _READER_REVISION = 2
 
 
 def load_split(
-    sources: Sequence[Source], *, prompt: Template | None = None, seed: int, transcripts: bool = False
+    sources: Sequence[DataSource], *, prompt: Template | None = None, seed: int, transcripts: bool = False
 ) -> datasets.Dataset:
     """Read every source, apply split, rename, select, `transcripts` and the prompt template, and mix.
 
@@ -172,7 +172,7 @@ def load_split(
         raise _do_not_mix(drawn, parts, error) from error
 
 
-def _read(source: Source, seed: int, *, transcripts: bool) -> datasets.Dataset:
+def _read(source: DataSource, seed: int, *, transcripts: bool) -> datasets.Dataset:
     if source.world is not None:
         rows = worlds.generate(source.world, source.args, seed=seed, name=source.name)
         dataset = _sliced(datasets.Dataset.from_list(rows), source)
@@ -188,7 +188,7 @@ def _read(source: Source, seed: int, *, transcripts: bool) -> datasets.Dataset:
         return split_transcripts(dataset, name=source.name)
 
 
-def _read_files(source: Source) -> datasets.Dataset:
+def _read_files(source: DataSource) -> datasets.Dataset:
     paths, format_name = find_files(source)
     if (head := FORMATS[format_name].head) is not None:
         head(paths, 1)  # raises an error that names the invalid file or the columns that differ
@@ -246,7 +246,7 @@ def _rows(paths: tuple[str, ...], format_name: str, columns: tuple[str, ...], te
             yield {column: row.get(column) for column in columns}
 
 
-def _read_hub(source: Source) -> datasets.Dataset:
+def _read_hub(source: DataSource) -> datasets.Dataset:
     hub_id = source.paths[0]
     # Without a network `datasets` tries six times, which takes 25 seconds or more.
     answer = look_up([Question("dataset", hub_id, source.revision)])[0]
@@ -260,7 +260,7 @@ def _read_hub(source: Source) -> datasets.Dataset:
         raise _unreadable_hub(source, error) from error
 
 
-def _unreadable_hub(source: Source, error: Exception) -> DataError:
+def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
     hub_id, text = source.paths[0], str(error)
     hint: str
     if "gated" in text.lower():
@@ -287,7 +287,7 @@ def _unreadable_hub(source: Source, error: Exception) -> DataError:
     )
 
 
-def _sliced(dataset: datasets.Dataset, source: Source) -> datasets.Dataset:
+def _sliced(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
     if source.split is None:
         return dataset
     try:
@@ -305,12 +305,12 @@ def _sliced(dataset: datasets.Dataset, source: Source) -> datasets.Dataset:
     return part_of_it
 
 
-def _renamed(dataset: datasets.Dataset, source: Source) -> datasets.Dataset:
+def _renamed(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
     renamed(dataset.column_names, source.rename, name=source.name)
     return dataset.rename_columns({old: new for new, old in source.rename.items()}) if source.rename else dataset
 
 
-def _selected(dataset: datasets.Dataset, source: Source) -> datasets.Dataset:
+def _selected(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
     if source.bounds is None:
         return dataset
     start, stop = source.bounds
@@ -326,7 +326,7 @@ def _selected(dataset: datasets.Dataset, source: Source) -> datasets.Dataset:
     return selected
 
 
-def _with_prompt(dataset: datasets.Dataset, prompt: Template | None, source: Source) -> datasets.Dataset:
+def _with_prompt(dataset: datasets.Dataset, prompt: Template | None, source: DataSource) -> datasets.Dataset:
     if prompt is None:
         return dataset
     refuse_missing_columns(prompt, dataset.column_names)
@@ -341,7 +341,7 @@ def _add_prompt(row: Mapping[str, object], index: int, template: Template, name:
     return {"prompt": render(template, row, name=f"data.prompt, row {index + 1} of {name}")}
 
 
-def _do_not_mix(sources: Sequence[Source], parts: Sequence[datasets.Dataset], error: ValueError) -> DataError:
+def _do_not_mix(sources: Sequence[DataSource], parts: Sequence[datasets.Dataset], error: ValueError) -> DataError:
     first = parts[0].features
     for source, part in zip(sources[1:], parts[1:], strict=True):
         for column in first:

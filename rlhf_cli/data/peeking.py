@@ -10,7 +10,7 @@ from functools import partial
 from rlhf_cli.data import worlds
 from rlhf_cli.data.data_files import find_files, is_hub, no_rows, scan
 from rlhf_cli.data.formats import FORMATS, Row
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.template import Template, missing_column, refuse_missing_columns, template_columns
 from rlhf_cli.data.transcripts import prompt_is_made
 from rlhf_cli.errors import DataError, Prose
@@ -32,7 +32,7 @@ class Preview:
     origin: str
 
 
-def peek(source: Source, limit: int = 8, *, seed: int = 0) -> Preview:
+def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
     """Return columns, first `limit` rows and row count of a source; `seed` is for a world without its own.
 
     JSONL, JSON and CSV files are read and checked to the end; for Parquet, only the schema and the first rows are read.

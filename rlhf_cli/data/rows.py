@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from rlhf_cli.data.formats import Row
 from rlhf_cli.data.peeking import Preview
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.template import Template, missing_column, render
 from rlhf_cli.data.transcripts import prompt_is_made, split_row
 from rlhf_cli.errors import DataError, Prose
@@ -75,7 +75,7 @@ class RowTable:
 
 
 def prepared_rows(
-    source: Source, preview: Preview, prompt: Template | None, columns: Sequence[str], *, transcripts: bool = False
+    source: DataSource, preview: Preview, prompt: Template | None, columns: Sequence[str], *, transcripts: bool = False
 ) -> RowTable | None:
     """Return the rows of a preview as the trainer will see them: selected, renamed, with the prompt filled in.
 

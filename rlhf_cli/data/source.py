@@ -15,7 +15,7 @@ READ_AS_TEXT = ("prompt", "completion", "chosen", "rejected", "reference", "text
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """A source of rows, in plain Python values. Raise DataError if its settings contradict each other.
 
     world, args: name of an embedded world and the arguments of its generator (`num_rows` and `seed` among them).
@@ -104,20 +104,20 @@ NULL, BOOL, INTEGER, NUMBER, TEXT, MIXED = "null", "true/false", "integer", "num
 
 
 @dataclass(frozen=True)
-class ListOf:
+class ListKind:
     """A list whose items are of one kind."""
 
     item: Kind
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordKind:
     """A JSON object with one kind per field; a field missing from a row is null there."""
 
     fields: Mapping[str, Kind]
 
 
-Kind = str | ListOf | Record
+Kind = str | ListKind | RecordKind
 
 
 def kind_of(value: object) -> Kind:
@@ -136,9 +136,9 @@ def kind_of(value: object) -> Kind:
         item: Kind = NULL
         for element in value:
             item = merge(item, kind_of(element))
-        return ListOf(item)
+        return ListKind(item)
     if isinstance(value, dict):
-        return Record({key: kind_of(field) for key, field in value.items()})
+        return RecordKind({key: kind_of(field) for key, field in value.items()})
     return MIXED
 
 
@@ -154,18 +154,18 @@ def merge(first: Kind, second: Kind) -> Kind:
         return second
     if {label(first), label(second)} == {INTEGER, NUMBER}:
         return NUMBER
-    if isinstance(first, ListOf) and isinstance(second, ListOf):
-        return ListOf(merge(first.item, second.item))
-    if isinstance(first, Record) and isinstance(second, Record):
+    if isinstance(first, ListKind) and isinstance(second, ListKind):
+        return ListKind(merge(first.item, second.item))
+    if isinstance(first, RecordKind) and isinstance(second, RecordKind):
         names = [*first.fields, *(name for name in second.fields if name not in first.fields)]
-        return Record({name: merge(first.fields.get(name, NULL), second.fields.get(name, NULL)) for name in names})
+        return RecordKind({name: merge(first.fields.get(name, NULL), second.fields.get(name, NULL)) for name in names})
     return MIXED
 
 
 def label(kind: Kind) -> str:
     """Return a word for messages: `text`, `integer`, `list`, `object` ..."""
-    if isinstance(kind, ListOf):
+    if isinstance(kind, ListKind):
         return "list"
-    if isinstance(kind, Record):
+    if isinstance(kind, RecordKind):
         return "object"
     return kind

@@ -10,7 +10,8 @@ from rich.text import Text
 from rlhf_cli.display.tables import BlockColumn, Cell, plain_table, show_blocks
 from rlhf_cli.display.terminal import BARS, figure, no_total, one_line
 from rlhf_cli.measure.score_bench import ScoreBench, ScoreDistribution, TwoWeightings
-from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredPart, ScoredReward
+from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward
+from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 
 _MAX_ROWS = 20
 _COMPLETION, _LEAST_COMPLETION = 40, 16

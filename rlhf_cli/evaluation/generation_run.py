@@ -18,7 +18,7 @@ from rlhf_cli.measure.best_of_n import TOTAL, BestOfN, MadeRows, best_answers, b
 from rlhf_cli.measure.pictures import MISSING, can_draw, draw_best_of_n
 from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.plan.data_sources import describe_eval_rows
-from rlhf_cli.rewards.stack.settled_rows import why_no_total
+from rlhf_cli.rewards.stack.scored_rows import why_no_total
 from rlhf_cli.runs.run_folder import write_json, write_text
 from rlhf_cli.text.redaction import redacted_tree
 

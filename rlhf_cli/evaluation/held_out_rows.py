@@ -16,7 +16,7 @@ from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
-from rlhf_cli.rewards.stack.running_state import read_running
+from rlhf_cli.rewards.stack.scored_rows import read_running
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.run_status import read_status
 

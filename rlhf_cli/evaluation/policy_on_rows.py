@@ -32,7 +32,7 @@ from rlhf_cli.measure.policy_results import (
 from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.numerics.reward_columns import RunningDeviation
-from rlhf_cli.rewards.stack.scored_rows import SettledRow, SettledRows
+from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 
 _OTHERS = "against_"
@@ -115,12 +115,12 @@ def score_answers(
     step: int,
     max_steps: int,
     running: Mapping[str, RunningDeviation],
-) -> SettledRows:
+) -> CompletionScores:
     """Score answers with an experiment's rewards, using the weights of `step` and the deviations in `running`."""
     if not experiment.rewards:
-        return SettledRows([SettledRow(None, {}) for _ in answers])
+        return CompletionScores([ScoredRow(None, {}) for _ in answers])
     rows = [{name: value for name, value in one.as_row().items() if name != "is_truncated"} for one in answers]
-    scores = score(
+    return score(
         experiment,
         rows,
         device=policy.device,
@@ -129,7 +129,6 @@ def score_answers(
         max_steps=max_steps,
         running=running,
     )
-    return SettledRows([*scores.rows], scores.no_total)
 
 
 def _wins(parts: dict[str, PartAnswers], opponent: str) -> WinRate:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.data_files import near_files
 from rlhf_cli.data.peeking import peek
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, ModelError, Problems, UserError
 from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
@@ -31,12 +31,10 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.scored_rows import (
     CompletionScores,
     RewardSummary,
-    ScoredPart,
     ScoredReward,
     ScoredRow,
-    SettledReward,
+    settled_rows,
 )
-from rlhf_cli.rewards.stack.settled_rows import settled_rows
 from rlhf_cli.services.hub_lookup import Question
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.trainers.assemble.stack_building import aggregate_of, reward_stack
@@ -134,7 +132,7 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
         if not tables:
             raise DataError("there are no completions in this folder", where=str(path), expected="*.parquet")
         file = tables[-1]
-    rows = peek(Source(path=str(file), name="--completions"), limit=limit or sys.maxsize).rows
+    rows = peek(DataSource(path=str(file), name="--completions"), limit=limit or sys.maxsize).rows
     if not rows:
         raise DataError(
             "the file has no rows", where=str(file), got="none", expected="a row a completion, with its prompt"
@@ -223,17 +221,10 @@ def _scores(
     raw = list(zip(*(outcome.raw for outcome in outcomes.values()), strict=True))
     fixed = list(zip(*(outcome.fixed for outcome in outcomes.values()), strict=True))
 
-    def scored(row: int, name: str, reward: SettledReward) -> ScoredReward:
+    def scored(row: int, name: str, reward: ScoredReward) -> ScoredReward:
         outcome = outcomes[name]
-        parts = stack.parts(name, row)
-        return ScoredReward(
-            reward.raw,
-            reward.effective,
-            reward.weighted,
-            open=outcome.closed_by[row] is None,
-            error=outcome.errors[row],
-            parts=None if parts is None else [ScoredPart(one.start, one.end, one.text, one.reward) for one in parts],
-        )
+        is_open, error = outcome.closed_by[row] is None, outcome.errors[row]
+        return replace(reward, open=is_open, error=error, parts=stack.parts(name, row))
 
     settled = settled_rows(stack.components, raw, fixed, weights, aggregate=aggregate, running=running)
     rows = [

@@ -9,7 +9,7 @@ from pathlib import Path
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.data.data_files import is_hub
 from rlhf_cli.data.peeking import peek
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.models.model_folders import describe_model, is_reward_model
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
@@ -104,7 +104,7 @@ class EvaluationRows:
 
 def file_source(section: JsonTree, data: str) -> JsonTree:
     """Return the data source for `--data`. Keep the run's renames whose columns exist in the file."""
-    source = Source(path=data, name="--data")
+    source = DataSource(path=data, name="--data")
     given = section.get("rename")
     renames = given if isinstance(given, dict) else {}
     if is_hub(source):

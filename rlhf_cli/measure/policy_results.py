@@ -29,7 +29,7 @@ from rlhf_cli.numerics.intervals import (
 )
 from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.numbers import last_number
-from rlhf_cli.rewards.stack.scored_rows import SettledReward, SettledRow
+from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 from rlhf_cli.runs.run_folder import GREEDY, POLICY, SAMPLED
 from rlhf_cli.text.redaction import redacted_tree
 
@@ -164,7 +164,7 @@ class PartAnswers:
 
     each: int
     answers: Sequence[AnsweredPrompt]
-    scored: Sequence[SettledRow]
+    scored: Sequence[ScoredRow]
 
     def of_prompts(self, kept: Sequence[bool]) -> PartAnswers:
         """Return the answers to some of the prompts; `kept` has one entry per prompt."""
@@ -265,7 +265,7 @@ def _part(part: PartAnswers, names: Sequence[str]) -> PartEvaluation:
 
 
 def _reward(part: PartAnswers, name: str) -> RewardEstimates:
-    def mean(value: Callable[[SettledReward], float | None]) -> Estimate:
+    def mean(value: Callable[[ScoredReward], float | None]) -> Estimate:
         return mean_with_interval(part.by_prompt(lambda row: value(part.scored[row].rewards[name])))
 
     return RewardEstimates(mean(lambda one: one.raw), mean(lambda one: one.effective), mean(lambda one: one.weighted))

@@ -8,19 +8,19 @@ from rlhf_cli.config.schema import model_and_data as schema
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RewardModel
 from rlhf_cli.data.preferences import MarginRule, PreferenceRules
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.template import missing_column
 from rlhf_cli.errors import UserError
 
 
-def training_sources(data: schema.Data) -> list[Source]:
+def training_sources(data: schema.Data) -> list[DataSource]:
     """Return the sources of the training rows: a single source, or one per member of the mix."""
     if data.mix is not None:
         return [_source(member, f"data.mix.{name}") for name, member in data.mix.items()]
     return [_source(data, "data")]
 
 
-def eval_sources(data: schema.Data) -> list[Source]:
+def eval_sources(data: schema.Data) -> list[DataSource]:
     """Return the held-out source in a list.
 
     The list is empty if held-out rows are a fraction of the training rows, or if there are no held-out rows.
@@ -30,9 +30,9 @@ def eval_sources(data: schema.Data) -> list[Source]:
     return [_source(data.eval, "data.eval")]
 
 
-def _source(section: schema.Source, name: str) -> Source:
+def _source(section: schema.Source, name: str) -> DataSource:
     select = section.select
-    return Source(
+    return DataSource(
         world=section.world,
         args=section.args,
         path=tuple(section.path) if isinstance(section.path, list) else section.path,

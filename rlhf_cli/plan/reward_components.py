@@ -10,7 +10,7 @@ from pathlib import Path
 from rlhf_cli.config.schema import reward_sections as schema
 from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.runs.text_endings import trained_with_eos
 
 _BEFORE = r"(?<![^\s'\"(=,])"
@@ -73,11 +73,11 @@ def scored_by(reward: schema.Reward) -> str:
     return text + (f", texts end {'with' if ends else 'without'} eos{unlike}" if ends or unlike else "")
 
 
-def _gates(reward: schema.Reward) -> tuple[Gate, ...]:
+def _gates(reward: schema.Reward) -> tuple[ScoreGate, ...]:
     return tuple(_gate(gate) for gate in reward.gates)
 
 
-def _gate(gate: schema.Gate) -> Gate:
+def _gate(gate: schema.Gate) -> ScoreGate:
     low, high = float("-inf"), float("inf")
     if gate.between is not None:
         low, high = gate.between
@@ -85,4 +85,4 @@ def _gate(gate: schema.Gate) -> Gate:
         low = high = gate.equals
     low = gate.at_least if gate.at_least is not None else low
     high = gate.at_most if gate.at_most is not None else high
-    return Gate(gate.by, low, high, 0.0 if gate.otherwise == "zero" else gate.otherwise)
+    return ScoreGate(gate.by, low, high, 0.0 if gate.otherwise == "zero" else gate.otherwise)

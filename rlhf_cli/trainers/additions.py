@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.stack.aggregating import Aggregate
-from rlhf_cli.rewards.stack.component import Outcome
-from rlhf_cli.rewards.stack.settling import Rules
-from rlhf_cli.rewards.stack.token_offsets import Decode, Part
-from rlhf_cli.rewards.stack.truncation import Truncation
+from rlhf_cli.rewards.stack.component import Component, RewardOutcome
+from rlhf_cli.rewards.stack.token_offsets import Decode, ScoredPart
+from rlhf_cli.rewards.stack.truncation import TruncationPolicy
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.tables.modes import GenerationSetting, PassSetting
 from rlhf_cli.tables.trl_trainers import Normaliser
@@ -57,11 +56,11 @@ SumUp = Callable[
 class Stack(Protocol):
     """The interface of a reward stack that a trainer needs."""
 
-    outcomes: dict[str, Outcome]
+    outcomes: dict[str, RewardOutcome]
     decode: Decode | None
 
     @property
-    def components(self) -> Sequence[Rules]:
+    def components(self) -> Sequence[Component]:
         """Return the components, in the order of the columns."""
         ...
 
@@ -82,7 +81,7 @@ class Stack(Protocol):
         """End the stack's threads and processes."""
         ...
 
-    def parts(self, name: str, row: int) -> list[Part] | None:
+    def parts(self, name: str, row: int) -> list[ScoredPart] | None:
         """Return the parts of a dense row with their rewards; None for a plain score."""
         ...
 
@@ -108,7 +107,7 @@ class RewardParts:
     aggregate: Aggregate = "sum"
     is_dense: bool = False
     no_signal: int | None = None
-    truncation: Truncation = field(default_factory=Truncation)
+    truncation: TruncationPolicy = field(default_factory=TruncationPolicy)
     sum_up: SumUp | None = None
     loss_divisor: Normaliser | None = None
     passes: PassSetting = "auto"

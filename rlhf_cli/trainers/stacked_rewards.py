@@ -23,8 +23,9 @@ from torch import Tensor
 
 from rlhf_cli.numerics.group_advantages import process_advantages
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
-from rlhf_cli.rewards.stack.component import Outcome
+from rlhf_cli.rewards.stack.component import RewardOutcome
 from rlhf_cli.rewards.stack.dead_signal import share_of_dead_groups
+from rlhf_cli.rewards.stack.reward_matrix import Settled, token_rewards
 from rlhf_cli.rewards.stack.reward_metrics import (
     TOTAL_COLUMN,
     Counts,
@@ -33,10 +34,8 @@ from rlhf_cli.rewards.stack.reward_metrics import (
     rollout_columns,
     table_columns,
 )
-from rlhf_cli.rewards.stack.running_state import read_running, write_running
+from rlhf_cli.rewards.stack.scored_rows import read_running, write_running
 from rlhf_cli.rewards.stack.settled_round import settle_round
-from rlhf_cli.rewards.stack.settling import Settled
-from rlhf_cli.rewards.stack.token_rewards import token_rewards
 from rlhf_cli.rewards.stack.truncation import COMPONENT, FLAG, Endings, find_truncated, truncation_metrics
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.text.json_values import finite_or_none
@@ -246,7 +245,9 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
     def _token_advantages(self, output: TrlBatch) -> Tensor:
         """Return (rows of this rank, tokens): process supervision over the tokens that the stack rewarded."""
         is_in_completion = output["completion_mask"].bool()
-        values, is_rewarded = token_rewards(self.reward_stack, self._settled, is_in_completion, self._own_rows)
+        values, is_rewarded = token_rewards(
+            self.reward_stack.token_values, self._settled, is_in_completion, self._own_rows
+        )
         # Groups may extend over ranks; each rank pads its tokens to its own longest completion.
         num_tokens = values.shape[2]
         width = self.accelerator.gather(torch.tensor([num_tokens], device=values.device)).max()
@@ -258,7 +259,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         own: Tensor = advantages[self._own_rows, :num_tokens] * is_in_completion
         return own
 
-    def _log_table(self, inputs: list[dict[str, object]], outcomes: list[Outcome]) -> None:
+    def _log_table(self, inputs: list[dict[str, object]], outcomes: list[RewardOutcome]) -> None:
         """Add the dataset's columns and each row's results from the stack to the completions table."""
         if not self.args.log_completions:
             return

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from rlhf_cli.errors import GuardStopped
-from rlhf_cli.rewards.stack.dead_signal import DeadRound, cause_of, is_dead, seen_of
+from rlhf_cli.rewards.stack.dead_signal import DeadRound, component_statistics, explain_dead_rounds, is_dead
 from rlhf_cli.trainers.stacked_rewards import WithRewardStack
 
 _NO_PROBABILITIES = ("probability tensor contains", "device-side assert triggered")
@@ -42,13 +42,13 @@ class WatchedRounds(WithRewardStack):
         self._dead.append(
             DeadRound(
                 step=self.state.global_step + 1,
-                components=seen_of(settled, self.reward_stack.components, counts, self._group_size),
+                components=component_statistics(settled, self.reward_stack.components, counts, self._group_size),
                 left_out=0.0 if left_out is None else left_out.float().mean().item(),
             )
         )
         if len(self._dead) < limit:
             return
-        cause, lines = cause_of(self._dead)
+        cause, lines = explain_dead_rounds(self._dead)
         raise GuardStopped(
             f"no signal in {limit} rounds in a row: {cause}",
             where=f"steps {self._dead[0].step} to {self._dead[-1].step}, every advantage of which was 0",

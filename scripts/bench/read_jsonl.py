@@ -47,14 +47,14 @@ def read(how: str, file: str) -> dict[str, object]:
 
     from rlhf_cli.data.loading import load_split
     from rlhf_cli.data.peeking import peek
-    from rlhf_cli.data.source import Source
+    from rlhf_cli.data.source import DataSource
 
     datasets.disable_progress_bars()
     before_mb, began_s = _peak_mb(), time.process_time()
     if how == "check":
-        num_rows, rows = peek(Source(path=file)).num_rows, None
+        num_rows, rows = peek(DataSource(path=file)).num_rows, None
     elif how == "ours":
-        rows = load_split([Source(path=file)], seed=0)
+        rows = load_split([DataSource(path=file)], seed=0)
         num_rows = len(rows)
     else:
         rows = datasets.load_dataset("json", data_files=file, split="train")

@@ -5,6 +5,7 @@ usage: rewards.py
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import statistics
 import tempfile
@@ -22,7 +23,7 @@ from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tiny import byte_tokenizer, tiny_model_path
 from rlhf_cli.rewards.length import length_ramp
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.toy import digits_only, sums_correct
 from rlhf_cli.trainers.additions import Additions, RewardParts
@@ -57,8 +58,8 @@ def _seconds(function: Callable[[], Any], clock: Callable[[], float]) -> float:
     return clock() - began
 
 
-def waits(completions: list[str], **_: Any) -> list[float]:
-    time.sleep(0.02)
+async def waits(completions: list[str], **_: Any) -> list[float]:
+    await asyncio.sleep(0.02)
     return [0.0] * len(completions)
 
 
@@ -104,7 +105,7 @@ def gating(folder: Path) -> None:
     batch = batch_of(160)
     batch["prompts"] = ["a longer prompt than a sum " * 4 + prompt for prompt in batch["prompts"]]
     gate = Component("gate", first_fifth)
-    gated = stack_of(gate, Component("model", scorer, gates=(Gate("gate", low=1.0),)))
+    gated = stack_of(gate, Component("model", scorer, gates=(ScoreGate("gate", low=1.0),)))
     ungated = stack_of(gate, Component("model", scorer))
     ratio(
         "a gate that closes 80 % before a reward model / without it",

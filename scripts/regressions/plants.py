@@ -87,10 +87,10 @@ def padding_side() -> None:
 
 @planted("a gate is open where it should be closed", "toy_gates")
 def gate_inverted() -> None:
-    from rlhf_cli.rewards.stack.gates import Gate
+    from rlhf_cli.rewards.stack.gates import ScoreGate
 
-    original = Gate.is_open
-    Gate.is_open = lambda self, raw: not original(self, raw)  # type: ignore[method-assign]
+    original = ScoreGate.is_open
+    ScoreGate.is_open = lambda self, raw: not original(self, raw)  # type: ignore[method-assign]
 
 
 @planted("dense rewards are summed to one number a row", "toy_speakers")

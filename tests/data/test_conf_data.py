@@ -10,7 +10,7 @@ import yaml
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.rows import check_rows
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.template import template_columns
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "data").glob("*.yaml"))
@@ -45,7 +45,7 @@ def test_file(file: Path) -> None:
     columns_line = next((line for line in text.splitlines() if line.startswith("# columns: ")), "")
     if prompt is not None:
         assert all(column in columns_line for column in template_columns(prompt))
-    source = Source(**content)
+    source = DataSource(**content)
     if file.stem == "file":
         assert content["path"] == "???"
     elif source.world is None:

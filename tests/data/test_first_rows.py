@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_cli.data.first_rows import first_rows
 from rlhf_cli.data.loading import load_split
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError
 
 
@@ -25,15 +25,15 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "source",
     [
-        Source(path="rows.csv", rename={"answer": "a"}, select=(2, 5)),
-        Source(path="rows.csv", select=3),
-        Source(path="rows.jsonl"),
-        Source(world="toy_sums", args={"num_rows": 20}, select=(1, 9)),
-        Source(path="rows.csv", split="train[50%:]"),
+        DataSource(path="rows.csv", rename={"answer": "a"}, select=(2, 5)),
+        DataSource(path="rows.csv", select=3),
+        DataSource(path="rows.jsonl"),
+        DataSource(world="toy_sums", args={"num_rows": 20}, select=(1, 9)),
+        DataSource(path="rows.csv", split="train[50%:]"),
     ],
     ids=["renamed and selected", "the first", "lists", "a world", "a part, by datasets"],
 )
-def test_as_a_training_reads_them(files: Path, source: Source) -> None:
+def test_as_a_training_reads_them(files: Path, source: DataSource) -> None:
     template = "Q: {prompt}" if source.world else "Q: {q}"
     read = load_split([source], prompt=template, seed=3)
     ours = first_rows([source], prompt=template, transcripts=False, seed=3, limit=4)
@@ -43,7 +43,7 @@ def test_as_a_training_reads_them(files: Path, source: Source) -> None:
 
 def test_a_column_that_is_not_there(files: Path) -> None:
     with pytest.raises(DataError, match="no column 'w'"):
-        first_rows([Source(path="rows.csv")], prompt="{w}", transcripts=False, seed=0, limit=4)
+        first_rows([DataSource(path="rows.csv")], prompt="{w}", transcripts=False, seed=0, limit=4)
 
 
 def test_datasets_stays_out(files: Path) -> None:

@@ -20,7 +20,20 @@ from rlhf_cli.data.formats.csv_table import read as read_csv
 from rlhf_cli.data.formats.decoded_text import blocks, numbered_lines, shorten
 from rlhf_cli.data.formats.parquet import head
 from rlhf_cli.data.peeking import peek
-from rlhf_cli.data.source import BOOL, INTEGER, MIXED, NULL, NUMBER, TEXT, ListOf, Record, Source, kind_of, label, merge
+from rlhf_cli.data.source import (
+    BOOL,
+    INTEGER,
+    MIXED,
+    NULL,
+    NUMBER,
+    TEXT,
+    DataSource,
+    ListKind,
+    RecordKind,
+    kind_of,
+    label,
+    merge,
+)
 
 KINDS: dict[str, Any] = {
     "null": None, "flag": True, "integer": 1, "number": 0.5, "text": "x", "list": [1], "object": {"a": 1}, "set": {1},
@@ -29,11 +42,11 @@ KINDS: dict[str, Any] = {
 
 def test_kinds_of_values() -> None:
     found = [kind_of(value) for value in KINDS.values()]
-    assert found == [NULL, BOOL, INTEGER, NUMBER, TEXT, ListOf(INTEGER), Record({"a": INTEGER}), MIXED]
+    assert found == [NULL, BOOL, INTEGER, NUMBER, TEXT, ListKind(INTEGER), RecordKind({"a": INTEGER}), MIXED]
     assert [label(kind) for kind in found[:-1]] == [NULL, BOOL, INTEGER, NUMBER, TEXT, "list", "object"]
-    assert kind_of([]) == ListOf(NULL)
-    assert kind_of([None, 1, 2.5]) == ListOf(NUMBER)
-    assert kind_of([1, "x"]) == ListOf(MIXED)
+    assert kind_of([]) == ListKind(NULL)
+    assert kind_of([None, 1, 2.5]) == ListKind(NUMBER)
+    assert kind_of([1, "x"]) == ListKind(MIXED)
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(list(KINDS)[:-1], repeat=2)))
@@ -50,12 +63,12 @@ def test_what_a_column_of_two_kinds_holds(first: str, second: str) -> None:
 
 
 def test_lists_and_records_are_merged_inside() -> None:
-    assert merge(ListOf(INTEGER), ListOf(NUMBER)) == ListOf(NUMBER)
-    assert merge(ListOf(TEXT), ListOf(NUMBER)) == ListOf(MIXED)
-    one, other = Record({"a": INTEGER, "b": NULL}), Record({"b": TEXT, "c": BOOL})
+    assert merge(ListKind(INTEGER), ListKind(NUMBER)) == ListKind(NUMBER)
+    assert merge(ListKind(TEXT), ListKind(NUMBER)) == ListKind(MIXED)
+    one, other = RecordKind({"a": INTEGER, "b": NULL}), RecordKind({"b": TEXT, "c": BOOL})
     merged = merge(one, other)
-    assert merged == Record({"a": INTEGER, "b": TEXT, "c": BOOL})
-    assert isinstance(merged, Record)
+    assert merged == RecordKind({"a": INTEGER, "b": TEXT, "c": BOOL})
+    assert isinstance(merged, RecordKind)
     assert list(merged.fields) == ["a", "b", "c"]
 
 
@@ -192,7 +205,7 @@ def test_a_large_file_is_read_to_its_end_by_arrow(workplace: Path, monkeypatch: 
 )
 def test_lines_that_are_no_rows(line: str, said: str, workplace: Path, refusal) -> None:
     (workplace / "t.jsonl").write_text(line)
-    message = refusal(peek, Source(path="t.jsonl"))
+    message = refusal(peek, DataSource(path="t.jsonl"))
     assert said in message
     assert ("ends in .json" in message) == (line == "[1]\n")
 
@@ -212,4 +225,4 @@ def test_lines_that_are_no_rows(line: str, said: str, workplace: Path, refusal) 
 )
 def test_files_that_are_no_list(text: str, said: str, workplace: Path, refusal) -> None:
     (workplace / "rows.json").write_text(text)
-    assert said in refusal(peek, Source(path="rows.json"))
+    assert said in refusal(peek, DataSource(path="rows.json"))

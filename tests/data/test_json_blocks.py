@@ -21,7 +21,7 @@ from rlhf_cli.data.formats import json_rows
 from rlhf_cli.data.formats import json_rows as json_lines
 from rlhf_cli.data.formats.json_rows import arrow_schema
 from rlhf_cli.data.loading import features_of, load_split
-from rlhf_cli.data.source import INTEGER, MIXED, NULL, TEXT, ListOf, Record, Source
+from rlhf_cli.data.source import INTEGER, MIXED, NULL, TEXT, DataSource, ListKind, RecordKind
 from rlhf_cli.errors import DataError
 
 FINE = '{"a": "x", "n": 1}'
@@ -96,7 +96,7 @@ def test_what_is_read_and_what_is_said(name: str, workplace: Path, monkeypatch: 
         return found.kinds, list(found.kinds), found.rows, found.num_rows
 
     def loaded() -> object:
-        dataset = load_split([Source(path="rows.jsonl")], seed=0)
+        dataset = load_split([DataSource(path="rows.jsonl")], seed=0)
         return repr(dataset.to_list()), dataset.features
 
     for function in (scanned, loaded):
@@ -122,9 +122,9 @@ def test_bytes_that_are_no_text(workplace: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_types_are_those_of_datasets() -> None:
-    kinds = {"a": TEXT, "l": ListOf(Record({"x": INTEGER, "n": ListOf(NULL)})), "z": NULL, "e": Record({})}
+    kinds = {"a": TEXT, "l": ListKind(RecordKind({"x": INTEGER, "n": ListKind(NULL)})), "z": NULL, "e": RecordKind({})}
     assert arrow_schema(kinds) == features_of(kinds).arrow_schema
-    assert arrow_schema({"a": TEXT, "m": ListOf(MIXED)}) is None
+    assert arrow_schema({"a": TEXT, "m": ListKind(MIXED)}) is None
 
 
 def test_each_line_is_read_once(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,10 +152,10 @@ def test_each_line_is_read_once(workplace: Path, monkeypatch: pytest.MonkeyPatch
     assert scan([workplace / "rows.jsonl"], "jsonl").num_rows == 3000
     assert seen == {"by Python": first, "by Arrow": 3000 - first}
     seen.clear()
-    assert load_split([Source(path="rows.jsonl")], seed=0).to_list() == rows
+    assert load_split([DataSource(path="rows.jsonl")], seed=0).to_list() == rows
     assert seen == {"by Python": first, "by Arrow": 3000}
     seen.clear()
-    assert len(load_split([Source(path="rows.jsonl")], seed=0)) == 3000  # it is in the cache
+    assert len(load_split([DataSource(path="rows.jsonl")], seed=0)) == 3000  # it is in the cache
     assert seen["by Arrow"] == 0
     (workplace / "rows.jsonl").write_text('{"a": "other", "n": 1}\n')
-    assert len(load_split([Source(path="rows.jsonl")], seed=0)) == 1
+    assert len(load_split([DataSource(path="rows.jsonl")], seed=0)) == 1

@@ -22,7 +22,7 @@ from rlhf_cli.data.rows import (
     refuse_no_text,
     values_of,
 )
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.transcripts import split_row, split_transcripts
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
@@ -129,13 +129,15 @@ def test_a_table_in_memory_is_read_as_one_of_datasets_is() -> None:
 @pytest.mark.parametrize(
     ("source", "prompt", "transcripts"),
     [
-        (Source(path="rows.jsonl"), None, False),
-        (Source(path="rows.jsonl", rename={"question": "q"}, select=3), "Q: {question}", False),
-        (Source(path="rows.jsonl", rename={"chosen": "a", "rejected": "b"}, select=(1, 4)), None, True),
-        (Source(path="rows.jsonl", split="train"), "{q}", False),
+        (DataSource(path="rows.jsonl"), None, False),
+        (DataSource(path="rows.jsonl", rename={"question": "q"}, select=3), "Q: {question}", False),
+        (DataSource(path="rows.jsonl", rename={"chosen": "a", "rejected": "b"}, select=(1, 4)), None, True),
+        (DataSource(path="rows.jsonl", split="train"), "{q}", False),
     ],
 )
-def test_prepared_rows_are_those_of_a_training(source: Source, prompt: str | None, transcripts: bool, jsonl) -> None:
+def test_prepared_rows_are_those_of_a_training(
+    source: DataSource, prompt: str | None, transcripts: bool, jsonl
+) -> None:
     start = "\n\nHuman: x\n\nAssistant:"
     jsonl([{"q": f"q{n}", "a": f"{start} a{n}", "b": f"{start} b{n}"} for n in range(5)])
     expected = load_split([source], prompt=prompt, seed=0, transcripts=transcripts)
@@ -146,12 +148,12 @@ def test_prepared_rows_are_those_of_a_training(source: Source, prompt: str | Non
 
 def test_what_nobody_can_prepare_without_datasets(jsonl) -> None:
     jsonl([{"q": "x"}])
-    for source in (Source(path="owner/name"), Source(path="rows.jsonl", split="train[:50%]")):
+    for source in (DataSource(path="owner/name"), DataSource(path="rows.jsonl", split="train[:50%]")):
         assert prepared_rows(source, peek(source), None, ["q"]) is None
 
 
 def test_a_row_that_makes_no_prompt_is_numbered(jsonl, refusal) -> None:
-    source = Source(path=jsonl([{"q": "x"}, {"q": None}]))
+    source = DataSource(path=jsonl([{"q": "x"}, {"q": None}]))
     assert "row 2 of data" in refusal(prepared_rows, source, peek(source), "{q}", ["q", "prompt"])
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.rows import check_rows, hold_out
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.worlds import toy_tasks
 
 
-def load(*sources: Source, prompt=None, seed: int = 0) -> datasets.Dataset:
+def load(*sources: DataSource, prompt=None, seed: int = 0) -> datasets.Dataset:
     return load_split(sources, prompt=prompt, seed=seed)
 
 
@@ -36,7 +36,7 @@ def test_every_format_loads_the_same_rows_from_arrow_files(workplace: Path, suff
         pq.write_table(pa.Table.from_pylist(rows), workplace / "rows.parquet")
     else:
         (workplace / f"rows.{suffix}").write_text(text[suffix])
-    dataset = load(Source(path=f"rows.{suffix}"))
+    dataset = load(DataSource(path=f"rows.{suffix}"))
     assert dataset.to_list() == rows
     assert dataset.cache_files, "not memory-mapped"
 
@@ -46,102 +46,104 @@ def test_text_stays_text(jsonl) -> None:
     rows = [{"answer": "2020-01-01", "created_at": "12", "late": None}] * 1500 + [
         {"answer": "2021-05-05", "created_at": "13", "late": 0.5}
     ]
-    assert load(Source(path=jsonl(rows))).to_list() == rows
+    assert load(DataSource(path=jsonl(rows))).to_list() == rows
 
 
 def test_columns_that_come_late_and_numbers_that_turn_out_fractions(jsonl) -> None:
-    dataset = load(Source(path=jsonl([{"n": 1}] * 1500 + [{"n": 0.5, "new": "x"}])))
+    dataset = load(DataSource(path=jsonl([{"n": 1}] * 1500 + [{"n": 0.5, "new": "x"}])))
     assert (dataset[0], dataset[1500]) == ({"n": 1.0, "new": None}, {"n": 0.5, "new": "x"})
 
 
 def test_messages_with_uneven_keys_and_contents(jsonl) -> None:
     messages = [{"role": "user", "content": "hi"}, {"role": "tool", "content": [{"type": "text"}], "name": "t"}]
-    (row,) = load(Source(path=jsonl([{"prompt": messages}]))).to_list()
+    (row,) = load(DataSource(path=jsonl([{"prompt": messages}]))).to_list()
     assert [message["content"] for message in row["prompt"]] == ["hi", [{"type": "text"}]]
     assert [message["name"] for message in row["prompt"]] == [None, "t"]
 
 
 def test_a_changed_file_is_read_again(jsonl) -> None:
-    assert load(Source(path=jsonl([{"a": "one"}])))["a"] == ["one"]
-    assert load(Source(path=jsonl([{"a": "two"}])))["a"] == ["two"]
+    assert load(DataSource(path=jsonl([{"a": "one"}])))["a"] == ["one"]
+    assert load(DataSource(path=jsonl([{"a": "two"}])))["a"] == ["two"]
 
 
 @pytest.mark.fault(42)
 def test_bad_line_is_named_when_loading(workplace: Path, refusal) -> None:
     (workplace / "rows.jsonl").write_text('{"a": 1}\n{"a": "x"}\n')
-    assert "rows.jsonl:2" in refusal(load, Source(path="rows.jsonl"))
+    assert "rows.jsonl:2" in refusal(load, DataSource(path="rows.jsonl"))
 
 
 def test_integers_beyond_64_bits(jsonl, refusal) -> None:
-    assert "do not fit into a table" in refusal(load, Source(path=jsonl([{"a": 10**30}])))
+    assert "do not fit into a table" in refusal(load, DataSource(path=jsonl([{"a": 10**30}])))
 
 
 def test_split_then_rename_then_select_then_template(jsonl) -> None:
-    source = Source(path=jsonl(numbered(20)), split="train[50%:]", rename={"question": "prompt"}, select=(1, 3))
+    source = DataSource(path=jsonl(numbered(20)), split="train[50%:]", rename={"question": "prompt"}, select=(1, 3))
     dataset = load(source, prompt="Q: {question}?")
     assert dataset.to_list() == [
         {"question": "p11", "n": 11, "prompt": "Q: p11?"},
         {"question": "p12", "n": 12, "prompt": "Q: p12?"},
     ]
-    assert load(Source(path="rows.jsonl", select=4))["n"] == [0, 1, 2, 3]
-    assert load(Source(path="rows.jsonl", split="train[:2]+train[18:]"))["n"] == [0, 1, 18, 19]
+    assert load(DataSource(path="rows.jsonl", select=4))["n"] == [0, 1, 2, 3]
+    assert load(DataSource(path="rows.jsonl", split="train[:2]+train[18:]"))["n"] == [0, 1, 18, 19]
 
 
 def test_a_conversational_template_over_the_prompt_column_itself(jsonl) -> None:
-    dataset = load(Source(path=jsonl(numbered(2))), prompt=[{"role": "user", "content": "{prompt}!"}])
+    dataset = load(DataSource(path=jsonl(numbered(2))), prompt=[{"role": "user", "content": "{prompt}!"}])
     assert dataset["prompt"][1] == [{"role": "user", "content": "p1!"}]
 
 
 def test_split_faults(jsonl, refusal) -> None:
     path = jsonl(numbered(5))
     for split in ("test", "train[", "train[:200%]"):
-        message = refusal(load, Source(path=path, split=split))
+        message = refusal(load, DataSource(path=path, split=split))
         assert "data.split" in message
         assert split in message
-    assert "5, the number of rows" in refusal(load, Source(path=path, select=(2, 6)))
+    assert "5, the number of rows" in refusal(load, DataSource(path=path, select=(2, 6)))
 
 
 def test_missing_columns(jsonl, refusal) -> None:
     path = jsonl(numbered(5))
-    message = refusal(load, Source(path=path, rename={"question": "promt"}))
+    message = refusal(load, DataSource(path=path, rename={"question": "promt"}))
     assert "data.rename.question" in message
     assert message.endswith("prompt")
-    assert "no column 'question'" in refusal(load, Source(path=path), prompt="{question}")
+    assert "no column 'question'" in refusal(load, DataSource(path=path), prompt="{question}")
 
 
 def test_a_null_in_a_template_names_its_row(jsonl, refusal) -> None:
     path = jsonl([{"q": "a"}, {"q": "b"}, {"q": None}])
-    message = refusal(load, Source(path=path, name="data.mix.mine"), prompt="Q: {q}")
+    message = refusal(load, DataSource(path=path, name="data.mix.mine"), prompt="Q: {q}")
     assert "'q' cannot be put into a prompt" in message
     assert "row 3 of data.mix.mine" in message
 
 
 def test_worlds_take_their_own_seed_or_the_runs() -> None:
-    assert load(Source(world="toy_sums", args={"num_rows": 9}), seed=4).to_list() == toy_tasks.generate(9, 4)
-    assert load(Source(world="toy_sums", args={"num_rows": 9, "seed": 2}), seed=4).to_list() == toy_tasks.generate(9, 2)
-    assert len(load(Source(world="toy_sums"))) == 1000
+    assert load(DataSource(world="toy_sums", args={"num_rows": 9}), seed=4).to_list() == toy_tasks.generate(9, 4)
+    assert load(DataSource(world="toy_sums", args={"num_rows": 9, "seed": 2}), seed=4).to_list() == toy_tasks.generate(
+        9, 2
+    )
+    assert len(load(DataSource(world="toy_sums"))) == 1000
 
 
 def test_a_mixture_follows_its_weights_and_its_seed(jsonl) -> None:
-    heavy = Source(path=jsonl([{"kind": "heavy"}] * 900, "heavy.jsonl"), weight=6, name="data.mix.heavy")
-    light = Source(path=jsonl([{"kind": "light"}] * 900, "light.jsonl"), weight=2, name="data.mix.light")
+    heavy = DataSource(path=jsonl([{"kind": "heavy"}] * 900, "heavy.jsonl"), weight=6, name="data.mix.heavy")
+    light = DataSource(path=jsonl([{"kind": "light"}] * 900, "light.jsonl"), weight=2, name="data.mix.light")
     mixed = load(heavy, light)["kind"][:]
     assert mixed.count("heavy") == 900  # the first to be used up
     assert mixed.count("heavy") / len(mixed) == pytest.approx(0.75, abs=0.04)
     assert load(heavy, light)["kind"][:] == mixed
     assert load(heavy, light, seed=1)["kind"][:] != mixed
-    off = Source(path="light.jsonl", weight=0, name="data.mix.light")
+    off = DataSource(path="light.jsonl", weight=0, name="data.mix.light")
     assert load(heavy, off)["kind"][:] == ["heavy"] * 900
 
 
 def test_a_mixture_that_cannot_be(jsonl, refusal) -> None:
-    numbers = Source(path=jsonl([{"answer": 1}], "a.jsonl"), name="data.mix.a")
-    texts = Source(path=jsonl([{"answer": "1"}], "b.jsonl"), name="data.mix.b")
+    numbers = DataSource(path=jsonl([{"answer": 1}], "a.jsonl"), name="data.mix.a")
+    texts = DataSource(path=jsonl([{"answer": "1"}], "b.jsonl"), name="data.mix.b")
     message = refusal(load, numbers, texts)
     assert "disagree about the column 'answer'" in message
     assert "where:    data.mix.b" in message
     assert "as in data.mix.a" in message
-    assert "weight above 0" in refusal(load, Source(world="toy_sums", weight=0))
+    assert "weight above 0" in refusal(load, DataSource(world="toy_sums", weight=0))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_hub_faults_are_plain(error: Exception, expected: str, monkeypatch: pyte
         raise error
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    message = refusal(load, Source(path="o/n", split="dev", subset="main2"))
+    message = refusal(load, DataSource(path="o/n", split="dev", subset="main2"))
     assert expected in message
     assert "o/n" in message
     assert type(error).__name__ in message
@@ -172,18 +174,18 @@ def test_hub_faults_are_plain(error: Exception, expected: str, monkeypatch: pyte
 @pytest.mark.fault(45)
 def test_hub_offline_for_real(monkeypatch: pytest.MonkeyPatch, refusal) -> None:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    message = refusal(load, Source(path="no-such-owner/no-such-dataset"))
+    message = refusal(load, DataSource(path="no-such-owner/no-such-dataset"))
     assert "no-such-owner/no-such-dataset cannot be reached" in message
 
 
 def test_progress_bars_are_off_only_inside(jsonl, capfd: pytest.CaptureFixture[str]) -> None:
-    load(Source(path=jsonl(numbered(5))), prompt="{prompt}")
+    load(DataSource(path=jsonl(numbered(5))), prompt="{prompt}")
     assert capfd.readouterr().err == ""
     assert not datasets.utils.are_progress_bars_disabled()
 
 
 def test_hold_out_is_disjoint_in_prompts_and_the_same_again() -> None:
-    dataset = load(Source(world="toy_sums", args={"num_rows": 300, "max_value": 9}))  # 100 pairs, three times each
+    dataset = load(DataSource(world="toy_sums", args={"num_rows": 300, "max_value": 9}))  # 100 pairs, three times each
     train, held = hold_out(dataset, 0.2, seed=1)
     assert not set(train["prompt"]) & set(held["prompt"])
     assert len(train) + len(held) == 300
@@ -236,11 +238,11 @@ def test_check_rows_passes_the_sound_and_names_what_is_missing(refusal) -> None:
 
 
 def test_real_files(shared: Path) -> None:
-    gsm8k = load(Source(path=str(shared / "gsm8k-test.jsonl"), select=30), prompt="Question: {question}\nAnswer:")
+    gsm8k = load(DataSource(path=str(shared / "gsm8k-test.jsonl"), select=30), prompt="Question: {question}\nAnswer:")
     check_rows(gsm8k, ["prompt", "answer"])
     assert gsm8k[0]["prompt"].startswith("Question: Janet’s ducks")
-    pairs = load(Source(path=str(shared / "hh-harmless.jsonl.gz")))
+    pairs = load(DataSource(path=str(shared / "hh-harmless.jsonl.gz")))
     check_rows(pairs, ["chosen", "rejected"])
     assert len(pairs) == 1156
-    solutions = load(Source(path=str(shared / "gsm8k-model-solutions.jsonl")))
+    solutions = load(DataSource(path=str(shared / "gsm8k-model-solutions.jsonl")))
     assert solutions[0]["6b_finetuning"]["is_correct"] is False

@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf_cli.data.peeking import peek
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.template import refuse_missing_columns
 
 GOOD = '{"prompt": "one", "n": 1}\n'
 
 
-def write(workplace: Path, name: str, content: str | bytes) -> Source:
+def write(workplace: Path, name: str, content: str | bytes) -> DataSource:
     raw = content.encode() if isinstance(content, str) else content
     (workplace / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
-    return Source(path=name)
+    return DataSource(path=name)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "json", "json.gz", "csv", "csv.gz", "parquet"])
@@ -38,7 +38,7 @@ def test_every_format_gives_the_same_preview(workplace: Path, suffix: str) -> No
             "csv": "prompt,n\n" + "".join(f"é{number},{number}\n" for number in range(20)),
         }[suffix.removesuffix(".gz")]
         write(workplace, f"rows.{suffix}", content)
-    found = peek(Source(path=f"rows.{suffix}"), limit=3)
+    found = peek(DataSource(path=f"rows.{suffix}"), limit=3)
     assert (found.columns, found.rows, found.num_rows) == (("prompt", "n"), rows[:3], 20)
     assert found.origin == f"rows.{suffix}"
 
@@ -103,15 +103,15 @@ def test_a_file_without_rows(workplace: Path, name: str, content: str, refusal) 
 def test_an_empty_shard_among_others_is_named(workplace: Path, refusal) -> None:
     write(workplace, "a.jsonl", GOOD)
     write(workplace, "b.jsonl", "")
-    assert "where:    b.jsonl" in refusal(peek, Source(path="*.jsonl"))
+    assert "where:    b.jsonl" in refusal(peek, DataSource(path="*.jsonl"))
 
 
 def test_broken_gzip(workplace: Path, refusal) -> None:
     whole = gzip.compress("".join(f'{{"prompt": "{number}"}}\n' for number in range(5000)).encode())
     (workplace / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     (workplace / "not.jsonl.gz").write_text(GOOD)
-    assert "gzip file is cut off" in refusal(peek, Source(path="cut.jsonl.gz"))
-    assert "gzip file is damaged" in refusal(peek, Source(path="not.jsonl.gz"))
+    assert "gzip file is cut off" in refusal(peek, DataSource(path="cut.jsonl.gz"))
+    assert "gzip file is damaged" in refusal(peek, DataSource(path="not.jsonl.gz"))
 
 
 def test_json_list_faults(workplace: Path, refusal) -> None:
@@ -149,22 +149,22 @@ def test_csv_cells_keep_what_they_say(workplace: Path) -> None:
 @pytest.mark.fault(42)
 def test_parquet_faults(workplace: Path, refusal) -> None:
     (workplace / "not.parquet").write_text("no")
-    assert "not.parquet" in refusal(peek, Source(path="not.parquet"))
+    assert "not.parquet" in refusal(peek, DataSource(path="not.parquet"))
     pq.write_table(pa.table({"prompt": ["x"], "n": [1]}), workplace / "a.parquet")
     pq.write_table(pa.table({"prompt": ["x"], "n": ["1"]}), workplace / "b.parquet")
-    message = refusal(peek, Source(path=["a.parquet", "b.parquet"]))
+    message = refusal(peek, DataSource(path=["a.parquet", "b.parquet"]))
     assert "disagree about the column 'n'" in message
     assert "int64, as in a.parquet" in message
     pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), workplace / "none.parquet")
-    assert "no rows" in refusal(peek, Source(path="none.parquet"))
+    assert "no rows" in refusal(peek, DataSource(path="none.parquet"))
 
 
 def test_real_files(shared: Path) -> None:
-    found = peek(Source(path=str(shared / "gsm8k-test.jsonl")))
+    found = peek(DataSource(path=str(shared / "gsm8k-test.jsonl")))
     assert (found.columns, found.num_rows) == (("question", "answer"), 1319)
-    found = peek(Source(path=str(shared / "hh-harmless.jsonl.gz")))
+    found = peek(DataSource(path=str(shared / "hh-harmless.jsonl.gz")))
     assert (set(found.columns), found.num_rows) == ({"chosen", "rejected"}, 1156)
-    assert peek(Source(path=str(shared / "gsm8k-model-solutions.jsonl"))).num_rows == 600
+    assert peek(DataSource(path=str(shared / "gsm8k-model-solutions.jsonl"))).num_rows == 600
 
 
 @pytest.mark.parametrize(("sign", "shown"), [(";", ";"), ("\t", "\\t"), ("|", "|")])
@@ -176,7 +176,7 @@ def test_a_table_with_another_separator(workplace: Path, sign: str, shown: str, 
     assert "where:    rows.csv:1\n" in message
     command = message.partition("try:")[2].strip().replace("python", shlex.quote(sys.executable), 1)
     subprocess.run(command, shell=True, check=True)
-    found = peek(Source(path="rows-commas.csv"), limit=2)
+    found = peek(DataSource(path="rows-commas.csv"), limit=2)
     assert found.rows == [{"prompt": "1+1, say", "answer": 2}]
 
 

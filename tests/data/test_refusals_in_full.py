@@ -29,7 +29,7 @@ from rlhf_cli.data.preferences import (
     with_ids,
 )
 from rlhf_cli.data.rows import RowTable, check_prompts, hold_out
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.template import missing_column
 from rlhf_cli.data.transcripts import split_transcripts
 from rlhf_cli.errors import DataError
@@ -49,12 +49,12 @@ def refused(call: Callable[[], object]) -> Fields:
 
 
 @pytest.fixture
-def file(workplace: Path) -> Callable[..., Source]:
+def file(workplace: Path) -> Callable[..., DataSource]:
     """`file(name, text, **of_the_source)`: a file with that text, as a source that is called `data.mix.mine`."""
 
-    def write(name: str, text: str, **named: Any) -> Source:
+    def write(name: str, text: str, **named: Any) -> DataSource:
         (workplace / name).write_text(text)
-        return Source(path=name, name=MINE, **named)
+        return DataSource(path=name, name=MINE, **named)
 
     return write
 
@@ -75,7 +75,7 @@ JSONL = '{"q": "x", "n": 1}\n'
     ],
 )
 def test_a_source_is_called_by_its_name_whoever_reads_it(
-    named: dict[str, Any], prompt: str | None, where: str, file: Callable[..., Source]
+    named: dict[str, Any], prompt: str | None, where: str, file: Callable[..., DataSource]
 ) -> None:
     source = file("rows.jsonl", '{"q": "x", "n": 1, "nothing": null}\n', **named)
     assert refused(lambda: load_split([source], prompt=prompt, seed=0))[1] == where
@@ -116,22 +116,22 @@ def test_a_source_is_called_by_its_name_whoever_reads_it(
         lambda: worlds.generate("toy_sums", {"max_value": 0}, seed=0, name=MINE),
         lambda: worlds.generate("toy_sums", {"num_rows": 0}, seed=0, name=MINE),
         lambda: worlds.num_rows("toy_sums", {"x": 0}, name=MINE),
-        lambda: peek(Source(world="toy_sums", args={"num_rows": 0}, name=MINE)),
-        lambda: peek(Source(world="toy_sums", args={"max_value": 0}, name=MINE)),
-        lambda: load_split([Source(world="toy_sums", args={"max_value": 0}, name=MINE)], seed=0),
-        lambda: first_rows([Source(world="toy_sums", args={"max_value": 0}, name=MINE)],
+        lambda: peek(DataSource(world="toy_sums", args={"num_rows": 0}, name=MINE)),
+        lambda: peek(DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)),
+        lambda: load_split([DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)], seed=0),
+        lambda: first_rows([DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)],
                            prompt=None, transcripts=False, seed=0, limit=1),
-        lambda: load_split([Source(world="toy_sums", weight=0, name=MINE)], seed=0),
+        lambda: load_split([DataSource(world="toy_sums", weight=0, name=MINE)], seed=0),
     ],
 )  # fmt: skip
 def test_whoever_refuses_says_whose_rows_they_are(call: Callable[[], object]) -> None:
     assert MINE in refused(call)[1]
 
 
-def test_two_sources_that_disagree(file: Callable[..., Source], workplace: Path) -> None:
+def test_two_sources_that_disagree(file: Callable[..., DataSource], workplace: Path) -> None:
     first = file("a.jsonl", '{"q": "x", "n": 1}\n')
     (workplace / "b.jsonl").write_text('{"q": "x", "n": "1"}\n')
-    same, other = Source(path="a.jsonl", name="data.mix.same"), Source(path="b.jsonl", name="data.mix.other")
+    same, other = DataSource(path="a.jsonl", name="data.mix.same"), DataSource(path="b.jsonl", name="data.mix.other")
     assert refused(lambda: load_split([first, same, other], seed=0)) == (
         "two sources of the mixture disagree about the column 'n'",
         "data.mix.other",
@@ -143,12 +143,12 @@ def test_two_sources_that_disagree(file: Callable[..., Source], workplace: Path)
 
 def test_sources_that_cannot_be_mixed_for_another_reason() -> None:
     part, error = datasets.Dataset.from_dict({"a": [1]}), ValueError("no reason")
-    sources = [Source(world="toy_sums", name=MINE), Source(world="toy_sums", name="data.mix.other")]
+    sources = [DataSource(world="toy_sums", name=MINE), DataSource(world="toy_sums", name="data.mix.other")]
     found = fields(_do_not_mix(sources, [part, part], error))
     assert found == ("the sources cannot be mixed", MINE, error, None, None)
 
 
-def test_a_column_of_two_kinds(file: Callable[..., Source]) -> None:
+def test_a_column_of_two_kinds(file: Callable[..., DataSource]) -> None:
     source = file("rows.jsonl", '{"a": null}\n{"a": 12}\n{"a": "' + "x" * 60 + '"}\n')
     assert refused(lambda: peek(source)) == (
         "the column 'a' holds integer in one row and text in another",
@@ -167,16 +167,16 @@ def test_files_of_parquet_that_differ(workplace: Path) -> None:
     pq.write_table(pa.table({"n": [1], "m": ["x"]}), workplace / "b.parquet")
     pq.write_table(pa.table({"n": [1]}), workplace / "c.parquet")
     for name, got in (("b", "string"), ("c", "no such column")):
-        source = Source(path=["a.parquet", f"{name}.parquet"])
+        source = DataSource(path=["a.parquet", f"{name}.parquet"])
         assert refused(lambda: peek(source))[:4] == (  # noqa: B023
             "two Parquet files disagree about the column 'm'", f"{name}.parquet", got, "int64, as in a.parquet",
         )  # fmt: skip
 
 
-def test_files_of_two_formats(file: Callable[..., Source], workplace: Path) -> None:
+def test_files_of_two_formats(file: Callable[..., DataSource], workplace: Path) -> None:
     file("b.jsonl", JSONL)
     file("a.csv", "q\nx\n")
-    assert refused(lambda: peek(Source(path=str(workplace), name=MINE))) == (
+    assert refused(lambda: peek(DataSource(path=str(workplace), name=MINE))) == (
         "files of 2 formats in one source",
         f"{MINE}.path",
         "csv: a.csv, jsonl: b.jsonl",
@@ -267,7 +267,7 @@ def test_a_missing_column() -> None:
                                 "one complete JSON object a line", None)),
     ],
 )  # fmt: skip
-def test_a_line_that_is_no_json(text: str, expected: Fields, file: Callable[..., Source]) -> None:
+def test_a_line_that_is_no_json(text: str, expected: Fields, file: Callable[..., DataSource]) -> None:
     assert refused(lambda: peek(file("t.jsonl", text))) == expected
 
 
@@ -291,7 +291,7 @@ def test_a_dataset_of_the_hub(error: Exception, what: str, hint: str, monkeypatc
         raise error
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    source = Source(path="o/n", subset="sub", revision="main", name=MINE)
+    source = DataSource(path="o/n", subset="sub", revision="main", name=MINE)
     told, where, got, _, hinted = refused(lambda: load_split([source], seed=0))
     assert told.startswith(f"the hub dataset o/n {what}")
     assert (where, got) == (f"{MINE}.path", f"{type(error).__name__}: {str(error)[:400]}")

@@ -8,14 +8,14 @@ import pytest
 
 from rlhf_cli.data.data_files import find_files, is_hub
 from rlhf_cli.data.peeking import peek
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 
 
 @pytest.mark.parametrize("path", ["openai/gsm8k", "imdb", "HuggingFaceH4/ultra_feedback-v1.2", "data/prompts"])
 def test_hub_id(path: str) -> None:
-    assert is_hub(Source(path=path))
-    assert peek(Source(path=path)).columns == ()
-    assert "read when the run starts" in peek(Source(path=path)).origin
+    assert is_hub(DataSource(path=path))
+    assert peek(DataSource(path=path)).columns == ()
+    assert "read when the run starts" in peek(DataSource(path=path)).origin
 
 
 @pytest.mark.parametrize(
@@ -33,18 +33,18 @@ def test_hub_id(path: str) -> None:
     ],
 )
 def test_not_a_hub_id(path: str) -> None:
-    assert not is_hub(Source(path=path))
+    assert not is_hub(DataSource(path=path))
 
 
 def test_what_is_on_disk_is_no_hub_id(workplace: Path) -> None:
-    assert is_hub(Source(path="owner/name"))
+    assert is_hub(DataSource(path="owner/name"))
     (workplace / "owner" / "name").mkdir(parents=True)
-    assert not is_hub(Source(path="owner/name"))
+    assert not is_hub(DataSource(path="owner/name"))
 
 
 def test_exactly_one_of_world_and_path(refusal) -> None:
-    assert "neither" in refusal(Source)
-    assert "world='toy_sums' and path='a.csv'" in refusal(Source, world="toy_sums", path="a.csv")
+    assert "neither" in refusal(DataSource)
+    assert "world='toy_sums' and path='a.csv'" in refusal(DataSource, world="toy_sums", path="a.csv")
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_exactly_one_of_world_and_path(refusal) -> None:
     ],
 )
 def test_contradictions_name_their_key(arguments, key: str, refusal) -> None:
-    assert f"where:    {key}\n" in refusal(Source, **arguments) + "\n"
+    assert f"where:    {key}\n" in refusal(DataSource, **arguments) + "\n"
 
 
 def test_missing_file_says_where_it_looked_and_what_is_near(workplace: Path, jsonl, refusal) -> None:
     jsonl([{"prompt": "x"}], "prompts.jsonl")
-    message = refusal(peek, Source(path="promts.jsonl", name="data.mix.mine"))
+    message = refusal(peek, DataSource(path="promts.jsonl", name="data.mix.mine"))
     assert "promts.jsonl: no such file" in message
     assert "data.mix.mine.path" in message
     assert str(workplace / "promts.jsonl") in message
@@ -75,12 +75,12 @@ def test_missing_file_says_where_it_looked_and_what_is_near(workplace: Path, jso
 
 
 def test_missing_folder_names_the_nearest_that_exists(workplace: Path, refusal) -> None:
-    assert f"the nearest one that does is {workplace}" in refusal(peek, Source(path="no/such/rows.jsonl"))
+    assert f"the nearest one that does is {workplace}" in refusal(peek, DataSource(path="no/such/rows.jsonl"))
 
 
 def test_unknown_suffix_lists_the_known(workplace: Path, refusal) -> None:
     (workplace / "rows.tsv").write_text("a\tb\n")
-    message = refusal(peek, Source(path="rows.tsv"))
+    message = refusal(peek, DataSource(path="rows.tsv"))
     assert "rows.tsv: no reader" in message
     assert ".jsonl, .jsonl.gz, .json, .json.gz, .csv, .csv.gz, .parquet" in message
 
@@ -91,9 +91,9 @@ def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
         jsonl([{"prompt": name}], name)
     (workplace / "part" / "README.md").write_text("not data")
     for path in ("part", "part/*.jsonl", "**/*.jsonl"):
-        files, format_name = find_files(Source(path=path))
+        files, format_name = find_files(DataSource(path=path))
         assert ([file.name for file in files], format_name) == (["a.jsonl", "b.jsonl"], "jsonl")
-    assert [file.name for file in find_files(Source(path=["part/b.jsonl", "part/a.jsonl"]))[0]] == [
+    assert [file.name for file in find_files(DataSource(path=["part/b.jsonl", "part/a.jsonl"]))[0]] == [
         "b.jsonl",
         "a.jsonl",
     ]
@@ -102,7 +102,7 @@ def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
 def test_a_folder_of_two_formats_is_refused(workplace: Path, jsonl, refusal) -> None:
     jsonl([{"prompt": "x"}], "a.jsonl")
     (workplace / "b.csv").write_text("prompt\nx\n")
-    message = refusal(peek, Source(path="."))
+    message = refusal(peek, DataSource(path="."))
     assert "csv: b.csv" in message
     assert "jsonl: a.jsonl" in message
 
@@ -110,9 +110,9 @@ def test_a_folder_of_two_formats_is_refused(workplace: Path, jsonl, refusal) -> 
 def test_a_folder_or_glob_without_data(workplace: Path, refusal) -> None:
     (workplace / "empty").mkdir()
     (workplace / "empty" / "notes.md").write_text("x")
-    assert "which holds notes.md" in refusal(peek, Source(path="empty"))
-    assert "no file matches" in refusal(peek, Source(path="empty/*.jsonl"))
+    assert "which holds notes.md" in refusal(peek, DataSource(path="empty"))
+    assert "no file matches" in refusal(peek, DataSource(path="empty/*.jsonl"))
 
 
 def test_hub_keys_on_a_local_file(jsonl, refusal) -> None:
-    assert "data.subset" in refusal(peek, Source(path=jsonl([{"prompt": "x"}]), subset="main"))
+    assert "data.subset" in refusal(peek, DataSource(path=jsonl([{"prompt": "x"}]), subset="main"))

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import column_names_after, peek
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.transcripts import split_pair
 
 
@@ -44,19 +44,19 @@ def test_what_is_no_pair_of_transcripts_is_left_as_it_is(chosen: str, rejected: 
 def test_loading_splits_and_templates_can_read_the_prompt(jsonl) -> None:
     asked = "\n\nHuman: Hello\n\nAssistant:"
     path = jsonl([{"chosen": asked + " a", "rejected": asked + " b"}, {"chosen": "c", "rejected": "d"}])
-    dataset = load_split([Source(path=path)], seed=0, transcripts=True)
+    dataset = load_split([DataSource(path=path)], seed=0, transcripts=True)
     assert dataset.to_list() == [
         {"chosen": " a", "rejected": " b", "prompt": asked},
         {"chosen": "c", "rejected": "d", "prompt": ""},
     ]
-    templated = load_split([Source(path=path)], seed=0, transcripts=True, prompt="<{prompt}>")
+    templated = load_split([DataSource(path=path)], seed=0, transcripts=True, prompt="<{prompt}>")
     assert templated["prompt"][0] == f"<{asked}>"
-    assert "prompt" not in load_split([Source(path=path)], seed=0).column_names
+    assert "prompt" not in load_split([DataSource(path=path)], seed=0).column_names
 
 
 def test_the_plan_knows_the_prompt_that_splitting_makes(jsonl) -> None:
     path = jsonl([{"chosen": "a", "rejected": "b"}])
-    seen = peek(Source(path=path))
+    seen = peek(DataSource(path=path))
     assert column_names_after(seen, {}, None, transcripts=True) == ("chosen", "rejected", "prompt")
     assert column_names_after(seen, {}, "Q: {prompt}", transcripts=True) == ("chosen", "rejected", "prompt")
     assert column_names_after(seen, {}, None) == ("chosen", "rejected")
@@ -64,15 +64,15 @@ def test_the_plan_knows_the_prompt_that_splitting_makes(jsonl) -> None:
 
 def test_data_with_prompts_is_not_split(jsonl) -> None:
     rows = [{"prompt": "p", "chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"}]
-    source = Source(path=jsonl(rows))
+    source = DataSource(path=jsonl(rows))
     assert load_split([source], seed=0, transcripts=True).to_list() == rows
     assert column_names_after(peek(source), {}, None, transcripts=True) == ("prompt", "chosen", "rejected")
 
 
 def test_no_transcripts_at_all_is_told(jsonl, refusal: Callable[..., str]) -> None:
-    told = refusal(load_split, [Source(path=jsonl([{"chosen": "a", "rejected": "b"}]))], seed=0, transcripts=True)
+    told = refusal(load_split, [DataSource(path=jsonl([{"chosen": "a", "rejected": "b"}]))], seed=0, transcripts=True)
     assert "none of these rows is a pair of transcripts" in told
     assert "data.transcripts=false" in told
-    source = Source(path=jsonl([{"question": "a"}]))
+    source = DataSource(path=jsonl([{"question": "a"}]))
     assert "no column 'chosen'" in refusal(load_split, [source], seed=0, transcripts=True)
     assert "no column 'chosen'" in refusal(column_names_after, peek(source), {}, None, transcripts=True)

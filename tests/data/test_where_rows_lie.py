@@ -13,7 +13,7 @@ from rlhf_cli.data.data_files import find_files, format_of, is_hub, near_files
 from rlhf_cli.data.first_rows import first_rows
 from rlhf_cli.data.loading import load_split, quiet
 from rlhf_cli.data.peeking import peek, renamed
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError
 
 
@@ -23,7 +23,7 @@ def test_a_part_of_a_split_may_be_empty_or_several(jsonl) -> None:
         ("train[:0]", []), ("train[:1]", [0]), ("train[3:5]", [3, 4]), ("train[-2:]", [8, 9]),
         ("train[:10%]+train[90%:]", [0, 9]),
     ):  # fmt: skip
-        assert list(load_split([Source(path=path, split=split)], seed=0)["n"]) == expected, split
+        assert list(load_split([DataSource(path=path, split=split)], seed=0)["n"]) == expected, split
 
 
 def test_progress_bars_stay_as_somebody_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_only_what_is_in_the_cache_is_not_read_again(jsonl, monkeypatch: pytest.
     rows_of = loading.rows_of
     monkeypatch.setattr(loading, "rows_of", lambda *given: read.append(1) or rows_of(*given))
     for _ in range(2):
-        assert load_split([Source(path="t.csv")], seed=0).to_list() == [{"a": 1, "b": "x"}]
+        assert load_split([DataSource(path="t.csv")], seed=0).to_list() == [{"a": 1, "b": "x"}]
     assert len(read) == 1
 
 
@@ -61,11 +61,11 @@ def test_a_format_by_its_ending(path: str, expected: str | None) -> None:
 
 
 def test_several_paths_are_no_hub_id() -> None:
-    assert not is_hub(Source(path=["owner/name", "other"]))
-    assert is_hub(Source(path=["owner/name"]))
-    assert not is_hub(Source(path="owner/name.txt"))
-    assert not is_hub(Source(path="owner/NAME.JSONL"))
-    assert not is_hub(Source(world="toy_sums"))
+    assert not is_hub(DataSource(path=["owner/name", "other"]))
+    assert is_hub(DataSource(path=["owner/name"]))
+    assert not is_hub(DataSource(path="owner/name.txt"))
+    assert not is_hub(DataSource(path="owner/NAME.JSONL"))
+    assert not is_hub(DataSource(world="toy_sums"))
 
 
 def test_what_lies_near_a_path_that_is_not_there(workplace: Path, jsonl) -> None:
@@ -87,25 +87,25 @@ def test_files_of_a_folder_and_of_two_formats(workplace: Path, jsonl, refusal) -
     for name in ("d/b.jsonl", "d/a.jsonl", "d/c.txt"):
         (workplace / name).write_text('{"a": 1}\n')
     (workplace / "d" / "e.jsonl").mkdir()
-    assert [path.name for path in find_files(Source(path="d"))[0]] == ["a.jsonl", "b.jsonl"]
-    assert [path.name for path in find_files(Source(path="d/?.jsonl"))[0]] == ["a.jsonl", "b.jsonl"]
-    assert [path.name for path in find_files(Source(path="d/[b].jsonl"))[0]] == ["b.jsonl"]
+    assert [path.name for path in find_files(DataSource(path="d"))[0]] == ["a.jsonl", "b.jsonl"]
+    assert [path.name for path in find_files(DataSource(path="d/?.jsonl"))[0]] == ["a.jsonl", "b.jsonl"]
+    assert [path.name for path in find_files(DataSource(path="d/[b].jsonl"))[0]] == ["b.jsonl"]
     (workplace / "d" / "z.csv").write_text("a\n1\n")
-    message = refusal(find_files, Source(path="d"))
+    message = refusal(find_files, DataSource(path="d"))
     assert "csv: z.csv, jsonl: a.jsonl" in message
     assert "*.csv" in message
-    assert "data.revision" in refusal(find_files, Source(path="d/a.jsonl", revision="main"))
+    assert "data.revision" in refusal(find_files, DataSource(path="d/a.jsonl", revision="main"))
 
 
 def test_a_preview_of_many_rows(jsonl) -> None:
     path = jsonl([{"n": number} for number in range(20)])
-    found = peek(Source(path=path))
+    found = peek(DataSource(path=path))
     assert (len(found.rows), found.num_rows) == (8, 20)
     jsonl([{"n": 1}], "more.jsonl")
-    several = peek(Source(path=[path, "more.jsonl"]))
+    several = peek(DataSource(path=[path, "more.jsonl"]))
     assert several.origin == f"2 jsonl files, the first is {path}"
     assert several.num_rows == 21
-    hub = peek(Source(path="owner/name", subset="main"))
+    hub = peek(DataSource(path="owner/name", subset="main"))
     assert (hub.rows, hub.num_rows, hub.origin) == ([], None, "hub dataset owner/name (main), read when the run starts")
 
 
@@ -113,7 +113,7 @@ def test_a_preview_of_many_rows(jsonl) -> None:
 @pytest.mark.parametrize("select", [None, 2, (1, 4), (3, 9)])
 def test_so_many_first_rows_and_no_more(limit: int, select: Any, jsonl) -> None:
     path = jsonl([{"n": number} for number in range(9)])
-    for source in (Source(path=path, select=select), Source(path=path, split="train[0:]", select=select)):
+    for source in (DataSource(path=path, select=select), DataSource(path=path, split="train[0:]", select=select)):
         found = first_rows([source], prompt=None, transcripts=False, seed=0, limit=limit)
         assert [row["n"] for row in found] == list(range(9))[slice(*(source.bounds or (0, 9)))][:limit]
 
@@ -121,9 +121,9 @@ def test_so_many_first_rows_and_no_more(limit: int, select: Any, jsonl) -> None:
 def test_first_rows_of_a_mixture_and_of_dialogues(jsonl) -> None:
     start = "\n\nHuman: x\n\nAssistant:"
     path = jsonl([{"chosen": f"{start} a", "rejected": f"{start} b"}] * 3)
-    (row, *_) = first_rows([Source(path=path)], prompt=None, transcripts=True, seed=0, limit=2)
+    (row, *_) = first_rows([DataSource(path=path)], prompt=None, transcripts=True, seed=0, limit=2)
     assert row["prompt"] == start
-    world = Source(world="toy_sums", args={"num_rows": 30})
+    world = DataSource(world="toy_sums", args={"num_rows": 30})
     mixed = first_rows([world, world], prompt=None, transcripts=False, seed=5, limit=4)
     assert mixed == [dict(row) for row in load_split([world, world], seed=5).select(range(4))]
 
@@ -131,7 +131,7 @@ def test_first_rows_of_a_mixture_and_of_dialogues(jsonl) -> None:
 def test_a_row_of_the_first_is_counted_from_the_files_beginning(jsonl) -> None:
     path = jsonl([{"q": "x"}, {"q": "y"}, {"q": None}])
     with pytest.raises(DataError, match="cannot be put") as caught:
-        first_rows([Source(path=path, select=(1, 3))], prompt="{q}", transcripts=False, seed=0, limit=9)
+        first_rows([DataSource(path=path, select=(1, 3))], prompt="{q}", transcripts=False, seed=0, limit=9)
     assert caught.value.where == "data.prompt, row 3 of data"
 
 

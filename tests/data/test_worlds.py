@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_cli.data import worlds
 from rlhf_cli.data.peeking import peek
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.worlds import WORLDS, toy_preferences, toy_tasks
 from rlhf_cli.data.worlds import toy_preferences as toy_judgements
 from rlhf_cli.data.worlds import toy_tasks as toy_speakers
@@ -132,7 +132,7 @@ def test_preferences_agree_with_the_true_score() -> None:
 )
 def test_wrong_world_arguments(world: str, args: dict[str, object], expected: list[str], refusal) -> None:
     for part in expected:
-        assert part in refusal(peek, Source(world=world, args=args))
+        assert part in refusal(peek, DataSource(world=world, args=args))
         assert part in refusal(worlds.generate, world, args, seed=0)
 
 
@@ -142,10 +142,10 @@ def test_wrong_fractions(refusal) -> None:
 
 
 def test_peek_at_a_world() -> None:
-    found = peek(Source(world="toy_sums", args={"num_rows": 30, "seed": 5}), limit=4)
+    found = peek(DataSource(world="toy_sums", args={"num_rows": 30, "seed": 5}), limit=4)
     assert (found.num_rows, found.rows) == (30, toy_sums.generate(30, 5)[:4])
     assert found.columns == ("prompt", "answer", "a", "b")
-    assert peek(Source(world="toy_sums")).num_rows == 1000
+    assert peek(DataSource(world="toy_sums")).num_rows == 1000
 
 
 def test_judgements_are_one_half_of_a_pair_each_and_half_of_them_good() -> None:

@@ -7,7 +7,8 @@ from io import StringIO
 from rich.console import Console
 
 from rlhf_cli.display.score_tables import show_parts
-from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredPart, ScoredReward, ScoredRow
+from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward, ScoredRow
+from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 
 PARTS = [ScoredPart(0, 4, "A: 5", -1.0), ScoredPart(5, 9, "B: 7", 1.0)]
 DENSE = ScoredReward(0.0, 0.0, 0.0, open=True, error=None, parts=PARTS)

@@ -18,17 +18,17 @@ from rlhf_cli.measure.policy_results import (
     write_completions,
 )
 from rlhf_cli.numerics.intervals import wilson
-from rlhf_cli.rewards.stack.scored_rows import SettledReward, SettledRow
+from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 
 
 def answered(prompt: str, text: str, ids: int, *, is_truncated: bool = False) -> AnsweredPrompt:
     return AnsweredPrompt({"prompt": prompt, "answer": "2"}, text, list(range(ids)), is_truncated)
 
 
-def settled(raw: float | None) -> SettledRow:
+def settled(raw: float | None) -> ScoredRow:
     """What is scored `raw` is worth four times as much by its rules, and twice as much with its weight."""
     both = [None if raw is None else factor * raw for factor in (4, 2)]
-    return SettledRow(both[1], {"right": SettledReward(raw, both[0], both[1])})
+    return ScoredRow(both[1], {"right": ScoredReward(raw, both[0], both[1])})
 
 
 PART = PartAnswers(
@@ -126,7 +126,7 @@ def test_the_first_five_answers_of_the_first_part_are_shown() -> None:
 def test_each_reward_has_its_own_attempts() -> None:
     """The first has other scores than 0 and 1, the second has the prompts right in both, then in neither."""
     scored = [
-        SettledRow(None, {"graded": SettledReward(0.5, None, None), "right": SettledReward(raw, None, None)})
+        ScoredRow(None, {"graded": ScoredReward(0.5, None, None), "right": ScoredReward(raw, None, None)})
         for raw in (1.0, 1.0, 0.0, 0.0)
     ]
     attempts = sum_up_answers({"sampled": PartAnswers(2, PART.answers, scored)}, ["graded", "right"]).attempts

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
-from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredPart, ScoredReward, ScoredRow
+from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
+from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 
 
 def test_as_json() -> None:

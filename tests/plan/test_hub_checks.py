@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 
 from rlhf_cli.data.loading import load_split
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, ModelError, Problems, UserError
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.evaluation.targets import file_source, model_to_sample
@@ -108,7 +108,7 @@ def test_what_is_cached_is_read_as_a_folder_is(monkeypatch, place, refused: Refu
     [
         (lambda: file_source({}, "nope"), "the dataset nope is not in the cache", "--data"),
         (lambda: model_to_sample("org/nope", None), "the model org/nope is not in the cache", "rlhf generate"),
-        (lambda: load_split([Source(path="nope")], seed=0), "the hub dataset nope cannot be reached", "data.path"),
+        (lambda: load_split([DataSource(path="nope")], seed=0), "the hub dataset nope cannot be reached", "data.path"),
         (
             lambda: policy_tokenizer(
                 prepare(["+exp=quickstart", "model=local", "model.path=org/nope"]).experiment, wanted_by="a reward"

@@ -15,7 +15,7 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.reward_components import KEEP_TIME, component, timeout_of
 from rlhf_cli.rewards.stack.aggregating import Schedule
-from rlhf_cli.rewards.stack.gates import Gate, levels
+from rlhf_cli.rewards.stack.gates import ScoreGate, levels
 
 pytestmark = pytest.mark.usefixtures("place")
 INF = float("inf")
@@ -130,7 +130,7 @@ def test_a_schedule() -> None:
     ids=str,
 )
 def test_gates(test: dict[str, Any], low: float, high: float) -> None:
-    assert made(gate={"by": "a", **test}).gates == (Gate("a", low, high, 0.0),)
+    assert made(gate={"by": "a", **test}).gates == (ScoreGate("a", low, high, 0.0),)
 
 
 @pytest.mark.parametrize(("said", "otherwise"), [("zero", 0.0), ("exclude", "exclude"), (-1.5, -1.5), (0.0, 0.0)])
@@ -140,7 +140,7 @@ def test_otherwise(said: Any, otherwise: Any) -> None:
 
 def test_several_gates_in_their_order() -> None:
     gates = [{"by": "a", "at_least": 1.0}, {"by": "b", "at_most": 0.0, "otherwise": "exclude"}]
-    assert made(gate=gates).gates == (Gate("a", low=1.0), Gate("b", high=0.0, otherwise="exclude"))
+    assert made(gate=gates).gates == (ScoreGate("a", low=1.0), ScoreGate("b", high=0.0, otherwise="exclude"))
 
 
 def order(*words: str) -> list[list[str]]:

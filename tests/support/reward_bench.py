@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from rlhf_cli.rewards.stack.component import Component, Outcome
+from rlhf_cli.rewards.stack.component import Component, RewardOutcome
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 
 BATCH: dict[str, Any] = {
@@ -30,7 +30,7 @@ class Bench:
         self.stacks.append(RewardStack([Component("mine", score, **rules)], record_error=self.recorded.append))
         return self.stacks[-1]
 
-    def __call__(self, score: Callable[..., Any], **rules: Any) -> Outcome:
+    def __call__(self, score: Callable[..., Any], **rules: Any) -> RewardOutcome:
         return self.stack(score, **rules).evaluate(**BATCH)["mine"]
 
 

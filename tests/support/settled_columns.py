@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.reward_columns import RunningDeviation
-from rlhf_cli.rewards.stack.settling import Settled, settle
+from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
 
 NAN = float("nan")
 

@@ -23,9 +23,9 @@ from rlhf_cli.plan.reward_components import component
 from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, resolve
+from rlhf_cli.rewards.stack.reward_matrix import Settled
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.settled_round import leave_out_scores, settle_round
-from rlhf_cli.rewards.stack.settling import Settled
 from rlhf_cli.rewards.stack.truncation import COMPONENT, Endings
 from rlhf_cli.tables import trl_values
 from rlhf_cli.trainers.assemble.stack_building import aggregate_of, truncation_policy

@@ -15,7 +15,7 @@ from rlhf_cli.config.schema.reward_sections import RESERVED_REWARD_NAMES
 from rlhf_cli.config.trl_args import whole_number, whole_number_or_none
 from rlhf_cli.errors import ConfigError, Prose, UserError
 from rlhf_cli.numerics.intervals import attempt_counts
-from rlhf_cli.rewards.stack.settled_rows import why_no_total
+from rlhf_cli.rewards.stack.scored_rows import why_no_total
 from rlhf_cli.text.suggest import nearest
 
 _PREFIX = "eval_"

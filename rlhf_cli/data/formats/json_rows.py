@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlhf_cli.data.formats.decoded_text import blocks, decoded_lines, numbered_lines, shorten
-from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, ListOf, Record
+from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, ListKind, RecordKind
 from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:
@@ -144,10 +144,10 @@ def arrow_schema(kinds: Mapping[str, Kind]) -> pa.Schema | None:
 def _arrow_type(kind: Kind) -> pa.DataType | None:
     import pyarrow as pa
 
-    if isinstance(kind, ListOf):
+    if isinstance(kind, ListKind):
         item = _arrow_type(kind.item)
         return None if item is None else pa.list_(item)
-    if isinstance(kind, Record):
+    if isinstance(kind, RecordKind):
         fields = arrow_schema(kind.fields)
         return None if fields is None else pa.struct(fields)
     plain = {NULL: pa.null(), BOOL: pa.bool_(), INTEGER: pa.int64(), NUMBER: pa.float64(), TEXT: pa.string()}

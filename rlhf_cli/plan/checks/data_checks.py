@@ -13,7 +13,7 @@ from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns
 from rlhf_cli.data.peeking import column_names_after, peek
 from rlhf_cli.data.preferences import check_pair_columns, is_tokenised, no_pair_left, sound_pairs
 from rlhf_cli.data.rows import RowTable, check_prompts, hold_out_places, prepared_rows
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.plan.checks.known import Known, Seen
@@ -97,7 +97,7 @@ def _split_off(fraction: float, seed: int, known: Known) -> Iterator[UserError]:
     known.num_rows, known.num_held_out = len(train), len(held)
 
 
-def _check_selection(source: Source, rows: int | None) -> None:
+def _check_selection(source: DataSource, rows: int | None) -> None:
     is_sliced = source.split is not None and "[" in source.split
     if rows is not None and not is_sliced and source.bounds is not None and source.bounds[1] > rows:
         raise DataError(
@@ -109,7 +109,7 @@ def _check_selection(source: Source, rows: int | None) -> None:
         )
 
 
-def _selected(rows: int, source: Source) -> int | None:
+def _selected(rows: int, source: DataSource) -> int | None:
     if source.split is not None and "[" in source.split:
         return None  # the datasets library counts a slice of a split
     if source.select is None:

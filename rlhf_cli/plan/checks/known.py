@@ -14,7 +14,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import TrainerFields
 from rlhf_cli.data.peeking import Preview
 from rlhf_cli.data.rows import RowTable
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import UserError
 from rlhf_cli.models.tokenizer_files import TokenizerFiles, read_json
 from rlhf_cli.plan.batches import BatchPlan, StagePlan
@@ -97,7 +97,7 @@ class Seen:
     `rows` are its rows in that form (only the first ones of a very large source); None if they are not available yet.
     """
 
-    source: Source
+    source: DataSource
     preview: Preview
     columns: tuple[str, ...]
     rows: RowTable | None

@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rlhf_cli.data.data_files import is_hub
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import RunError
 from rlhf_cli.measure.evaluation_files import Evaluation, read_evaluation
 from rlhf_cli.measure.policy_results import PolicyEvaluation
@@ -154,7 +154,7 @@ def _datasets(data: JsonTree) -> list[str]:
         path
         for source in _sources(data).values()
         for path in _paths(source)
-        if not Path(path).is_absolute() and is_hub(Source(path=path))
+        if not Path(path).is_absolute() and is_hub(DataSource(path=path))
     ]
     return list(dict.fromkeys(found))
 

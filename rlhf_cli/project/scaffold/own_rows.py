@@ -10,7 +10,7 @@ from typing import Literal
 
 from rlhf_cli.data.data_files import is_hub
 from rlhf_cli.data.peeking import Preview, peek
-from rlhf_cli.data.source import BOOL, INTEGER, NUMBER, TEXT, Source, kind_of, label
+from rlhf_cli.data.source import BOOL, INTEGER, NUMBER, TEXT, DataSource, kind_of, label
 from rlhf_cli.errors import ConfigError, DataError, Prose
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.suggest import nearest
@@ -197,7 +197,7 @@ def undecided(path: str, training: Training, typed: Mapping[str, str]) -> tuple[
 
 
 def _look_at(path: str) -> Preview:
-    source = Source(path=path, name="--data")
+    source = DataSource(path=path, name="--data")
     if is_hub(source):
         raise DataError(
             "a dataset of the hub shows its columns only when it is read, and a project is made without a network",

@@ -7,6 +7,7 @@ Rewards check themselves for what an annotation cannot express: a factory raises
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import inspect
 import json
 import types
@@ -14,7 +15,6 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
@@ -22,13 +22,11 @@ from rlhf_cli.errors import RewardError
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 from rlhf_cli.text.suggest import nearest
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+_SCALARS = (int, float, bool, str, type(None))
 _ANYTHING = (Any, object, inspect.Parameter.empty)
 _LISTS = (list, tuple, set, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _MAPPINGS = (dict, collections.abc.Mapping)
 _UNIONS = (Union, types.UnionType)
-_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_LIMITS = ((Gt, "gt", "above"), (Ge, "ge", "of at least"), (Lt, "lt", "below"), (Le, "le", "of at most"))
 
 
 def annotations_of(target: Callable[..., object]) -> dict[str, object]:
@@ -49,16 +47,16 @@ def annotations_of(target: Callable[..., object]) -> dict[str, object]:
     return found
 
 
-def is_judged(annotation: object) -> bool:
+def is_checked(annotation: object) -> bool:
     """Return whether the annotation consists only of types that YAML can express, so that values can be checked."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return is_judged(get_args(annotation)[0])
+        return is_checked(get_args(annotation)[0])
     if origin is Literal:
         return True
     if origin in (*_UNIONS, *_LISTS, *_MAPPINGS):
-        return all(part is Ellipsis or is_judged(part) for part in get_args(annotation))
-    return annotation in (*_WORDS, *_LISTS, *_MAPPINGS, *_ANYTHING, None)
+        return all(part is Ellipsis or is_checked(part) for part in get_args(annotation))
+    return annotation in (*_SCALARS, *_LISTS, *_MAPPINGS, *_ANYTHING, None)
 
 
 def is_scalar(annotation: object) -> bool:
@@ -67,7 +65,7 @@ def is_scalar(annotation: object) -> bool:
         return is_scalar(get_args(annotation)[0])
     if get_origin(annotation) in _UNIONS:
         return all(is_scalar(part) for part in get_args(annotation))
-    return get_origin(annotation) is Literal or (isinstance(annotation, type) and annotation in _WORDS)
+    return get_origin(annotation) is Literal or (isinstance(annotation, type) and annotation in _SCALARS)
 
 
 def complaint(annotation: object, value: object) -> str | None:
@@ -75,68 +73,29 @@ def complaint(annotation: object, value: object) -> str | None:
 
     Values are checked strictly as JSON: a list fits a tuple, a whole number fits a float, but "3" is not a number.
     """
-    if not is_judged(annotation):
+    if not is_checked(annotation):
         return None
     try:
         adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]
         adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        return first["msg"].removeprefix("Value error, ") if first["type"] == "value_error" else in_words(annotation)
+        messages = [one["msg"].removeprefix("Value error, ") for one in error.errors(include_url=False)]
+        words = (message.removeprefix("Input should be ").replace("array", "list") for message in messages)
+        return " or ".join(dict.fromkeys(words))
     except (PydanticUserError, TypeError, ValueError):
         return None  # pydantic cannot use the annotation, or JSON cannot express the value
     return None
 
 
 def fitting(annotation: object, value: object) -> object | None:
-    """Return the value that was probably meant by one that does not fit, or None."""
-    candidates: list[object] = []
-    if isinstance(value, str):
-        candidates += [_BOOLEANS[value.lower()]] if value.lower() in _BOOLEANS else []
-        candidates += [number for number in (_number(int, value), _number(float, value)) if number is not None]
-    if isinstance(value, float) and value.is_integer():
-        candidates.append(int(value))
-    candidates.append([value])
-    return next((one for one in candidates if complaint(annotation, one) is None), None)
-
-
-def in_words(annotation: object) -> str:
-    """Return what to type, for example `a number above 0`, `tokens, characters or words` or `a list of text`."""
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return in_words(parts[0]) + _limits(parts[1:])
-    if origin is Literal:
-        return _either([str(part).lower() if isinstance(part, bool) else str(part) for part in parts])
-    if origin in _UNIONS:
-        return " or ".join(in_words(part) for part in parts)
-    if origin in _LISTS or annotation in _LISTS:
-        inner = [part for part in parts if part is not Ellipsis]
-        return f"a list of {_plural(in_words(inner[0]))}" if inner and inner[0] not in _ANYTHING else "a list"
-    if origin in _MAPPINGS or annotation in _MAPPINGS:
-        return "a mapping, {name: value}"
-    return _WORDS.get(annotation, "null" if annotation is None else "a value")  # type: ignore[call-overload, no-any-return]
-
-
-def _limits(metadata: tuple[object, ...]) -> str:
-    said = []
-    for item in (part for entry in metadata for part in (entry, *getattr(entry, "metadata", ()))):
-        said += [f" {words} {getattr(item, name)}" for kind, name, words in _LIMITS if isinstance(item, kind)]
-    return " and".join(said)
-
-
-def _plural(words: str) -> str:
-    return words.removeprefix("a ") + "s" if words.endswith("number") else words
-
-
-def _either(words: list[str]) -> str:
-    return ", ".join(words[:-1]) + f" or {words[-1]}" if len(words) > 1 else words[0]
-
-
-def _number(kind: Callable[[str], float], text: str) -> float | None:
-    try:
-        return kind(text)
-    except ValueError:
+    """Return the value that was probably meant instead: 3 for "3", true for "yes", [a] for a; None if unknown."""
+    if isinstance(value, bool):
         return None
+    adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]
+    for candidate in (value, [value]):
+        with contextlib.suppress(ValidationError):
+            return adapter.validate_python(candidate)
+    return None
 
 
 def literals(annotation: object) -> list[str]:

@@ -3,12 +3,6 @@
 The kernel sends the alarm, so it arrives even while the call holds the interpreter lock. `re`, which may match forever
 on some text, checks for signals (CPython's Modules/_sre/sre_lib.h), as do sleeping, waiting for a lock and reading from
 a socket. Compiled code that never checks for signals can only be stopped in a process that can be killed (`isolate`).
-
-CPU time alone is misleading: on a busy machine, a thread that never waits runs only part of the time.
-
-Only containers are copied; texts and numbers are immutable and shared.
-
-Calls are counted in rows: a row that a gate closed and that was not computed is a saved call.
 """
 
 from __future__ import annotations
@@ -34,24 +28,16 @@ from rlhf_cli.rewards.stack.component import (
     Component,
     FailedCall,
     KeepFailure,
-    Outcome,
+    RewardOutcome,
     RewardTimeout,
     by_row,
     fail,
+    hints,
     refused,
-    said_of_replay,
     token_ids,
 )
 from rlhf_cli.rewards.stack.isolated import LEAVING, left
-from rlhf_cli.rewards.stack.returned_scores import (
-    Offset,
-    PlainScores,
-    Score,
-    TokenValues,
-    as_scores,
-    as_token_values,
-    named_spans,
-)
+from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, as_scores, as_token_values, named_spans
 from rlhf_cli.rewards.stack.token_offsets import characters
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 
@@ -72,7 +58,7 @@ def call_within(call: Callable[[], object], timeout_s: float, *, name: str) -> o
 
     Outside of the main thread, run it in a new thread called `name`, which is abandoned after the timeout.
     """
-    if threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
+    if threading.current_thread() is threading.main_thread():
         return _interrupted_after(call, timeout_s)
     # A Python thread cannot be killed: one that overruns is abandoned as a daemon. `isolate` can kill.
     answer = thread(name=name, daemon=True)(call)()
@@ -107,31 +93,18 @@ def _interrupted_after(call: Callable[[], object], timeout_s: float) -> object:
             signal.setitimer(signal.ITIMER_REAL, left_s, others_every_s)
 
 
-_OF_THREAD = "/proc/thread-self/schedstat"
-
-
-def busy_s() -> float:
-    """Return the seconds that this thread has run or was ready to run, from an arbitrary start.
-
-    Without Linux's schedstat, return its CPU time only.
-    """
-    try:
-        with open(_OF_THREAD, "rb") as stream:
-            ran_ns, in_line_ns, _ = stream.read().split()
-    except (OSError, ValueError):
-        return time.thread_time()
-    return (int(ran_ns) + int(in_line_ns)) / 1e9
-
-
 _SHARED = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
 """The trainer's own objects and functions, which are not data: its state, environments, the loggers."""
+
+_PER_BATCH = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_by_row)
+"""Arguments with one value for the whole batch; all others have one entry per row."""
 
 _FIXED = {str, int, float, bool, bytes, complex, type(None)}
 _ARRAYS = ("numpy", "torch")
 
 
 def with_own_arguments(batch: Batch) -> Batch:
-    """Return the batch with deep copies of all lists, dicts, sets and arrays."""
+    """Return the batch with deep copies of all lists, dicts, sets and arrays; texts and numbers are immutable."""
     return {name: value if name in _SHARED else _own(value) for name, value in batch.items()}
 
 
@@ -143,15 +116,10 @@ def _own(value: object) -> object:
         return value.copy() if _FIXED.issuperset(map(type, value)) else [_own(item) for item in value]
     if kind is dict and isinstance(value, dict):
         return {key: _own(item) for key, item in value.items()}
-    if kind is tuple and isinstance(value, tuple):
-        return value if _FIXED.issuperset(map(type, value)) else tuple(_own(item) for item in value)
     if isinstance(value, list | dict | set | bytearray | tuple) or kind.__module__.partition(".")[0] in _ARRAYS:
         return copy.deepcopy(value)
     return value
 
-
-_PER_BATCH = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_by_row)
-"""Arguments with one value for the whole batch; all others have one entry per row."""
 
 RunAsync = Callable[[Awaitable[object], float | None], object]
 """Run an awaitable on the stack's event loop and return its result; the float is the timeout in seconds."""
@@ -170,13 +138,16 @@ class Tools:
     keep: KeepFailure
 
 
-def run_component(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> Outcome:
+Scores = Sequence[Score | TokenValues | BaseException]
+
+
+def run_component(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> RewardOutcome:
     """Return the outcome of `component` on the whole batch; compute only `rows` and leave the others empty.
 
     Raise RewardError, naming the reward, the row and its prompt, if a row fails and `on_error` is `raise`. Raise
     RewardFailed if the function tries to leave the process, whatever its `on_error`.
     """
-    outcome = Outcome.empty(len(by_row(batch, "completions")))
+    outcome = RewardOutcome.empty(len(by_row(batch, "completions")))
     began = time.perf_counter()
     if rows:
         outcome.calls = len(rows)
@@ -186,14 +157,14 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
             if tools.was_interrupted() or isinstance(error, Interrupted):
                 raise
             failed = left(component.name, error)
-            if replay := said_of_replay(tools.keep(FailedCall(component, batch, rows, None, error))):
+            if replay := hints(replay=tools.keep(FailedCall(component, batch, rows, None, error))):
                 failed.hint = f"{replay}\n{failed.hint}"
             raise failed from error
     outcome.seconds = time.perf_counter() - began
     return outcome
 
 
-def _compute(component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, tools: Tools) -> None:
+def _compute(component: Component, batch: Batch, rows: Sequence[int], outcome: RewardOutcome, tools: Tools) -> None:
     try:
         returned = _call(component, batch, rows, outcome, tools)
     except Exception as error:  # any error of the user's reward is handled by the reward's own `on_error`
@@ -202,18 +173,16 @@ def _compute(component: Component, batch: Batch, rows: Sequence[int], outcome: O
         _store(component, batch, rows, outcome, returned, rows, tools.keep)
         return
     # Outside of the handler, so that errors of single rows are not chained to this one.
-    _settle_blame(component, batch, rows, outcome, failed, tools)
+    _find_failing_rows(component, batch, rows, outcome, failed, tools)
 
 
-def _call(
-    component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, tools: Tools
-) -> Sequence[Score | TokenValues | BaseException]:
+def _call(component: Component, batch: Batch, rows: Sequence[int], outcome: RewardOutcome, tools: Tools) -> Scores:
     """Return the checked scores of `rows`.
 
     Raise any error of the function, RewardTimeout if it is late, or RewardError if its result is invalid.
     """
     subset = _rows_of(batch, rows, outcome)
-    returned = _within(component, with_own_arguments(subset), outcome, tools.run_async)
+    returned = _within(component, with_own_arguments(subset), tools.run_async)
 
     def read_dense(row: int, value: Sequence[object]) -> TokenValues | None:
         outcome.spans[rows[row]] = named_spans(value)
@@ -229,18 +198,15 @@ def _call(
     return as_scores(component.name, returned, len(rows), read_dense)
 
 
-def _rows_of(batch: Batch, rows: Sequence[int], outcome: Outcome) -> Batch:
-    """Return the batch reduced to `rows`.
-
-    What the function logs is stored at the rows' places in the whole batch. If the batch fails and each row is tried
-    alone, the columns that the whole batch logged are overwritten.
-    """
+def _rows_of(batch: Batch, rows: Sequence[int], outcome: RewardOutcome) -> Batch:
+    """Return the batch reduced to `rows`; what the function logs is stored at their places in the whole batch."""
     num_rows = len(by_row(batch, "completions"))
     subset = dict(batch)
     if len(rows) != num_rows:
-        subset = {key: value for key, value in batch.items() if key in _PER_BATCH}
-        columns = {key: by_row(batch, key) for key in batch if key not in _PER_BATCH}
-        subset |= {key: [column[row] for row in rows] for key, column in columns.items()}
+        subset = {
+            key: value if key in _PER_BATCH else [by_row(batch, key)[row] for row in rows]
+            for key, value in batch.items()
+        }
     if "log_extra" in batch:
 
         def log_extra(column: str, values: list[object]) -> None:
@@ -252,26 +218,15 @@ def _rows_of(batch: Batch, rows: Sequence[int], outcome: Outcome) -> Batch:
     return subset
 
 
-def _within(component: Component, batch: Batch, outcome: Outcome, run_async: RunAsync) -> object:
+def _within(component: Component, batch: Batch, run_async: RunAsync) -> object:
     """Call the function for at most `timeout_s`."""
-
-    def score() -> object:
-        began_s = busy_s()
-        try:
-            return component.score(**batch)
-        finally:
-            outcome.busy_s += busy_s() - began_s
-
-    if component.timeout_s is None:
-        value = score()
+    timeout_s = component.timeout_s
+    if timeout_s is None:
+        value = component.score(**batch)
         return run_async(value, None) if inspect.isawaitable(value) else value
-    return _with_deadline(component.name, score, run_async, component.timeout_s)
-
-
-def _with_deadline(name: str, score: Callable[[], object], run_async: RunAsync, timeout_s: float) -> object:
     began = time.monotonic()
     try:
-        value = call_within(score, timeout_s, name=f"reward {name}")
+        value = call_within(lambda: component.score(**batch), timeout_s, name=f"reward {component.name}")
     except Overdue:
         raise RewardTimeout(f"no answer within {timeout_s:g} s") from None
     if not inspect.isawaitable(value):
@@ -296,15 +251,12 @@ def _store(
     component: Component,
     batch: Batch,
     rows: Sequence[int],
-    outcome: Outcome,
-    scores: Sequence[Score | TokenValues | BaseException],
+    outcome: RewardOutcome,
+    scores: Scores,
     asked: Sequence[int],
     keep: KeepFailure,
 ) -> None:
     """Store the scores of `rows`; `asked` are all rows that the function was first given."""
-    if isinstance(scores, PlainScores) and len(rows) == len(outcome.raw):
-        outcome.raw = list(scores)
-        return
     for row, score in zip(rows, scores, strict=True):
         if isinstance(score, BaseException):
             fail(FailedCall(component, batch, asked, row, score), outcome, keep)
@@ -315,12 +267,12 @@ def _store(
             outcome.raw[row] = score
 
 
-def _settle_blame(
-    component: Component, batch: Batch, rows: Sequence[int], outcome: Outcome, error: Exception, tools: Tools
+def _find_failing_rows(
+    component: Component, batch: Batch, rows: Sequence[int], outcome: RewardOutcome, error: Exception, tools: Tools
 ) -> None:
-    """Find the row to blame for a failed batch.
+    """Blame the row of a failed call; try several rows one by one, so that a bad row does not cost the others.
 
-    A single row takes the blame. Several rows are tried one by one, so that one bad row does not cost the others.
+    If every row passes alone, the batch fails without a row to blame, which `on_error` exclude or a number forgives.
     """
     is_last = component.on_error == "raise"
     if isinstance(error, RewardError) and is_last:
@@ -338,31 +290,7 @@ def _settle_blame(
         else:
             _store(component, batch, [row], outcome, returned, rows, tools.keep)
     if not outcome.num_errors:
-        # Each row succeeds alone although the batch failed: that is still a failure, and must not be hidden.
-        found = _first_with_others(component, batch, rows, tools) if is_last else None
-        call = FailedCall(component, batch, rows, found, error, is_together=found is not None)
+        call = FailedCall(component, batch, rows, None, error)
         if is_last:
             fail(call, outcome, tools.keep)
         tools.keep(call)
-
-
-def _first_with_others(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> int | None:
-    """Return the last row of the shortest prefix of the batch that fails, found by bisection.
-
-    Return None if the whole batch does not fail a second time. A prefix of one row passes: it was tried before.
-    """
-
-    def fails(count: int) -> bool:
-        try:
-            _call(component, batch, rows[:count], Outcome.empty(len(by_row(batch, "completions"))), tools)
-        except Exception:  # of the user's function, as before
-            return True
-        return False
-
-    passing, failing = 1, len(rows)
-    if not fails(failing):
-        return None
-    while failing - passing > 1:
-        middle = (passing + failing) // 2
-        passing, failing = (passing, middle) if fails(middle) else (middle, failing)
-    return rows[failing - 1]

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.rewards.dense import Span
 from rlhf_cli.rewards.stack.aggregating import Weight
-from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.returned_scores import Spread, TokenValues
 
 OnError = Literal["raise", "exclude"] | float
@@ -26,7 +26,7 @@ class Component:
     name: str
     score: Callable[..., object]
     weight: Weight = 1.0
-    gates: tuple[Gate, ...] = ()
+    gates: tuple[ScoreGate, ...] = ()
     offset: float = 0.0
     clip: tuple[float, float] | None = None
     normalize: Literal["none", "batch", "group", "running"] = "none"
@@ -37,13 +37,13 @@ class Component:
 
 
 @dataclass
-class Outcome:
+class RewardOutcome:
     """The result of one component for this rank's rows of a batch.
 
     `raw[i]` is the score, or None. `fixed[i]` is a number that replaces the processed score, after a closed gate or a
     failure. If both are None the row is excluded: the component does not apply to it. `tokens[i]` are the values of a
     dense reward, None for a plain score. `spans[i]` are the spans it returned, None if it returned one value per token.
-    Of the elapsed `seconds`, it computed for `busy_s` and waited for the rest.
+    `calls` and `calls_saved` count the rows that were computed, and those that gates closed.
     """
 
     raw: list[float | None]
@@ -56,11 +56,10 @@ class Outcome:
     calls: int = 0
     calls_saved: int = 0
     seconds: float = 0.0
-    busy_s: float = 0.0
     extra: dict[str, list[object]] = field(default_factory=dict)
 
     @classmethod
-    def empty(cls, num_rows: int) -> Outcome:
+    def empty(cls, num_rows: int) -> RewardOutcome:
         """Return an outcome for `num_rows` rows that are not computed yet."""
         nothing: list[None] = [None] * num_rows
         return cls([*nothing], [*nothing], [*nothing], [*nothing], [*nothing], [*nothing])
@@ -73,8 +72,6 @@ class Outcome:
     @property
     def num_excluded(self) -> int:
         """Count the rows this component does not apply to."""
-        if None not in self.raw:
-            return 0
         return sum(raw is None and fixed is None for raw, fixed in zip(self.raw, self.fixed, strict=True))
 
     @property
@@ -84,8 +81,7 @@ class Outcome:
 
 
 Batch: TypeAlias = Mapping[str, object]
-"""TRL's reward arguments and the dataset's columns by name; tables/reward_arguments lists those with entries per row.
-"""
+"""TRL's reward arguments and the dataset's columns by name; tables/trl_values lists those with entries per row."""
 
 
 def by_row(batch: Batch, name: str) -> Sequence[object]:
@@ -113,7 +109,7 @@ class FailedCall:
     """The input of a component's call, and its error.
 
     `batch` is this rank's whole batch, `rows` are the rows that the function was given, and `row` is the row to blame,
-    None if unknown. `is_together`: the row fails only together with those before it.
+    None if unknown.
     """
 
     component: Component
@@ -121,7 +117,6 @@ class FailedCall:
     rows: Sequence[int]
     row: int | None
     error: BaseException
-    is_together: bool = False
 
     @property
     def message(self) -> str:
@@ -133,6 +128,11 @@ class FailedCall:
         """Return whether the call timed out."""
         return isinstance(self.error, RewardTimeout)
 
+    def describe_row(self, row: int) -> str:
+        """Return a row's completion and prompt for messages."""
+        completion, prompt = by_row(self.batch, "completions")[row], by_row(self.batch, "prompts")[row]
+        return f"the completion {completion!r:.200} of the prompt {prompt!r:.120}"
+
 
 KeepFailure = Callable[[FailedCall], str | None]
 """Keep a failed call; return the command that replays it, or None."""
@@ -142,20 +142,38 @@ def keep_nothing(call: FailedCall) -> None:
     """Keep no failed calls: outside of training the caller has the data anyway."""
 
 
-def fail(call: FailedCall, outcome: Outcome, keep: KeepFailure) -> None:
+def hints(*lines: str | None, replay: str | None) -> str | None:
+    """Return the hint of an error: how to replay the call, if it was kept, and `lines`; None if all are None."""
+    first = None if replay is None else f"{replay}  # fails in the same way, without training"
+    return "\n".join(line for line in (first, *lines) if line is not None) or None
+
+
+def fail(call: FailedCall, outcome: RewardOutcome, keep: KeepFailure) -> None:
     """Apply the component's `on_error` to the row to blame, or to all rows if it is unknown.
 
     Raise RewardFailed, which names reward, row, prompt and completion, if `on_error` is `raise`.
     """
     component = call.component
+    key = f"rewards.{component.name}"
     replay = keep(call)
     if component.on_error == "raise":
+        if call.row is not None:
+            expected = f"a score for {call.describe_row(call.row)}"
+        elif call.is_timeout:
+            expected = "an answer in time; which of the rows it was busy with is not known"
+        else:
+            expected = "the same each time: every row gets a score alone, and all of them together did not"
         failed = RewardFailed(
-            f"reward {component.name!r} failed on {_whose(call)}",
-            where=f"rewards.{component.name}",
-            got=call.message + (", and only together with the rows before it" if call.is_together else ""),
-            expected=_expected(call),
-            hint=_hint(call, replay),
+            f"reward {component.name!r} failed on "
+            + (f"a batch of {len(call.rows)} rows" if call.row is None else f"row {call.row}"),
+            where=key,
+            got=call.message,
+            expected=expected,
+            hint=hints(
+                f"{key}.on_error=exclude  # keeps the run alive",
+                f"{key}.timeout_s=off  # or a number of seconds" if call.is_timeout else None,
+                replay=replay,
+            ),
         )
         failed.reward, failed.row = component.name, call.row
         raise failed from call.error
@@ -172,39 +190,7 @@ def refused(call: FailedCall, error: RewardError, replay: str | None) -> RewardE
     """
     if error.row is not None and call.row is not None:
         error.what = error.what.replace(f"row {error.row}", f"row {call.row}")
-        error.got = f"{error.got}, for {_of_row(call.batch, call.row)}"
+        error.got = f"{error.got}, for {call.describe_row(call.row)}"
         error.row = call.row
-    error.hint = said_of_replay(replay) or error.hint
+    error.hint = hints(replay=replay) or error.hint
     return error
-
-
-def said_of_replay(replay: str | None) -> str | None:
-    """Return the error line that shows how to replay the call, or None if it was not kept."""
-    return None if replay is None else f"{replay}  # fails in the same way, without training"
-
-
-def _whose(call: FailedCall) -> str:
-    if call.row is not None:
-        return f"row {call.row}"
-    return f"a batch of {len(call.rows)} rows"
-
-
-def _expected(call: FailedCall) -> str:
-    if call.row is not None:
-        return f"a score for {_of_row(call.batch, call.row)}"
-    if call.is_timeout:
-        return "an answer in time; which of the rows it was busy with is not known"
-    return "the same each time: every row gets a score alone, and now all of them do together"
-
-
-def _of_row(batch: Batch, row: int) -> str:
-    completion, prompt = by_row(batch, "completions")[row], by_row(batch, "prompts")[row]
-    return f"the completion {completion!r:.200} of the prompt {prompt!r:.120}"
-
-
-def _hint(call: FailedCall, replay: str | None) -> str:
-    name = call.component.name
-    lines = [said_of_replay(replay), f"rewards.{name}.on_error=exclude  # keeps the run alive"]
-    if call.is_timeout:
-        lines.append(f"rewards.{name}.timeout_s=off  # or a number of seconds")
-    return "\n".join(line for line in lines if line is not None)

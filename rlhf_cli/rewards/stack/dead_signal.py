@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlhf_cli.rewards.stack.gates import Gate
-from rlhf_cli.rewards.stack.settling import Rules, Settled
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.reward_matrix import Settled
 
 _ROUNDING = 4 * torch.finfo(torch.float32).eps
 """Totals are equal if they differ by less than this share of the largest: 4 units in the last place of float32."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class ComponentStatistics:
     """One component's statistics in a round. `gated_by` names the rewards its gates read.
 
     `low`, `high`: range of the raw scores, None if there were none. `open_fraction`: share of rows that no gate closed,
@@ -45,7 +45,7 @@ class DeadRound:
     """A round in which every advantage was 0. `left_out`: share of rows excluded by truncation."""
 
     step: int
-    components: tuple[Seen, ...]
+    components: tuple[ComponentStatistics, ...]
     left_out: float
 
 
@@ -64,22 +64,24 @@ def share_of_dead_groups(totals: Tensor, group_size: int) -> float:
     return (_spread(totals) <= _ROUNDING * largest).double().mean().item()
 
 
-def seen_of(
-    settled: Settled, rules: Sequence[Rules], counts: Sequence[Sequence[float]], group_size: int
-) -> tuple[Seen, ...]:
-    """Return each component's statistics. counts: per component (rows no gate closed, failed rows) over all ranks."""
-    seen = []
+def component_statistics(
+    settled: Settled, components: Sequence[Component], counts: Sequence[Sequence[float]], group_size: int
+) -> tuple[ComponentStatistics, ...]:
+    """Return each component's statistics. counts: per component (rows no gate closed, failed rows) over all ranks.
+
+    The last columns of `settled` may be environments' own rewards, which have neither counts nor gates.
+    """
+    found = []
     num_rows = settled.raw.shape[0]
     for index, name in enumerate(settled.names):
         raw = settled.raw[:, index]
         raw = raw[~raw.isnan()]
         weighted = settled.contributions[:, index].double()
         opened, errors = counts[index] if index < len(counts) else (None, 0)
-        gates = rules[index].gates if index < len(rules) else ()
-        seen.append(
-            Seen(
+        found.append(
+            ComponentStatistics(
                 name=name,
-                gated_by=tuple(gate.by for gate in gates if isinstance(gate, Gate)),
+                gated_by=tuple(gate.by for gate in components[index].gates) if index < len(components) else (),
                 weight=settled.weights[index].item(),
                 low=raw.min().item() if raw.numel() else None,
                 high=raw.max().item() if raw.numel() else None,
@@ -89,63 +91,54 @@ def seen_of(
                 spread=_spread(weighted.unflatten(0, (-1, group_size))).max().item(),
             )
         )
-    return tuple(seen)
+    return tuple(found)
 
 
-def cause_of(rounds: Sequence[DeadRound]) -> tuple[str, list[str]]:
+def explain_dead_rounds(rounds: Sequence[DeadRound]) -> tuple[str, list[str]]:
     """Return the reason in a few words why these rounds gave no signal, and one line per component."""
-    told = {seen[0].name: _Told.of(seen) for seen in zip(*(dead.components for dead in rounds), strict=True)}
-    lines = [f"{name}: {one.line}" for name, one in told.items()]
+    by_component = {seen[0].name: seen for seen in zip(*(dead.components for dead in rounds), strict=True)}
+    described = {name: _describe(seen) for name, seen in by_component.items()}
+    names_of: dict[str, list[str]] = {"gated": [], "nothing": [], "constant": [], "varying": [], "unweighted": []}
+    for name, (kind, _) in described.items():
+        names_of[kind].append(name)
+    lines = [f"{name}: {line}" for name, (_, line) in described.items()]
     if all(dead.left_out == 1.0 for dead in rounds):
         return "every completion was cut off, and truncation leaves such rows out", lines
-    if all(one.kind == "nothing" for one in told.values()):
+    if len(names_of["nothing"]) == len(described):
         return "no reward applied to any row", lines
-    gated = [name for name, one in told.items() if one.kind == "gated"]
-    if gated and all(one.kind in ("gated", "constant", "nothing") for one in told.values()):
-        return f"every row was gated out of {' and '.join(gated)}, and nothing else told rows apart", lines
-    varying = [name for name, one in told.items() if one.kind == "varying"]
-    if varying:
-        largest = max(told, key=lambda name: told[name].size)
-        if told[largest].size * _ROUNDING >= max(told[name].spread for name in varying):
+    if names_of["gated"] and not names_of["varying"] and not names_of["unweighted"]:
+        return f"every row was gated out of {' and '.join(names_of['gated'])}, and nothing else told rows apart", lines
+    if varying := names_of["varying"]:
+        sizes = {name: max(one.size for one in seen) for name, seen in by_component.items()}
+        largest = max(sizes, key=sizes.__getitem__)
+        if sizes[largest] * _ROUNDING >= max(one.spread for name in varying for one in by_component[name]):
             return f"the weight of {largest} drowns {' and '.join(varying)}", lines
         return f"{' and '.join(varying)} told rows apart and the total did not: see the aggregate", lines
-    if unweighted := [name for name, one in told.items() if one.kind == "lost"]:
-        return f"what {' and '.join(unweighted)} told apart did not reach the total", lines
+    if names_of["unweighted"]:
+        return f"what {' and '.join(names_of['unweighted'])} told apart did not reach the total", lines
     return "every reward was constant within its groups", lines
 
 
-@dataclass(frozen=True)
-class _Told:
-    """A summary of one component over several rounds."""
-
-    kind: str
-    line: str
-    size: float
-    spread: float
-
-    @classmethod
-    def of(cls, rounds: Sequence[Seen]) -> _Told:
-        lows = [one.low for one in rounds if one.low is not None]
-        highs = [one.high for one in rounds if one.high is not None]
-        size, spread = max(one.size for one in rounds), max(one.spread for one in rounds)
-        weight = rounds[-1].weight
-        is_closed = all(one.open_fraction == 0.0 for one in rounds)
-        if is_closed:
-            by = " or ".join(rounds[-1].gated_by)
-            return cls("gated", f"closed for every row by its gate on {by}", size, spread)
-        if not lows:
-            errors = sum(one.errors for one in rounds)
-            why = f"{errors} rows failed" if errors else "it returned None for every row"
-            return cls("nothing", f"no score: {why}", size, spread)
-        between = f"{lows[0]:g} on every row" if min(lows) == max(highs) else f"from {min(lows):g} to {max(highs):g}"
-        if spread > _ROUNDING * size:
-            return cls("varying", f"{between}, weight {weight:g}: up to {spread:g} apart in a group", size, spread)
-        if min(lows) == max(highs):
-            return cls("constant", f"{between}, weight {weight:g}", size, spread)
-        if weight == 0.0:
-            return cls("lost", f"{between}, but its weight is 0", size, spread)
-        groups = "the same for all rows of a group, after offset, clip and gate"
-        return cls("constant", f"{between}, weight {weight:g}: {groups}", size, spread)
+def _describe(rounds: Sequence[ComponentStatistics]) -> tuple[str, str]:
+    """Return (kind, line): what one component did over several rounds, as a key of `names_of` and in words."""
+    lows = [one.low for one in rounds if one.low is not None]
+    highs = [one.high for one in rounds if one.high is not None]
+    size, spread = max(one.size for one in rounds), max(one.spread for one in rounds)
+    weight = rounds[-1].weight
+    if all(one.open_fraction == 0.0 for one in rounds):
+        return "gated", f"closed for every row by its gate on {' or '.join(rounds[-1].gated_by)}"
+    if not lows:
+        errors = sum(one.errors for one in rounds)
+        return "nothing", f"no score: {f'{errors} rows failed' if errors else 'it returned None for every row'}"
+    is_constant = min(lows) == max(highs)
+    between = f"{lows[0]:g} on every row" if is_constant else f"from {min(lows):g} to {max(highs):g}"
+    if spread > _ROUNDING * size:
+        return "varying", f"{between}, weight {weight:g}: up to {spread:g} apart in a group"
+    if is_constant:
+        return "constant", f"{between}, weight {weight:g}"
+    if weight == 0.0:
+        return "unweighted", f"{between}, but its weight is 0"
+    return "constant", f"{between}, weight {weight:g}: the same for all rows of a group, after offset, clip and gate"
 
 
 def _spread(values: Tensor) -> Tensor:

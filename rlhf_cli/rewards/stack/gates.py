@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 Otherwise = float | Literal["exclude"]
 """Result of a closed gate: a number that enters the total unchanged, or exclusion of the row."""
 
 
 @dataclass(frozen=True)
-class Gate:
+class ScoreGate:
     """A gate that is open if `low <= raw score of `by` <= high`, and closed if that score is missing."""
 
     by: str
@@ -30,20 +30,11 @@ class Gate:
         return raw is not None and self.low <= raw <= self.high
 
 
-class ReadsReward(Protocol):
-    """Anything that reads another reward's raw score: a gate, or a gate's configuration."""
-
-    @property
-    def by(self) -> str:
-        """Return the name of the reward that is read."""
-        ...
-
-
-def levels(gates: Mapping[str, Sequence[ReadsReward]]) -> list[list[str]]:
+def levels(gates: Mapping[str, Sequence[Any]]) -> list[list[str]]:
     """Return the names in order of evaluation; each level needs only the levels before it.
 
-    The members of a level are independent. `gates` maps each reward to its gates, which name rewards among the keys.
-    Raise GateCycle if rewards wait for each other.
+    The members of a level are independent. `gates` maps each reward to its gates, or to their configuration: `by` names
+    a reward among the keys. Raise GateCycle if rewards wait for each other.
     """
     sorter = TopologicalSorter({name: {gate.by for gate in own} for name, own in gates.items()})
     try:

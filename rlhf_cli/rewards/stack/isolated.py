@@ -18,12 +18,12 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as RowTimeout
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import NoReturn, TypeGuard
+from typing import NoReturn
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
@@ -43,7 +43,7 @@ _MORE_TRIES = 2
 _STAYS_HERE = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
 
 
-Answer = tuple[object, tuple[str, str, str] | None]
+WorkerAnswer = tuple[object, tuple[str, str, str] | None]
 """A worker's answer for a row: its score, and None or the error's type, message and traceback."""
 
 
@@ -70,17 +70,17 @@ class Isolated:
     def __call__(self, **batch: object) -> list[object]:
         columns = {name: by_row(batch, name) for name in batch if name not in _STAYS_HERE}
         rows = [{name: values[row] for name, values in columns.items()} for row in range(len(columns["completions"]))]
-        futures = [self._asked(row) for row in rows]
+        futures = [self._schedule(row) for row in rows]
         outcomes = [_outcome(future, self._timeout_s) for future in futures]
         for place, outcome in enumerate(outcomes):
             # A process that dies on its next row can lose an answer that was on its way. The retries run alone, so a
             # row is only blamed for its own crash.
             for _ in range(_MORE_TRIES):
                 if isinstance(outcome, ProcessEnded):
-                    outcomes[place] = outcome = _outcome(self._asked(rows[place]), self._timeout_s)
+                    outcomes[place] = outcome = _outcome(self._schedule(rows[place]), self._timeout_s)
         return outcomes
 
-    def _asked(self, row: Mapping[str, object]) -> ProcessFuture[Answer]:
+    def _schedule(self, row: Mapping[str, object]) -> ProcessFuture[WorkerAnswer]:
         try:
             return self._processes().schedule(self._call, args=[row], timeout=self._timeout_s)
         except RuntimeError:  # all processes were killed from outside at once, so the pool gave up
@@ -89,17 +89,14 @@ class Isolated:
 
     def _processes(self) -> ProcessPool:
         if self._pool is None:
-            # spawn: a forked copy of a process with torch's threads in it may hang.
-            context = multiprocessing.get_context("spawn")
-            workers = min(_MAX_WORKERS, os.cpu_count() or 1)
-            # A worker imports the function before its first row, so that the import does not count against that row's
-            # time.
             self._pool = ProcessPool(
-                max_workers=workers,
+                max_workers=min(_MAX_WORKERS, os.cpu_count() or 1),
                 max_tasks=_ROWS_A_WORKER,
+                # Imports the function, so that the import does not count against the first row's time.
                 initializer=_prepare,
                 initargs=(*self._call.args, remembered(), os.getpid()),
-                context=context,
+                # A forked copy of a process with torch's threads in it may hang.
+                context=multiprocessing.get_context("spawn"),
             )
             # Workers die with the thread that started them, so start them in a thread that lives long enough. Reading
             # `active` starts the pool.
@@ -118,7 +115,7 @@ class Isolated:
             self._starter = None
 
 
-def _outcome(future: ProcessFuture[Answer], timeout_s: float | None) -> object:
+def _outcome(future: ProcessFuture[WorkerAnswer], timeout_s: float | None) -> object:
     try:
         value, failure = future.result()
     except RowTimeout:
@@ -131,10 +128,10 @@ def _outcome(future: ProcessFuture[Answer], timeout_s: float | None) -> object:
         return error
     if failure is None:
         return value
-    kind, message, told = failure
+    kind, message, lines = failure
     # printed as the worker would print it
     failed: Exception = type(kind, (Exception,), {"__module__": "builtins"})(message)
-    failed.__cause__ = WorkerTraceback(told)
+    failed.__cause__ = WorkerTraceback(lines)
     return failed
 
 
@@ -155,7 +152,7 @@ def _prepare(fn: str, args: Mapping[str, object], hidden: list[str], parent: int
         _function(fn, tuple(args.items()))
 
 
-def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -> Answer:
+def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -> WorkerAnswer:
     """Score one row in the worker; return (score, None), or (None, error description).
 
     Errors are returned as text: an exception of the user's own class may not unpickle in the parent.
@@ -166,18 +163,13 @@ def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -
             import asyncio
 
             returned = asyncio.run(_awaited(returned))
-        if _is_one_row(returned):
-            return _plain(returned[0]), None
-        raise ValueError(f"it returned {returned!r:.80} for 1 completion")
+        if isinstance(returned, str | dict) or not isinstance(returned, Sized) or len(returned) != 1:
+            raise ValueError(f"it returned {returned!r:.80} for 1 completion")
+        return _plain(next(iter(returned))), None  # type: ignore[call-overload]
     except SystemExit as error:
         return None, ("SystemExit", f"it called sys.exit({error.code!r})", traceback.format_exc())
     except Exception as error:  # the reward's own `on_error` handles errors of the user's function
         return None, (type(error).__name__, str(error), traceback.format_exc())
-
-
-def _is_one_row(returned: object) -> TypeGuard[Sequence[object]]:
-    """Return whether it is a list, an array or another sequence with one entry."""
-    return not isinstance(returned, str | dict) and isinstance(returned, Sized) and len(returned) == 1
 
 
 def _plain(value: object) -> object:
@@ -185,9 +177,11 @@ def _plain(value: object) -> object:
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return tuple(_plain(item) for item in value) if isinstance(value, tuple) else [_plain(item) for item in value]
-    if value is None or isinstance(value, int | float):
-        return value if value is None else int(value) if isinstance(value, int) else float(value)
+        return (tuple if isinstance(value, tuple) else list)(_plain(item) for item in value)
+    if value is None:
+        return None
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
     raise TypeError(f"it returned {type(value).__name__} {value!r:.80}, which is no number")
 
 
@@ -221,47 +215,21 @@ LEAVING = (SystemExit, KeyboardInterrupt, EndedProcess)
 def staying() -> Iterator[Callable[[], bool]]:
     """Make `os._exit` raise EndedProcess in this context; yield a function that tells whether Ctrl-C was pressed.
 
-    A child process that the reward forks keeps the real `os._exit`.
+    A child process that the reward forks keeps the real `os._exit`. Only one thread at a time may be in this context.
     """
-    _Stay.enter()
+    end, owner = os._exit, os.getpid()
+
+    def stay(status: int) -> NoReturn:
+        if os.getpid() != owner:
+            end(status)
+        raise EndedProcess(status)
+
+    os._exit = stay
     try:
         with _noticing_interrupts() as was_interrupted:
             yield was_interrupted
     finally:
-        _Stay.leave()
-
-
-class _Stay:
-    """The replacement of `os._exit`, shared by all active contexts, for example stacks in several threads.
-
-    With one replacement per context, the last to leave could restore another's replacement and lose os._exit for good.
-    """
-
-    _lock = threading.Lock()
-    _inside = 0
-    _end = os._exit
-
-    @classmethod
-    def enter(cls) -> None:
-        with cls._lock:
-            cls._inside += 1
-            if cls._inside == 1:
-                cls._end = end = os._exit
-                owner = os.getpid()
-
-                def stay(status: int) -> NoReturn:
-                    if os.getpid() != owner:
-                        end(status)
-                    raise EndedProcess(status)
-
-                os._exit = stay
-
-    @classmethod
-    def leave(cls) -> None:
-        with cls._lock:
-            cls._inside -= 1
-            if cls._inside == 0:
-                os._exit = cls._end
+        os._exit = end
 
 
 @contextmanager

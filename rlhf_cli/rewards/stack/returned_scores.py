@@ -46,8 +46,6 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
     Raise ValueError, naming the span, if it is not `(int, int, number)`, is outside the text, inverted, overlaps no
     token (for example an empty one), or if its value is infinite or NaN.
     """
-    if spread not in ("last", "even"):
-        raise ValueError(f"spread is {spread!r}, not last or even")
     length = max((end for _, end in offsets), default=0)
     values: TokenValues = [None] * len(offsets)
     for number, span in enumerate(spans):
@@ -71,8 +69,7 @@ def as_token_values(
 ) -> TokenValues | None:
     """Return a returned row as one value per token, None if it is not dense (a number, None, a text, a dict).
 
-    A dense row is a list, tuple or one-dimensional array: of numbers and Nones, one per token, or of triples (spans).
-    `[]` rewards no position. A bare triple of numbers means three tokens; a span must be in a list.
+    A bare triple of numbers means three tokens; a span must be in a list.
 
     Args:
         row: the reward function's result for one completion.
@@ -80,8 +77,7 @@ def as_token_values(
         offsets: called only for spans.
         spread: see `place_spans`.
 
-    Raise ValueError for a wrong length (with both lengths), infinite or NaN values, other items in the list, and as in
-    `place_spans`. The message does not say where: the caller knows the reward and the row.
+    Raise ValueError, without the row, for a wrong length, infinite or NaN values, other items, and as in `place_spans`.
     """
     if hasattr(row, "tolist"):
         row = row.tolist()
@@ -132,11 +128,6 @@ def shifted(values: Sequence[float | None], total: float) -> TokenValues:
     return [*values[:-1], difference]
 
 
-def multiply(values: Sequence[float | None], factor: float) -> TokenValues:
-    """Return r'_t = factor * r_t at the same positions: for a weight, an inverse deviation, or 0 for a closed gate."""
-    return [None if value is None else value * factor for value in values]
-
-
 def _span(span: object, number: int) -> Span:
     if isinstance(span, list | tuple) and len(span) == 3:
         try:
@@ -179,13 +170,6 @@ Score = float | None
 """One row's reward; None if the reward does not apply to the row."""
 
 
-_PLAIN = {float, bool, type(None)}
-
-
-class PlainScores(list[float | None]):
-    """Scores that are all floats or None, without dense values or failures."""
-
-
 ReadDense = Callable[[int, Sequence[object]], TokenValues | None]
 """(row, its result) -> one value per token, or None if it is not dense. Raise ValueError for an invalid result."""
 
@@ -201,27 +185,21 @@ def as_scores(
     """
     if hasattr(returned, "tolist"):
         returned = returned.tolist()
+    expected = f"a list of {num_rows} numbers, one a completion; None where the reward does not apply"
     if isinstance(returned, str | bytes | dict) or not isinstance(returned, Sequence):
         raise RewardError(
             f"reward {name!r} did not return a list",
             where=f"rewards.{name}",
             got=f"{type(returned).__name__}: {returned!r:.80}",
-            expected=f"a list of {num_rows} numbers, one a completion; None where the reward does not apply",
+            expected=expected,
         )
     if len(returned) != num_rows:
         raise RewardError(
             f"reward {name!r} returned {len(returned)} values for {num_rows} completions",
             where=f"rewards.{name}",
             got=f"{list(returned)!r:.80}",
-            expected=f"a list of {num_rows} numbers, one a completion; None where the reward does not apply",
+            expected=expected,
         )
-    kinds = set(map(type, returned))
-    if kinds == {float} and math.isfinite(sum(returned)) and max(map(abs, returned)) <= LARGEST:
-        return PlainScores(returned)  # the usual case; NaN and infinity always show in the sum
-    if kinds <= _PLAIN:
-        scores = [None if value is None else float(value) for value in returned]
-        if all(score is None or abs(score) <= LARGEST for score in scores):
-            return PlainScores(scores)
     return [_as_score(name, row, value, read_dense) for row, value in enumerate(returned)]
 
 
@@ -230,8 +208,6 @@ def _as_score(name: str, row: int, value: object, read_dense: ReadDense | None) 
         return value
     if hasattr(value, "tolist"):
         value = value.tolist()
-    elif hasattr(value, "item"):
-        value = value.item()
     if isinstance(value, list | tuple) and read_dense is not None:
         try:
             tokens = read_dense(row, value)

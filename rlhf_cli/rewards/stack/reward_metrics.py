@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.group_advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
 from rlhf_cli.rewards.stack.aggregating import Aggregate
-from rlhf_cli.rewards.stack.component import Outcome
-from rlhf_cli.rewards.stack.settling import Rules, Settled
+from rlhf_cli.rewards.stack.component import Component, RewardOutcome
+from rlhf_cli.rewards.stack.reward_matrix import Settled
 from rlhf_cli.rewards.stack.truncation import Endings
 from rlhf_cli.tables.trl_values import ROUND, STEP, TOKENS, TRUNCATED
 from rlhf_cli.text.json_values import finite_or_none
@@ -27,30 +27,6 @@ _MAX_CORRELATED = 8
 """Limit on the components whose pairs are logged; more pairs would not be read."""
 
 
-class MakesAdvantages(Protocol):
-    """The trainer attributes that decide how totals become advantages. The last two exist only in RLOO."""
-
-    @property
-    def args(self) -> object:
-        """Return the trainer's arguments; only RLOO's have `normalize_advantages`."""
-        ...
-
-    @property
-    def scale_rewards(self) -> Literal["group", "batch", "none"]:
-        """Return what GRPO divides a centred total by."""
-        ...
-
-    @property
-    def reward_clip_range(self) -> tuple[float, float] | None:
-        """Return the range that RLOO clips a total to, None for no clipping."""
-        ...
-
-    @property
-    def normalize_advantages(self) -> bool:
-        """Return whether RLOO normalises its advantages over the batch."""
-        ...
-
-
 @dataclass(frozen=True)
 class Counts:
     """Counts per component, summed over ranks: (K, 7) in the order of `_COUNTED`; `seconds` is averaged."""
@@ -58,7 +34,7 @@ class Counts:
     values: Tensor
 
     @classmethod
-    def of(cls, outcomes: Sequence[Outcome], accelerator: Accelerator) -> Counts:
+    def of(cls, outcomes: Sequence[RewardOutcome], accelerator: Accelerator) -> Counts:
         """Return the counts of this rank's outcomes, reduced over all ranks."""
         own = [[float(getattr(outcome, name)) for name in _COUNTED] for outcome in outcomes]
         summed = accelerator.reduce(torch.tensor(own, device=accelerator.device), reduction="sum").cpu()
@@ -112,7 +88,7 @@ def _correlations(settled: Settled) -> dict[str, float]:
 
 
 def advantage_shares(
-    trainer: MakesAdvantages,
+    trainer: Any,
     names: Sequence[str],
     contributions: Tensor,
     aggregate: Aggregate,
@@ -121,7 +97,8 @@ def advantage_shares(
 ) -> dict[str, float]:
     """Return each component's `rewards/NAME/advantage_share`, and `rewards/kl/advantage_share` if RLOO includes KL.
 
-    names: of the K components. contributions: (N, K), the weighted rewards that the trainer summed. advantages: (N,).
+    trainer: a TRL trainer, whose settings decide how totals become advantages. names: of the K components.
+    contributions: (N, K), the weighted rewards that the trainer summed. advantages: (N,).
     Return an empty dict in three cases: the advantage is not linear in the components (a custom aggregate, a clipped
     total) or not one number per row (dense); RLOO's KL is inside a normalised advantage; every advantage is 0.
     """
@@ -147,7 +124,7 @@ def advantage_shares(
 
 
 def table_columns(
-    settled: Settled, components: Sequence[Rules], outcomes: Sequence[Outcome], rows: slice
+    settled: Settled, components: Sequence[Component], outcomes: Sequence[RewardOutcome], rows: slice
 ) -> dict[str, list[object]]:
     """Return columns of the completions table for this rank's `rows`: totals, effective and weighted values, gates.
 

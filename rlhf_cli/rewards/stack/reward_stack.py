@@ -26,17 +26,17 @@ from rlhf_cli.rewards.stack.component import (
     Component,
     FailedCall,
     KeepFailure,
-    Outcome,
+    RewardOutcome,
     by_row,
+    hints,
     keep_nothing,
-    said_of_replay,
     token_ids,
 )
-from rlhf_cli.rewards.stack.concurrency import RewardLoop, WaitingRewards
-from rlhf_cli.rewards.stack.gates import Gate, levels
+from rlhf_cli.rewards.stack.concurrency import RewardLoop, runs_elsewhere
+from rlhf_cli.rewards.stack.gates import ScoreGate, levels
 from rlhf_cli.rewards.stack.isolated import Isolated, staying
-from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, multiply, shifted
-from rlhf_cli.rewards.stack.token_offsets import Decode, Part, characters, parts_of, token_offsets
+from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, shifted
+from rlhf_cli.rewards.stack.token_offsets import Decode, ScoredPart, characters, parts_of, token_offsets
 
 _MAX_HOPELESS_BATCHES = 3
 """A reward that fails on every row of this many consecutive batches ends the run whatever its `on_error`."""
@@ -58,41 +58,37 @@ class ErrorCounts:
         self._last: deque[bool] = deque(maxlen=limit.window if limit is not None else 0)
         self._hopeless = 0
 
-    def add(self, component: Component, outcome: Outcome, *, replay: str | None = None) -> None:
+    def add(self, component: Component, outcome: RewardOutcome, *, replay: str | None = None) -> None:
         """Count a batch. Raise RewardFailed with the last error if too many rows failed.
 
         `replay` is a command that reproduces such a failure, or None.
         """
-        num_errors = outcome.num_errors
+        name, errors = component.name, [error for error in outcome.errors if error is not None]
         if outcome.calls:
-            self._hopeless = self._hopeless + 1 if num_errors >= outcome.calls else 0
+            self._hopeless = self._hopeless + 1 if len(errors) >= outcome.calls else 0
         if self._hopeless >= _MAX_HOPELESS_BATCHES:
             raise RewardFailed(
-                f"reward {component.name!r} failed on every row of {_MAX_HOPELESS_BATCHES} batches in a row",
-                where=f"rewards.{component.name}",
-                got=next(error for error in outcome.errors if error is not None),
+                f"reward {name!r} failed on every row of {_MAX_HOPELESS_BATCHES} batches in a row",
+                where=f"rewards.{name}",
+                got=errors[0],
                 expected=f"at least some scores; on_error={component.on_error} is for rows that fail now and then",
-                hint=said_of_replay(replay),
+                hint=hints(replay=replay),
             )
-        limit = self._limit
-        if limit is None:
+        if (limit := self._limit) is None:
             return
-        asked = [component.eager or gate is None for gate in outcome.closed_by]
-        self._last.extend(error is not None for error, is_asked in zip(outcome.errors, asked, strict=True) if is_asked)
+        for error, gate in zip(outcome.errors, outcome.closed_by, strict=True):
+            if component.eager or gate is None:
+                self._last.append(error is not None)
         failed = sum(self._last)
-        if num_errors and len(self._last) == limit.window and failed / limit.window > limit.share:
+        if errors and len(self._last) == limit.window and failed / limit.window > limit.share:
             raise RewardFailed(
-                f"reward {component.name!r} failed on {failed} of the last {limit.window} rows",
-                where=f"rewards.{component.name}",
-                got=next(error for error in reversed(outcome.errors) if error is not None),
+                f"reward {name!r} failed on {failed} of the last {limit.window} rows",
+                where=f"rewards.{name}",
+                got=errors[-1],
                 expected=f"failures on {limit.share:.0%} of the rows at most, which guards.max_error_share allows",
-                hint="\n".join(
-                    line
-                    for line in (
-                        said_of_replay(replay),
-                        "guards.max_error_share=1  # goes on; reward_errors.jsonl in the run folder has the rows",
-                    )
-                    if line is not None
+                hint=hints(
+                    "guards.max_error_share=1  # goes on; reward_errors.jsonl in the run folder has the rows",
+                    replay=replay,
                 ),
             )
 
@@ -100,7 +96,7 @@ class ErrorCounts:
 RecordError = Callable[[dict[str, object]], None]
 
 
-class Running(Protocol):
+class RewardListener(Protocol):
     """Listener for the rewards that are currently running."""
 
     def __call__(self, name: str) -> AbstractContextManager[None]:
@@ -128,11 +124,11 @@ class RewardStack:
         record_error: RecordError | None = None,
         *,
         max_errors: MaxErrors | None = None,
-        running: Running | None = None,
+        running: RewardListener | None = None,
         keep_failure: KeepFailure = keep_nothing,
     ) -> None:
         self.components = list(components)
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, RewardOutcome] = {}
         """Outcomes of the last batch by name."""
         self._batch: Batch = {}
         self._by_name = {component.name: component for component in components}
@@ -143,7 +139,6 @@ class RewardStack:
         self._running = running
         self._is_in_batch = self._is_evaluated = False
         self._extra: dict[str, set[str]] = {name: set() for name in self._by_name}
-        self._waiting = WaitingRewards()
         self._was_interrupted: Callable[[], bool] = bool
         self._loop = RewardLoop()
         self._tools = Tools(self._loop.run, self._offsets, lambda: self._was_interrupted(), self._keep_call)
@@ -159,9 +154,9 @@ class RewardStack:
         """Return every component's weight at that optimizer step."""
         return [weight_at(component.weight, step, max_steps) for component in self.components]
 
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[RewardColumn]:
         """Return one callable with TRL's reward signature per component."""
-        return [Column(component.name, self) for component in self.components]
+        return [RewardColumn(component.name, self) for component in self.components]
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -179,7 +174,7 @@ class RewardStack:
             self._is_evaluated = self._is_in_batch
         return self.outcomes[name].raw
 
-    def evaluate(self, **batch: object) -> dict[str, Outcome]:
+    def evaluate(self, **batch: object) -> dict[str, RewardOutcome]:
         """Return name -> outcome. `batch` holds prompts, completions, completion_ids and the dataset's columns.
 
         Raise RewardError, naming reward, row and prompt, if a component with `on_error: raise` fails.
@@ -198,17 +193,12 @@ class RewardStack:
 
     def _evaluate_levels(self, batch: Batch) -> None:
         for level in self._levels:
-            # Threads only help rewards that wait; rewards that compute would compete for the interpreter. Those, and
-            # rewards without timings, run in this thread. If all rewards of a level wait, one of them runs here too:
-            # only this thread receives signals, which deadlines and some libraries' timeouts need.
-            waiting = [name for name in level if self._waiting.waits(name, self._by_name[name].score)]
-            threaded = waiting[1:] if len(waiting) == len(level) else waiting
+            # Threads only help rewards that wait elsewhere; those that compute would compete for the interpreter, and
+            # only this thread receives the signals that deadlines need.
+            threaded = [name for name in level if len(level) > 1 and runs_elsewhere(self._by_name[name].score)]
             futures = {name: self._threads().submit(self._one, self._by_name[name], batch) for name in threaded}
             outcomes = {name: self._one(self._by_name[name], batch) for name in level if name not in futures}
-            outcomes |= {name: future.result() for name, future in futures.items()}
-            self.outcomes.update(outcomes)
-            for name, outcome in outcomes.items():
-                self._waiting.add(name, outcome)
+            self.outcomes |= outcomes | {name: future.result() for name, future in futures.items()}
 
     def _keep(self, reward: str, row: int, message: str, batch: Batch) -> None:
         """Pass a failed row to the recorder."""
@@ -234,9 +224,10 @@ class RewardStack:
         component = self._by_name[name]
         low, high = component.clip or (-math.inf, math.inf)
         total = min(max(raw - component.offset, low), high)
-        return multiply(tokens if total == raw else shifted(tokens, total), 1 / divisor)
+        values = tokens if total == raw else shifted(tokens, total)
+        return [None if value is None else value * (1 / divisor) for value in values]
 
-    def parts(self, name: str, row: int) -> list[Part] | None:
+    def parts(self, name: str, row: int) -> list[ScoredPart] | None:
         """Return the parts of a dense row of the last batch with their rewards; None for a plain score.
 
         Values per token cannot be placed on a text whose tokens are unknown: the row is then a single part.
@@ -250,7 +241,7 @@ class RewardStack:
         elif outcome.spans[row] is not None or len(values) == len(text):
             offsets = characters(text)
         else:
-            return [Part(0, len(text), text, outcome.raw[row] or 0.0, tuple(range(len(values))))]
+            return [ScoredPart(0, len(text), text, outcome.raw[row] or 0.0, tuple(range(len(values))))]
         return parts_of(text, values, offsets, outcome.spans[row])
 
     def close(self) -> None:
@@ -265,7 +256,7 @@ class RewardStack:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
-    def _one(self, component: Component, batch: Batch) -> Outcome:
+    def _one(self, component: Component, batch: Batch) -> RewardOutcome:
         num_rows = len(by_row(batch, "completions"))
         if not component.gates:
             return self._run(component, batch, range(num_rows))
@@ -284,19 +275,17 @@ class RewardStack:
                 outcome.raw[row] = outcome.tokens[row] = None  # eager or not, a closed row has no score
         return outcome
 
-    def _run(self, component: Component, batch: Batch, rows: Sequence[int]) -> Outcome:
+    def _run(self, component: Component, batch: Batch, rows: Sequence[int]) -> RewardOutcome:
         with self._running(component.name) if self._running is not None else contextlib.nullcontext():
             return run_component(component, batch, rows, self._tools)
 
-    def _closed_by(self, component: Component, row: int) -> Gate | None:
-        """Return the first gate of `component` that is closed for `row`, None if all are open."""
+    def _closed_by(self, component: Component, row: int) -> ScoreGate | None:
         return next((g for g in component.gates if not g.is_open(self.outcomes[g.by].raw[row])), None)
 
     def _account(self, component: Component, batch: Batch) -> None:
         """Record failed rows; end the run if too many fail."""
         outcome = self.outcomes[component.name]
-        num_errors = outcome.num_errors
-        for row, message in enumerate(outcome.errors) if num_errors else ():
+        for row, message in enumerate(outcome.errors):
             if message is not None:
                 self._keep(component.name, row, message, batch)
         self._errors[component.name].add(component, outcome, replay=self._replays.get(component.name))
@@ -313,7 +302,7 @@ class RewardStack:
         return self._pool
 
 
-class Column:
+class RewardColumn:
     """A component as a reward function for TRL, which takes the metric's name from `__name__`."""
 
     def __init__(self, name: str, stack: RewardStack) -> None:

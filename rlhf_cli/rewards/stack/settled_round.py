@@ -1,6 +1,6 @@
 """Settle one round of rollouts, and give RLOO scores whose own leave-one-out is right.
 
-The derivation is in numerics/leave_one_out.py.
+The derivation is in numerics/group_advantages.py.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from torch import Tensor
 from rlhf_cli.numerics.group_advantages import scores_to_leave_out
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
 from rlhf_cli.rewards.stack.aggregating import Aggregate
-from rlhf_cli.rewards.stack.settling import Rules, Settled, settle
-from rlhf_cli.rewards.stack.truncation import COMPONENT, Endings, Truncation, with_truncation
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
+from rlhf_cli.rewards.stack.truncation import COMPONENT, Endings, TruncationPolicy, with_truncation
 
 
 def settle_round(
     raw: Tensor,
     fixed: Tensor,
     weights: Tensor,
-    rules: Sequence[Rules],
+    components: Sequence[Component],
     running: dict[str, RunningDeviation],
     *,
     names: Sequence[str],
     aggregate: Aggregate,
     num_generations: int,
     is_training: bool,
-    truncation: Truncation,
+    truncation: TruncationPolicy,
     endings: Endings,
     fill: Fill,
 ) -> tuple[Settled, dict[str, RunningDeviation]]:
@@ -41,7 +42,7 @@ def settle_round(
         raw,
         fixed,
         weights,
-        rules,
+        components,
         running,
         names=names,
         aggregate=aggregate,
@@ -76,7 +77,9 @@ def leave_out_scores(
     If corrected scores are used, totals are clipped here.
     """
     rewards, weights = _where_they_apply(settled), settled.trl_weights
-    if callable(aggregate) or num_generations < 2 or not _has_gaps(rewards):
+    is_missing = rewards.isnan()
+    has_gaps = bool((is_missing.any(dim=1) & ~is_missing.all(dim=1)).any())
+    if callable(aggregate) or num_generations < 2 or not has_gaps:
         return LeaveOutScores(settled.for_trl, weights)
     scores = scores_to_leave_out(rewards, num_generations)
     if clip_range is None:
@@ -96,20 +99,14 @@ def _where_they_apply(settled: Settled) -> Tensor:
 
     If it replaces a row's rewards, that row gets 0 for each of them, so that other rows are not compared with its loss.
     """
-    if COMPONENT not in settled.names:
-        return settled.for_trl.masked_fill(settled.unfilled.isnan(), torch.nan)
-    added = settled.names.index(COMPONENT)
     is_excluded = settled.unfilled.isnan()
+    if COMPONENT not in settled.names:
+        return settled.for_trl.masked_fill(is_excluded, torch.nan)
+    added = settled.names.index(COMPONENT)
     is_excluded[:, added] = False
     rewards = settled.for_trl.masked_fill(is_excluded, torch.nan)
     if settled.is_replaced is not None:
-        gives_way = settled.is_replaced & ~settled.is_unscorable
-        rewards[gives_way] = 0.0
-        rewards[gives_way, added] = settled.totals[gives_way]
+        replaced_rows = settled.is_replaced & ~settled.is_unscorable
+        rewards[replaced_rows] = 0.0
+        rewards[replaced_rows, added] = settled.totals[replaced_rows]
     return rewards
-
-
-def _has_gaps(rewards: Tensor) -> bool:
-    """Return whether some row has both a component that applies and one that does not."""
-    is_missing = rewards.isnan()
-    return bool((is_missing.any(dim=1) & ~is_missing.all(dim=1)).any())

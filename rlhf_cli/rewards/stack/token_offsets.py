@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from rlhf_cli.rewards.dense import Span
 from rlhf_cli.rewards.stack.returned_scores import Offset, TokenValues
@@ -18,7 +18,6 @@ from rlhf_cli.rewards.stack.returned_scores import Offset, TokenValues
 Decode = Callable[[Sequence[int]], str]
 
 _UNKNOWN = "\ufffd"  # a decoder writes this for bytes that are no character (yet)
-_LONG = 24  # tokens in a window before it is shortened
 
 
 def token_offsets(
@@ -41,11 +40,9 @@ def token_offsets(
         decode: tokens -> text, with the options that produced the text which the reward function saw.
         pieces: id -> own text, filled here. Keep one per `decode` to reuse it for later rows.
     """
-    if not ids:
-        return []
-    text = decode(ids)
+    text = decode(ids) if ids else ""
     known = _Pieces(ids, decode, {} if pieces is None else pieces)
-    return _by_windows(ids, decode, text, known) or _by_prefixes(ids, decode, text, known)
+    return _ranges(ids, decode, text, known, by_windows=True) or _ranges(ids, decode, text, known, by_windows=False)
 
 
 def characters(text: str) -> list[tuple[int, int]]:
@@ -53,15 +50,18 @@ def characters(text: str) -> list[tuple[int, int]]:
     return [(place, place + 1) for place in range(len(text))]
 
 
-def _by_windows(ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces) -> list[tuple[int, int]]:
-    """Return the ranges in linear time; [] if the windows do not reproduce the text."""
+def _ranges(
+    ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces, *, by_windows: bool
+) -> list[tuple[int, int]]:
+    """Return the ranges by windows, [] if these do not reproduce the text; or by definition."""
     reader = _Reader(text)
     offsets: list[tuple[int, int]] = []
     start = at = 0  # the window: tokens from `start` on; their first character is text[at]
     before: str | None = ""  # the window decoded up to the token; None = open a new one
     for index, token in enumerate(ids):
         own = pieces.of(token)
-        if reader.is_between_characters and _UNKNOWN not in own and text.startswith(own, reader.reached):
+        is_new = by_windows and reader.is_between_characters
+        if is_new and _UNKNOWN not in own and text.startswith(own, reader.reached):
             offsets.append((reader.reached, reader.reached + len(own)))
             reader.reached += len(own)
             before = None
@@ -71,25 +71,8 @@ def _by_windows(ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces) 
             before = decode(ids[start:index])
         after = decode(ids[start : index + 1])
         offsets.append(reader.read(at, before, after, own))
-        before = after
-        if reader.is_between_characters:
-            before = None
-        elif reader.is_exact and (index + 1 - start) % _LONG == 0:
-            start, skipped, before = _shorten(ids, start, index + 1, decode, before)
-            at += skipped
-    return offsets if reader.is_exact and reader.reached == len(text) else []
-
-
-def _by_prefixes(ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces) -> list[tuple[int, int]]:
-    """Return the ranges by definition, in quadratic time."""
-    reader = _Reader(text)
-    offsets: list[tuple[int, int]] = []
-    before = ""
-    for index, token in enumerate(ids):
-        after = decode(ids[: index + 1])
-        offsets.append(reader.read(0, before, after, pieces.of(token)))
-        before = after
-    return offsets
+        before = None if by_windows and reader.is_between_characters else after
+    return offsets if not by_windows or (reader.is_exact and reader.reached == len(text)) else []
 
 
 class _Reader:
@@ -114,7 +97,8 @@ class _Reader:
         The window's first character is text[at].
         """
         start, was_exact = self.reached, self.is_exact
-        alike = _num_alike(self.text, at, after)
+        pairs = zip(self.text[at : at + len(after)], after, strict=False)
+        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         self.reached = max(start, at + alike)
         self.is_exact = alike == len(after) and at + alike == self.reached
         if not own and after == before:
@@ -145,7 +129,7 @@ class _Pieces:
         return self._known[token]
 
     def _before(self) -> tuple[list[int], str]:
-        # Any token with visible text works: after it, no leading space is stripped.
+        # Any token with visible text works: after it, decoders strip no leading space.
         if self._context is None:
             decoded = (([token], self._decode([token])) for token in dict.fromkeys(self._ids))
             usable = (pair for pair in decoded if pair[1].strip() and _UNKNOWN not in pair[1])
@@ -164,61 +148,38 @@ def _open(ids: Sequence[int], index: int, decode: Decode, text: str, reached: in
     return 0, 0
 
 
-def _shorten(ids: Sequence[int], start: int, stop: int, decode: Decode, window: str) -> tuple[int, int, str]:
-    """Return a later start for a long window that ends in U+FFFD: start, skipped characters, decoded window.
-
-    A cut inside a character would change the decoded text; of five adjacent cuts, at least one is between characters.
-    """
-    for cut in range(stop - 8, stop - 3):
-        head, tail = decode(ids[start:cut]), decode(ids[cut:stop])
-        if tail and head + tail == window:
-            return cut, len(head), tail
-    return start, 0, window
-
-
-def _num_alike(text: str, at: int, part: str) -> int:
-    if text.startswith(part, at):
-        return len(part)
-    pairs = zip(text[at : at + len(part)], part, strict=False)
-    return next((place for place, (one, other) in enumerate(pairs) if one != other), max(0, len(text) - at))
-
-
-@dataclass(frozen=True)
-class Part:
-    """A scored stretch of a completion: its characters [start, end), text, reward and tokens."""
+@dataclass(frozen=True, slots=True)
+class ScoredPart:
+    """A scored stretch of a completion: its characters [start, end), text, the reward given to it alone, its tokens."""
 
     start: int
     end: int
     text: str
     reward: float
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        """Return a JSON object, without the tokens."""
+        return {"start": self.start, "end": self.end, "text": self.text, "reward": self.reward}
 
 
-def parts_of(text: str, values: TokenValues, offsets: Sequence[Offset], spans: Sequence[Span] | None) -> list[Part]:
-    """Return the parts of one row in order.
+def parts_of(
+    text: str, values: TokenValues, offsets: Sequence[Offset], spans: Sequence[Span] | None
+) -> list[ScoredPart]:
+    """Return the parts of one row in order: the spans, or runs of adjacent tokens with equal values.
 
-    text: the completion. values: the reward's values, one per token. offsets: the characters of each token. spans: the
-    spans that the reward returned, None if it returned one value per token.
+    text: the completion. values: the reward's values, one per token; a token without a value is in no part. offsets:
+    the characters of each token. spans: the spans that the reward returned, None if it returned one value per token.
     """
-    if spans is None:
-        return _runs(text, values, offsets)
-    return [
-        Part(start, end, text[start:end], value, tuple(_overlapping(offsets, start, end)))
-        for start, end, value in sorted(spans)
-    ]
-
-
-def _runs(text: str, values: TokenValues, offsets: Sequence[Offset]) -> list[Part]:
-    """Return runs of adjacent tokens with equal values; tokens without a value are in no part."""
     parts = []
+    for start, end, reward in sorted(spans or ()):
+        touched = (token for token, (first, last) in enumerate(offsets) if max(first, start) < min(last, end))
+        parts.append(ScoredPart(start, end, text[start:end], reward, tuple(touched)))
+    if spans is not None:
+        return parts
     for value, run in groupby(range(len(values)), key=values.__getitem__):
-        if value is None:
-            continue
-        tokens = tuple(run)
-        start, end = offsets[tokens[0]][0], max(offsets[token][1] for token in tokens)
-        parts.append(Part(start, end, text[start:end], value * len(tokens), tokens))
+        if value is not None:
+            tokens = tuple(run)
+            start, end = offsets[tokens[0]][0], max(offsets[token][1] for token in tokens)
+            parts.append(ScoredPart(start, end, text[start:end], value * len(tokens), tokens))
     return parts
-
-
-def _overlapping(offsets: Sequence[Offset], start: int, end: int) -> list[int]:
-    return [token for token, (first, last) in enumerate(offsets) if max(first, start) < min(last, end)]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.reward_columns import soft_overlong
-from rlhf_cli.rewards.stack.settling import Settled
+from rlhf_cli.rewards.stack.reward_matrix import Settled
 
 FLAG = "is_truncated"
 """Dataset column, rollout field or environment attribute that marks a row as truncated elsewhere."""
@@ -31,7 +31,7 @@ COMPONENT = "truncation"
 
 
 @dataclass(frozen=True)
-class Truncation:
+class TruncationPolicy:
     """The policy. `penalty` is positive and subtracted; `cache_tokens` is the ramp length of soft_overlong.
 
     `replaces`: eos_penalty's -penalty, or bootstrap's value, replaces the truncated row's rewards.
@@ -97,7 +97,7 @@ def column(completions: Sequence[object], **_: object) -> list[float]:
 column.__name__ = COMPONENT
 
 
-def with_truncation(settled: Settled, truncation: Truncation, endings: Endings) -> Settled:
+def with_truncation(settled: Settled, truncation: TruncationPolicy, endings: Endings) -> Settled:
     """Return the settled batch with the component `truncation` as its last column.
 
     `raw` holds what it adds to each row's total, mostly 0. A row to which no reward applies stays unscorable. If TRL
@@ -124,7 +124,7 @@ def with_truncation(settled: Settled, truncation: Truncation, endings: Endings) 
     )
 
 
-def eos_penalty(totals: Tensor, truncation: Truncation, endings: Endings) -> Tensor:
+def eos_penalty(totals: Tensor, truncation: TruncationPolicy, endings: Endings) -> Tensor:
     """Return the (N,) penalties: -penalty for a truncated row, minus its total if that is replaced."""
     penalty = torch.full_like(totals, -truncation.penalty)
     if truncation.replaces:
@@ -132,7 +132,7 @@ def eos_penalty(totals: Tensor, truncation: Truncation, endings: Endings) -> Ten
     return torch.where(endings.is_truncated, penalty, torch.zeros_like(penalty))
 
 
-def overlong_ramp(totals: Tensor, truncation: Truncation, endings: Endings) -> Tensor:
+def overlong_ramp(totals: Tensor, truncation: TruncationPolicy, endings: Endings) -> Tensor:
     """Return (N,) from 0 down to -penalty over the last tokens before the limit, truncated or not."""
     assert endings.limit is not None  # a ramp without a limit is rejected earlier
     cache_tokens = truncation.cache_tokens or max(1, endings.limit // 5)
@@ -146,7 +146,7 @@ class Effect:
     `leaves_out`: a truncated row counts nowhere. `goes_on`: its return includes the critic's value.
     """
 
-    added: Callable[[Tensor, Truncation, Endings], Tensor] | None = None
+    added: Callable[[Tensor, TruncationPolicy, Endings], Tensor] | None = None
     leaves_out: bool = False
     goes_on: bool = False
 
@@ -168,18 +168,12 @@ def truncation_metrics(settled: Settled, endings: Endings) -> dict[str, float]:
     """
     cut = endings.is_truncated
     after = settled.row_totals
-    index = settled.names.index(COMPONENT) if COMPONENT in settled.names else None
-    added = settled.raw[:, index] if index is not None else torch.zeros_like(after)
+    added = settled.raw[:, settled.names.index(COMPONENT)] if COMPONENT in settled.names else torch.zeros_like(after)
     return {
         "rewards/truncation/fraction": cut.float().mean().item(),
-        "rewards/truncation/score_before": _mean(after[cut] - added[cut]),
-        "rewards/truncation/score_after": _mean(after[cut]),
+        "rewards/truncation/score_before": (after[cut] - added[cut]).nanmean().item(),
+        "rewards/truncation/score_after": after[cut].nanmean().item(),
     }
-
-
-def _mean(values: Tensor) -> float:
-    seen = values[~values.isnan()]
-    return float(seen.mean()) if seen.numel() else torch.nan
 
 
 def _beside(matrix: Tensor, added: Tensor) -> Tensor:

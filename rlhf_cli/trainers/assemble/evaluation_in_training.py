@@ -20,7 +20,7 @@ from rlhf_cli.measure.policy_results import (
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.settled_rows import settled_rows
+from rlhf_cli.rewards.stack.scored_rows import settled_rows
 from rlhf_cli.runs.run_folder import PICTURE, RunFolder, in_training, write_json
 from rlhf_cli.trainers.additions import Answers
 

@@ -30,7 +30,7 @@ from rlhf_cli.text.redaction import redacted_tree
 if TYPE_CHECKING:
     import torch
 
-    from rlhf_cli.rewards.stack.truncation import Truncation
+    from rlhf_cli.rewards.stack.truncation import TruncationPolicy
 
 _MOST = 8
 """Maximum number of capsules per rank in one training, not counting the failure that ends it."""
@@ -178,12 +178,12 @@ def _components(experiment: Experiment, device: str | torch.device) -> list[Comp
     ]
 
 
-def truncation_policy(experiment: Experiment) -> Truncation:
+def truncation_policy(experiment: Experiment) -> TruncationPolicy:
     """Return the experiment's truncation policy, which is the same for all trainers."""
-    from rlhf_cli.rewards.stack.truncation import Truncation  # imports torch
+    from rlhf_cli.rewards.stack.truncation import TruncationPolicy  # imports torch
 
     section = experiment.truncation
-    return Truncation(section.policy, section.penalty, section.replaces, section.cache)
+    return TruncationPolicy(section.policy, section.penalty, section.replaces, section.cache)
 
 
 def aggregate_of(experiment: Experiment) -> Aggregate:

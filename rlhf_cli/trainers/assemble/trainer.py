@@ -17,7 +17,7 @@ from rlhf_cli.data.learnt_columns import only_learnt
 from rlhf_cli.data.loading import load_split, quiet
 from rlhf_cli.data.preferences import judge_pairs, leave_out
 from rlhf_cli.data.rows import check_prompts, check_rows, describe_shared, hold_out, prompt_keys, shared_prompts
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
 from rlhf_cli.measure.scored_pairs import ScoredPair
 from rlhf_cli.models.critic_model import restore_head_dtype
@@ -88,7 +88,7 @@ def training_rows(experiment: Experiment, pairs: PreferencePairs | None) -> tupl
     """Return training and held-out rows. Judge pairs first, so that messages use the row numbers of the data."""
     data, row = experiment.data, experiment.trainer.row
 
-    def load(sources: list[Source], name: str) -> Dataset:
+    def load(sources: list[DataSource], name: str) -> Dataset:
         prompt = data.model_dump()["prompt"]
         dataset = load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=data.transcripts)
         return dataset if pairs is None else pairs.judge(dataset, name)

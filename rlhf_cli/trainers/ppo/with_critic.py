@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from rlhf_cli.numerics.ppo_losses import k3, value_losses
-from rlhf_cli.rewards.stack.token_rewards import last_token_rewards, token_rewards
+from rlhf_cli.rewards.stack.reward_matrix import last_token_rewards, token_rewards
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.heartbeat import CRITIC, VALUES, during
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
@@ -155,7 +155,7 @@ class WithCritic(RowPasses, WithRewardStack):
     def _scores(self, is_in_completion: Tensor) -> Tensor:
         """Return (K, rows of this rank, tokens): every component's weighted reward at its tokens."""
         if self.is_dense and not callable(self.aggregate):
-            return token_rewards(self.reward_stack, self._settled, is_in_completion, self._own_rows)[0]
+            return token_rewards(self.reward_stack.token_values, self._settled, is_in_completion, self._own_rows)[0]
         return last_token_rewards(self._settled, is_in_completion, self._own_rows)
 
     # --- the update ---

@@ -7,18 +7,24 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlhf_cli.rewards.stack.dead_signal import DeadRound, Seen, cause_of, is_dead, seen_of
-from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.dead_signal import (
+    ComponentStatistics,
+    DeadRound,
+    component_statistics,
+    explain_dead_rounds,
+    is_dead,
+)
+from rlhf_cli.rewards.stack.gates import ScoreGate
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 ALL_OPEN = [(4.0, 0.0)] * 2
 
 
-def rounds(*components: Seen, left_out: float = 0.0) -> list[DeadRound]:
+def rounds(*components: ComponentStatistics, left_out: float = 0.0) -> list[DeadRound]:
     return [DeadRound(step, components, left_out) for step in (3, 4)]
 
 
-SEEN = Seen("a", (), 1.0, 2.0, 2.0, 1.0, 0, 2.0, 0.0)
+SEEN = ComponentStatistics("a", (), 1.0, 2.0, 2.0, 1.0, 0, 2.0, 0.0)
 """A reward of 2 on every row."""
 
 
@@ -66,30 +72,30 @@ class TestDead:
 class TestSeen:
     def test_of_two_components(self) -> None:
         """a: raw -1 to 3; weighted by 2 its groups lie (3 - -1) * 2 = 8 and 0 apart. b: scored nowhere, 1 of 4 open."""
-        rules = [Rule("a"), Rule("b", gates=(Gate(by="a", low=2.0),))]
+        rules = [Rule("a"), Rule("b", gates=(ScoreGate(by="a", low=2.0),))]
         settled = Case([column(-1, 3, 1, 1), column(NAN, NAN, NAN, NAN)], rules, [2.0, 1.0], num_generations=2).settle()
-        first, second = seen_of(settled, rules, [(4, 0), (1, 1)], 2)
-        assert first == Seen("a", (), 2.0, -1.0, 3.0, 1.0, 0, 6.0, 8.0)
-        assert second == Seen("b", ("a",), 1.0, None, None, 0.25, 1, 0.0, 0.0)
+        first, second = component_statistics(settled, rules, [(4, 0), (1, 1)], 2)
+        assert first == ComponentStatistics("a", (), 2.0, -1.0, 3.0, 1.0, 0, 6.0, 8.0)
+        assert second == ComponentStatistics("b", ("a",), 1.0, None, None, 0.25, 1, 0.0, 0.0)
 
 
 class TestCause:
     @pytest.mark.fault(33)
     def test_constant(self) -> None:
-        cause, lines = cause_of(rounds(SEEN, replace(SEEN, name="b", weight=0.5)))
+        cause, lines = explain_dead_rounds(rounds(SEEN, replace(SEEN, name="b", weight=0.5)))
         assert cause == "every reward was constant within its groups"
         assert lines == ["a: 2 on every row, weight 1", "b: 2 on every row, weight 0.5"]
 
     @pytest.mark.fault(33)
     def test_none_and_failures(self) -> None:
         none = replace(SEEN, low=None, high=None, size=0.0)
-        cause, lines = cause_of(rounds(none, replace(none, name="b", errors=3)))
+        cause, lines = explain_dead_rounds(rounds(none, replace(none, name="b", errors=3)))
         assert cause == "no reward applied to any row"
         assert lines == ["a: no score: it returned None for every row", "b: no score: 6 rows failed"]
 
     def test_drowned(self) -> None:
         small = replace(SEEN, name="small", low=0.0, high=1.0, size=1.0, spread=1.0)
-        cause, lines = cause_of(rounds(small, replace(SEEN, name="big", weight=1e9, size=2e9)))
+        cause, lines = explain_dead_rounds(rounds(small, replace(SEEN, name="big", weight=1e9, size=2e9)))
         assert cause == "the weight of big drowns small"
         assert lines[0] == "small: from 0 to 1, weight 1: up to 1 apart in a group"
 
@@ -105,7 +111,7 @@ class TestCause:
             replace(SEEN, name=name, low=0.0, size=2.0, spread=spread)
             for name, spread in zip(("one", "other"), spreads, strict=True)
         )
-        cause, _ = cause_of(rounds(one, replace(SEEN, name="big", size=2.0**21), other))
+        cause, _ = explain_dead_rounds(rounds(one, replace(SEEN, name="big", size=2.0**21), other))
         assert cause == (
             "the weight of big drowns one and other"
             if is_drowned
@@ -114,28 +120,28 @@ class TestCause:
 
     def test_gated_out(self) -> None:
         shut = replace(SEEN, name="shut", gated_by=("a",), low=None, high=None, open_fraction=0.0, size=0.0)
-        cause, lines = cause_of(rounds(SEEN, shut))
+        cause, lines = explain_dead_rounds(rounds(SEEN, shut))
         assert cause == "every row was gated out of shut, and nothing else told rows apart"
         assert lines[1] == "shut: closed for every row by its gate on a"
 
     def test_a_weight_of_nothing(self) -> None:
         watched = replace(SEEN, name="watched", weight=0.0, low=0.0, size=0.0)
-        cause, lines = cause_of(rounds(SEEN, watched))
+        cause, lines = explain_dead_rounds(rounds(SEEN, watched))
         assert cause == "what watched told apart did not reach the total"
         assert lines[1] == "watched: from 0 to 2, but its weight is 0"
 
     def test_an_aggregate_that_hides_what_there_is(self) -> None:
         varying = replace(SEEN, low=0.0, spread=2.0)
-        assert cause_of(rounds(varying))[0] == "a told rows apart and the total did not: see the aggregate"
+        assert explain_dead_rounds(rounds(varying))[0] == "a told rows apart and the total did not: see the aggregate"
 
     def test_rounds_of_other_rewards_are_refused(self) -> None:
         with pytest.raises(ValueError, match="zip"):
-            cause_of([DeadRound(3, (SEEN,), 0.0), DeadRound(4, (SEEN, SEEN), 0.0)])
+            explain_dead_rounds([DeadRound(3, (SEEN,), 0.0), DeadRound(4, (SEEN, SEEN), 0.0)])
 
     def test_all_left_out(self) -> None:
-        cause, _ = cause_of(rounds(SEEN, left_out=1.0))
+        cause, _ = explain_dead_rounds(rounds(SEEN, left_out=1.0))
         assert cause == "every completion was cut off, and truncation leaves such rows out"
-        assert cause_of(rounds(SEEN, left_out=0.9))[0] != cause
+        assert explain_dead_rounds(rounds(SEEN, left_out=0.9))[0] != cause
 
 
 def test_a_mean_of_equal_numbers_is_not_always_one_of_them() -> None:

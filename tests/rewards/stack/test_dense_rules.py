@@ -12,10 +12,9 @@ from torch import Tensor
 
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.gates import ScoreGate
+from rlhf_cli.rewards.stack.reward_matrix import Settled, settle, token_rewards
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.settling import Settled, settle
-from rlhf_cli.rewards.stack.token_rewards import token_rewards
 from tests.support.tolerances import ARITHMETIC
 
 Tokens = list[float | None]
@@ -64,7 +63,7 @@ class Case:
             is_training=True,
         )
         is_there = torch.arange(WIDTH) < torch.tensor(LENGTHS).unsqueeze(1)
-        values, is_rewarded = token_rewards(self.stack, settled, is_there, slice(0, 4))
+        values, is_rewarded = token_rewards(self.stack.token_values, settled, is_there, slice(0, 4))
         return settled, values, is_rewarded
 
 
@@ -182,7 +181,7 @@ def test_running_counts_the_sums_of_all_batches(case: Any) -> None:
 
 
 def test_a_closed_gates_number_is_not_offset_and_lies_on_the_last_token(case: Any) -> None:
-    gated = case(offset=0.5, gates=(Gate("passes", low=1.0, otherwise=-2.0),))
+    gated = case(offset=0.5, gates=(ScoreGate("passes", low=1.0, otherwise=-2.0),))
     _, values, _ = gated.laid_out()
     assert values[1, 1].tolist() == [0.0, 0.0, -2.0, 0.0, 0.0]
     assert values[1, 0, :2].tolist() == pytest.approx([0.75, -1.24])

@@ -10,7 +10,7 @@ from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.rewards.stack.component import (
     Component,
     FailedCall,
-    Outcome,
+    RewardOutcome,
     RewardTimeout,
     by_row,
     fail,
@@ -18,7 +18,7 @@ from rlhf_cli.rewards.stack.component import (
     refused,
     token_ids,
 )
-from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 
 MADE_UP_HINTS = True
@@ -36,7 +36,7 @@ class TestWhichRowFailed:
 
     def failing(self, score: Any) -> tuple[Any, list[dict[str, Any]]]:
         recorded: list[dict[str, Any]] = []
-        gated = Component("b", score, gates=(Gate("a", low=1.0),))
+        gated = Component("b", score, gates=(ScoreGate("a", low=1.0),))
         stack = RewardStack([Component("a", lambda **_: [0.0, 1.0, 0.0, 1.0]), gated], record_error=recorded.append)
         with pytest.raises((RewardError, RewardFailed)) as caught:
             stack.evaluate(**BATCH)
@@ -68,8 +68,8 @@ class TestWhichRowFailed:
         assert "'one'" in str(error.got)
 
 
-def called(row: int | None, error: Exception, *, is_together: bool = False, **rules: Any) -> FailedCall:
-    return FailedCall(Component("b", len, **rules), BATCH, [1, 3], row, error, is_together)
+def called(row: int | None, error: Exception, **rules: Any) -> FailedCall:
+    return FailedCall(Component("b", len, **rules), BATCH, [1, 3], row, error)
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,6 @@ def called(row: int | None, error: Exception, *, is_together: bool = False, **ru
             called(3, ValueError("odd")),
             "row 3",
             "ValueError: odd",
-            "a score for the completion 'z' of the prompt 'three'",
-            2,
-        ),
-        (
-            called(3, ValueError("odd"), is_together=True),
-            "row 3",
-            "ValueError: odd, and only together with the rows before it",
             "a score for the completion 'z' of the prompt 'three'",
             2,
         ),
@@ -100,7 +93,7 @@ def called(row: int | None, error: Exception, *, is_together: bool = False, **ru
             called(None, KeyError("k")),
             "a batch of 2 rows",
             "KeyError: 'k'",
-            "the same each time: every row gets a score alone, and now all of them do together",
+            "the same each time: every row gets a score alone, and all of them together did not",
             2,
         ),
     ],
@@ -114,7 +107,7 @@ def test_a_failure_that_ends_the_run_in_full(call: FailedCall, whose: str, got: 
     ]
     for replay, told in (("rlhf replay", lines[:hints]), (None, lines[1:hints])):
         with pytest.raises(RewardFailed) as caught:
-            fail(call, Outcome.empty(4), lambda one, said=replay: kept.append(one) or said)  # type: ignore[misc]
+            fail(call, RewardOutcome.empty(4), lambda one, said=replay: kept.append(one) or said)  # type: ignore[misc]
         error = caught.value
         assert (error.what, error.where) == (f"reward 'b' failed on {whose}", "rewards.b")
         assert (error.got, error.expected) == (got, expected)
@@ -129,7 +122,7 @@ def test_a_failure_that_ends_the_run_in_full(call: FailedCall, whose: str, got: 
 def test_a_failure_that_costs_rows(
     on_error: Any, fixed: float | None, row: int | None, blamed: list[int], is_timeout: bool
 ) -> None:
-    outcome = Outcome.empty(4)
+    outcome = RewardOutcome.empty(4)
     outcome.fixed[1] = outcome.fixed[3] = 9.0
     error = RewardTimeout("no answer") if is_timeout else ValueError("odd")
     fail(called(row, error, on_error=on_error), outcome, keep_nothing)

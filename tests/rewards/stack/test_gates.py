@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import Gate, GateCycle, levels
+from rlhf_cli.rewards.stack.gates import GateCycle, ScoreGate, levels
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 
 NAMES = ["p0", "p1", "p2", "p3"]
@@ -35,8 +35,8 @@ class Table:
         return [self.scores[index] for index in row]
 
 
-def at_least(by: str, low: float = 1.0, otherwise: Any = 0.0) -> Gate:
-    return Gate(by, low=low, otherwise=otherwise)
+def at_least(by: str, low: float = 1.0, otherwise: Any = 0.0) -> ScoreGate:
+    return ScoreGate(by, low=low, otherwise=otherwise)
 
 
 def evaluated(*components: Component) -> RewardStack:
@@ -49,28 +49,30 @@ def evaluated(*components: Component) -> RewardStack:
 @pytest.mark.parametrize(
     ("gate", "is_open", "is_closed"),
     [
-        (Gate("g", low=0.5), [0.5, 0.51, 9.0], [0.49, 0.0, -9.0]),
-        (Gate("g", high=0.5), [0.5, 0.0, -9.0], [0.51, 9.0]),
-        (Gate("g", low=2.0, high=2.0), [2.0], [1.999, 2.001, -2.0]),
-        (Gate("g", low=-1.0, high=1.0), [-1.0, 0.0, 1.0], [-1.01, 1.01]),
-        (Gate("g", low=-3.0), [-3.0, -2.0], [-3.5]),
+        (ScoreGate("g", low=0.5), [0.5, 0.51, 9.0], [0.49, 0.0, -9.0]),
+        (ScoreGate("g", high=0.5), [0.5, 0.0, -9.0], [0.51, 9.0]),
+        (ScoreGate("g", low=2.0, high=2.0), [2.0], [1.999, 2.001, -2.0]),
+        (ScoreGate("g", low=-1.0, high=1.0), [-1.0, 0.0, 1.0], [-1.01, 1.01]),
+        (ScoreGate("g", low=-3.0), [-3.0, -2.0], [-3.5]),
     ],
     ids=["at_least", "at_most", "equals", "between", "negative"],
 )
-def test_is_open(gate: Gate, is_open: list[float], is_closed: list[float]) -> None:
+def test_is_open(gate: ScoreGate, is_open: list[float], is_closed: list[float]) -> None:
     assert all(gate.is_open(raw) for raw in is_open)
     assert not any(gate.is_open(raw) for raw in is_closed)
 
 
-@pytest.mark.parametrize("gate", [Gate("g"), Gate("g", low=0.0), Gate("g", high=0.0)])
+@pytest.mark.parametrize("gate", [ScoreGate("g"), ScoreGate("g", low=0.0), ScoreGate("g", high=0.0)])
 @pytest.mark.parametrize("raw", [None, math.nan])
-def test_no_score_closes_every_gate(gate: Gate, raw: float | None) -> None:
+def test_no_score_closes_every_gate(gate: ScoreGate, raw: float | None) -> None:
     assert not gate.is_open(raw)
     assert gate.is_open(0.0)
 
 
 def test_a_closed_gate_leaves_0_where_nothing_else_is_asked_for() -> None:
-    stack = evaluated(Component("a", Table(1, 0, 1, 0)), Component("b", Table(5, 5, 5, 5), gates=(Gate("a", low=1.0),)))
+    stack = evaluated(
+        Component("a", Table(1, 0, 1, 0)), Component("b", Table(5, 5, 5, 5), gates=(ScoreGate("a", low=1.0),))
+    )
     assert stack.outcomes["b"].fixed == [None, 0.0, None, 0.0]
 
 
@@ -79,15 +81,15 @@ class TestLevels:
         assert levels({"b": [], "a": [], "c": []}) == [["b", "a", "c"]]
 
     def test_a_chain_is_one_a_level(self) -> None:
-        assert levels({"c": [Gate("b")], "b": [Gate("a")], "a": []}) == [["a"], ["b"], ["c"]]
+        assert levels({"c": [ScoreGate("b")], "b": [ScoreGate("a")], "a": []}) == [["a"], ["b"], ["c"]]
 
     def test_a_diamond(self) -> None:
-        gates = {"d": [Gate("b"), Gate("c")], "c": [Gate("a")], "b": [Gate("a")], "a": [], "e": []}
+        gates = {"d": [ScoreGate("b"), ScoreGate("c")], "c": [ScoreGate("a")], "b": [ScoreGate("a")], "a": [], "e": []}
         assert levels(gates) == [["a", "e"], ["c", "b"], ["d"]]
 
     def test_a_cycle_is_named(self) -> None:
         with pytest.raises(GateCycle) as caught:
-            levels({"free": [], "a": [Gate("b")], "b": [Gate("c")], "c": [Gate("a")]})
+            levels({"free": [], "a": [ScoreGate("b")], "b": [ScoreGate("c")], "c": [ScoreGate("a")]})
         names = caught.value.names
         assert names[0] == names[-1]
         assert set(names) == {"a", "b", "c"}
@@ -98,7 +100,7 @@ class TestLevels:
 
     def test_a_gate_on_itself_is_a_cycle(self) -> None:
         with pytest.raises(GateCycle, match="a waits for a"):
-            levels({"a": [Gate("a")]})
+            levels({"a": [ScoreGate("a")]})
 
 
 class TestWhatIsComputed:
@@ -163,7 +165,7 @@ class TestWhatIsComputed:
 
     def test_all_of_several_must_open(self) -> None:
         c = Table(1, 2, 3, 4)
-        gates = (at_least("a"), Gate("b", high=0.5, otherwise="exclude"))
+        gates = (at_least("a"), ScoreGate("b", high=0.5, otherwise="exclude"))
         found = evaluated(
             Component("a", Table(1, 1, 0, 0)), Component("b", Table(0, 1, 0, 1)), Component("c", c, gates=gates)
         ).outcomes["c"]
@@ -184,7 +186,7 @@ class TestWhatIsComputed:
     @pytest.mark.parametrize("missing", [None])
     def test_a_reward_that_does_not_apply_closes_what_reads_it(self, missing: float | None) -> None:
         b = Table(1, 1, 1, 1)
-        stack = evaluated(Component("a", Table(1, missing, -1, 2)), Component("b", b, gates=(Gate("a"),)))
+        stack = evaluated(Component("a", Table(1, missing, -1, 2)), Component("b", b, gates=(ScoreGate("a"),)))
         assert b.asked == [[0, 2, 3]]
         assert stack.outcomes["a"].num_excluded == 1
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from rlhf_cli.errors import RewardFailed
-from rlhf_cli.rewards.stack.component import Component, Outcome, RewardTimeout
+from rlhf_cli.rewards.stack.component import Component, RewardOutcome, RewardTimeout
 from rlhf_cli.rewards.stack.isolated import Isolated
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 
@@ -190,7 +190,7 @@ class TestHang:
 
 
 class TestInTheStack:
-    def evaluated(self, isolated: Isolated, on_error: Any, *completions: str) -> Outcome:
+    def evaluated(self, isolated: Isolated, on_error: Any, *completions: str) -> RewardOutcome:
         stack = RewardStack([Component("mine", isolated, on_error=on_error)])
         try:
             ids = [[1, 2, 3]] * len(completions)

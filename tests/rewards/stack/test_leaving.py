@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 
 from rlhf_cli.errors import RewardFailed
 from rlhf_cli.rewards.stack.component import OnError
-from rlhf_cli.rewards.stack.isolated import staying
 from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
 
 WAYS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -105,26 +103,3 @@ def test_a_child_that_the_reward_forks_ends_as_it_wants_to(bench: Bench) -> None
         return [float(child.exitcode or 0)] * len(row)
 
     assert bench(reward).raw == [7.0] * 4
-
-
-def test_two_that_overlap_leave_what_was_there() -> None:
-    """Of two threads the first in is the first out: what it puts back is not yet what was there."""
-    before, entered, is_out = os._exit, threading.Event(), threading.Event()
-    kept: list[bool] = []
-
-    def second() -> None:
-        with staying():
-            entered.set()
-            is_out.wait(5)
-            kept.append(os._exit is not before)  # looked at, not called: where it is not kept, pytest would end
-
-    thread = threading.Thread(target=second)
-    try:
-        with staying():
-            thread.start()
-            assert entered.wait(5)
-        is_out.set()
-        thread.join()
-        assert (kept, os._exit is before) == ([True], True)
-    finally:
-        os._exit = before

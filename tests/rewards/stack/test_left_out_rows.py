@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.rewards.stack.settling import Settled
+from rlhf_cli.rewards.stack.reward_matrix import Settled
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 LEFT_OUT = torch.tensor([False, True, False, False, False, True, False, False])

@@ -22,16 +22,6 @@ class Tensor:
         return self.values
 
 
-class Scalar:
-    """A tensor of one element."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def item(self) -> Any:
-        return self.value
-
-
 @pytest.mark.parametrize(
     ("returned", "expected"),
     [
@@ -45,7 +35,6 @@ class Scalar:
         ([3.4028234663852886e38, -0.5], [3.4028234663852886e38, -0.5]),  # float32's largest
         ([None, -3.4028234663852886e38], [None, -3.4028234663852886e38]),
         (Tensor([0.25, 4.0]), [0.25, 4.0]),
-        ([Scalar(0.25), Scalar(True)], [0.25, 1.0]),
         (numpy.array([0.25, 4.0], dtype="float32"), [0.25, 4.0]),
         (numpy.array([True, False]), [1.0, 0.0]),
         ([numpy.float32(0.25), numpy.int64(4)], [0.25, 4.0]),
@@ -109,7 +98,6 @@ def test_no_list(returned: Any, kind: str) -> None:
         (math.inf, "inf"),
         (-math.inf, "-inf"),
         (numpy.float32("inf"), "inf"),
-        (Scalar("0.5"), "str: '0.5'"),
     ],
 )
 @pytest.mark.fault(32, 33)

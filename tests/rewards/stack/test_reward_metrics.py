@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.rewards.stack.component import Component, Outcome
-from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.component import Component, RewardOutcome
+from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_metrics import Counts, advantage_shares, component_metrics, table_columns
 from tests.support.settled_columns import NAN, Case, Rule, column
 
@@ -101,7 +101,7 @@ class TestCorrelations:
 
 class TestCounts:
     def test_one_process(self) -> None:
-        outcome = Outcome.empty(4)
+        outcome = RewardOutcome.empty(4)
         outcome.closed_by[1] = "gate"
         outcome.fixed[1] = 0.0
         outcome.errors[2] = "ValueError: odd"
@@ -164,10 +164,10 @@ def test_columns_of_the_table_are_those_of_this_rank() -> None:
     """Eight rows on two ranks, of which this is the second; the gate and the failures are its own four."""
     ranks = [column(0, 0, 0, 0, 1, 2, 3, 4), column(1, 1, 1, 1, 5, 6, 7, 8)]
     settled = Case(ranks, [Rule("a"), Rule("b")], [1.0, -2.0]).settle()
-    gated, plain = Outcome.empty(4), Outcome.empty(4)
+    gated, plain = RewardOutcome.empty(4), RewardOutcome.empty(4)
     gated.closed_by[3] = "a"
     gated.errors[0] = "ValueError: odd"
-    components = [Component("a", len), Component("b", len, gates=(Gate("a"),), on_error="exclude")]
+    components = [Component("a", len), Component("b", len, gates=(ScoreGate("a"),), on_error="exclude")]
     found = table_columns(settled, components, [plain, gated], slice(4, 8))
     assert found == {
         "total": [-9.0, -10.0, -11.0, -12.0],

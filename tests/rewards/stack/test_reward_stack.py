@@ -12,9 +12,9 @@ from rlhf_cli.numerics.group_advantages import scores_to_leave_out
 from rlhf_cli.numerics.reward_columns import Fill
 from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import Gate, GateCycle
+from rlhf_cli.rewards.stack.gates import GateCycle, ScoreGate
+from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.settling import Settled, settle
 from tests.support.small_batches import BATCH, Counting, raws
 from tests.support.tolerances import ARITHMETIC
 
@@ -27,7 +27,9 @@ def test_one_score_a_row(stack_of: Any) -> None:
 
 
 def test_names_and_columns_in_the_order_given_whatever_is_evaluated_first() -> None:
-    stack = RewardStack([Component("late", Counting(1, 2), gates=(Gate("early"),)), Component("early", Counting(1, 2))])
+    stack = RewardStack(
+        [Component("late", Counting(1, 2), gates=(ScoreGate("early"),)), Component("early", Counting(1, 2))]
+    )
     assert stack.names == ["late", "early"]
     assert [column.__name__ for column in stack.columns()] == ["late", "early"]
     assert list(stack.evaluate(**BATCH)) == ["early", "late"]
@@ -48,7 +50,9 @@ def test_weights_at_a_step() -> None:
 
 def test_a_cycle_is_refused() -> None:
     with pytest.raises(GateCycle):
-        RewardStack([Component("a", Counting(), gates=(Gate("b"),)), Component("b", Counting(), gates=(Gate("a"),))])
+        RewardStack(
+            [Component("a", Counting(), gates=(ScoreGate("b"),)), Component("b", Counting(), gates=(ScoreGate("a"),))]
+        )
 
 
 class TestOneEvaluationABatch:
@@ -141,7 +145,7 @@ A, B = [1.0, 0.0, 1.0, 0.0], [0.5, 7.0, 0.1, 7.0]  # the 7s must never be seen
 
 
 def worked(otherwise: Any, gates: bool = True, fill: Fill = "group") -> Settled:
-    gate = (Gate("a", low=1.0, otherwise=otherwise),) if gates else ()
+    gate = (ScoreGate("a", low=1.0, otherwise=otherwise),) if gates else ()
     stack = RewardStack(
         [
             Component("a", lambda row, **_: [A[index] for index in row]),

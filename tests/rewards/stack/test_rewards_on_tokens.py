@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlhf_cli.rewards.stack.settling import Settled
-from rlhf_cli.rewards.stack.token_rewards import last_token_rewards, token_rewards
+from rlhf_cli.rewards.stack.reward_matrix import Settled, last_token_rewards, token_rewards
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 IN_COMPLETION = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]])
@@ -31,7 +30,7 @@ def settled(*columns: torch.Tensor, **rules: str) -> Settled:
 def test_dense_ones_lie_on_their_tokens_and_plain_ones_on_the_last() -> None:
     """Nothing is rewarded in the row without tokens, and nothing by b in the last, to which it does not apply."""
     rows = settled(column(2, 4, 6, 8), column(1, 1, 1, NAN), column(0, 0.5, 0, 0))
-    values, is_rewarded = token_rewards(DenseRows(), rows, IN_COMPLETION, slice(0, 4))
+    values, is_rewarded = token_rewards(DenseRows().token_values, rows, IN_COMPLETION, slice(0, 4))
     assert values.tolist() == [
         [[1.0, 0.0, 3.0], [0.0, 8.0, 0.0], [0.0] * 3, [16.0, 0.0, 0.0]],
         [[0.0, 0.0, -1.0], [0.0, -1.0, 0.0], [0.0] * 3, [0.0] * 3],
@@ -44,7 +43,7 @@ def test_dense_ones_lie_on_their_tokens_and_plain_ones_on_the_last() -> None:
 def test_a_dense_row_is_asked_for_with_what_divides_it() -> None:
     """2, 4, 6, 8 around 5 deviate by sqrt(20 / 3)."""
     rows, stack = settled(column(2, 4, 6, 8), column(1, 1, 1, 1), column(0, 0, 0, 0), normalize="batch"), DenseRows()
-    token_rewards(stack, rows, IN_COMPLETION, slice(0, 4))
+    token_rewards(stack.token_values, rows, IN_COMPLETION, slice(0, 4))
     asked = {(name, row): divisor for name, row, divisor in stack.asked}
     deviation = (20 / 3) ** 0.5
     of_a = {row: one for (name, row), one in asked.items() if name == "a"}
@@ -55,7 +54,7 @@ def test_a_dense_row_is_asked_for_with_what_divides_it() -> None:
 
 def test_this_ranks_rows() -> None:
     rows = settled(column(0, 0, 2, 4), column(0, 0, 1, 1), column(0, 0, 0, 0))
-    values, _ = token_rewards(DenseRows(), rows, IN_COMPLETION[:2], slice(2, 4))
+    values, _ = token_rewards(DenseRows().token_values, rows, IN_COMPLETION[:2], slice(2, 4))
     assert values[1].tolist() == [[0.0, 0.0, -1.0], [0.0, -1.0, 0.0]]
     assert values[0].tolist() == [[1.0, 0.0, 3.0], [0.0, 8.0, 0.0]]
 

@@ -12,8 +12,8 @@ import torch
 
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.settled_rows import settled_rows
-from rlhf_cli.rewards.stack.settling import settle
+from rlhf_cli.rewards.stack.reward_matrix import settle
+from rlhf_cli.rewards.stack.scored_rows import settled_rows
 
 NAN = float("nan")
 

@@ -12,11 +12,10 @@ import pytest
 from rlhf_cli.errors import RewardFailed
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.scored_rows import SettledReward, SettledRow
-from rlhf_cli.rewards.stack.settled_rows import settled_rows, why_no_total
+from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow, settled_rows, why_no_total
 from tests.support.settled_columns import NAN, Case, Rule, column
 
-NOTHING = SettledReward(None, None, None)
+NOTHING = ScoredReward(None, None, None)
 
 
 def component(name: str, **rules: object) -> Component:
@@ -54,9 +53,9 @@ def test_by_hand() -> None:
     found = settled(raw, *components, fixed=[[None, None], [None, 0.5], [None, None]], weights=[2.0, 0.25])
     assert found.no_total is None
     assert found.rows == [
-        SettledRow(2 * 0.5 + 0.25 * 2, {"a": SettledReward(0.5, 0.5, 1.0), "b": SettledReward(4.0, 2.0, 0.5)}),
-        SettledRow(2 * 1 + 0.25 * 0.5, {"a": SettledReward(1.0, 1.0, 2.0), "b": SettledReward(None, 0.5, 0.125)}),
-        SettledRow(None, {"a": NOTHING, "b": NOTHING}),
+        ScoredRow(2 * 0.5 + 0.25 * 2, {"a": ScoredReward(0.5, 0.5, 1.0), "b": ScoredReward(4.0, 2.0, 0.5)}),
+        ScoredRow(2 * 1 + 0.25 * 0.5, {"a": ScoredReward(1.0, 1.0, 2.0), "b": ScoredReward(None, 0.5, 0.125)}),
+        ScoredRow(None, {"a": NOTHING, "b": NOTHING}),
     ]
 
 
@@ -71,7 +70,7 @@ class TestAggregate:
             aggregate=smallest_less_100,
         )
         assert [row.total for row in found.rows] == [0.1 - 100.0, -98.0, -95.0, None]
-        assert found.rows[0].rewards["b"] == SettledReward(4.0, 4.0, 8.0)  # the components are what they were
+        assert found.rows[0].rewards["b"] == ScoredReward(4.0, 4.0, 8.0)  # the components are what they were
 
     @pytest.mark.parametrize("aggregate", ["sum", smallest_less_100])
     def test_a_row_has_the_total_that_training_gives_it(self, aggregate: Any) -> None:
@@ -129,7 +128,7 @@ class TestWhatNoRowHasAlone:
         assert [row.total for row in found.rows] == [None] * 3
         assert f"rewards.b.normalize={normalize} divides by the deviation of" in str(found.no_total)
         of_b = [row.rewards["b"] for row in found.rows]
-        assert of_b == [SettledReward(4.0, None, None), SettledReward(None, 0.25, 0.25), SettledReward(6.0, None, None)]
+        assert of_b == [ScoredReward(4.0, None, None), ScoredReward(None, 0.25, 0.25), ScoredReward(6.0, None, None)]
         assert [row.rewards["a"].weighted for row in found.rows] == [1.0, 3.0, 5.0]
 
     def test_z_scores_of_a_group(self) -> None:
@@ -157,8 +156,8 @@ def test_why_says_the_first_reason() -> None:
     assert why_no_total({"a": "none"}, smallest_less_100) is None
     both = {"a": "none", "b": "running", "c": "batch"}
     assert str(why_no_total(both, "normalize_then_sum")).startswith("rewards.b.normalize=running")
-    assert str(why_no_total(both, "sum", seen={"b"})).startswith("rewards.c.normalize=batch")
-    assert why_no_total({"b": "running"}, "sum", seen={"b"}) is None
+    assert str(why_no_total(both, "sum", known={"b"})).startswith("rewards.c.normalize=batch")
+    assert why_no_total({"b": "running"}, "sum", known={"b"}) is None
 
 
 def test_totals_are_weighed_and_of_nothing_there_is_none() -> None:

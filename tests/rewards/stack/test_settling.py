@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.numerics.reward_columns import RunningDeviation, filled, normalized_in_group
-from rlhf_cli.rewards.stack.settling import Settled
+from rlhf_cli.rewards.stack.reward_matrix import Settled
 from tests.support.settled_columns import NAN, Case, Rule, column, one
 
 

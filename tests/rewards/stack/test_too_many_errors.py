@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_cli.errors import RewardFailed
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import MaxErrors, RewardStack
 
 FAILING = "bad"
@@ -81,7 +81,7 @@ def test_rows_that_a_gate_spares_are_not_counted() -> None:
     """Of four rows one is asked for, and that one fails: a quarter of the rows, all of those it was asked for."""
     first = Component("first", lambda row, **_: [float(index == 0) for index in row])
     for eager, ends in ((False, True), (True, False)):
-        mine = Component("mine", score, gates=(Gate("first", low=1.0),), on_error=0.0, eager=eager)
+        mine = Component("mine", score, gates=(ScoreGate("first", low=1.0),), on_error=0.0, eager=eager)
         stack = RewardStack([first, mine], max_errors=MaxErrors(0.5, 2 if not eager else 8))
         try:
             for _ in range(2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlhf_cli.rewards.stack.truncation import EFFECTS, Endings, Truncation, truncation_metrics, with_truncation
+from rlhf_cli.rewards.stack.truncation import EFFECTS, Endings, TruncationPolicy, truncation_metrics, with_truncation
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 CUT = Endings(torch.tensor([False, True, False, True]), torch.tensor([2, 4, 3, 4]), 4)
@@ -18,7 +18,7 @@ def rows(*scores: float, weight: float = 2.0):
 def test_which_go_on_and_which_are_left_out() -> None:
     """A return goes on under bootstrap alone, a row counts nowhere under exclude alone, and only where it was cut."""
     for policy in EFFECTS:
-        truncation = Truncation(policy)
+        truncation = TruncationPolicy(policy)
         goes_on, left_out = truncation.goes_on(CUT).tolist(), truncation.leaves_out(CUT)
         assert goes_on == [False, policy == "bootstrap", False, policy == "bootstrap"]
         assert left_out is None if policy != "exclude" else left_out.tolist() == [False, True, False, True]
@@ -28,16 +28,16 @@ def test_which_go_on_and_which_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("truncation", "added", "totals"),
     [
-        (Truncation("eos_penalty", 0.5), [0.0, -0.5, 0.0, -0.5], [2.0, 3.5, 6.0, 11.5]),
+        (TruncationPolicy("eos_penalty", 0.5), [0.0, -0.5, 0.0, -0.5], [2.0, 3.5, 6.0, 11.5]),
         # What was earned, 4 and 12, gives way to -1/2.
-        (Truncation("eos_penalty", 0.5, replaces=True), [0.0, -4.5, 0.0, -12.5], [2.0, -0.5, 6.0, -0.5]),
+        (TruncationPolicy("eos_penalty", 0.5, replaces=True), [0.0, -4.5, 0.0, -12.5], [2.0, -0.5, 6.0, -0.5]),
         # From 2 tokens on a half of the penalty a token, whether or not the row was cut.
-        (Truncation("soft_overlong", 3.0, cache_tokens=2), [0.0, -3.0, -1.5, -3.0], [2.0, 1.0, 4.5, 9.0]),
+        (TruncationPolicy("soft_overlong", 3.0, cache_tokens=2), [0.0, -3.0, -1.5, -3.0], [2.0, 1.0, 4.5, 9.0]),
         # A fifth of 4 tokens is none, so the last one is the whole ramp.
-        (Truncation("soft_overlong", 3.0), [0.0, -3.0, 0.0, -3.0], [2.0, 1.0, 6.0, 9.0]),
+        (TruncationPolicy("soft_overlong", 3.0), [0.0, -3.0, 0.0, -3.0], [2.0, 1.0, 6.0, 9.0]),
     ],
 )
-def test_what_is_added(truncation: Truncation, added: list[float], totals: list[float]) -> None:
+def test_what_is_added(truncation: TruncationPolicy, added: list[float], totals: list[float]) -> None:
     settled = with_truncation(rows(1, 2, 3, 6), truncation, CUT)
     assert settled.names == ("one", "truncation")
     assert settled.raw[:, 1].tolist() == added
@@ -63,12 +63,12 @@ def test_a_ramp_over_the_last_tokens(
 ) -> None:
     """DAPO's soft punishment (arXiv 2503.14476, equation 13) of the lengths from limit - cache on."""
     endings = Endings(torch.zeros(4, dtype=torch.bool), torch.tensor(lengths), limit)
-    settled = with_truncation(rows(0, 0, 0, 0), Truncation("soft_overlong", cache_tokens=cache_tokens), endings)
+    settled = with_truncation(rows(0, 0, 0, 0), TruncationPolicy("soft_overlong", cache_tokens=cache_tokens), endings)
     assert settled.totals.tolist() == pytest.approx(added)
 
 
 def test_what_nothing_applies_to_gets_no_penalty() -> None:
-    settled = with_truncation(rows(1, NAN, 3, 6), Truncation("eos_penalty"), CUT)
+    settled = with_truncation(rows(1, NAN, 3, 6), TruncationPolicy("eos_penalty"), CUT)
     assert settled.is_unscorable.tolist() == [False, True, False, False]
     assert settled.for_trl[1].isnan().all()
     assert settled.unfilled[1].isnan().all()
@@ -78,7 +78,7 @@ def test_logged() -> None:
     """The two that were cut had 4 and 12, and have 3 and 11."""
     before = rows(1, 2, 3, 6)
     names = [f"rewards/truncation/{name}" for name in ("fraction", "score_before", "score_after")]
-    found = truncation_metrics(with_truncation(before, Truncation("eos_penalty"), CUT), CUT)
+    found = truncation_metrics(with_truncation(before, TruncationPolicy("eos_penalty"), CUT), CUT)
     assert [found[name] for name in names] == [0.5, 8.0, 7.0]
     assert [truncation_metrics(before, CUT)[name] for name in names] == [0.5, 8.0, 8.0]
     none_cut = Endings(torch.zeros(4, dtype=torch.bool), CUT.lengths, 4)

@@ -9,10 +9,10 @@ import threading
 import time
 from typing import Any
 
-import pytest
-
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.concurrency import runs_elsewhere
+from rlhf_cli.rewards.stack.gates import ScoreGate
+from rlhf_cli.rewards.stack.isolated import Isolated
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from tests.support.small_batches import BATCH, Counting, raws
 
@@ -25,24 +25,15 @@ def waits(seconds: float, *scores: float) -> Any:
     return reward
 
 
-def sleeps(seconds: float, *scores: float) -> Any:
-    def reward(**batch: Any) -> list[float]:
-        time.sleep(seconds)
-        return list(scores)
-
-    return reward
-
-
 class TestTogether:
-    @pytest.mark.parametrize("kind", [waits, sleeps])
-    def test_four_that_wait_take_the_time_of_one(self, stack_of: Any, kind: Any) -> None:
-        stack = stack_of(**{name: kind(0.1, 1, 2) for name in "abcd"})
+    def test_four_that_wait_take_the_time_of_one(self, stack_of: Any) -> None:
+        stack = stack_of(**{name: waits(0.1, 1, 2) for name in "abcd"})
         stack.evaluate(**BATCH)  # the threads and the loop are made here
         best = min(self._seconds(stack) for _ in range(5))
         assert 0.1 <= best < 0.3  # one after the other they would take 0.4
 
     def test_negative_control_a_chain_waits_for_each(self) -> None:
-        gates: dict[str, Any] = {"a": (), "b": (Gate("a"),), "c": (Gate("b"),), "d": (Gate("c"),)}
+        gates: dict[str, Any] = {"a": (), "b": (ScoreGate("a"),), "c": (ScoreGate("b"),), "d": (ScoreGate("c"),)}
         stack = RewardStack([Component(name, waits(0.02, 1, 2), gates=own) for name, own in gates.items()])
         assert self._seconds(stack) >= 0.08
         stack.close()
@@ -161,22 +152,23 @@ def test_what_a_reward_left_running_may_tidy_up_and_is_waited_for() -> None:
     assert seen == ["tidied up"]
 
 
-def test_one_of_several_that_wait_stays_in_the_callers_thread() -> None:
-    """Libraries that time themselves with signals work in the main thread alone; the others have one each."""
+def test_one_that_computes_stays_in_the_callers_thread(stack_of: Any) -> None:
+    """Only there does a deadline's signal interrupt it; libraries that time themselves with signals work there too."""
     threads: dict[str, threading.Thread] = {}
 
     def seen_as(name: str) -> Any:
         def reward(completions: list[str], **_: Any) -> list[float]:
             threads[name] = threading.current_thread()
-            time.sleep(0.1)
             return [1.0] * len(completions)
 
         return reward
 
-    stack = RewardStack([Component(name, seen_as(name)) for name in "abc"])
+    class Asks:
+        async def __call__(self, completions: list[str], **_: Any) -> list[float]:
+            return [2.0] * len(completions)
+
+    stack = stack_of(a=seen_as("a"), b=seen_as("b"), asks=Asks())
     stack.evaluate(**BATCH)
-    assert {*threads.values()} == {threading.current_thread()}  # nobody knows yet that they wait
-    stack.evaluate(**BATCH)
-    stack.close()
-    assert threads["a"] is threading.current_thread()
-    assert len({threads[name] for name in "abc"}) == 3
+    assert {*threads.values()} == {threading.current_thread()}
+    assert [runs_elsewhere(stack.components[place].score) for place in range(3)] == [False, False, True]
+    assert runs_elsewhere(Isolated("mine:own", {}, timeout_s=None))

@@ -15,7 +15,7 @@ from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.data.formats import json_rows
 from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import Gate
+from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.failure_capsules import Capsule, capsules_of, read_capsule
 from rlhf_cli.runs.run_folder import RunFolder
@@ -92,7 +92,7 @@ def test_a_failure_that_ends_the_run(keeps: Keeps) -> None:
 
 def test_behind_a_gate_only_the_rows_it_left(keeps: Keeps) -> None:
     gate = Component("gate", lambda row, **_: [float(index % 2) for index in row])
-    keeps(fails_at(3), gate, gates=(Gate("gate", low=1.0),))
+    keeps(fails_at(3), gate, gates=(ScoreGate("gate", low=1.0),))
     rows, capsule = keeps.only
     assert [row["row"] for row in rows] == [1, 3]
     assert (capsule.row, capsule.batch_row) == (1, 3)
