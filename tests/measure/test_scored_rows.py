@@ -33,5 +33,5 @@ def test_fields_are_those_of_the_dataclass() -> None:
     reward = ScoredReward(raw=0.5, effective=0.25, weighted=1.0, open=True, error=None, parts=parts)
     row = ScoredRow(1.0, {"a": reward, "b": replace(reward, parts=None)})
     expected = asdict(row)
-    del expected["rewards"]["b"]["parts"]
+    del expected["rewards"]["b"]["parts"], expected["rewards"]["a"]["parts"][0]["tokens"]
     assert row.as_json() == expected
