@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 PREFIX = "wandb:"
 _TIMEOUT_S = 30
+_SHOWN = 12
 _STATES = {"finished": FINISHED, "failed": FAILED, "crashed": KILLED, "killed": KILLED, "running": RUNNING}
 _TRAINING = ("seed", "trainer", "model", "data", "rewards", "primary", "aggregate", "critic", "kl", "reward_model")
 _SECTIONS = frozenset((*_TRAINING, "truncation", "guards", "launch", "track", "run"))
@@ -33,34 +35,16 @@ _SECTIONS = frozenset((*_TRAINING, "truncation", "guards", "launch", "track", "r
 _STEPS = ("step", "train/global_step", "global_step", "_step")
 
 
-class WandbRun(Protocol):
-    """The part of a `wandb.Api().runs(...)` run that we read."""
-
-    name: str
-    id: str
-    state: str
-    config: JsonTree
-
-    def scan_history(self) -> Iterable[Mapping[str, object]]:
-        """Yield every logged row, a mapping of metric -> value."""
-
-
-class WandbApi(Protocol):
-    """The part of `wandb.Api()` that we call."""
-
-    def runs(self, path: str, filters: dict[str, object] | None = None) -> Iterable[WandbRun]:
-        """Return the runs of a project that match the filters."""
-
-
 def is_wandb(word: str) -> bool:
     """Return whether the argument is `wandb:...`."""
     return word.startswith(PREFIX)
 
 
-def read_wandb(word: str, *, wanted: Wanted | None = None, api: WandbApi | None = None) -> list[LoggedRun]:
+def read_wandb(word: str, *, wanted: Wanted | None = None, api: Any = None) -> list[LoggedRun]:
     """Return the runs of a project, or of one group if the word has three parts; not yet named by differences.
 
-    Raise RunError if the word has not two or three parts, if wandb is unreachable, or if it has no such runs.
+    `api` is a `wandb.Api`. Raise RunError if the word has not two or three parts, if wandb is unreachable, or if it has
+    no such runs.
     """
     parts = word.removeprefix(PREFIX).strip("/").split("/")
     if len(parts) < 2 or not all(parts):
@@ -72,12 +56,13 @@ def read_wandb(word: str, *, wanted: Wanted | None = None, api: WandbApi | None 
         )
     path, group = "/".join(parts[:2]), "/".join(parts[2:])
     try:
-        api = api or _api()
-        found = list(api.runs(path, filters={"group": group} if group else None))
-        # Beside those that train a group holds what was logged about it, such as a report.
+        if api is None:
+            import wandb
+
+            api = wandb.Api(timeout=_TIMEOUT_S)
+        found = api.runs(path, filters={"group": group} if group else None)
+        # A group also holds runs that do not train, such as the one that logged the sweep's report.
         runs = [_logged(run, path, wanted) for run in found if "trainer" in run.config]
-    except RunError:
-        raise
     except Exception as error:  # wandb raises its own, those of requests and plain ValueErrors
         raise RunError(
             "wandb cannot be asked",
@@ -92,16 +77,9 @@ def read_wandb(word: str, *, wanted: Wanted | None = None, api: WandbApi | None 
     return runs
 
 
-def _api() -> WandbApi:
-    import wandb
-
-    api: WandbApi = wandb.Api(timeout=_TIMEOUT_S)
-    return api
-
-
-def _logged(run: WandbRun, path: str, wanted: Wanted | None) -> LoggedRun:
-    config = {key: value for key, value in run.config.items() if key in _SECTIONS}
-    metrics = columns_of(list(_events(run.scan_history())), wanted)
+def _logged(run: Any, path: str, wanted: Wanted | None) -> LoggedRun:
+    config: JsonTree = {key: value for key, value in run.config.items() if key in _SECTIONS}
+    metrics = columns_of(_events(run.scan_history()), wanted)
     max_steps = section(section(config, "trainer"), "args").get("max_steps")
     return LoggedRun(
         name=run.name,
@@ -124,17 +102,10 @@ def _events(rows: Iterable[Mapping[str, object]]) -> Iterator[Event]:
     for row in rows:
         step = next((value for name in _STEPS if isinstance(value := row.get(name), int | float)), None)
         if step is not None:
-            named = {_plain(key): value for key, value in row.items() if key[0] != "_" and key not in _STEPS}
-            yield {**{key: value for key, value in named.items() if value is not None}, "step": int(step)}
+            logged = {key: value for key, value in row.items() if key[0] != "_" and key not in _STEPS}
+            plain = {re.sub("^eval/", "eval_", key.removeprefix("train/")): value for key, value in logged.items()}
+            yield {**{key: value for key, value in plain.items() if value is not None}, "step": int(step)}
 
-
-def _plain(key: str) -> str:
-    if key.startswith("eval/"):
-        return "eval_" + key.removeprefix("eval/")
-    return key.removeprefix("train/")
-
-
-_SHOWN = 12
 
 Place = str | os.PathLike[str]
 """A run folder, a sweep, a folder of runs, or `wandb:entity/project[/group]`."""
@@ -145,7 +116,7 @@ class LoadedRuns:
     """Runs that were read together.
 
     `runs` has one row per run, indexed by its name (the differences: `weight=0.5,seed=2`), with the columns `place`,
-    `state`, `step`, `max_steps`, `trainer`, and one for each configuration key that differs, under its full name.
+    `state`, `step`, `max_steps`, `trainer`, and one for each configuration key that differs.
     `metrics` has one row per run, step and log event, indexed by `run` and `step`, and one float column per metric, NaN
     if the event lacks it or logged null. `problems` are the errors for folders that could not be read.
     """
@@ -181,26 +152,17 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
     for missing in _logged_by_none(metrics or (), runs, folders):
         warnings.warn(str(missing), stacklevel=3)
         problems = [*problems, missing]
-    keys = differences(runs) if runs else []
+    facts, keys = ["place", "state", "step", "max_steps", "trainer"], differences(runs)
     rows = [
-        {
-            "run": run.name,
-            "place": run.place,
-            "state": run.state,
-            "step": run.step,
-            "max_steps": run.max_steps,
-            "trainer": run.trainer,
-            **{key: run.settings.get(key) for key in keys},
-        }
-        for run in runs
+        [run.name, *(getattr(run, fact) for fact in facts), *(run.settings.get(key) for key in keys)] for run in runs
     ]
-    columns = ["run", "place", "state", "step", "max_steps", "trainer", *keys]
+    of_runs = pd.DataFrame(rows, columns=["run", *facts, *keys]).set_index("run")
     frames = [_of_run(run.metrics).assign(run=run.name) for run in runs if len(run.metrics)]
     if frames:
         of_metrics = pd.concat(frames).set_index("run", append=True).swaplevel()
     else:
         of_metrics = pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []], names=["run", "step"]))
-    return LoadedRuns(pd.DataFrame(rows, columns=columns).set_index("run"), of_metrics, tuple(problems), tuple(runs))
+    return LoadedRuns(of_runs, of_metrics, tuple(problems), tuple(runs))
 
 
 def _logged_by_none(
@@ -208,17 +170,12 @@ def _logged_by_none(
 ) -> Iterator[RunError]:
     """Yield an error for every requested metric that no run has, with the most similar existing name."""
     absent = [name for name in metrics if all(name not in run.metrics for run in runs)]
-    if not absent or not runs:
-        return
-    everything, _ = read_runs(folders, wanted=None)
-    names = list(dict.fromkeys(name for run in everything for name in run.metrics))
-    for name in absent:
-        yield RunError(
-            f"no run logs the metric {name!r}",
-            got=f"metrics={list(metrics)}",
-            expected=f"some of {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}" if names else None,
-            hint=nearest(name, names),
-        )
+    if absent and runs:
+        names = list(dict.fromkeys(name for run in read_runs(folders)[0] for name in run.metrics))
+        some = f"some of {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}" if names else None
+        for name in absent:
+            what = f"no run logs the metric {name!r}"
+            yield RunError(what, got=f"metrics={list(metrics)}", expected=some, hint=nearest(name, names))
 
 
 def _of_run(metrics: MetricColumns) -> pd.DataFrame:

@@ -29,11 +29,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
+from rlhf_cli.analysis.comparison.comparison_export import comparison_csv, comparison_json, comparison_latex
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun
 from rlhf_cli.analysis.comparison.measures import is_shown
 from rlhf_cli.analysis.comparison.metric_columns import parse_window, read_columns
 from rlhf_cli.analysis.comparison.settings import ESTIMATORS, MEAN
-from rlhf_cli.analysis.comparison.written_out import comparison_csv, comparison_json, comparison_latex
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.comparison_tables import show_comparison, show_left_out, show_other_groups
 from rlhf_cli.display.terminal import Screen, wide_console

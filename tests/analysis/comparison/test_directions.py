@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
+from rlhf_cli.analysis.comparison.comparison_export import comparison_json
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import sign_of
 from rlhf_cli.analysis.comparison.metric_columns import Window
-from rlhf_cli.analysis.comparison.written_out import comparison_json
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_runs import configured, write_run
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
+from rlhf_cli.analysis.comparison.comparison_export import comparison_csv, comparison_json, comparison_latex
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, weights_of
 from rlhf_cli.analysis.comparison.verdicts import decimals, decimals_of, in_words
-from rlhf_cli.analysis.comparison.written_out import comparison_csv, comparison_json, comparison_latex
 from rlhf_cli.errors import RunError
 from tests.support.logged_runs import configured, in_memory
 

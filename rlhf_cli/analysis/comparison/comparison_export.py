@@ -7,8 +7,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, total_in_words
-from rlhf_cli.analysis.comparison.measures import RunMeasure
+from rlhf_cli.analysis.comparison.comparison import Comparison, ParetoFront, total_in_words
 from rlhf_cli.analysis.comparison.verdicts import decimals, decimals_of
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.numerics.intervals import Estimate
@@ -27,16 +26,21 @@ def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) 
             {"key": one.key, "short": one.short, "keys": list(one.others), "values": list(dict.fromkeys(one.texts))}
             for one in [*grouped.axes, *grouped.seeds]
         ],
-        "measures": [_measure(one) for one in comparison.measures],
+        "measures": [
+            {
+                "label": one.label,
+                "metric": dict(one.weights) if one.weights is not None else one.metric,
+                "kind": one.kind,
+                "direction": one.direction,
+            }
+            for one in comparison.measures
+        ],
         "settings": [
             {
                 "name": setting.name,
                 "values": dict(setting.values),
                 "seeds": {seed: run.name for seed, run in setting.by_seed.items()},
-                "estimates": {
-                    label: {**asdict(one), "count": one.count}
-                    for label, one in comparison.estimates[setting.name].items()
-                },
+                "estimates": {label: asdict(one) for label, one in comparison.estimates[setting.name].items()},
             }
             for setting in grouped.settings
         ],
@@ -71,7 +75,7 @@ def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) 
             }
             for verdict in comparison.verdicts
         ],
-        "front": None if comparison.front is None else _front(comparison),
+        "front": None if comparison.front is None else _front(comparison.front),
         "total": total_in_words(comparison),
         "notes": comparison.notes,
         "left_out": [str(problem) for problem in problems],
@@ -79,29 +83,28 @@ def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) 
 
 
 def comparison_csv(comparison: Comparison) -> str:
-    """Return one row per run: its name, setting, seed and state, each key that differs, each measure."""
+    """Return one row per run: its name, setting and state, each key that differs, each measure."""
     grouped = comparison.grouped
-    seeds = {run.name: seed for one in grouped.settings for seed, run in one.by_seed.items()}
-    setting_of = {run.name: one.name for one in grouped.settings for run in one.runs}
-    setting_of |= {name: one.name for one in grouped.settings for name in one.left_out}
+    counted = {run.name: one.name for one in grouped.settings for run in one.runs}
+    setting_of = counted | {name: one.name for one in grouped.settings for name in one.left_out}
+    labels = [one.label for one in comparison.measures]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    labels = [one.label for one in comparison.measures]
     writer.writerow(["run", "place", "setting", "counts", "state", "step", *grouped.keys, *labels])
     for place, run in enumerate(comparison.runs):
-        numbers = [finite_or_none(comparison.values[label][run.name]) for label in labels]
+        counts = "true" if run.name in counted else "false"
         keys = [texts[place] for texts in grouped.keys.values()]
-        counts = str(run.name in seeds).lower()
-        row = [run.name, run.place, setting_of[run.name], counts, run.state, run.step, *keys]
-        writer.writerow([*row, *("" if number is None else repr(number) for number in numbers)])
+        numbers = [finite_or_none(comparison.values[label][run.name]) for label in labels]
+        writer.writerow([run.name, run.place, setting_of[run.name], counts, run.state, run.step, *keys, *numbers])
     return stream.getvalue()
 
 
 def comparison_latex(comparison: Comparison) -> str:
     """Return a booktabs tabular with one line per setting: mean and half-width, settings on the front in bold."""
-    measures = [one for one in comparison.measures if any(_has(comparison, name, one) for name in comparison.estimates)]
+    columns = {one.label: [of[one.label] for of in comparison.estimates.values()] for one in comparison.measures}
+    measures = [one for one in comparison.measures if any(cell.mean is not None for cell in columns[one.label])]
     titles = [_tex(one.label) + (r" $\downarrow$" if one.sign < 0 else "") for one in measures]
-    digits = {one.label: _digits([of[one.label] for of in comparison.estimates.values()]) for one in measures}
+    digits = {one.label: _digits(columns[one.label]) for one in measures}
     lines = [
         r"\begin{tabular}{l" + "r" * (len(measures) + 1) + "}",
         r"\toprule",
@@ -121,24 +124,13 @@ def comparison_latex(comparison: Comparison) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _measure(one: RunMeasure) -> dict[str, object]:
-    metric = dict(one.weights) if one.weights is not None else one.metric
-    return {"label": one.label, "metric": metric, "kind": one.kind, "direction": one.direction}
-
-
-def _front(comparison: Comparison) -> dict[str, object]:
-    front = comparison.front
-    assert front is not None
+def _front(front: ParetoFront) -> dict[str, object]:
     return {
         "by": list(front.by),
         "best": list(front.best),
         "dominated": dict(front.dominated),
         "unplaced": {name: list(lost) for name, lost in front.unplaced.items()},
     }
-
-
-def _has(comparison: Comparison, setting: str, measure: RunMeasure) -> bool:
-    return comparison.estimates[setting][measure.label].mean is not None
 
 
 def _tex(text: str) -> str:
