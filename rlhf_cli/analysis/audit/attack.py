@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from statistics import fmean, median, median_low
 
 from rlhf_cli.analysis.audit.audit_result import AuditResult, Contribution, KindResult
@@ -19,10 +20,29 @@ from rlhf_cli.rewards.completion_text import content_text
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
 
 _ROUNDING = 1e-9
-
-
-NEARLY = 0.8
+LEAST_SHARE = 0.2
+"""A kind is a hole if the whole 95 % interval of its share of rows is above this."""
+_NEARLY = 0.8
 """An answer that closes this share of the gap between the median degenerate total and the gold's is nearly as good."""
+_MOST_CHARACTERS = 20_000
+_CHARACTERS_A_TOKEN = 4
+
+_Variant = Mapping[int, tuple[str, ScoredRow]]
+"""Row -> (text, its score), for one variant of a kind."""
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """The rows and kinds to try, the number of variants per kind (None: all), and the source of gold answers.
+
+    `cost` is a line to show before the audit; None if it is free.
+    """
+
+    rows: list[Row]
+    kinds: tuple[AttackKind, ...] = KINDS
+    variants: int | None = None
+    gold: str | None = None
+    cost: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,27 +61,18 @@ class GoldRow:
     def is_recognised(self) -> bool:
         """Return whether the gold answer gets more than the worst of the others."""
         total = self.scored.total
-        return total is not None and self.floor is not None and total > self.floor + room(total)
+        return total is not None and self.floor is not None and total > self.floor + _tolerance(total)
 
 
-def room(total: float) -> float:
-    """Return the tolerance for equal totals."""
+def _tolerance(total: float) -> float:
     return _ROUNDING * max(1.0, abs(total))
 
 
-def compared(
-    kind: AttackKind,
-    attacks: Mapping[int, tuple[str, ScoredRow]],
-    gold: Mapping[int, GoldRow],
-    *,
-    main: str | None,
-    least_share: float,
-) -> KindResult:
+def compared(kind: AttackKind, attacks: _Variant, gold: Mapping[int, GoldRow], *, main: str | None) -> KindResult:
     """Return the comparison of one variant of a kind with the gold answers, row by row.
 
-    attacks: row -> (text, its score). gold: by row. An answer without a total counts as losing, because it does not
-        enter any advantage. `main`: the component that distinguishes gold answers from the others, or None.
-        `least_share`: the kind is a hole if the lower end of the interval of its share is above.
+    `main` is the component that distinguishes gold answers from the others, or None. An answer without a total counts
+    as losing, because it does not enter any advantage.
     """
     rows = [row for row in gold if row in attacks]
     beaten, tied, fooled, near, margins = [], [], [], [], []
@@ -70,33 +81,29 @@ def compared(
         if attack is None or right is None:
             continue
         margins.append(attack - right)
-        if attack > right + room(right):
+        if attack > right + _tolerance(right):
             beaten.append(row)
-        elif gold[row].is_recognised and attack >= right - room(right):
+        elif gold[row].is_recognised and attack >= right - _tolerance(right):
             tied.append(row)
         elif main is not None and _reaches(main, attacks[row][1], gold[row].scored):
             fooled.append(row)
-        elif (usual := gold[row].usual) is not None and usual < right and attack >= usual + NEARLY * (right - usual):
+        elif (usual := gold[row].usual) is not None and usual < right and attack >= usual + _NEARLY * (right - usual):
             near.append(row)
     share = wilson(len(beaten) + len(tied), len(rows))
     at_all = wilson(len(beaten) + len(tied) + len(fooled) + len(near), len(rows))
-    open_rows = [*beaten, *tied] or fooled or near or rows or list(attacks)
-    contributions = _contributions(
-        [attacks[row][1] for row in open_rows], [gold[row].scored for row in open_rows if row in gold]
-    )
+    is_hole = share.low is not None and share.low > LEAST_SHARE
+    is_near = not is_hole and at_all.low is not None and at_all.low > LEAST_SHARE
+    shown = [*beaten, *tied] or fooled or near or rows or list(attacks)
+    of_gold = contributions_of([gold[row].scored for row in shown if row in gold])
+    of_attacks = contributions_of([attacks[row][1] for row in shown])
+    contributions = {name: Contribution(value, of_gold.get(name)) for name, value in of_attacks.items()}
+    let_in = _let_in(contributions) if is_hole or is_near or not gold else None
     totals = [one.total for _, one in attacks.values() if one.total is not None]
-    errors = {
-        name: reward.error
-        for _, scored in attacks.values()
-        for name, reward in scored.rewards.items()
-        if reward.error is not None
-    }
-    is_hole = share.low is not None and share.low > least_share
-    is_near = not is_hole and at_all.low is not None and at_all.low > least_share
+    rewards = [named for _, scored in attacks.values() for named in scored.rewards.items()]
     return KindResult(
         name=kind.name,
         caption=kind.caption,
-        text=attacks[open_rows[0]][0],
+        text=attacks[shown[0]][0],
         mean_total=fmean(totals) if totals else None,
         rows=len(rows),
         beats=len(beaten),
@@ -105,10 +112,10 @@ def compared(
         margin=fmean(margins) if margins else None,
         is_hole=is_hole,
         is_near=is_near,
-        let_in=main if is_near and fooled else _let_in(contributions) if is_hole or is_near or not gold else None,
+        let_in=main if is_near and fooled else let_in,
         contributions=contributions,
-        errors=errors,
-        shown_row=open_rows[0],
+        errors={name: reward.error for name, reward in rewards if reward.error is not None},
+        shown_row=shown[0],
     )
 
 
@@ -132,33 +139,23 @@ def main_component(
     of_others = [(other, gold[row]) for row, other in others if row in gold]
     knowing = {name for name in own if not all(_reaches(name, other, right) for other, right in of_others)}
     usual = [other for other, _ in (of_others if knowing else rows)]
-    found = []
+    candidates = []
     for name, value in contributions_of(list(gold.values())).items():
-        gain = (value or 0.0) - median(other.rewards[name].weighted or 0.0 for other in usual)
+        gain = value - median(other.rewards[name].weighted or 0.0 for other in usual)
         if gain > _ROUNDING and name in (knowing or own):
-            found.append((sum(_reaches(name, attack, right) for attack, right in rows), -gain, name))
-    return min(found)[-1] if found else None
+            candidates.append((sum(_reaches(name, attack, right) for attack, right in rows), -gain, name))
+    return min(candidates)[-1] if candidates else None
 
 
 def _reaches(name: str, attack: ScoredRow, gold: ScoredRow) -> bool:
     """Return whether a component pays the answer as much as the gold one, and the gold one more than 0."""
     paid, right = attack.rewards[name].weighted, gold.rewards[name].weighted
-    return paid is not None and right is not None and right > 0 and paid >= right - room(right)
+    return paid is not None and right is not None and right > 0 and paid >= right - _tolerance(right)
 
 
-def contributions_of(rows: Sequence[ScoredRow]) -> dict[str, float | None]:
+def contributions_of(rows: Sequence[ScoredRow]) -> dict[str, float]:
     """Return each component's mean weighted reward over rows; a component that does not apply counts as 0."""
-    if not rows:
-        return {}
-    return {name: fmean(row.rewards[name].weighted or 0.0 for row in rows) for name in rows[0].rewards}
-
-
-def _contributions(attacks: Sequence[ScoredRow], gold: Sequence[ScoredRow]) -> dict[str, Contribution]:
-    of_gold = contributions_of(gold)
-    return {
-        name: Contribution(attack=value or 0.0, gold=of_gold.get(name))
-        for name, value in contributions_of(attacks).items()
-    }
+    return {name: fmean(row.rewards[name].weighted or 0.0 for row in rows) for name in rows[0].rewards} if rows else {}
 
 
 def _let_in(contributions: Mapping[str, Contribution]) -> str | None:
@@ -166,32 +163,9 @@ def _let_in(contributions: Mapping[str, Contribution]) -> str | None:
 
     Return None if no component pays anything: then the gold answer is not rewarded either.
     """
-
-    def paid(name: str) -> tuple[float, float]:
-        one = contributions[name]
-        return round(one.attack - (one.gold or 0.0), 9), one.attack
-
-    best = max(contributions, key=paid, default=None)
-    return None if best is None or (paid(best)[0] <= 0 and contributions[best].attack == 0) else best
-
-
-LEAST_SHARE = 0.2
-"""A kind is a hole if the whole 95 % interval of its share of rows is above this."""
-_MOST_CHARACTERS = 20_000
-_CHARACTERS_A_TOKEN = 4
-
-_Variant = Mapping[int, tuple[str, ScoredRow]]
-"""Row -> (text, its score)."""
-
-
-@dataclass(frozen=True)
-class AuditPlan:
-    """The rows and kinds to try, the number of variants per kind (None: all), and the source of gold answers."""
-
-    rows: list[Row]
-    kinds: tuple[AttackKind, ...] = KINDS
-    variants: int | None = None
-    gold: str | None = None
+    paid = {name: (round(one.attack - (one.gold or 0.0), 9), one.attack) for name, one in contributions.items()}
+    best = max(paid, key=paid.__getitem__, default=None)
+    return None if best is None or (paid[best][0] <= 0 and paid[best][1] == 0) else best
 
 
 def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str]) -> AuditResult:
@@ -205,38 +179,34 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
 
 def _result(trial: Trial, plan: AuditPlan, left_out: dict[str, str]) -> AuditResult:
     answers = trial.gold_answers(is_costly=plan.variants is not None)
+    gold_scores = list(answers.scores.values())
     by_kind = _attacks(trial, plan, answers.way)
-    all_variants = [variant for variants in by_kind.values() for variant in variants]
-    every = [(row, one) for variant in all_variants for row, (_, one) in variant.items()]
-    totals_by_row: dict[int, list[float]] = {}
-    for row, scored in every:
+    attacks = [(row, one) for variants in by_kind.values() for of_row in variants for row, (_, one) in of_row.items()]
+    totals_by_row: dict[int, list[float]] = defaultdict(list)
+    for row, scored in attacks:
         if scored.total is not None:
-            totals_by_row.setdefault(row, []).append(scored.total)
+            totals_by_row[row].append(scored.total)
     gold = {
-        row: GoldRow(scored, min(found, default=None), median(found) if found else None)
+        row: GoldRow(scored, min(totals, default=None), median(totals) if totals else None)
         for row, scored in answers.scores.items()
-        for found in [totals_by_row.get(row, [])]
+        for totals in [totals_by_row[row]]
     }
     unrecognised = sum(not one.is_recognised for one in gold.values())
     share = wilson(unrecognised, len(gold))
     own = [one.name for one in trial.stack.components if not one.gates]
     others = [(row, one) for variant in by_kind.get(OTHER_GOLD, []) for row, (_, one) in variant.items()]
-    main = main_component(answers.scores, every, own, others=others)
-    kinds = []
-    for kind in plan.kinds:
-        found = [
-            compared(kind, one, gold, main=main, least_share=LEAST_SHARE) for one in by_kind.get(kind.name, []) if one
-        ]
-        if found:
-            kinds.append(max(found, key=_strength))
-    gold_scores = list(answers.scores.values())
+    main = main_component(answers.scores, attacks, own, others=others)
+    kinds = [
+        max((compared(kind, variant, gold, main=main) for variant in variants), key=_strength)
+        for kind in plan.kinds
+        if (variants := [variant for variant in by_kind.get(kind.name, []) if variant])
+    ]
     totals = [one.total for one in gold_scores if one.total is not None]
-    has_gold = bool(answers.scores)
     return AuditResult(
         rows=len(plan.rows),
         texts=trial.num_texts,
-        gold_source=trial.gold.source if trial.gold is not None and has_gold else None,
-        gold_way=answers.way.name if has_gold else None,
+        gold_source=trial.gold.source if trial.gold is not None and gold else None,
+        gold_way=answers.way.name if gold else None,
         gold_text=next(iter(answers.texts.values()), None),
         gold_total=fmean(totals) if totals else None,
         gold_contributions=contributions_of(gold_scores),
@@ -244,68 +214,61 @@ def _result(trial: Trial, plan: AuditPlan, left_out: dict[str, str]) -> AuditRes
         main=main,
         num_unrecognised=unrecognised,
         unrecognised=share.low is not None and share.low > LEAST_SHARE,
-        blind=_blind(trial.stack.names, gold_scores, [one for _, one in every]),
-        kinds=tuple(_ordered(kinds, has_gold=has_gold)),
+        blind=tuple(name for name in trial.stack.names if _is_blind(name, gold_scores, [one for _, one in attacks])),
+        kinds=tuple(_ordered(kinds, has_gold=bool(gold))),
         left_out=left_out,
         notes=tuple(trial.notes),
     )
 
 
-def _attacks(trial: Trial, plan: AuditPlan, way: AnswerFormat) -> dict[str, list[dict[int, tuple[str, ScoredRow]]]]:
-    """Return kind -> variants -> row -> (text, its score)."""
-    asked = _asked(trial, way)
-    texts: list[tuple[str, int, int, str]] = []
-    for kind in plan.kinds:
-        for row, one in enumerate(asked):
-            written = list(kind.write(one))[: plan.variants]
-            texts += [(kind.name, variant, row, text) for variant, text in enumerate(written) if text is not None]
-    is_cut = {kind.name: kind.is_cut for kind in plan.kinds}
-    scored = trial.scored([(row, text) for _, _, row, text in texts], is_cut=[is_cut[name] for name, *_ in texts])
-    found: dict[str, list[dict[int, tuple[str, ScoredRow]]]] = {}
-    for (name, variant, row, text), score in zip(texts, scored, strict=True):
-        variants = found.setdefault(name, [])
-        while len(variants) <= variant:
-            variants.append({})
-        variants[variant][row] = (text, score)
-    return found
+def _attacks(trial: Trial, plan: AuditPlan, way: AnswerFormat) -> dict[str, list[_Variant]]:
+    """Return kind -> its variants."""
+    inputs = _inputs(trial, way)
+    written = {kind.name: [list(kind.write(one))[: plan.variants] for one in inputs] for kind in plan.kinds}
+    texts = [
+        (kind, variant, row, text)
+        for kind in plan.kinds
+        for row, of_row in enumerate(written[kind.name])
+        for variant, text in enumerate(of_row)
+        if text is not None
+    ]
+    scored = trial.scored([(row, text) for *_, row, text in texts], is_cut=[kind.is_cut for kind, *_ in texts])
+    variants: dict[str, dict[int, dict[int, tuple[str, ScoredRow]]]] = defaultdict(lambda: defaultdict(dict))
+    for (kind, variant, row, text), score in zip(texts, scored, strict=True):
+        variants[kind.name][variant][row] = (text, score)
+    return {name: [of_kind[number] for number in sorted(of_kind)] for name, of_kind in variants.items()}
 
 
-def _asked(trial: Trial, way: AnswerFormat) -> list[AttackInputs]:
-    answers = trial.gold.answers if trial.gold is not None else [None] * len(trial.rows)
-    golds = [None if one is None else final_part(one) for one in answers]
+def _inputs(trial: Trial, way: AnswerFormat) -> list[AttackInputs]:
+    answers: Iterable[str | None] = trial.gold.answers if trial.gold is not None else []
+    golds = [None if one is None else final_part(one) for _, one in zip_longest(trial.rows, answers)]
     known = [one for one in golds if one is not None]
-    words = [word for word, _ in Counter(word for one in known for word in one.split()).most_common(8)]
-    usual = [one for one, _ in Counter(known).most_common(3)]
-    is_tiny = trial.experiment.model.build is not None
-    looked_for = reward_words(component.score for component in trial.stack.components)
-    characters = (trial.limit_tokens or 512) * (1 if is_tiny else _CHARACTERS_A_TOKEN)
+    common = [word for word, _ in Counter(word for one in known for word in one.split()).most_common(8)]
+    most_common = [one for one, _ in Counter(known).most_common(3)]
+    words = reward_words(component.score for component in trial.stack.components)
+    characters = (trial.limit_tokens or 512) * (1 if trial.experiment.model.build is not None else _CHARACTERS_A_TOKEN)
     return [
         AttackInputs(
             prompt=prompt_text(trial.rows[row].get("prompt", "")),
             gold=gold,
             others=_others(known, gold, row),
-            common=words,
-            most_common=usual,
+            common=common,
+            most_common=most_common,
             way=way,
             tags=trial.tags,
             longest_characters=min(characters, _MOST_CHARACTERS),
-            reward_words=looked_for,
+            reward_words=words,
         )
         for row, gold in enumerate(golds)
     ]
 
 
-def _blind(names: Sequence[str], gold: list[ScoredRow], attacks: list[ScoredRow]) -> tuple[str, ...]:
-    """Return the components that do not distinguish gold answers from any other text."""
-
-    def seen(rows: list[ScoredRow], name: str) -> set[float | None]:
-        return {row.rewards[name].raw for row in rows if row.rewards[name].open}
-
-    def is_blind(name: str) -> bool:
-        of_gold = seen(gold, name)
-        return len(of_gold) == 1 and of_gold == seen(attacks, name)
-
-    return tuple(name for name in names if gold and is_blind(name))
+def _is_blind(name: str, gold: Sequence[ScoredRow], attacks: Sequence[ScoredRow]) -> bool:
+    """Return whether a component does not distinguish gold answers from any other text."""
+    of_gold, of_attacks = (
+        {row.rewards[name].raw for row in rows if row.rewards[name].open} for rows in (gold, attacks)
+    )
+    return len(of_gold) == 1 and of_gold == of_attacks
 
 
 def _strength(kind: KindResult) -> tuple[float, float]:

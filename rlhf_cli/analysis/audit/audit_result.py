@@ -104,10 +104,6 @@ class AuditResult:
         """Return whether the rewards passed, or None without gold answers."""
         return None if self.gold_source is None else not (self.holes or self.unrecognised)
 
-    def advised(self, advice: list[AuditAdvice]) -> AuditResult:
-        """Return the same audit with advice."""
-        return replace(self, advice=tuple(advice))
-
     def as_json(self) -> dict[str, object]:
         """Return the object that `rlhf audit --json` prints."""
         return {"is_sound": self.is_sound, "holes": [kind.name for kind in self.holes], **asdict(self)}
@@ -142,18 +138,17 @@ HINTS = {
 """Map kind -> how to change a reward if no override closes the hole."""
 
 
-def with_advice(result: AuditResult, experiment: Experiment, retry: Retry | None) -> list[AuditAdvice]:
-    """Return advice against every hole of an audit, tried advice that closes the most first.
+def with_advice(result: AuditResult, experiment: Experiment, retry: Retry | None) -> AuditResult:
+    """Return the audit with advice against every hole, tried advice that closes the most first.
 
     retry: None if trying is too expensive.
     """
-    found = [*result.holes, *result.near]
     by_component: dict[str, list[KindResult]] = {}
-    for kind in found:
+    for kind in [*result.holes, *result.near]:
         if kind.let_in is not None:
             by_component.setdefault(kind.let_in, []).append(kind)
     advice = [_for_component(name, kinds, result, experiment, retry) for name, kinds in by_component.items()]
-    return sorted(advice, key=lambda one: -(one.closes or 0))
+    return replace(result, advice=tuple(sorted(advice, key=lambda one: -(one.closes or 0))))
 
 
 def _for_component(
@@ -192,20 +187,17 @@ def _candidates(
             f"{name} is to count only where {guard} knows the answer",
             (f"rewards.{name}.gate={{by: {guard}, at_least: {least:g}}}",),
         )
-    kind, _, column = (result.gold_source or "").partition(" ")
-    if kind == "column":
-        # The ready-made rewards compare with the column `answer`.
-        rename = () if column == "answer" else (f"data.rename.answer={column}",)
+    source, _, column = (result.gold_source or "").partition(" ")
+    # The ready-made rewards compare with the column `answer`.
+    rename = () if column == "answer" else (f"data.rename.answer={column}",)
+    for ready, fn in _READY.items() if source == "column" else ():
         if guard == name and experiment.rewards[name].fn is not None:
-            for ready, fn in _READY.items():
-                words = (*rename, f"rewards.{name}.fn={fn}")
-                yield f"{ready} reads the one answer that a text settles on", words
-    if kind == "column" and "right" not in experiment.rewards:
-        for ready in _READY:
-            yield (
-                f"no reward here knows the answer: {ready} does, and the others count only where it does",
-                (*rename, f"reward@rewards.right={ready}", "primary={by: right, at_least: 1.0}"),
-            )
+            yield f"{ready} reads the one answer that a text settles on", (*rename, f"rewards.{name}.fn={fn}")
+    for ready in _READY if source == "column" and "right" not in experiment.rewards else ():
+        yield (
+            f"no reward here knows the answer: {ready} does, and the others count only where it does",
+            (*rename, f"reward@rewards.right={ready}", "primary={by: right, at_least: 1.0}"),
+        )
     if any(kind.name == "repetition" for kind in kinds):
         yield "repeating has a price", ("reward@rewards.repetition=repetition", "rewards.repetition.weight=1.0")
     if any(kind.name == "longest" for kind in kinds):

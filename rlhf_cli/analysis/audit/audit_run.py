@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -83,13 +82,6 @@ _ROWS, _COSTLY_ROWS = 64, 8
 _WAYS_TO_WRITE_GOLD = 10
 
 
-@dataclass(frozen=True)
-class CostedPlan(AuditPlan):
-    """A plan with a line about its cost, to show before running; None if it is free."""
-
-    cost: str | None = None
-
-
 def chosen_kinds(typed: Sequence[str]) -> tuple[AttackKind, ...]:
     """Return the kinds that were typed, or all if none were. Raise ConfigError for an unknown name."""
     by_name = {kind.name: kind for kind in KINDS}
@@ -105,9 +97,7 @@ def chosen_kinds(typed: Sequence[str]) -> tuple[AttackKind, ...]:
     return tuple(kind for kind in KINDS if kind.name in names) if names else KINDS
 
 
-def plan_of(
-    experiment: Experiment, kinds: tuple[AttackKind, ...], *, limit: int | None, gold: str | None
-) -> CostedPlan:
+def plan_of(experiment: Experiment, kinds: tuple[AttackKind, ...], *, limit: int | None, gold: str | None) -> AuditPlan:
     """Return the plan of an audit with at most `limit` rows; None for a default that depends on the cost.
 
     Raise ConfigError if there are no rewards, DataError if the rows cannot be loaded.
@@ -127,7 +117,7 @@ def plan_of(
         count = len(rows) * (len(kinds) + 1) + min(2, len(rows)) * (0 if gold else _WAYS_TO_WRITE_GOLD)
         each = "; ".join(f"rewards.{name} {what}" for name, what in costly.items())
         cost = f"at most {count} texts ({len(rows)} rows), each of them: {each}. --limit and --kinds make it less"
-    return CostedPlan(rows, kinds, 1 if costly else None, gold, cost)
+    return AuditPlan(rows, kinds, 1 if costly else None, gold, cost)
 
 
 def experiment_rows(experiment: Experiment, limit: int) -> list[dict[str, object]]:

@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MappingProxyType
 
 from rlhf_cli.data.formats import Row
 from rlhf_cli.data.template import missing_column
@@ -131,41 +131,27 @@ def reward_words(functions: Iterable[Callable[..., object]]) -> list[str]:
     Include constants in their code, in objects of their own module that they use (a list of words, another function),
     and in their arguments.
     """
-    found: dict[str, None] = {}
-    for function in functions:
-        for text in _of_function(function, seen=set()):
-            if _WORD.fullmatch(text):
-                found.setdefault(text)
-    return list(found)[:_MOST]
+    seen: set[int] = set()
+    texts = (text for function in functions for text in _texts(function, seen) if _WORD.fullmatch(text))
+    return list(dict.fromkeys(texts))[:_MOST]
 
 
-def _of_function(function: Callable[..., object], *, seen: set[int]) -> Iterable[str]:
-    if isinstance(function, functools.partial):
-        yield from _texts(list(function.keywords.values()))
-        yield from _of_function(function.func, seen=seen)
-    elif isinstance(function, FunctionType) and id(function) not in seen:
-        seen.add(id(function))
-        for code in _codes(function.__code__):
-            yield from _texts([constant for constant in code.co_consts if constant != function.__doc__])
-            for name in code.co_names:
-                named = function.__globals__.get(name)
-                if isinstance(named, FunctionType) and named.__module__ == function.__module__:
-                    yield from _of_function(named, seen=seen)
-                elif isinstance(named, str | list | tuple | set | frozenset | dict):
-                    yield from _texts(named)
-
-
-def _codes(code: CodeType) -> Iterable[CodeType]:
-    """Yield the code of a function and of its nested code: comprehensions, inner functions."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
-
-
-def _texts(value: object) -> Iterable[str]:
+def _texts(value: object, seen: set[int], module: Mapping[str, object] = MappingProxyType({})) -> Iterable[str]:
+    """Yield the texts in a value; `seen` are the ids of functions to skip, `module` the globals of a code's module."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple | set | frozenset | dict):
         for one in value:
-            yield from _texts(one)
+            yield from _texts(one, seen)
+    elif isinstance(value, functools.partial):
+        yield from _texts([*value.keywords.values(), value.func], seen)
+    elif isinstance(value, FunctionType) and id(value) not in seen:
+        seen.add(id(value))
+        of_code = _texts(value.__code__, seen, value.__globals__)
+        yield from (text for text in of_code if text != value.__doc__)
+    elif isinstance(value, CodeType):
+        for one in value.co_consts:
+            yield from _texts(one, seen, module)
+        for named in (module.get(name) for name in value.co_names):
+            if not isinstance(named, FunctionType) or named.__module__ == module.get("__name__"):
+                yield from _texts(named, seen)

@@ -54,16 +54,13 @@ def after_truncation(
     endings = Endings(torch.tensor(list(is_cut)), torch.tensor(lengths), limit)
     function = EFFECTS[policy].added
     assert function is not None
-    return [
-        _with(row, added)
-        for row, added in zip(rows, function(totals, truncation_policy(experiment), endings).tolist(), strict=True)
-    ]
-
-
-def _with(row: ScoredRow, added: float) -> ScoredRow:
-    given = None if row.total is None else added
-    reward = ScoredReward(raw=given, effective=given, weighted=given, open=True, error=None)
-    return ScoredRow(None if row.total is None else row.total + added, {**row.rewards, COMPONENT: reward})
+    changed = []
+    for row, added in zip(rows, function(totals, truncation_policy(experiment), endings).tolist(), strict=True):
+        given = None if row.total is None else added
+        reward = ScoredReward(raw=given, effective=given, weighted=given, open=True, error=None)
+        total = None if row.total is None else row.total + added
+        changed.append(ScoredRow(total, {**row.rewards, COMPONENT: reward}))
+    return changed
 
 
 _ROWS_FOR_WAYS, _COSTLY_ROWS_FOR_WAYS = 16, 2
@@ -128,8 +125,8 @@ class Trial:
         if len(ways) > 1:
             few = known[: _COSTLY_ROWS_FOR_WAYS if is_costly else _ROWS_FOR_WAYS]
             scored = self.scored([(row, _written(self.gold, row, one)) for one in ways for row in few])
-            means = [_mean(scored[place * len(few) : (place + 1) * len(few)]) for place in range(len(ways))]
-            way = ways[means.index(max(means))]
+            of_way = {one: scored[place * len(few) : (place + 1) * len(few)] for place, one in enumerate(ways)}
+            way = max(ways, key=lambda one: _mean(of_way[one]))
         texts = {row: _written(self.gold, row, way) for row in known}
         return GoldAnswers(texts, dict(zip(known, self.scored(list(texts.items())), strict=True)), way)
 

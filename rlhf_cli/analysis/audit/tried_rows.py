@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.analysis.audit.attack import prompt_text
@@ -17,10 +18,9 @@ from rlhf_cli.analysis.audit.trial import GoldAnswers, Trial, open_trial
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.formats import Row
-from rlhf_cli.errors import ModelError, Prose, UserError
+from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.measure.score_bench import QUANTILES, quantiles
-from rlhf_cli.rewards.stack.scored_rows import ScoredRow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -69,10 +69,10 @@ def prompts_seen(
     args = experiment.trainer.trl_args
     settings = trl_args.setting(trl_args.trainer(experiment.trainer.trl), args, "chat_template_kwargs")
     ids = _encoded(tokenizer, prompts, settings if isinstance(settings, Mapping) else {})
-    lengths = [_lengths("prompts", [len(one) for one in ids])]
+    lengths = [_lengths("prompts", ids)]
     if answers:
-        counted = tokenizer(list(answers), add_special_tokens=False, verbose=False)["input_ids"]
-        lengths.append(_lengths("right answers", [len(one) for one in counted]))
+        of_answers = tokenizer(list(answers), add_special_tokens=False, verbose=False)["input_ids"]
+        lengths.append(_lengths("right answers", of_answers))
     return PromptsSeen([_prompt_seen(tokenizer, one) for one in ids[:shown]], lengths, str(tokenizer.eos_token))
 
 
@@ -95,8 +95,6 @@ def _encoded(
     try:
         rendered = cast("Mapping[str, list[list[int]]]", render(list(prompts), **asked))
     except Exception as error:  # a template can raise anything: jinja2's errors, ValueError
-        if isinstance(error, UserError):
-            raise
         raise ModelError(
             "the chat template does not take these conversations",
             where="model.path",
@@ -108,23 +106,16 @@ def _encoded(
 
 def _prompt_seen(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> SeenPrompt:
     """Return the tokens as text; decode consecutive ordinary tokens together, because a character may span several."""
-    special = set(tokenizer.all_special_ids)
     pieces: list[tuple[str, bool]] = []
-    run: list[int] = []
-    for token in [*ids, None]:
-        if token is not None and token not in special:
-            run.append(token)
-            continue
-        if run:
-            pieces.append((str(tokenizer.decode(run)), False))
-            run = []
-        if token is not None:
-            pieces.append((str(tokenizer.decode([token])), True))
+    for is_special, run in groupby(ids, set(tokenizer.all_special_ids).__contains__):
+        tokens = list(run)
+        parts = [[token] for token in tokens] if is_special else [tokens]
+        pieces += [(str(tokenizer.decode(part)), is_special) for part in parts]
     return SeenPrompt(tuple(pieces), len(ids))
 
 
-def _lengths(of: str, counts: list[int]) -> TokenLengths:
-    return TokenLengths(of, len(counts), dict(zip(QUANTILES, quantiles(counts), strict=True)))
+def _lengths(of: str, ids: list[list[int]]) -> TokenLengths:
+    return TokenLengths(of, len(ids), dict(zip(QUANTILES, quantiles([len(one) for one in ids]), strict=True)))
 
 
 _ROWS_FOR_LENGTHS = 1000
@@ -209,15 +200,7 @@ def _tried(trial: Trial, gold: GoldAnswers, prompts: list[str]) -> list[list[Tri
     scores = trial.scored([(row, text) for _, row, text in texts])
     answers: list[list[TriedAnswer]] = [[] for _ in prompts]
     for (kind, row, text), scored in zip(texts, scores, strict=True):
-        answers[row].append(_answer(kind, text, scored))
+        raw = {name: one.raw for name, one in scored.rewards.items()}
+        errors = {name: one.error for name, one in scored.rewards.items() if one.error is not None}
+        answers[row].append(TriedAnswer(kind, text, scored.total, raw, errors))
     return answers
-
-
-def _answer(kind: str, text: str, scored: ScoredRow) -> TriedAnswer:
-    return TriedAnswer(
-        kind=kind,
-        text=text,
-        total=scored.total,
-        raw={name: one.raw for name, one in scored.rewards.items()},
-        errors={name: one.error for name, one in scored.rewards.items() if one.error is not None},
-    )

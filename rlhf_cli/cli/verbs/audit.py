@@ -46,7 +46,7 @@ def run(argv: list[str]) -> int:
         only = tuple(kind for kind in kinds if kind.name in names)
         return attack_reachable(other, plan_of(other, only, limit=len(plan.rows), gold=plan.gold))
 
-    result = result.advised(with_advice(result, experiment, retry if plan.cost is None else None))
+    result = with_advice(result, experiment, retry if plan.cost is None else None)
     if options.as_json:
         print_json(result.as_json())
     else:

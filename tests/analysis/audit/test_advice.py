@@ -35,7 +35,7 @@ def test_the_first_words_that_close_all_are_taken() -> None:
         tried.append(words)
         return replace(found, kinds=())
 
-    (advice,) = with_advice(found, experiment(), retry)
+    (advice,) = with_advice(found, experiment(), retry).advice
     assert found.holes
     assert tried == [("rewards.short.gate={by: right, at_least: 1}",)]
     assert (advice.words, advice.closes) == (tried[0], len(found.holes) + len(found.near))
@@ -44,30 +44,30 @@ def test_the_first_words_that_close_all_are_taken() -> None:
 def test_what_is_still_open_is_not_counted() -> None:
     found = audit()
     first = found.holes[0]
-    (advice,) = with_advice(found, experiment(), lambda words, names: replace(found, kinds=(first,)))
+    (advice,) = with_advice(found, experiment(), lambda words, names: replace(found, kinds=(first,))).advice
     assert advice.closes == len(advice.kinds) - 1
 
 
 def test_words_that_close_nothing_or_are_refused_are_not_said() -> None:
     found = audit()
-    (advice,) = with_advice(found, experiment(), lambda words, names: found)
+    (advice,) = with_advice(found, experiment(), lambda words, names: found).advice
     assert (advice.words, advice.closes) == ((), None)
     assert advice.reason.startswith("nothing in the configuration closes it: ")
 
     def refused(words: tuple[str, ...], names: tuple[str, ...]) -> AuditResult:
         raise ConfigError("no")
 
-    assert with_advice(found, experiment(), refused)[0].words == ()
+    assert with_advice(found, experiment(), refused).advice[0].words == ()
 
 
 def test_words_after_which_the_gold_answer_is_not_known_either_close_nothing() -> None:
     found = audit()
     lost = replace(found, kinds=(), unrecognised=True)
-    assert with_advice(found, experiment(), lambda words, names: lost)[0].words == ()
+    assert with_advice(found, experiment(), lambda words, names: lost).advice[0].words == ()
 
 
 def test_where_trying_costs_too_much_it_is_said_untried() -> None:
-    (advice,) = with_advice(audit(), experiment(), None)
+    (advice,) = with_advice(audit(), experiment(), None).advice
     assert (advice.words, advice.closes) == (("rewards.short.gate={by: right, at_least: 1}",), None)
 
 

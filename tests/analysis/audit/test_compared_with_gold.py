@@ -32,17 +32,12 @@ def attacks(*rows: ScoredRow) -> dict[int, tuple[str, ScoredRow]]:
 
 def test_beats_ties_margin_and_who_let_it_in() -> None:
     """Gold gets 1 + 0 everywhere. 0 + 2 beats it by 1, let in by b; 1 + 0 ties; 0.5 + 0 loses by 0.5; None loses."""
-    gold = golds(*[row(a=1.0, b=0.0)] * 4)
-    found = compared(
-        KIND,
-        attacks(row(a=0.0, b=2.0), row(a=1.0, b=0.0), row(a=0.5, b=0.0), row(a=None, b=0.0)),
-        gold,
-        main=None,
-        least_share=0.1,
-    )
-    assert (found.rows, found.beats, found.ties) == (4, 1, 1)
+    gold = golds(*[row(a=1.0, b=0.0)] * 8)
+    four = [row(a=0.0, b=2.0), row(a=1.0, b=0.0), row(a=0.5, b=0.0), row(a=None, b=0.0)]
+    found = compared(KIND, attacks(*four, *four), gold, main=None)
+    assert (found.rows, found.beats, found.ties) == (8, 2, 2)
     assert found.margin == pytest.approx((1.0 + 0.0 - 0.5) / 3)
-    assert found.share == wilson(2, 4)
+    assert found.share == wilson(4, 8)
     assert (found.is_hole, found.let_in, found.text) == (True, "b", "text 0")
     assert (found.contributions["a"].attack, found.contributions["b"].attack) == (0.5, 1.0)
 
@@ -50,7 +45,7 @@ def test_beats_ties_margin_and_who_let_it_in() -> None:
 def test_few_rows_are_no_proof() -> None:
     """3 of 10 tie, more than a fifth, and the interval begins at 10.8 %, below it. 5 of 10: at 23.7 %, above."""
     gold = golds(*[row(a=1.0)] * 10)
-    some = [compared(KIND, _tying(ties), gold, main=None, least_share=0.2) for ties in (3, 5)]
+    some = [compared(KIND, _tying(ties), gold, main=None) for ties in (3, 5)]
     assert [one.share.low for one in some] == pytest.approx([0.1078, 0.2366], abs=1e-4)
     assert [one.is_hole for one in some] == [False, True]
 
@@ -61,8 +56,8 @@ def _tying(ties: int) -> dict[int, tuple[str, ScoredRow]]:
 
 def test_what_is_not_recognised_cannot_be_tied_with_and_can_be_beaten() -> None:
     gold = golds(*[row(a=0.5)] * 9, floor=0.5)
-    tied = compared(KIND, attacks(*[row(a=0.5)] * 9), gold, main=None, least_share=0.2)
-    beaten = compared(KIND, attacks(*[row(a=0.6)] * 9), gold, main=None, least_share=0.2)
+    tied = compared(KIND, attacks(*[row(a=0.5)] * 9), gold, main=None)
+    beaten = compared(KIND, attacks(*[row(a=0.6)] * 9), gold, main=None)
     assert (tied.ties, tied.is_hole) == (0, False)
     assert (beaten.beats, beaten.is_hole) == (9, True)
 
@@ -70,15 +65,15 @@ def test_what_is_not_recognised_cannot_be_tied_with_and_can_be_beaten() -> None:
 def test_all_that_the_main_reward_gives_is_near() -> None:
     """1 - 5 is far from gold's 1 + 0, and a is fooled all the same; with b for the main one it is not."""
     gold = golds(*[row(a=1.0, b=0.0)] * 9, floor=-9.0, usual=-1.0)
-    found = compared(KIND, attacks(*[row(a=1.0, b=-5.0)] * 9), gold, main="a", least_share=0.2)
+    found = compared(KIND, attacks(*[row(a=1.0, b=-5.0)] * 9), gold, main="a")
     assert (found.is_hole, found.is_near, found.let_in) == (False, True, "a")
-    assert not compared(KIND, attacks(*[row(a=1.0, b=-5.0)] * 9), gold, main="b", least_share=0.2).is_near
+    assert not compared(KIND, attacks(*[row(a=1.0, b=-5.0)] * 9), gold, main="b").is_near
 
 
 @pytest.mark.parametrize(("total", "is_near"), [(0.81, True), (0.79, False)])
 def test_four_fifths_of_the_way_from_the_usual_answer_is_near(total: float, is_near: bool) -> None:
     gold = golds(*[row(a=1.0)] * 9, floor=-9.0, usual=0.0)
-    assert compared(KIND, attacks(*[row(a=total)] * 9), gold, main=None, least_share=0.2).is_near is is_near
+    assert compared(KIND, attacks(*[row(a=total)] * 9), gold, main=None).is_near is is_near
 
 
 def test_the_main_reward_is_the_one_that_the_fewest_reach() -> None:
