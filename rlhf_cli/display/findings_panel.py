@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.analysis.diagnosis.finding import Evidence, Finding
-from rlhf_cli.analysis.diagnosis.run_diagnosis import RunDiagnosis, has_ended_well
+from rlhf_cli.analysis.diagnosis.run_diagnosis import RunDiagnosis
 from rlhf_cli.display.tables import facts_grid, plain_table
 from rlhf_cli.display.terminal import sparkline
 from rlhf_cli.runs.run_status import told_state
@@ -27,7 +27,7 @@ def show_why(console: Console, run: RunDiagnosis) -> None:
     """Print how a run ended, its findings (worst first), the checks that passed, and those that were not possible."""
     console.print(Text.assemble((run.folder.shown, "bold"), f": {run.ending}, {run.num_events} log events"))
     if run.status.reason and told_state(run.status.state, run.status.reason) == run.status.state:
-        reason = Text(indent(run.status.reason.rstrip(), "  "), "" if has_ended_well(run) else "red")
+        reason = Text(indent(run.status.reason.rstrip(), "  "), "" if run.has_ended_well else "red")
         console.print(reason, soft_wrap=True)  # the reason may hold a command, so keep it on one line for copying
     for finding in run.diagnosis.findings:
         console.print()

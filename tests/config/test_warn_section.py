@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlhf_cli.analysis.diagnosis.run_diagnosis import LOOKS
+from rlhf_cli.analysis.diagnosis.run_diagnosis import CHECKS
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.run_sections import Warn
 from rlhf_cli.jobs.prepare import prepare
@@ -19,7 +19,7 @@ def kinds_off(*words: str) -> set[str]:
 
 
 def test_every_kind_has_a_switch_and_a_function() -> None:
-    assert list(Warn.model_fields) == list(FINDING_KINDS) == list(LOOKS)
+    assert list(Warn.model_fields) == list(FINDING_KINDS) == list(CHECKS)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlhf_cli.analysis.diagnosis.finding import Finding, PassedCheck, RunSetup
 from rlhf_cli.analysis.diagnosis.logged import Log
-from rlhf_cli.analysis.diagnosis.run_diagnosis import LOOKS, Diagnosis, look
+from rlhf_cli.analysis.diagnosis.run_diagnosis import Diagnosis, look, run_check
 
 GRPO = RunSetup(trainer="grpo", args={"max_completion_length": 32, "learning_rate": 0.001, "num_generations": 8})
 PPO = RunSetup(trainer="ppo", has_critic=True, kl_coef=0.05, args={"num_iterations": 4, "learning_rate": 0.001})
@@ -55,7 +55,7 @@ def reward(name: str, *, mean: Values, std: float | Values = 0.5, **others: Valu
 def told(curves: Mapping[str, Values], setup: RunSetup = GRPO, *, max_steps: int | None = None, kind: str) -> str:
     """All that one look sees, as lines: `severity subject: what @ first-last`, evidence, what to type; fine; unseen."""
     lines = []
-    for one in LOOKS[kind](Log.of(events_of(curves), max_steps), setup):
+    for one in run_check(kind, Log.of(events_of(curves), max_steps), setup):
         assert one.kind == kind
         if isinstance(one, Finding):
             lines.append(f"{one.severity} {one.subject}: {one.what} @ {one.first_step}-{one.last_step}")

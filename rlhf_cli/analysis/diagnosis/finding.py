@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from rlhf_cli.text.json_values import JsonTree, section
 
@@ -68,12 +68,7 @@ class SkippedCheck:
     why: str
 
 
-CheckResult: TypeAlias = Finding | PassedCheck | SkippedCheck
-
-
-def worst_first(findings: list[Finding]) -> list[Finding]:
-    """Return the findings sorted by severity, worst first, and otherwise in their order."""
-    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+CheckResult = Finding | PassedCheck | SkippedCheck
 
 
 _DEFAULT_LIMIT = 256

@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_cli.analysis.diagnosis.finding import Evidence, SkippedCheck
+from rlhf_cli.analysis.diagnosis.finding import Evidence, Finding, Fix, PassedCheck, Severity, SkippedCheck
 from rlhf_cli.runs.metrics_file import TOTAL
 
 _LONGEST = 4096
@@ -151,6 +151,11 @@ class Log:
             return 1.0
         return float(weights[-1]) if np.ptp(weights) <= 1e-9 * max(1.0, abs(float(weights[-1]))) else None
 
+    def largest(self, name: str) -> float:
+        """Return the largest value of a metric, 0 if it was never logged."""
+        values = self.curve(name).values
+        return float(values.max()) if len(values) else 0.0
+
     def total(self) -> Curve:
         """Return the curve of the total reward."""
         return self.curve(TOTAL)
@@ -276,6 +281,27 @@ def evidence(curve: Curve, says: str) -> Evidence:
 def rounded(value: float) -> str:
     """Return a number with two significant digits, as one would type it: `0.00033`, `1.5`, `120`."""
     return f"{float(f'{value:.2g}'):g}"
+
+
+def passed(kind: str, curve: Curve, more: str = "") -> PassedCheck:
+    """Return a passed check that shows where a curve began and ended."""
+    return PassedCheck(kind, f"{curve.metric}: {from_to(curve)}{more}")
+
+
+def finding(
+    kind: str,
+    severity: Severity,
+    what: str,
+    curve: Curve,
+    fixes: Iterable[Fix],
+    *,
+    subject: str = "",
+    shown: Evidence | None = None,
+    beside: Iterable[Evidence] = (),
+) -> Finding:
+    """Return a finding over the steps of a curve; `shown` is its evidence, the whole curve if left out."""
+    seen = (shown or evidence(curve, from_to(curve)), *beside)
+    return Finding(kind, subject, severity, what, seen, *steps_of(curve), tuple(fixes))
 
 
 def steps_of(curve: Curve) -> tuple[int, int]:

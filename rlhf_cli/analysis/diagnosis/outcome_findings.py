@@ -25,9 +25,11 @@ from rlhf_cli.analysis.diagnosis.logged import (
     Log,
     Trend,
     evidence,
+    finding,
     from_to,
     means,
     on_average,
+    passed,
     rounded,
     steps_of,
     too_early,
@@ -42,8 +44,8 @@ _SKIPPED_STEPS = 0.05
 """Under fp16 overflowing gradients are normal: the scaler skips the step. More than one in twenty is too many."""
 
 
-def non_finite(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Yield a finding for losses and gradients that were NaN or infinite, which metrics.jsonl stores as null.
+def non_finite(log: Log, setup: RunSetup) -> CheckResult:
+    """Check for losses and gradients that were NaN or infinite, which metrics.jsonl stores as null.
 
     A guard ends the run before such a step is applied, and gives this as the reason (docs/guards.md).
     """
@@ -54,46 +56,42 @@ def non_finite(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     if bad:
         seen = tuple(Evidence(name, f"null in {count} of {log.num_events} log events") for name, count in bad.items())
         what = f"{' and '.join(bad)} {'were' if len(bad) > 1 else 'was'} no finite number"
-        changes = (*slower(log, setup), Fix("trainer.args.max_grad_norm=0.5", "no step larger than that"))
-        yield Finding(kind, "", "serious", what, seen, 0, log.step, changes)
-    elif not log.num_events:
-        yield SkippedCheck(kind, "nothing was logged")
-    else:
-        yield PassedCheck(kind, f"losses and gradients were finite in {log.num_events} log events")
+        fixes = (*slower(log, setup), Fix("trainer.args.max_grad_norm=0.5", "no step larger than that"))
+        return Finding(kind, "", "serious", what, seen, 0, log.step, fixes)
+    if not log.num_events:
+        return SkippedCheck(kind, "nothing was logged")
+    return PassedCheck(kind, f"losses and gradients were finite in {log.num_events} log events")
 
 
 _HALF, _NEARLY_ALL = 0.5, 0.9
 
 
-def no_deviation(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Yield a finding if in most groups all completions have the same total, which gives no gradient.
+def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
+    """Check whether in most groups all completions have the same total, which gives no gradient.
 
     If that holds for all groups in `guards.no_signal` consecutive rounds, a guard ends the run (docs/guards.md).
     """
     kind = "no_deviation"
     curve = log.curve("frac_reward_zero_std")
     if not len(curve) and setup.has_critic:
-        yield PassedCheck(kind, "under a critic there are no groups")
-        return
+        return PassedCheck(kind, "under a critic there are no groups")
     if few := too_few(kind, curve, ENOUGH):
-        yield few
-        return
+        return few
     late = curve.last(LATE)
     if late.mean < _HALF:
-        yield PassedCheck(kind, f"groups without deviation: {on_average(late)}")
-        return
+        return PassedCheck(kind, f"groups without deviation: {on_average(late)}")
     total, spread = log.total(), log.curve("reward_std")
     scale = spread.first(0.2).mean if len(spread) else 0.0
     rose = len(total) >= ENOUGH and len(spread) > 0 and total.last(0.2).mean > total.first(0.2).mean + scale
-    what = f"in {late.mean:.0%} of the groups all completions have the same total: they teach nothing"
-    group, batch = int(setup.number("num_generations", 8)), int(setup.number("per_device_train_batch_size", 8))
-    changes = [Fix("trainer.args.temperature=1.2", "completions that differ more")]
-    if batch % (2 * group) == 0:
-        changes.insert(0, Fix(f"trainer.args.num_generations={2 * group}", "larger groups are less often all alike"))
     severity: Severity = "note" if rose else "serious" if late.mean >= _NEARLY_ALL else "warning"
-    seen = (evidence(curve, on_average(late)), *((evidence(total, from_to(total)),) if len(total) else ()))
-    told = f"{what}; the total has risen, so the task may be learned" if rose else what
-    yield Finding(kind, "", severity, told, seen, *steps_of(late), tuple(changes))
+    what = f"in {late.mean:.0%} of the groups all completions have the same total: they teach nothing"
+    what += "; the total has risen, so the task may be learned" if rose else ""
+    fixes = [Fix("trainer.args.temperature=1.2", "completions that differ more")]
+    group, batch = int(setup.number("num_generations", 8)), int(setup.number("per_device_train_batch_size", 8))
+    if batch % (2 * group) == 0:
+        fixes.insert(0, Fix(f"trainer.args.num_generations={2 * group}", "larger groups are less often all alike"))
+    beside = [evidence(total, from_to(total))] if len(total) else []
+    return finding(kind, severity, what, late, fixes, shown=evidence(curve, on_average(late)), beside=beside)
 
 
 _WINDOWS = (1.0, 0.75, 0.5)
@@ -103,7 +101,7 @@ _WORTH = 0.1
 
 
 def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Yield a finding if a metric that is only watched falls while the trained one rises.
+    """Check whether a metric that is only watched falls while the trained one rises.
 
     Watched metrics are a reward of weight 0, an evaluation's total, and the loss on held-out rows (Gao et al., arXiv
     2210.10760).
@@ -118,15 +116,14 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
             continue
         fall = _fall(watched, trained, sign, _scale(log, watched))
         if fall is None:
-            yield PassedCheck(kind, f"{watched.metric}: {from_to(watched)}")
+            yield passed(kind, watched)
             continue
-        first, last = steps_of(fall)
-        best = _best_step(watched, sign)
-        verb = "falls" if sign > 0 else "rises"
-        other = "rises" if sign > 0 else "falls"
+        verb, other = ("falls", "rises") if sign > 0 else ("rises", "falls")
+        first, _ = steps_of(fall)
         what = f"{watched.metric} {verb} from step {first} on while {trained.metric}, which is trained on, {other}"
-        seen = (evidence(watched, f"{from_to(fall)}"), evidence(trained, from_to(trained)))
-        yield Finding(kind, watched.metric, "serious", what, seen, first, last, tuple(_earlier(log, setup, best)))
+        fixes = _earlier(log, setup, _best_step(watched, sign))
+        shown, beside = evidence(watched, from_to(fall)), [evidence(trained, from_to(trained))]
+        yield finding(kind, "serious", what, fall, fixes, subject=watched.metric, shown=shown, beside=beside)
 
 
 def _watched(log: Log) -> Iterator[tuple[Curve, Curve, float]]:
@@ -189,20 +186,15 @@ _SIGMAS = 5.0
 """In standard errors from sampling alone, which exclude the policy's own fluctuation."""
 
 
-def learning(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Yield a finding if the total did not rise (the loss did not fall) and the noise is small, or if it fell."""
+def learning(log: Log, setup: RunSetup) -> CheckResult:
+    """Check whether the total rose (the loss fell), as far as the noise lets one say."""
     kind = "learning"
-    total, has_rewards = log.total(), bool(log.rewards())
-    curve, sign = (total, 1.0) if has_rewards else (log.curve("loss"), -1.0)
-    if few := too_few(kind, curve, ENOUGH_FOR_TREND):
-        yield few
-        return
-    if early := too_early(kind, log):
-        yield early
-        return
+    has_rewards = bool(log.rewards())
+    curve, sign = (log.total(), 1.0) if has_rewards else (log.curve("loss"), -1.0)
+    if early := too_few(kind, curve, ENOUGH_FOR_TREND) or too_early(kind, log):
+        return early
     if has_rewards and any(log.weight(name) is None for name in log.rewards()):
-        yield SkippedCheck(kind, "a weight moves: the total does not say what is learned")
-        return
+        return SkippedCheck(kind, "a weight moves: the total does not say what is learned")
     spread = log.curve("reward_std")
     scale = (spread.mean if len(spread) else 0.0) if has_rewards else abs(curve.first(0.1).mean)
     little = (_LITTLE if has_rewards else _LITTLE_LOSS) * scale
@@ -210,15 +202,12 @@ def learning(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     thirds = means(curve, 3)
     gain = sign * (thirds[-1] - thirds[0])
     if gain > max(little, _SIGMAS * _of_thirds(curve)):  # clearly, also if the curve bends too much for a line
-        yield PassedCheck(kind, f"{curve.metric}: {from_to(curve)}")
-    elif has_rewards and gain < -max(1.5 * little, _SIGMAS * scale * _of_sampling(log, len(curve))):
-        what = f"the total gets worse: {from_to(curve)}"
-        changes = tuple(slower(log, setup))
-        yield Finding(kind, "", "serious", what, (evidence(curve, from_to(curve)),), *steps_of(curve), changes)
-    elif line is None:
-        yield SkippedCheck(kind, f"{curve.metric}: {from_to(curve)}; it wanders too much to say whether it rises")
-    else:
-        yield _learned(log, setup, curve, line, sign, little)
+        return passed(kind, curve)
+    if has_rewards and gain < -max(1.5 * little, _SIGMAS * scale * _of_sampling(log, len(curve))):
+        return finding(kind, "serious", f"the total gets worse: {from_to(curve)}", curve, slower(log, setup))
+    if line is None:
+        return SkippedCheck(kind, f"{curve.metric}: {from_to(curve)}; it wanders too much to say whether it rises")
+    return _learned(log, setup, curve, line, sign, little)
 
 
 def _of_thirds(curve: Curve) -> float:
@@ -236,25 +225,24 @@ def _of_sampling(log: Log, num_events: int) -> float:
 
 def _learned(log: Log, setup: RunSetup, curve: Curve, line: Trend, sign: float, little: float) -> CheckResult:
     """Return the result of a linear trend of the total, or of minus the loss."""
-    kind, told = "learning", f"{curve.metric}: {from_to(curve)}"
+    kind = "learning"
     low, high = line.interval(_FLAT)
     name, better = ("the total", "rise") if sign > 0 else ("the loss", "fall")
     bounds = sorted((sign * low, sign * high))
-    seen = (evidence(curve, f"{from_to(curve)}; the change lies between {bounds[0]:.2g} and {bounds[1]:.2g}"),)
+    shown = evidence(curve, f"{from_to(curve)}; the change lies between {bounds[0]:.2g} and {bounds[1]:.2g}")
     if line.falls(SURE) and -line.change > little:
         what = f"{name} gets worse: {from_to(curve)}"
-        return Finding(kind, "", "serious", what, seen, *steps_of(curve), tuple(slower(log, setup)))
+        return finding(kind, "serious", what, curve, slower(log, setup), shown=shown)
     if low > 0.0:
-        return PassedCheck(kind, told)
+        return passed(kind, curve)
     if high < little:
         what = f"{name} does not {better}: {from_to(curve)}; by less than {little:.2g} in any case"
-        return Finding(kind, "", "serious", what, seen, *steps_of(curve), tuple(_faster(log, setup)))
-    return SkippedCheck(kind, f"{told}; that cannot be told from noise")
+        return finding(kind, "serious", what, curve, _faster(log, setup), shown=shown)
+    return SkippedCheck(kind, f"{curve.metric}: {from_to(curve)}; that cannot be told from noise")
 
 
 def _faster(log: Log, setup: RunSetup) -> Iterator[Fix]:
-    rates = log.curve("learning_rate").values
-    rate = setup.number("learning_rate", float(rates.max()) if len(rates) else 0.0)
+    rate = setup.number("learning_rate", log.largest("learning_rate"))
     if rate > 0.0:
         yield Fix(f"trainer.args.learning_rate={rounded(3 * rate)}", "larger steps")
     debug = "overfit" if log.rewards() else "overfit_rows"

@@ -25,6 +25,7 @@ from rlhf_cli.analysis.diagnosis.logged import (
     Curve,
     Log,
     evidence,
+    finding,
     on_average,
     rounded,
     steps_of,
@@ -46,42 +47,35 @@ at random.
 
 
 def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Yield a finding for rewards that fail on at least 2 % of their rows, or time out on 1 %."""
-    kind, fine = "reward_errors", True
+    """Check for rewards that fail on at least 2 % of their rows, or time out on 1 %."""
+    kind, is_fine = "reward_errors", True
     for name in log.rewards():
-        prefix = f"rewards/{name}"
-        asked = float(log.curve(f"{prefix}/calls").values.sum())
+        calls, errors, timeouts = (log.curve(f"rewards/{name}/{what}") for what in ("calls", "errors", "timeouts"))
+        asked = float(calls.values.sum())
         if not asked:
             continue
-        errors, timeouts = log.curve(f"{prefix}/errors"), log.curve(f"{prefix}/timeouts")
         share, late = float(errors.values.sum()) / asked, float(timeouts.values.sum()) / asked
         if share < _SOME_ERRORS and late < _SOME_TIMEOUTS:
             continue
-        fine = False
-        said = f"{share:.1%} of the rows it was asked for failed" + (f", {late:.1%} in time" if late else "")
+        is_fine = False
+        in_time = f", {late:.1%} in time" if late else ""
+        what = f"reward {name} fails: {share:.1%} of the rows it was asked for failed{in_time}"
+        fixes = [Fix(f"rewards.{name}.on_error=raise", "ends the run at the first, with the row and the traceback")]
+        if late >= _SOME_TIMEOUTS:
+            fixes.insert(0, Fix(f"rewards.{name}.timeout_s=off", "lets it take its time"))
         # A log event of several rounds, or a point of a long log, is a mean, so their sum is not a count.
         failed = errors if len(errors) else timeouts
-        each = f"{failed.mean:.3g} of {log.curve(f'{prefix}/calls').mean:.3g} rows a round"
-        changes = [Fix(f"rewards.{name}.on_error=raise", "ends the run at the first, with the row and the traceback")]
-        if late >= _SOME_TIMEOUTS:
-            changes.insert(0, Fix(f"rewards.{name}.timeout_s=off", "lets it take its time"))
-        yield Finding(
-            kind,
-            name,
-            "serious" if share >= _MANY_ERRORS else "warning",
-            f"reward {name} fails: {said}",
-            (evidence(failed, f"{each}; reward_errors.jsonl in the run folder keeps them"),),
-            *steps_of(failed),
-            tuple(changes),
-        )
+        says = f"{failed.mean:.3g} of {calls.mean:.3g} rows a round; reward_errors.jsonl in the run folder keeps them"
+        severity: Severity = "serious" if share >= _MANY_ERRORS else "warning"
+        yield finding(kind, severity, what, failed, fixes, subject=name, shown=evidence(failed, says))
     if not log.rewards():
         yield SkippedCheck(kind, "no rewards are logged")
-    elif fine:
+    elif is_fine:
         yield PassedCheck(kind, f"fewer than {_SOME_ERRORS:.0%} of the rows failed: {', '.join(log.rewards())}")
 
 
 def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Yield a finding for rewards that were constant over all rows since the first log event, or always null."""
+    """Check for rewards that were constant over all rows since the first log event, or always null."""
     kind = "dead_reward"
     alive = []
     for name in log.rewards():
@@ -89,21 +83,21 @@ def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         opened = log.curve(f"rewards/{name}/open_fraction")
         if len(opened) and opened.mean < _NEVER:
             continue  # its gate is the cause, and has a finding of its own
-        is_watched = log.weight(name) == 0.0
-        severity: Severity = "warning" if is_watched else "serious"
-        changes = (
+        severity: Severity = "warning" if log.weight(name) == 0.0 else "serious"
+        score = f"shows what {name} makes of single completions: rlhf score +exp=... --completions RUN"
+        fixes = (
             Fix(f"rewards.{name}.weight=0", "only watches it, until it does tell them apart"),
-            Fix("rlhf score", f"shows what {name} makes of single completions: rlhf score +exp=... --completions RUN"),
+            Fix("rlhf score", score),
         )
         if not len(raw) and log.nulls(raw.metric) >= ENOUGH:
-            says = f"null in all {log.nulls(raw.metric)} log events up to step {log.step}"
+            nulls = Evidence(raw.metric, f"null in all {log.nulls(raw.metric)} log events up to step {log.step}")
             what = f"reward {name} never applied to any row"
-            yield Finding(kind, name, severity, what, (Evidence(raw.metric, says),), 0, log.step, changes)
+            yield Finding(kind, name, severity, what, (nulls,), 0, log.step, fixes)
         elif len(raw) < ENOUGH:
             yield SkippedCheck(kind, f"{name}: too few log events, {len(raw)} of {ENOUGH}")
         elif _is_constant(raw, spread):
             what = f"reward {name} is {raw.values[-1]:.4g} on every row: it teaches nothing"
-            yield Finding(kind, name, severity, what, (evidence(raw, on_average(raw)),), *steps_of(raw), changes)
+            yield finding(kind, severity, what, raw, fixes, subject=name, shown=evidence(raw, on_average(raw)))
         else:
             alive.append(name)
     if alive:
@@ -116,7 +110,7 @@ def _is_constant(raw: Curve, spread: Curve) -> bool:
 
 
 def gate(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Yield a finding for gates that never open, and for gates that never close."""
+    """Check for gates that never open, and for gates that never close."""
     kind = "gate"
     if not setup.gated:
         yield PassedCheck(kind, "no reward has a gate")
@@ -126,74 +120,57 @@ def gate(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
             yield SkippedCheck(kind, f"{name}: too few log events, {len(opened)} of {ENOUGH}")
             continue
         by = " and ".join(read)
-        without = Fix(f"rewards.{name}.gate=null", "lets it count on every row (or primary=null, if that gates it)")
+        without = [Fix(f"rewards.{name}.gate=null", "lets it count on every row (or primary=null, if that gates it)")]
+        shown = evidence(opened, on_average(opened))
         if opened.mean < _NEVER:
             read_by = [log.curve(f"rewards/{other}/mean") for other in read]
             what = f"the gate of {name} on {by} is open for {opened.mean:.1%} of the rows: {name} hardly ever counts"
-            seen = (
-                evidence(opened, on_average(opened)),
-                *(evidence(one, on_average(one)) for one in read_by if len(one)),
-            )
-            yield Finding(kind, name, "serious", what, seen, *steps_of(opened), (without,))
+            beside = [evidence(one, on_average(one)) for one in read_by if len(one)]
+            yield finding(kind, "serious", what, opened, without, subject=name, shown=shown, beside=beside)
         elif float(opened.values.min()) > 1.0 - _NEVER and len(opened) >= ENOUGH_FOR_TREND:
-            if early := too_early(kind, log):
-                yield early
-                continue
             what = f"the gate of {name} on {by} has never closed: it changes nothing"
-            yield Finding(
-                kind, name, "note", what, (evidence(opened, on_average(opened)),), *steps_of(opened), (without,)
-            )
+            never = finding(kind, "note", what, opened, without, subject=name, shown=shown)
+            yield too_early(kind, log) or never
         else:
             yield PassedCheck(kind, f"the gate of {name} was open for {on_average(opened)}")
 
 
 def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Yield a finding for pairs of weighted rewards whose raw scores agree on nearly every row, over half of the run.
+    """Check for pairs of weighted rewards whose raw scores agree on nearly every row, over half of the run.
 
     If both are learned and hardly vary, a few unusual rows determine the correlation, so that does not count.
     """
     kind = "redundant"
     weighted = [name for name in log.rewards() if log.weight(name) != 0.0]
     alike: list[tuple[float, str]] = []
-    is_found = False
+    is_fine = True
     for one, other in combinations(weighted, 2):
-        metric = f"rewards/correlation/{one}/{other}"
-        curve = log.first_of(metric, f"rewards/correlation/{other}/{one}")
+        curve = log.first_of(f"rewards/correlation/{one}/{other}", f"rewards/correlation/{other}/{one}")
         late = curve.last(LATE)
         if len(late) < ENOUGH:
             continue
+        first, last = steps_of(late)
         typical, together = float(np.median(late.values)), _over_all_rows(log, late, one, other)
         varies = _varies(log, one) and _varies(log, other)
         learned = "; they vary little any more" if abs(together) >= _SAME and not varies else ""
-        told = f"{one} and {other}: {together:.2f} over all rows from step {steps_of(late)[0]} on{learned}"
-        alike.append((abs(together), told))
-        above = np.abs(late.values) >= _SAME
-        if abs(typical) < _SAME or above.mean() < _MOSTLY or not varies:
+        alike.append((abs(together), f"{one} and {other}: {together:.2f} over all rows from step {first} on{learned}"))
+        above = (np.abs(late.values) >= _SAME).mean()
+        if abs(typical) < _SAME or above < _MOSTLY or not varies:
             continue
-        is_found = True
-        if early := too_early(kind, log, _LEARNED_BY):
-            yield early
-            continue
-        less = min((one, other), key=lambda name: abs(log.weight(name) or 1.0))
+        is_fine = False
         same = f"{one} and {other} say the same" if typical > 0 else f"{one} and {other} undo each other"
-        yield Finding(
-            kind,
-            f"{one}/{other}",
-            "warning",
-            f"{same}: correlated by {typical:.2f}, by {_SAME} or more in {above.mean():.0%} of the last log events",
-            (evidence(curve, f"median {typical:.3f} over steps {steps_of(late)[0]} to {steps_of(late)[1]}"),),
-            *steps_of(late),
-            (
-                Fix(
-                    f"rewards.{less}.weight=0", f"only watches {less}; the other's weight then says how much both count"
-                ),
-            ),
-        )
+        what = f"{same}: correlated by {typical:.2f}, by {_SAME} or more in {above:.0%} of the last log events"
+        shown = evidence(curve, f"median {typical:.3f} over steps {first} to {last}")
+        less = min((one, other), key=lambda name: abs(log.weight(name) or 1.0))
+        why = f"only watches {less}; the other's weight then says how much both count"
+        fixes = [Fix(f"rewards.{less}.weight=0", why)]
+        alarm = finding(kind, "warning", what, late, fixes, subject=f"{one}/{other}", shown=shown)
+        yield too_early(kind, log, _LEARNED_BY) or alarm
     if len(weighted) < 2:
         yield PassedCheck(kind, "there is one weighted reward at most")
     elif not alike:
         yield SkippedCheck(kind, f"no correlation of two weighted rewards is logged {2 * ENOUGH} times")
-    elif not is_found:
+    elif is_fine:
         yield PassedCheck(kind, f"the most alike are {max(alike)[1]}")
 
 
@@ -226,46 +203,36 @@ _DROWNED = 0.05
 _STILL_VARIES = 0.5
 
 
-def one_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Yield a finding if one reward has nearly all of the advantages while another that still varies has almost none.
+def one_reward(log: Log, setup: RunSetup) -> CheckResult:
+    """Check whether one reward has nearly all of the advantages while another that still varies has almost none.
 
     A learned reward hardly varies and needs no share, so it does not count.
     """
     kind = "one_reward"
-    shares = {name: log.curve(f"rewards/{name}/advantage_share").last(LATE) for name in log.rewards()}
-    weighted = {name: curve for name, curve in shares.items() if log.weight(name) != 0.0}
+    weighted = [name for name in log.rewards() if log.weight(name) != 0.0]
     if len(weighted) < 2:
-        yield PassedCheck(kind, "there is one weighted reward at most")
-        return
-    enough = {name: curve for name, curve in weighted.items() if len(curve) >= ENOUGH}
+        return PassedCheck(kind, "there is one weighted reward at most")
+    late = {name: log.curve(f"rewards/{name}/advantage_share").last(LATE) for name in weighted}
+    enough = {name: curve for name, curve in late.items() if len(curve) >= ENOUGH}
     if not enough:
-        yield SkippedCheck(kind, f"no share of the advantages is logged {2 * ENOUGH} times")
-        return
+        return SkippedCheck(kind, f"no share of the advantages is logged {2 * ENOUGH} times")
     largest = max(enough, key=lambda name: enough[name].mean)
     share = enough[largest].mean
     is_sustained = float((enough[largest].values >= _NEARLY_ALL).mean()) >= _MOSTLY
     if share < _NEARLY_ALL or not is_sustained:
-        yield PassedCheck(kind, f"the largest share of the advantages is that of {largest}: {share:.2f}")
-        return
+        return PassedCheck(kind, f"the largest share of the advantages is that of {largest}: {share:.2f}")
     drowned = [name for name in enough if name != largest and abs(enough[name].mean) < _DROWNED and _varies(log, name)]
     if not drowned:
-        yield PassedCheck(kind, f"{largest} has {share:.2f} of the advantages: the others vary little any more")
-        return
+        return PassedCheck(kind, f"{largest} has {share:.2f} of the advantages: the others vary little any more")
     if early := too_early(kind, log, _LEARNED_BY):
-        yield early
-        return
-    whole = log.curve(enough[largest].metric)
-    names = " and ".join(drowned)
-    seen = [evidence(whole, on_average(enough[largest]))]
-    for name in drowned:
-        spread = log.curve(f"rewards/{name}/std")
-        seen += [
-            evidence(log.curve(enough[name].metric), on_average(enough[name])),
-            evidence(spread, on_average(spread)),
-        ]
-    what = f"{largest} has {share:.2f} of the advantages, and {names}, which still varies, next to none"
-    changes = tuple(_heavier(log, name, largest) for name in drowned)
-    yield Finding(kind, largest, "warning", what, tuple(seen), *steps_of(enough[largest]), changes)
+        return early
+    shares = {name: evidence(log.curve(one.metric), on_average(one)) for name, one in enough.items()}
+    spreads = {name: log.curve(f"rewards/{name}/std") for name in drowned}
+    beside = [one for name in drowned for one in (shares[name], evidence(spreads[name], on_average(spreads[name])))]
+    what = f"{largest} has {share:.2f} of the advantages, and {' and '.join(drowned)}, which still varies, next to none"
+    fixes = [_heavier(log, name, largest) for name in drowned]
+    whole = enough[largest]
+    return finding(kind, "warning", what, whole, fixes, subject=largest, shown=shares[largest], beside=beside)
 
 
 def _varies(log: Log, name: str) -> bool:

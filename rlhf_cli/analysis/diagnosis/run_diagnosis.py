@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 
 from rlhf_cli.analysis.diagnosis import outcome_findings, policy_findings, reward_findings, time_findings
-from rlhf_cli.analysis.diagnosis import policy_findings as critic_findings
-from rlhf_cli.analysis.diagnosis.finding import CheckResult, Finding, PassedCheck, RunSetup, SkippedCheck, worst_first
+from rlhf_cli.analysis.diagnosis.finding import SEVERITIES, CheckResult, Finding, PassedCheck, RunSetup, SkippedCheck
 from rlhf_cli.analysis.diagnosis.logged import Log
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import read_metrics
@@ -15,7 +14,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.tables.metrics import FINDING_KINDS
 
-LOOKS: dict[str, Callable[[Log, RunSetup], Iterator[CheckResult]]] = {
+CHECKS: dict[str, Callable[[Log, RunSetup], CheckResult | Iterator[CheckResult]]] = {
     "non_finite": outcome_findings.non_finite,
     "reward_errors": reward_findings.reward_errors,
     "dead_reward": reward_findings.dead_reward,
@@ -30,11 +29,11 @@ LOOKS: dict[str, Callable[[Log, RunSetup], Iterator[CheckResult]]] = {
     "redundant": reward_findings.redundant,
     "one_reward": reward_findings.one_reward,
     "clipping": policy_findings.clipping,
-    "explained_variance": critic_findings.explained_variance,
-    "value_loss": critic_findings.value_loss,
+    "explained_variance": policy_findings.explained_variance,
+    "value_loss": policy_findings.value_loss,
     "time": time_findings.time_spent,
 }
-"""Map kind -> check. Each check yields at least one result."""
+"""Map kind -> check, which returns one result or yields at least one."""
 
 _OF_REWARDS = frozenset(FINDING_KINDS) - {"non_finite", "overoptimised", "learning", "time"}
 """Kinds that need rewards, and so do not apply to a trainer that learns from rows."""
@@ -49,19 +48,22 @@ class Diagnosis:
     unseen: tuple[SkippedCheck, ...]
 
 
+def run_check(kind: str, log: Log, setup: RunSetup) -> list[CheckResult]:
+    """Return the results of one check on a log."""
+    results = CHECKS[kind](log, setup)
+    return [results] if isinstance(results, CheckResult) else list(results)
+
+
 def look(log: Log, setup: RunSetup, kinds: Collection[str] | None = None) -> Diagnosis:
     """Return the results of these kinds of checks on a log; None for all."""
-    has_rewards = bool(log.rewards())
-    seen = [
-        one
-        for kind, looks in LOOKS.items()
-        if (kinds is None or kind in kinds) and (has_rewards or kind not in _OF_REWARDS or not log.num_events)
-        for one in looks(log, setup)
-    ]
+    applies = {kind: bool(log.rewards()) or kind not in _OF_REWARDS or not log.num_events for kind in CHECKS}
+    checked = [kind for kind in CHECKS if applies[kind] and (kinds is None or kind in kinds)]
+    results = [one for kind in checked for one in run_check(kind, log, setup)]
+    findings = [one for one in results if isinstance(one, Finding)]
     return Diagnosis(
-        tuple(worst_first([one for one in seen if isinstance(one, Finding)])),
-        tuple(one for one in seen if isinstance(one, PassedCheck)),
-        tuple(one for one in seen if isinstance(one, SkippedCheck)),
+        tuple(sorted(findings, key=lambda one: SEVERITIES.index(one.severity))),
+        tuple(one for one in results if isinstance(one, PassedCheck)),
+        tuple(one for one in results if isinstance(one, SkippedCheck)),
     )
 
 
@@ -86,6 +88,11 @@ class RunDiagnosis:
         if status.state in (CREATED, QUEUED):
             return _IN_PROGRESS[status.state]
         return f"{_IN_PROGRESS.get(status.state, told_state(status.state, status.reason))} at step {status.step}{of}"
+
+    @property
+    def has_ended_well(self) -> bool:
+        """Return whether the run finished, or was stopped by one of its own rules."""
+        return self.status.state == FINISHED
 
     @property
     def worst(self) -> Finding | None:
@@ -114,15 +121,10 @@ def diagnose(folder: RunFolder) -> RunDiagnosis:
 
 
 def diagnose_readable(folder: RunFolder) -> RunDiagnosis:
-    """Return the same, but with a one-line `problem` if its files cannot be read."""
+    """Return the same, but with a one-line `problem` instead of a RunError."""
     try:
         return diagnose(folder)
     except RunError as error:
         nothing = Diagnosis((), (), ())
         got = str(error.got).partition("\n")[0]
         return RunDiagnosis(folder, Status("unreadable"), nothing, 0, f"{error.what}: {got}")
-
-
-def has_ended_well(run: RunDiagnosis) -> bool:
-    """Return whether the run finished, or was stopped by one of its own rules."""
-    return run.status.state == FINISHED

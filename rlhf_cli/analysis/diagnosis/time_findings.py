@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import ceil
 
-from rlhf_cli.analysis.diagnosis.finding import (
-    CheckResult,
-    Evidence,
-    Finding,
-    Fix,
-    PassedCheck,
-    RunSetup,
-    SkippedCheck,
-)
-from rlhf_cli.analysis.diagnosis.logged import Log, evidence
+from rlhf_cli.analysis.diagnosis.finding import CheckResult, Finding, Fix, PassedCheck, RunSetup, SkippedCheck
+from rlhf_cli.analysis.diagnosis.logged import Log, evidence, finding, too_few
 from rlhf_cli.runs.phase_clock import TimeShares, phase_label, time_shares
 from rlhf_cli.tables.metrics import ELAPSED, OF_REWARD, SHARE, SLOTS_PER_TOKEN
 from rlhf_cli.text.json_values import section
@@ -30,12 +21,7 @@ _AIM = 0.05
 _MOST_PADDING = 1.5
 
 
-@dataclass(frozen=True)
-class _Limit:
-    """The `share` of the time above which a phase is a finding, and the changes to suggest."""
-
-    share: float
-    changes: Callable[[TimeShares, RunSetup], Iterator[Fix]]
+_Fixes = Callable[[TimeShares, RunSetup], Iterator[Fix]]
 
 
 def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
@@ -44,34 +30,34 @@ def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     if shares is None:
         yield SkippedCheck(_KIND, f"{ELAPSED} is not logged: profile=off")
         return
-    if len(log.curve(ELAPSED)) < _ENOUGH:
-        yield SkippedCheck(
-            _KIND, f"too few log events with {ELAPSED}: {len(log.curve(ELAPSED))}, of {_ENOUGH} that it takes"
-        )
+    if few := too_few(_KIND, log.curve(ELAPSED), _ENOUGH):
+        yield few
         return
-    found = [one for key in shares.shares if (one := _found(key, shares, log, setup)) is not None]
-    if (padded := _padding(shares, log, setup)) is not None:
-        found.append(padded)
-    if not found:
+    slow = [*(_slow_phase(key, shares, log, setup) for key in shares.shares), _padding(shares, log, setup)]
+    if not any(slow):
         key, share = next(iter(shares.shares.items()))
         yield PassedCheck(_KIND, f"{phase_label(key)} takes most of the time: {share:.0%} of {shares.elapsed_s:.0f} s")
-    yield from found
+    yield from (one for one in slow if one is not None)
 
 
-def _found(key: str, shares: TimeShares, log: Log, setup: RunSetup) -> Finding | None:
+def _slow_phase(key: str, shares: TimeShares, log: Log, setup: RunSetup) -> Finding | None:
     name = key.removeprefix(OF_REWARD.removeprefix(SHARE))
-    limit = _LIMITS.get(key) if name == key else _Limit(0.3, lambda _, setup: _quicker_reward(name, setup))
     share, seconds = shares.shares[key], shares.seconds(key)
-    if limit is None or share < limit.share or seconds < _WORTH_S:
+    if key in _LIMITS:
+        limit, fixes = _LIMITS[key]
+        suggested = fixes(shares, setup)
+    elif name != key:
+        limit, suggested = 0.3, _quicker_reward(name, setup)
+    else:
+        return None  # the purpose of the run
+    if share < limit or seconds < _WORTH_S:
         return None
-    curve = log.curve(f"{SHARE}{key}")
-    says = f"{share:.0%} of {shares.elapsed_s:.0f} s"
+    calls = log.curve(f"rewards/{name}/seconds")
+    beside = [evidence(calls, f"{calls.mean:.2g} s a call")] if name != key and len(calls) else []
     what = f"{phase_label(key)} takes {share:.0%} of the time"
-    seen: list[Evidence] = [evidence(curve, says)]
-    if name != key and len(calls := log.curve(f"rewards/{name}/seconds")):
-        seen.append(evidence(calls, f"{calls.mean:.2g} s a call"))
-    changes = tuple(limit.changes(shares, setup))
-    return Finding(_KIND, key, "note", what, tuple(seen), int(curve.steps[0]), int(curve.steps[-1]), changes)
+    curve = log.curve(f"{SHARE}{key}")
+    shown = evidence(curve, f"{share:.0%} of {shares.elapsed_s:.0f} s")
+    return finding(_KIND, "note", what, curve, suggested, subject=key, shown=shown, beside=beside)
 
 
 def _padding(shares: TimeShares, log: Log, setup: RunSetup) -> Finding | None:
@@ -83,9 +69,8 @@ def _padding(shares: TimeShares, log: Log, setup: RunSetup) -> Finding | None:
     curve = log.curve(SLOTS_PER_TOKEN)
     what = f"{1 - 1 / ratio:.0%} of the token slots of the model's passes are padding"
     says = f"{ratio:.2f} slots for each real token, in passes that take {of_passes:.0%} of the time"
-    changes = (Fix("trainer.args.packing=true", "several short rows in one"),) if setup.trainer == "sft" else ()
-    seen = (evidence(curve, says),)
-    return Finding(_KIND, "padding", "note", what, seen, int(curve.steps[0]), int(curve.steps[-1]), changes)
+    fixes = [Fix("trainer.args.packing=true", "several short rows in one")] if setup.trainer == "sft" else []
+    return finding(_KIND, "note", what, curve, fixes, subject="padding", shown=evidence(curve, says))
 
 
 def _quicker_reward(name: str, setup: RunSetup) -> Iterator[Fix]:
@@ -112,7 +97,7 @@ def _shorter_generation(shares: TimeShares, setup: RunSetup) -> Iterator[Fix]:
     yield Fix(f"trainer.args.max_completion_length={max(1, setup.limit // 2)}", "the longest row ends a batch")
 
 
-def _rarer(argument: str, key: str, default: int) -> Callable[[TimeShares, RunSetup], Iterator[Fix]]:
+def _rarer(argument: str, key: str, default: int) -> _Fixes:
     def changes(shares: TimeShares, setup: RunSetup) -> Iterator[Fix]:
         now = setup.number(argument, default)
         if now >= 1:  # below that it is a share of the steps
@@ -130,12 +115,12 @@ def _look_closer(shares: TimeShares, setup: RunSetup) -> Iterator[Fix]:
     yield Fix("profile=trace", "a trace of a few steps shows what it is")
 
 
-_LIMITS = {
-    "generation": _Limit(0.7, _shorter_generation),
-    "saving": _Limit(0.1, _rarer("save_steps", "saving", 100)),
-    "logging": _Limit(0.1, _rarer("logging_steps", "logging", 1)),
-    "evaluation": _Limit(0.3, _fewer_rows),
-    "waiting": _Limit(0.2, _look_closer),
-    "rest": _Limit(0.3, _look_closer),
+_LIMITS: dict[str, tuple[float, _Fixes]] = {
+    "generation": (0.7, _shorter_generation),
+    "saving": (0.1, _rarer("save_steps", "saving", 100)),
+    "logging": (0.1, _rarer("logging_steps", "logging", 1)),
+    "evaluation": (0.3, _fewer_rows),
+    "waiting": (0.2, _look_closer),
+    "rest": (0.3, _look_closer),
 }
-"""Map phase -> limit. A phase without a limit is the purpose of the run."""
+"""Map phase -> (the share of the time above which it is a finding, what to suggest)."""

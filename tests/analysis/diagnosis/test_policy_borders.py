@@ -294,7 +294,7 @@ def test_clipping_is_told_with_what_is_to_be_changed() -> None:
     assert "try" not in twice
     for setup in (once, replace(PPO, args={})):
         said = told(never, setup, kind="clipping")
-        assert said == f"fine: {CLIPPED}: no rollout is used twice, so that nothing is to be clipped"
+        assert said == f"fine: {CLIPPED}: no rollout is used twice, so there is nothing to clip"
     some: dict[str, Values] = {CLIPPED: [0.25] * 12}
     for setup in (once, PPO):
         assert told(some, setup, kind="clipping") == f"fine: {CLIPPED}: 0.25 on average over steps 7 to 12"

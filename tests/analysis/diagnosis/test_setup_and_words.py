@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup, worst_first
+from rlhf_cli.analysis.diagnosis import run_diagnosis
+from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup
 from rlhf_cli.analysis.diagnosis.logged import Curve, Log, Trend, evidence, from_to, rounded, trend
-from rlhf_cli.analysis.diagnosis.run_diagnosis import LOOKS, look
+from rlhf_cli.analysis.diagnosis.run_diagnosis import CHECKS, look
 from rlhf_cli.analysis.diagnosis.watch import Watch
 from rlhf_cli.tables.metrics import FINDING_KINDS
 from tests.support.planted_logs import GRPO, events_of, reward
@@ -105,10 +106,11 @@ def finding(kind: str, severity: Any) -> Finding:
     return Finding(kind, "", severity, "", (), 0, 0)
 
 
-def test_the_worst_is_first_and_equals_keep_their_order() -> None:
+def test_the_worst_is_first_and_equals_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     severities = {"a": "note", "b": "warning", "c": "serious", "d": "note", "e": "warning"}
-    given = [finding(kind, severity) for kind, severity in severities.items()]
-    assert [one.kind for one in worst_first(given)] == list("cbead")
+    found = {kind: finding(kind, severity) for kind, severity in severities.items()}
+    monkeypatch.setattr(run_diagnosis, "CHECKS", {kind: lambda log, setup, one=one: one for kind, one in found.items()})
+    assert [one.kind for one in look(Log(), RunSetup()).findings] == list("cbead")
 
 
 def test_a_look_sees_every_kind_once_and_leaves_out_what_needs_rewards() -> None:
@@ -117,7 +119,7 @@ def test_a_look_sees_every_kind_once_and_leaves_out_what_needs_rewards() -> None
         return {one.kind for one in (*found.findings, *found.fine, *found.unseen)}
 
     with_rewards = events_of(reward("a", mean=[0.5] * 20))
-    assert kinds(with_rewards) == set(FINDING_KINDS) == set(LOOKS)
+    assert kinds(with_rewards) == set(FINDING_KINDS) == set(CHECKS)
     assert kinds([]) == set(FINDING_KINDS) - {"dead_reward"}  # nothing was logged: there may be rewards
     assert kinds([{"step": 1, "loss": 1.0}]) == {"non_finite", "overoptimised", "learning", "time"}
     assert kinds(with_rewards, ["kl", "time"]) == {"kl", "time"}
