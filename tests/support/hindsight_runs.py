@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
-from rlhf_cli.analysis.whatif.what_if import WhatIf, both_settle, both_sides, what_if
+from rlhf_cli.analysis.whatif.what_if import WhatIf, recompute_both, recomputers, what_if
 from rlhf_cli.jobs.whatif_request import ask
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
@@ -89,10 +89,10 @@ def begin(place: Path) -> None:
 def advantages_if(run: RunFolder, *words: str, recompute: bool = False) -> dict[int, list[float] | None]:
     """Return step -> advantages that the stored rollouts would have got under `words`; None where nobody can say."""
     question = ask(run, list(words), recompute=recompute)
-    old, new = both_settle(question, read_status(run).max_steps, recompute=recompute)
+    old, new = recomputers(question, read_status(run).max_steps, recompute=recompute)
     found: dict[int, list[float] | None] = {}
     for stored in read_rounds(run).rounds:
-        _, side, _, _ = both_sides(stored, old, new)
+        _, side, _, _ = recompute_both(stored, old, new)
         found[stored.step] = None if side.advantages is None else side.advantages.tolist()
     return found
 

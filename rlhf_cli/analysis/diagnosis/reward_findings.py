@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -150,10 +149,10 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         if len(late) < ENOUGH:
             continue
         first, last = steps_of(late)
-        typical, together = float(np.median(late.values)), _over_all_rows(log, late, one, other)
+        typical = float(np.median(late.values))
         varies = _varies(log, one) and _varies(log, other)
-        learned = "; they vary little any more" if abs(together) >= _SAME and not varies else ""
-        alike.append((abs(together), f"{one} and {other}: {together:.2f} over all rows from step {first} on{learned}"))
+        learned = "; they vary little any more" if abs(typical) >= _SAME and not varies else ""
+        alike.append((abs(typical), f"{one} and {other}: median {typical:.2f} from step {first} on{learned}"))
         above = (np.abs(late.values) >= _SAME).mean()
         if abs(typical) < _SAME or above < _MOSTLY or not varies:
             continue
@@ -172,29 +171,6 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         yield SkippedCheck(kind, f"no correlation of two weighted rewards is logged {2 * ENOUGH} times")
     elif is_fine:
         yield PassedCheck(kind, f"the most alike are {max(alike)[1]}")
-
-
-def _over_all_rows(log: Log, correlation: Curve, one: str, other: str) -> float:
-    """Return the correlation of two rewards within log events, over all rows together.
-
-    The covariance in a log event is r s_1 s_2. The sum over all events, divided by the root of the product of the
-    summed variances, is the correlation of all rows around their events' means (for events of equal size). A mean or
-    median of r would weight an event with two unusual rows of 64 like one with half of them unusual, so nearly learned
-    rewards would have r = 1 in most events. If no deviations are logged, return the median.
-    """
-    spread, beside = (log.curve(f"rewards/{name}/std") for name in (one, other))
-    steps, places, places_beside = np.intersect1d(spread.steps, beside.steps, return_indices=True)
-    is_late = steps >= correlation.steps[0]
-    first, second = spread.values[places][is_late], beside.values[places_beside][is_late]
-    variances = float(first @ first) * float(second @ second)
-    if not variances:
-        return float(np.median(correlation.values))
-    # In a long log a point of a deviation averages several events; events without variance have no correlation.
-    point = np.searchsorted(steps[is_late], correlation.steps)
-    is_known = point < len(first)
-    counts = np.bincount(point[is_known], minlength=len(first))
-    sums = np.bincount(point[is_known], weights=correlation.values[is_known], minlength=len(first))
-    return float(np.sum(sums / np.maximum(counts, 1) * first * second)) / math.sqrt(variances)
 
 
 _NEARLY_ALL = 0.9

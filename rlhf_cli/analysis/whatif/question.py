@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -15,6 +15,9 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Prose
 from rlhf_cli.plan.reward_components import KEEP_TIME
 from rlhf_cli.text.json_values import JsonValue
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,8 @@ def why_not_cheap(experiment: Experiment, name: str) -> str | None:
 def gate_in_words(gate: Mapping[str, object]) -> str:
     """Return `correct >= 1 else zero` for a configured gate."""
     signs = {"at_least": ">=", "at_most": "<=", "equals": "=", "between": "in"}
-    told: Sequence[str] = [f"{sign} {_plain(gate[key])}" for key, sign in signs.items() if gate.get(key) is not None]
-    return f"{gate['by']} {' and '.join(told)} else {_plain(gate['otherwise'])}"
+    bounds = [f"{sign} {_plain(gate[key])}" for key, sign in signs.items() if gate.get(key) is not None]
+    return f"{gate['by']} {' and '.join(bounds)} else {_plain(gate['otherwise'])}"
 
 
 def _plain(value: object) -> str:
@@ -71,17 +74,16 @@ def alternatives(words: list[str]) -> list[list[str]]:
 
     Return one list if no word has several values. Raise ConfigError for more than 50 combinations.
     """
-    each = [_values(word) for word in words]
-    found = [list(one) for one in itertools.product(*each)]
-    if len(found) > MOST:
+    combinations = [list(one) for one in itertools.product(*map(_values, words))]
+    if len(combinations) > MOST:
         raise ConfigError(
             "so many what-ifs fill no table",
             where="command line",
-            got=f"{len(found)} combinations",
+            got=f"{len(combinations)} combinations",
             expected=f"at most {MOST}",
             hint=Prose("fewer values a word"),
         )
-    return found
+    return combinations
 
 
 def _values(word: str) -> list[str]:
@@ -119,6 +121,14 @@ class AdvantageRecipe:
     def is_over_batch(self) -> bool:
         """Return whether the advantages of a group depend on the other groups of its round."""
         return self.scale == "batch" or self.is_normalized
+
+    def advantages(self, totals: Tensor) -> Tensor:
+        """Return the trainer's (N,) advantages of (N,) totals."""
+        from rlhf_cli.numerics.group_advantages import grpo_advantages, rloo_advantages
+
+        if self.baseline == "others":
+            return rloo_advantages(totals, self.num_generations, is_normalized=self.is_normalized)
+        return grpo_advantages(totals, self.num_generations, self.scale)
 
 
 def recipe_of(experiment: Experiment) -> AdvantageRecipe:

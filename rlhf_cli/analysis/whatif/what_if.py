@@ -17,20 +17,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
-from rlhf_cli.analysis.whatif.question import AdvantageRecipe, KeyChange, WhatIfQuestion, gate_in_words
-from rlhf_cli.analysis.whatif.settled_again import SettledAgain, SettlesAgain
+from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion, gate_in_words
+from rlhf_cli.analysis.whatif.recomputed_round import RecomputedRound, RoundRecomputer
 from rlhf_cli.analysis.whatif.stored_rounds import StoredRound, StoredRounds
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.numerics.calibration import best_changes, kendall_tau_b
-from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_metrics import advantage_shares
 from rlhf_cli.tables import trl_values
 from rlhf_cli.text.json_values import finite_or_none
@@ -71,51 +70,37 @@ class RoundDifference:
     why: str | None
 
 
-@dataclass(frozen=True)
-class OneSide:
-    """One side of the comparison: the settled round, its advantages (N,) or None, and how to compute them."""
-
-    settled: SettledAgain
-    advantages: Tensor | None
-    recipe: AdvantageRecipe
-    aggregate: Aggregate
-
-
 def round_difference(
-    stored: StoredRound, old: OneSide, new: OneSide, replay_error: float | None, why: str | None
+    stored: StoredRound, old: RecomputedRound, new: RecomputedRound, replay_error: float | None, why: str | None
 ) -> RoundDifference:
     """Return the difference of the round between both sides."""
     # A critic does not compare within groups, so rank all rows of a round together, each answered or not.
     each = stored.num_rows if old.recipe.baseline == "critic" else old.recipe.num_generations
-    is_answered = ~new.settled.is_unknown
+    is_answered = ~new.is_unknown
     answered = is_answered.view(-1, each).any(dim=1)
-    has_totals = old.settled.has_totals and new.settled.has_totals
-    before, after = (side.settled.compared.masked_fill(~is_answered, torch.nan) for side in (old, new))
+    has_totals = old.has_totals and new.has_totals
+    before, after = (side.compared.masked_fill(~is_answered, torch.nan) for side in (old, new))
     tau = kendall_tau_b(before, after, each)
     ranked = tau[~tau.isnan()]
     changed = best_changes(before, after, each)[answered]
-    sides = [side.advantages for side in (old, new)]
-    is_both = all(one is not None for one in sides)
-    pairs = [None if one is None or not is_both else one[is_answered] for one in sides]
-    scored = {name: _tensor(stored.numbers(name)) for name in old.settled.settled.names if name in stored.columns}
-    scored |= {
-        name: column
-        for name, column in zip(new.settled.settled.names, new.settled.settled.raw.double().unbind(1), strict=True)
-        if name not in scored
-    }
+    was, would = (None if side.advantages is None else side.advantages[is_answered] for side in (old, new))
+    pairs = [was, would]
+    scored = dict(zip(new.settled.names, new.settled.raw.double().unbind(1), strict=True))
+    scored |= {name: _tensor(stored.numbers(name)) for name in old.settled.names if name in stored.columns}
     scored[LENGTH] = _tensor(stored.numbers(trl_values.TOKENS))
     by_score = {name: column[is_answered] for name, column in scored.items()}
+    of_old, of_new = (_shares(side, is_answered) for side in (old, new))
     return RoundDifference(
         step=stored.step,
         num_groups=len(answered),
         num_answered=int(answered.sum()),
-        num_unknown=new.settled.num_unknown,
+        num_unknown=new.num_unknown,
         num_ranked=len(ranked) if has_totals else 0,
         mean_total=(_mean_total(old, is_answered), _mean_total(new, is_answered)) if has_totals else (None, None),
         tau=_mean(ranked) if has_totals else None,
         best_changed=_mean(changed.double()) if has_totals else None,
-        sign_changed=None if pairs[0] is None or pairs[1] is None else _sign_changed(pairs[0], pairs[1]),
-        share=_paired(*(_shares(side, is_answered) for side in (old, new))) if is_both else {},
+        sign_changed=None if was is None or would is None else _sign_changed(was, would),
+        share={name: (of_old.get(name), of_new.get(name)) for name in {**of_old, **of_new}},
         correlation={name: _of_both(pairs, _correlation, column) for name, column in by_score.items()},
         push={
             name: _of_both(pairs, lambda one, other: push(one, other, each), column)
@@ -139,10 +124,12 @@ def _of_both(pairs: list[Tensor | None], figure: Callable[[Tensor, Tensor], floa
     return old, new
 
 
-def _shares(side: OneSide, is_answered: Tensor) -> dict[str, float]:
-    """Return each component's share of the advantages, as logged in training."""
-    assert side.advantages is not None
+def _shares(side: RecomputedRound, is_answered: Tensor) -> dict[str, float]:
+    """Return each component's share of the advantages, as logged in training; empty without advantages."""
     recipe = side.recipe
+    given = side.given[is_answered].double()
+    if side.advantages is None or not len(given):
+        return {}
     args = {"normalize_advantages": recipe.is_normalized} if recipe.baseline == "others" else {}
     trainer = SimpleNamespace(
         args=SimpleNamespace(**args),
@@ -151,18 +138,9 @@ def _shares(side: OneSide, is_answered: Tensor) -> dict[str, float]:
         normalize_advantages=recipe.is_normalized,
         beta=recipe.kl_coef,
     )
-    settled, each = side.settled, recipe.num_generations
-    given = settled.given[is_answered].double()
-    if not len(given):
-        return {}
-    names = settled.settled.names
-    advantages = side.advantages[is_answered].double()
-    found = advantage_shares(trainer, names, given, side.aggregate, each, advantages)
-    return {name.split("/")[1]: share for name, share in found.items()}
-
-
-def _paired(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, OldNew]:
-    return {name: (old.get(name), new.get(name)) for name in {**old, **new}}
+    advantages, each = side.advantages[is_answered].double(), recipe.num_generations
+    shares = advantage_shares(trainer, side.settled.names, given, side.aggregate, each, advantages)
+    return {name.split("/")[1]: share for name, share in shares.items()}
 
 
 def _sign_changed(old: Tensor, new: Tensor) -> float | None:
@@ -178,8 +156,8 @@ def _correlation(advantages: Tensor, scores: Tensor) -> float | None:
     return float(torch.corrcoef(both)[0, 1])
 
 
-def _mean_total(side: OneSide, is_answered: Tensor) -> float | None:
-    totals = side.settled.settled.row_totals[is_answered]
+def _mean_total(side: RecomputedRound, is_answered: Tensor) -> float | None:
+    totals = side.settled.row_totals[is_answered]
     return _mean(totals[~totals.isnan()].double())
 
 
@@ -234,8 +212,8 @@ class WhatIf:
 
     def mean(self, figure: Callable[[RoundDifference], float | None]) -> float | None:
         """Return the mean of a figure over the rounds in which it is defined."""
-        found = [value for one in self.rounds if (value := figure(one)) is not None]
-        return math.fsum(found) / len(found) if found else None
+        values = [value for one in self.rounds if (value := figure(one)) is not None]
+        return math.fsum(values) / len(values) if values else None
 
 
 def what_if(
@@ -253,7 +231,7 @@ def what_if(
     propagate.
     """
     _refuse_failures(question.new, stored)
-    old, new = both_settle(question, max_steps, recompute=recompute)
+    old, new = recomputers(question, max_steps, recompute=recompute)
     rounds: list[RoundDifference] = []
     movers: list[Mover] = []
     try:
@@ -265,9 +243,9 @@ def what_if(
                     got=f"{one.num_rows} rows, trainer.args.num_generations={old.recipe.num_generations}",
                     expected="a table as the run has written it",
                 )
-            before, after, error, why = both_sides(one, old, new)
+            before, after, error, why = recompute_both(one, old, new)
             rounds.append(round_difference(one, before, after, error, why))
-            movers = _most([*movers, *_movers(one, before, after, num_movers)], num_movers)
+            movers += _movers(one, before, after, num_movers)
     finally:
         old.close()
         new.close()
@@ -276,30 +254,30 @@ def what_if(
         changes=question.changes,
         rules=_rules(question.old, question.new),
         rounds=tuple(rounds),
-        movers=tuple(movers),
+        movers=tuple(sorted(movers, key=lambda one: -abs(one.advantage[1] - one.advantage[0]))[:num_movers]),
         left_out=stored.left_out,
         num_computed=new.num_computed,
     )
 
 
-def both_settle(
+def recomputers(
     question: WhatIfQuestion, max_steps: int | None, *, recompute: bool
-) -> tuple[SettlesAgain, SettlesAgain]:
-    """Return the objects that settle rounds with the old and with the new settings."""
+) -> tuple[RoundRecomputer, RoundRecomputer]:
+    """Return what recomputes rounds with the old and with the new settings."""
     known = question.old.rewards
-    old = SettlesAgain(question.old, max_steps, known=known)
-    return old, SettlesAgain(question.new, max_steps, known=known, recompute=recompute, rescored=question.rescored)
+    old = RoundRecomputer(question.old, max_steps, known=known)
+    return old, RoundRecomputer(question.new, max_steps, known=known, recompute=recompute, rescored=question.rescored)
 
 
-def both_sides(
-    stored: StoredRound, old: SettlesAgain, new: SettlesAgain
-) -> tuple[OneSide, OneSide, float | None, str | None]:
-    """Return both sides of the round, the replay error of the old one, and why there are no advantages.
+def recompute_both(
+    stored: StoredRound, old: RoundRecomputer, new: RoundRecomputer
+) -> tuple[RecomputedRound, RecomputedRound, float | None, str | None]:
+    """Return the round before and after, the replay error of the old one, and why there are no advantages.
 
     RLOO includes the KL of the policy from its reference in the reward. Its part is the difference between the stored
     advantages and those of the rewards; it is the same on both sides, because the rollouts are the same.
     """
-    before, after = old.settle(stored), new.settle(stored)
+    before, after = old.recompute(stored), new.recompute(stored)
     was, would = before.advantages, after.advantages
     why = before.why or after.why
     error: float | None = None
@@ -308,24 +286,25 @@ def both_sides(
         error = _distance(logged, was)
         if error > _EXACT and old.recipe.kl_coef and not old.recipe.is_normalized:
             penalty = _penalty(logged - was, before, old.recipe.num_generations)
-            was = old.advantages(before.compared + penalty)
+            was = old.recipe.advantages(before.compared + penalty)
             error = _distance(logged, was)
-            would, why = _with_penalty(penalty, after, new, why)
+            would = new.recipe.advantages(after.compared + penalty)
+            if why is None and bool((penalty.isnan() & ~after.compared.isnan()).any()):
+                why = "the KL in the reward of rows that were left out is not stored"
         if error > REPLAYED:
             why = "the KL that is in the normalised advantages cannot be told apart from the rewards"
             if not (old.recipe.kl_coef and old.recipe.is_normalized):
                 why = "the run's own settings do not give the advantages that it stored"
     if why is not None:
         was = would = None
-    sides = OneSide(before, was, old.recipe, old.aggregate), OneSide(after, would, new.recipe, new.aggregate)
-    return *sides, error, why
+    return replace(before, advantages=was), replace(after, advantages=would), error, why
 
 
 def _distance(logged: Tensor, replayed: Tensor) -> float:
     return float((logged - replayed).abs().max() / max(1.0, float(logged.abs().max())))
 
 
-def _penalty(beyond: Tensor, before: SettledAgain, num_generations: int) -> Tensor:
+def _penalty(beyond: Tensor, before: RecomputedRound, num_generations: int) -> Tensor:
     """Return (N,) minus KL times its coefficient, up to a constant per group, so that leave-one-out gives `beyond`.
 
     For A_i = n/(n - 1) (k_i - mean of k) over the n rows of a group with a total; NaN for the others.
@@ -334,48 +313,24 @@ def _penalty(beyond: Tensor, before: SettledAgain, num_generations: int) -> Tens
     return (beyond * (count - 1) / count).masked_fill(before.compared.isnan(), torch.nan)
 
 
-def _with_penalty(
-    penalty: Tensor, after: SettledAgain, new: SettlesAgain, why: str | None
-) -> tuple[Tensor | None, str | None]:
-    if why is None and bool((penalty.isnan() & ~after.compared.isnan()).any()):
-        why = "the KL in the reward of rows that were left out is not stored"
-    return (None if why is not None else new.advantages(after.compared + penalty)), why
-
-
-def _movers(stored: StoredRound, old: OneSide, new: OneSide, count: int) -> list[Mover]:
+def _movers(stored: StoredRound, old: RecomputedRound, new: RecomputedRound, count: int) -> list[Mover]:
     """Return the rows of a round whose advantage changes most, one per distinct prompt and completion."""
     if old.advantages is None or new.advantages is None:
         return []
-    distance: list[float] = (new.advantages - old.advantages).abs().masked_fill(new.settled.is_unknown, 0.0).tolist()
-    found: dict[str, Mover] = {}
-    raw, names = new.settled.settled.raw.tolist(), new.settled.settled.names
-    before, after = (side.settled.settled.row_totals.tolist() for side in (old, new))
+    distance: list[float] = (new.advantages - old.advantages).abs().masked_fill(new.is_unknown, 0.0).tolist()
+    movers: dict[str, Mover] = {}
+    raw = new.settled.raw.tolist()
+    before, after = (side.settled.row_totals.tolist() for side in (old, new))
     for row in sorted(range(len(distance)), key=distance.__getitem__, reverse=True):
-        if distance[row] <= _EXACT or len(found) == count:
+        if distance[row] <= _EXACT or len(movers) == count:
             break
         prompt, completion = stored.columns["prompt"][row], stored.columns["completion"][row]
-        scores = {name: _number(value) for name, value in zip(names, raw[row], strict=True)}
+        scores = {name: finite_or_none(value) for name, value in zip(new.settled.names, raw[row], strict=True)}
         scores |= {name: value for name in scores if (value := stored.entry(name, row)) is not None}
-        found.setdefault(
-            repr((prompt, completion)),
-            Mover(
-                step=stored.step,
-                prompt=prompt,
-                completion=completion,
-                scores=scores,
-                total=(_number(before[row]), _number(after[row])),
-                advantage=(float(old.advantages[row]), float(new.advantages[row])),
-            ),
-        )
-    return list(found.values())
-
-
-def _most(movers: list[Mover], count: int) -> list[Mover]:
-    return sorted(movers, key=lambda one: abs(one.advantage[1] - one.advantage[0]), reverse=True)[:count]
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+        total = finite_or_none(before[row]), finite_or_none(after[row])
+        advantage = float(old.advantages[row]), float(new.advantages[row])
+        movers.setdefault(repr((prompt, completion)), Mover(stored.step, prompt, completion, scores, total, advantage))
+    return list(movers.values())
 
 
 def _refuse_failures(new: Experiment, stored: StoredRounds) -> None:

@@ -1,6 +1,6 @@
-"""Settle stored rounds again with an experiment's rewards.
+"""Compute the totals and advantages of stored rounds with an experiment's rewards.
 
-Stack, gates, settling and truncation policy are those of training; numerics/group_advantages.py computes TRL's
+Stack, gates, aggregate and truncation policy are those of training; numerics/group_advantages.py computes TRL's
 advantages.
 """
 
@@ -17,11 +17,10 @@ from rlhf_cli.analysis.whatif.question import AdvantageRecipe, recipe_of, why_no
 from rlhf_cli.analysis.whatif.stored_rounds import ROW, StoredRound, StoredScores
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.numerics.group_advantages import grpo_advantages, rloo_advantages, summed
+from rlhf_cli.numerics.group_advantages import summed
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
 from rlhf_cli.plan.reward_components import component
-from rlhf_cli.rewards.stack.aggregating import Schedule
-from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.aggregating import Aggregate, Schedule
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, resolve
 from rlhf_cli.rewards.stack.reward_matrix import Settled
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -32,8 +31,8 @@ from rlhf_cli.trainers.assemble.stack_building import aggregate_of, truncation_p
 
 
 @dataclass(frozen=True)
-class SettledAgain:
-    """One round settled with these rewards; N rows, K rewards.
+class RecomputedRound:
+    """One round with these rewards; N rows, K rewards.
 
     `compared` (N,) are the totals before the trainer's baseline, without KL, NaN for a row without one. `given` (N, K)
     are the weighted rewards that sum to them. `advantages` (N,) are also without KL, or None. `is_unknown` (N,) bool,
@@ -43,6 +42,8 @@ class SettledAgain:
     """
 
     settled: Settled
+    recipe: AdvantageRecipe
+    aggregate: Aggregate
     compared: Tensor
     given: Tensor
     advantages: Tensor | None
@@ -52,8 +53,8 @@ class SettledAgain:
     has_totals: bool
 
 
-class SettlesAgain:
-    """Settles the rounds of a run one after another, like a training with these rewards.
+class RoundRecomputer:
+    """Computes the rounds of a run one after another, like a training with these rewards.
 
     `max_steps` are the optimizer steps of the whole training, for relative weight schedules; None if unknown. `known`
     are the rewards in the run's own settings: other scores are from an environment. `recompute` computes scores that
@@ -75,9 +76,9 @@ class SettlesAgain:
             name: StoredScores(name, _function(experiment, name) if recompute else None, is_rescored=name in rescored)
             for name in experiment.rewards
         }
-        self.stack = RewardStack(
-            [_component(component(name, reward, self.scores[name])) for name, reward in experiment.rewards.items()]
-        )
+        components = [component(name, reward, self.scores[name]) for name, reward in experiment.rewards.items()]
+        # Stored scores need no timeout.
+        self.stack = RewardStack([replace(one, timeout_s=None, eager=False) for one in components])
         self._max_steps = max_steps
         self._known = list(dict.fromkeys([*self.stack.names, *known, COMPONENT]))
         self._limit = trl_args.setting(
@@ -92,18 +93,16 @@ class SettlesAgain:
         """Return how many scores were computed because the run had not stored them."""
         return sum(scores.num_computed for scores in self.scores.values())
 
-    def settle(self, stored: StoredRound) -> SettledAgain:
-        """Settle the next round."""
+    def recompute(self, stored: StoredRound) -> RecomputedRound:
+        """Return the next round."""
         components, each = self.stack.components, self.recipe.num_generations
         self._has_gap |= stored.number != self._next_round
         self._next_round = stored.number + 1
         names = [*self.stack.names, *stored.environments(self._known)]
         raw, fixed = self._evaluated(stored, names)
-        is_unknown = torch.zeros(stored.num_rows, dtype=torch.bool)
-        for scores in self.scores.values():
-            is_unknown[list(scores.unknown)] = True
-        num_unknown = int(is_unknown.sum())
-        is_unknown = is_unknown.view(-1, each).any(dim=1).repeat_interleave(each)
+        unknown = set().union(*(scores.unknown for scores in self.scores.values()))
+        lacks_score = torch.tensor([row in unknown for row in range(stored.num_rows)])
+        is_unknown = lacks_score.view(-1, each).any(dim=1).repeat_interleave(each)
         raw[is_unknown] = fixed[is_unknown] = torch.nan
         own = self.stack.weights(stored.updates, self._max_steps or 1)
         weights = torch.tensor([*own, *[1.0] * (len(names) - len(own))], dtype=torch.float32)
@@ -122,9 +121,9 @@ class SettlesAgain:
             endings=self._endings(stored),
             fill=fill,
         )
-        return self._compared(settled, is_unknown, num_unknown)
+        return self._with_advantages(settled, is_unknown, len(unknown))
 
-    def _compared(self, settled: Settled, is_unknown: Tensor, num_unknown: int) -> SettledAgain:
+    def _with_advantages(self, settled: Settled, is_unknown: Tensor, num_unknown: int) -> RecomputedRound:
         recipe = self.recipe
         given, weights, clip = settled.for_trl, settled.trl_weights, recipe.clip_range
         if recipe.baseline == "others":
@@ -133,20 +132,22 @@ class SettlesAgain:
         totals = summed(given, weights)
         if clip is not None:
             totals = totals.clamp(min=clip[0], max=clip[1])
-        why = self._why_no_totals(is_unknown)
-        has_totals = why is None
-        why = why or recipe.why_none
+        no_totals = self._why_no_totals(is_unknown)
+        why = no_totals or recipe.why_none
         if why is None and recipe.is_over_batch and bool(is_unknown.any()):
             why = "advantages are scaled over a round, and the log lacks scores of some of its groups"
-        advantages = None if why is not None else self.advantages(totals)
-        return SettledAgain(settled, totals, given * weights, advantages, is_unknown, num_unknown, why, has_totals)
-
-    def advantages(self, totals: Tensor) -> Tensor:
-        """Return the trainer's (N,) advantages of (N,) totals."""
-        recipe = self.recipe
-        if recipe.baseline == "others":
-            return rloo_advantages(totals, recipe.num_generations, is_normalized=recipe.is_normalized)
-        return grpo_advantages(totals, recipe.num_generations, recipe.scale)
+        return RecomputedRound(
+            settled=settled,
+            recipe=recipe,
+            aggregate=self.aggregate,
+            compared=totals,
+            given=given * weights,
+            advantages=None if why is not None else recipe.advantages(totals),
+            is_unknown=is_unknown,
+            num_unknown=num_unknown,
+            why=why,
+            has_totals=no_totals is None,
+        )
 
     def _why_no_totals(self, is_unknown: Tensor) -> str | None:
         for one in self.stack.components:
@@ -193,15 +194,9 @@ def _matrix(columns: list[list[float | None]]) -> Tensor:
     return torch.tensor(rows, dtype=torch.float32).T.contiguous()
 
 
-def _component(one: Component) -> Component:
-    """Return the component without a timeout, because its scores are stored."""
-    return replace(one, timeout_s=None, eager=False)
-
-
 def _function(experiment: Experiment, name: str) -> RewardFunction | None:
     """Return the function that scores a reward, or None if it is not computed here."""
     reward = experiment.rewards[name]
-    if why_not_cheap(experiment, name) is not None:
+    if reward.fn is None or why_not_cheap(experiment, name) is not None:
         return None
-    assert reward.fn is not None
     return resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")

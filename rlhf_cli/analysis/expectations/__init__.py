@@ -1,1 +1,0 @@
-"""Compare a run with its expectations, and with a repetition of itself."""
