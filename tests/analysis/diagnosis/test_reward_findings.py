@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from rlhf_cli.analysis.diagnosis.finding import RunSetup
-from tests.support.planted_logs import found, noisy, reward, seen, told
+from tests.support.planted_logs import found, noisy, reward, seen
 
 RISING = noisy(0.2, 0.8, 0.05)
 
@@ -48,27 +47,6 @@ def test_rewards_that_are_learned_are_said_to_vary_little() -> None:
     assert "vary little" in learned.says
     (different,) = seen(pair(0.5), kind="redundant").fine
     assert "vary little" not in different.says
-
-
-def test_how_alike_is_a_correlation_of_rows_and_not_of_log_events() -> None:
-    """Of ten rows each an event, 40 events; NumPy's Pearson over all rows of the last 20 with their events' means taken
-    off is what has to be told. In three events of four one row is odd in both, and they are correlated by 1; in the
-    others five rows are odd in one way or the other, at random: the median is 1, and the rows say another thing.
-    """
-    random = np.random.default_rng(3)
-    rows = np.ones((40, 10, 2))
-    rows[:, 0] = 0.0
-    rows[::4] = random.integers(0, 2, size=(10, 10, 2))
-    rows[5] = 1.0  # nothing varies, and no correlation is logged
-    r = [None if event.std(axis=0).min() == 0 else float(np.corrcoef(event.T)[0, 1]) for event in rows]
-    stds = rows.std(axis=1, ddof=1)
-    curves = {name: reward(name, mean=RISING, std=stds[:, k].tolist()) for k, name in enumerate("ab")}
-    (fine,) = seen({**curves["a"], **curves["b"], "rewards/correlation/a/b": r}, kind="redundant").fine
-    last = (rows - rows.mean(axis=1, keepdims=True))[20:].reshape(-1, 2)
-    expected = np.corrcoef(last.T)[0, 1]
-    assert np.median([one for one in r[20:] if one is not None]) == pytest.approx(1.0)
-    assert abs(expected) < 0.9
-    assert f"a and b: {expected:.2f} over all rows from step 21 on" in fine.says
 
 
 def test_redundant_while_both_vary_half_as_much_as_at_first() -> None:
@@ -181,14 +159,3 @@ def test_errors_and_timeouts() -> None:
     assert late.changes[0].words == "rewards.judge.timeout_s=off"
     assert found(failing(1), kind="reward_errors") == []
     assert found(failing(0), kind="reward_errors") == []
-
-
-def test_a_correlation_over_rows_is_weighed_by_both_deviations() -> None:
-    """Numpy's sums of s1 s2 r, and of s1^2 and s2^2, over the last half; events are logged where their metric is."""
-    random = np.random.default_rng(2)
-    r, first, second = random.uniform(-1, 1, 30), random.uniform(0.1, 1, 30), random.uniform(0.1, 1, 30)
-    curves = {**pair(0.0), "rewards/correlation/a/b": r.tolist(), "rewards/a/std": first.tolist()}
-    curves["rewards/b/std"] = [None, *second[1:].tolist()]
-    late = slice(15, 30)
-    expected = (r * first * second)[late].sum() / np.sqrt((first[late] ** 2).sum() * (second[late] ** 2).sum())
-    assert f"{expected:.2f} over all rows from step 16 on" in told(curves, kind="redundant")
