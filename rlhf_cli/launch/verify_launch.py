@@ -89,7 +89,7 @@ def refuse_unless_as_asked(launch: Launch, built: BuiltAs) -> None:
 def _processes(launch: Launch, built: BuiltAs) -> UserError | None:
     asked = None if launch.processes == "auto" else launch.processes * launch.nodes
     if asked is not None and built.num_processes != asked:
-        return _other("processes", f"{asked}", f"{built.num_processes}", "rlhf resume RUN starts them all")
+        return _other("processes", f"{asked}", f"{built.num_processes}", "rlhf resume RUN  # it starts them all")
     if built.num_data_parallel > 1:
         return _other(
             "processes",

@@ -57,6 +57,8 @@ def test_every_hint_is_typed_or_marked() -> None:
         "launch.rollout=hf launch.rollout_gpus=0",
         "rlhf train -m ... 'seed=1,2'",
         "rlhf list trainer",
+        "rlhf eval mine --data FILE",
+        "rlhf resume mine",
         "pip install 'rlhf-cli[judge]'",
         "--column prompt=Question",
         "- override /track: none",
@@ -73,6 +75,8 @@ def test_what_can_be_typed(text: str) -> None:
     [
         "leave it out",
         "rlhf status shows what there is",
+        "rlhf resume RUN starts them all",
+        "rlhf resume mine again",
         "model.lora.r=16 trains an adapter",
         "run.name=ANOTHER for a run beside it",
         "'unclosed",

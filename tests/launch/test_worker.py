@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_cli.errors import ConfigError, RlhfError, RunError, UserError
+from rlhf_cli.errors import ConfigError, Prose, RlhfError, RunError, UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.worker import main, run_rank
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import read_status
 from tests.support.one_rank import FakeTrainer, raising, write_checkpoint
 
-MADE_UP_HINTS = True
 
 Ranked = Callable[..., FakeTrainer]
 
@@ -147,7 +146,7 @@ class TestFailures:
         assert not folder.model.exists()
 
     def test_a_user_s_error_keeps_its_words_and_its_exit_code(self, folder: RunFolder, trainer: Ranked) -> None:
-        trainer(raising(UserError("this cannot be", hint="try that")))
+        trainer(raising(UserError("this cannot be", hint=Prose("try that"))))
         with pytest.raises(UserError):
             run_rank(folder, resume=False)
         assert failure(folder)["exit_code"] == 2

@@ -17,7 +17,7 @@ from rlhf_cli import cli
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import valid_keys
-from rlhf_cli.errors import Problems, Prose, RlhfError, UserError
+from rlhf_cli.errors import Problems, Prose, RlhfError, RunError, UserError
 from rlhf_cli.jobs import prepare as prepare_module
 from rlhf_cli.jobs.usage import usage_of
 
@@ -82,13 +82,17 @@ def _is_command(words: Sequence[str]) -> bool:
         return True
     if not words or words[0] not in VERBS:
         return False
-    flags = usage_of(words[0]).flags
+    usage = usage_of(words[0])
+    flags = usage.flags
+    # `rlhf eval mine --data FILE`: one bare name behind a verb that takes a run; two bare words are a sentence.
+    takes_run = re.search(rf"^rlhf {words[0]} \[?(RUN|MODEL|SWEEP)\b", usage.text, re.MULTILINE) is not None
+    is_name = takes_run and len(words) > 1 and not any(map(_ENGLISH.match, words[2:3]))
     of_list = words[0] in ("list", "schema", "completion")
-    for before, word in itertools.pairwise(words):
+    for place, (before, word) in enumerate(itertools.pairwise(words)):
         if word.startswith("-") and word.partition("=")[0] not in (*flags, "--help", "-m"):
             return False
         is_value = before in flags and not flags[before].is_switch
-        if _ENGLISH.match(word) and not (of_list or is_value or word in _FOLDERS):
+        if _ENGLISH.match(word) and not (of_list or is_value or word in _FOLDERS or (place == 0 and is_name)):
             return False
     return len(words) <= 4 if of_list else True
 
@@ -164,7 +168,9 @@ def _helps(words: list[str], problem: UserError, suggested: list[str], judge: Ju
     keys = {_key(word) for word in suggested}
     is_name = not all(_OVERRIDE.match(word) for word in suggested)
     same = [one for one in left if (one.what, one.where) == (problem.what, problem.where)]
-    refused = [one for one in left if str(one.where).partition(" ")[0] in keys and one.where != problem.where]
+    # A RunError is about runs, not about what was typed: a reward model has to be evaluated first, say.
+    refused = [one for one in left if not isinstance(one, RunError)]
+    refused = [one for one in refused if str(one.where).partition(" ")[0] in keys and one.where != problem.where]
     # The value that stood behind the misspelt name may be wrong as well.
     refused = [one for one in refused if not is_name or re.search("unknown|elsewhere|has no", one.what)]
     return not same and not refused

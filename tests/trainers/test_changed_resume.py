@@ -12,7 +12,6 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import read_status
 from tests.support.cut_runs import cut, events, is_same
 
-MADE_UP_HINTS = True  # a run folder with a bare name is taken for prose
 CONSTANT = "trainer.args.lr_scheduler_type=constant"
 SHORT = "trainer.args.max_steps=5"
 RATE = 1e-3

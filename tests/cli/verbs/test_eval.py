@@ -20,7 +20,6 @@ from tests.support.golden_reward_model import save_golden_reward_model
 from tests.support.tolerances import MODEL
 
 Said = pytest.CaptureFixture[str]
-MADE_UP_HINTS = True  # a model or run folder with a bare name is taken for prose
 
 
 ROWS = [

@@ -15,7 +15,6 @@ from rlhf_cli.cli.output_schema import output_schema
 from rlhf_cli.numerics.intervals import pass_at_k
 from tests.support.small_runs import SMALL
 
-MADE_UP_HINTS = True  # a model or run folder with a bare name is taken for prose
 
 
 REWARDS = '''
