@@ -11,7 +11,7 @@ from rlhf_cli.analysis.comparison.measures import number_of
 from rlhf_cli.analysis.comparison.metric_columns import BEST, FIRST, LAST, MetricColumns, Window, read_columns
 from rlhf_cli.config.rules.metric_rules import logged_name
 from rlhf_cli.config.schema import expect_section
-from rlhf_cli.config.schema.expect_section import Expectation, checked_expectations, expectations_of
+from rlhf_cli.config.schema.expect_section import Expectation, read_expectations
 from rlhf_cli.errors import Prose, RunError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, Status, read_status
@@ -101,7 +101,7 @@ def frozen_expectations(folder: RunFolder, config: JsonTree) -> dict[str, Expect
     """Return the expectations of a frozen run, by name. Raise RunError if an edit made them invalid."""
     frozen: JsonValue = config.get("expect")
     try:
-        return expectations_of(checked_expectations(frozen))  # type: ignore[arg-type]
+        return read_expectations(frozen)
     except ValueError as error:
         raise RunError(
             "what the run is expected to come to cannot be read",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
@@ -16,21 +17,22 @@ from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from rlhf_cli.config import conf_folders
-from rlhf_cli.config.composing_errors import composed, interpolation_problems, raise_any, teaching_errors
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.environment_references import References, for_composing, references_of
 from rlhf_cli.config.noting_loader import NotingLoader
-from rlhf_cli.config.origins import COMMAND_LINE, Origins
+from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.overrides import refuse_several_values, rewrite
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.json_values import JsonTree
 
 CONFIG_NAME = "train"
+_FROZEN = "frozen"
 
 
 class UserConfWins(SearchPathPlugin):
@@ -41,13 +43,6 @@ class UserConfWins(SearchPathPlugin):
         user = conf_folders.user_dir()
         if user is not None:
             search_path.prepend(provider="user", path=f"file://{user}", anchor="main")
-
-
-def register_user_conf() -> None:
-    """Register `./conf` with Hydra. A second call has no effect."""
-    plugins = Plugins.instance()
-    if UserConfWins not in plugins.discover(SearchPathPlugin):
-        plugins.register(UserConfWins)
 
 
 @dataclass(frozen=True)
@@ -72,17 +67,78 @@ def compose(typed: list[str]) -> Composed:
     """
     overrides = rewrite(typed)
     refuse_several_values(typed)
+    return _composed(CONFIG_NAME, overrides)
+
+
+def compose_frozen(config: JsonTree, file: Path | None, typed: list[str]) -> Composed:
+    """Compose `config`, which was frozen in `file`, with the user's overrides on top of it.
+
+    A group choice (`truncation=none`) replaces its whole section. Raise ConfigError as `compose` does, and for `exp=`,
+    because a run already has its experiment.
+    """
+    chosen: dict[str, str | None] = {}
+    overrides = [_on_frozen(text, chosen) for text in rewrite(typed)]
+    kept = {section: for_composing(value, section) for section, value in config.items() if section not in chosen}
+    ConfigStore.instance().store(name=_FROZEN, node=kept)
+    return _composed(_FROZEN, overrides, file=file, chosen=chosen)
+
+
+def _composed(
+    name: str, overrides: list[str], *, file: Path | None = None, chosen: dict[str, str | None] | None = None
+) -> Composed:
+    """Compose a primary configuration, frozen in `file` or shipped, with Hydra's overrides."""
     with composing() as loader:
-        config, choices = composed(loader, CONFIG_NAME, overrides)
-        origins = origins_of(loader.merged, overrides)
-        tree = resolved(config, origins)
+        try:
+            _refuse_oversized_files()
+            config, choices = loader.compose(name, overrides)
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
+            from rlhf_cli.config.composing_errors import explain  # needed only for a mistake
+
+            explain(error, loader, name, overrides)
+        origins = _origins_of(loader.merged, overrides, frozen=file)
+        tree = _resolved(config, origins)
+        if "exp" in tree or "debug" in tree:  # the keys of such a file are those of the whole configuration
+            from rlhf_cli.config.composing_errors import refuse_missing_headers
+
+            refuse_missing_headers(overrides)
         references = references_of(config, tree)
-    let_typed_sources_win(tree, origins)
-    ours = {key: value for key, value in choices.items() if not key.startswith("hydra/")}
-    return Composed(tree, ours, origins, tuple(overrides), references=references)
+    _let_typed_sources_win(tree, origins)
+    return Composed(
+        tree, choices if chosen is None else chosen, origins, tuple(overrides), frozen=file, references=references
+    )
 
 
-def resolved(config: DictConfig, origins: Origins) -> JsonTree:
+@contextmanager
+def composing() -> Iterator[NotingLoader]:
+    """Yield a loader for use inside the `with` block: it uses the sweep's Hydra during a sweep, else starts its own.
+
+    Raise ConfigError instead of Hydra's, OmegaConf's and YAML's own errors.
+    """
+    try:
+        if GlobalHydra.instance().is_initialized():
+            yield NotingLoader()
+            return
+        plugins = Plugins.instance()
+        if UserConfWins not in plugins.discover(SearchPathPlugin):
+            plugins.register(UserConfWins)
+        with initialize_config_dir(str(conf_folders.shipped_dir()), version_base="1.3"):
+            yield NotingLoader()
+    except (yaml.MarkedYAMLError, HydraException, OmegaConfBaseException) as error:
+        from rlhf_cli.config.composing_errors import in_our_words  # needed only for a mistake
+
+        raise in_our_words(error) from error
+
+
+def _refuse_oversized_files() -> None:
+    """Raise ConfigError for a user's file that Hydra would take hours to read."""
+    user = conf_folders.user_dir()
+    for file in sorted(user.rglob("*.yaml")) if user is not None else ():
+        from rlhf_cli.config.composing_errors import refuse_oversized
+
+        refuse_oversized(file)
+
+
+def _resolved(config: DictConfig, origins: Origins) -> JsonTree:
     """Return the plain tree. A value that refers to a missing value (`???`) stays unresolved text.
 
     OmegaConf alone would stop at the first such value, and the user would learn of one missing value instead of all.
@@ -99,55 +155,43 @@ def resolved(config: DictConfig, origins: Origins) -> JsonTree:
                 node = node[int(part)] if isinstance(node, list) else node[part]
             OmegaConf.update(config, key, str(node).replace("${", r"\${"))
         except OmegaConfBaseException as error:
-            raise_any([*interpolation_problems(config, origins)], because=error)
+            from rlhf_cli.config.composing_errors import explain_references
+
+            explain_references(error, config, origins)
             raise
 
 
-def let_typed_sources_win(tree: JsonTree, origins: Origins) -> None:
+_OF_A_PATH = ("subset", "revision", "split")
+_REPLACES = {
+    "data.path": _OF_A_PATH,
+    "data.eval.path": (*_OF_A_PATH, "world", "args", "fraction"),
+    "data.eval.world": (*_OF_A_PATH, "path", "fraction"),
+    "data.eval.fraction": (*_OF_A_PATH, "path", "world", "args"),
+}
+"""A typed source of rows -> the settings of the source in the files that it replaces."""
+
+
+def _let_typed_sources_win(tree: JsonTree, origins: Origins) -> None:
     """When a data source was typed, clear in place the settings that files give for the source it replaces.
 
     `data.path=FILE` on the command line selects another dataset, so the old `subset`, `revision` and `split` are
     cleared. Held-out rows have a single source: a typed path, world or fraction replaces the others.
     """
-    data = tree.get("data")
-    if not isinstance(data, dict):
-        return
-    of_a_path = ("subset", "revision", "split")
-    _let_typed_win(data, "data", origins, "path", of_a_path)
-    if isinstance(held_out := data.get("eval"), dict):
-        _let_typed_win(held_out, "data.eval", origins, "path", (*of_a_path, "world", "args", "fraction"))
-        _let_typed_win(held_out, "data.eval", origins, "world", (*of_a_path, "path", "fraction"))
-        _let_typed_win(held_out, "data.eval", origins, "fraction", (*of_a_path, "path", "world", "args"))
+    typed = {key for key, origin in origins.by_key.items() if key.startswith("data.") and origin.file is None}
+    for key in typed & _REPLACES.keys():
+        prefix, _, source = key.rpartition(".")
+        section: Any = tree
+        for part in prefix.split("."):
+            section = section.get(part) if isinstance(section, dict) else None
+        if not isinstance(section, dict) or section.get(source) is None:
+            continue
+        for name in _REPLACES[key]:
+            if section.get(name) and f"{prefix}.{name}" not in typed:
+                section[name] = {} if isinstance(section[name], dict) else None
+                origins.by_key[f"{prefix}.{name}"] = origins.by_key[key]
 
 
-def _let_typed_win(section: JsonTree, prefix: str, origins: Origins, winner: str, others: tuple[str, ...]) -> None:
-    """Clear `others` in a section if `winner` came from the command line and they did not."""
-
-    def is_typed(name: str) -> bool:
-        return section.get(name) is not None and str(origins.by_key.get(f"{prefix}.{name}")) == COMMAND_LINE
-
-    for name in others if is_typed(winner) else ():
-        if section.get(name) and not is_typed(name):
-            section[name] = {} if isinstance(section[name], dict) else None
-            origins.by_key[f"{prefix}.{name}"] = origins.by_key[f"{prefix}.{winner}"]
-
-
-@contextmanager
-def composing() -> Iterator[NotingLoader]:
-    """Yield a loader for use inside the `with` block: it uses the sweep's Hydra during a sweep, else starts its own.
-
-    Raise ConfigError instead of Hydra's, OmegaConf's and YAML's own errors.
-    """
-    with teaching_errors():
-        if GlobalHydra.instance().is_initialized():
-            yield NotingLoader()
-            return
-        register_user_conf()
-        with initialize_config_dir(str(conf_folders.shipped_dir()), version_base="1.3"):
-            yield NotingLoader()
-
-
-def origins_of(merged: list[ResultDefault], overrides: list[str], *, frozen: Path | None = None) -> Origins:
+def _origins_of(merged: list[ResultDefault], overrides: list[str], *, frozen: Path | None) -> Origins:
     """Return where each value came from: the merged files in order, then the command line.
 
     `frozen` is the file of a primary configuration outside the conf folders, or None.
@@ -170,28 +214,6 @@ def _keys_set(key: str, value: object) -> Iterator[str]:
         yield key
     for name, below in value.items() if isinstance(value, dict) else ():
         yield from _keys_set(f"{key}.{name}", below)
-
-
-_CONFIG_NAME = "frozen"
-
-
-def compose_frozen(config: JsonTree, file: Path | None, typed: list[str]) -> Composed:
-    """Compose `config`, which was frozen in `file`, with the user's overrides on top of it.
-
-    A group choice (`truncation=none`) replaces its whole section. Raise ConfigError as `compose` does, and for `exp=`,
-    because a run already has its experiment.
-    """
-    chosen: dict[str, str | None] = {}
-    overrides = [_on_frozen(text, chosen) for text in rewrite(typed)]
-    kept = {section: for_composing(value, section) for section, value in config.items() if section not in chosen}
-    ConfigStore.instance().store(name=_CONFIG_NAME, node=kept)
-    with composing() as loader:
-        frozen, _ = composed(loader, _CONFIG_NAME, overrides)
-        origins = origins_of(loader.merged, overrides, frozen=file)
-        tree = resolved(frozen, origins)
-        references = references_of(frozen, tree)
-    let_typed_sources_win(tree, origins)
-    return Composed(tree, chosen, origins, tuple(overrides), frozen=file, references=references)
 
 
 def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:

@@ -15,6 +15,9 @@ from pathlib import Path
 APPENDED_GROUPS = ("exp", "sweep", "debug")
 """Groups outside the defaults list of train.yaml: they are appended, so that they override every default."""
 
+Groups = dict[str, dict[str, Path]]
+"""Group name -> option name -> file."""
+
 
 @cache
 def shipped_dir() -> Path:
@@ -54,9 +57,9 @@ def find(config_path: str) -> Path | None:
     return None
 
 
-def groups() -> dict[str, dict[str, Path]]:
-    """Return group name -> option name -> file. The user's file overrides a shipped one of the same name."""
-    options_by_group: dict[str, dict[str, Path]] = {}
+def groups() -> Groups:
+    """Return all groups and options. The user's file overrides a shipped one of the same name."""
+    options_by_group: Groups = {}
     for folder in reversed(search_dirs()):
         for root, _, files in os.walk(folder):
             group = Path(root).relative_to(folder).as_posix()

@@ -13,7 +13,7 @@ from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 
@@ -29,8 +29,6 @@ class NotingLoader(ConfigLoaderImpl):
 
         Raises the errors of Hydra's `compose`.
         """
-        if any(text.lstrip("+~").startswith("hydra") for text in overrides):
-            return self._beside_hydras_own(config_name, overrides)
         try:
             parsed, repo = self._parse_overrides_and_create_caching_repo(config_name, overrides)
             self.validate_sweep_overrides_legal(overrides=parsed, run_mode=RunMode.RUN, from_shell=False)
@@ -44,15 +42,6 @@ class NotingLoader(ConfigLoaderImpl):
             raise ConfigCompositionException(str(error)) from error
         choices = OmegaConf.to_container(OmegaConf.create(listed.overrides.known_choices))
         assert isinstance(choices, dict)
-        return config, {str(key): value for key, value in choices.items()}
-
-    def _beside_hydras_own(self, config_name: str, overrides: list[str]) -> tuple[DictConfig, dict[str, str | None]]:
-        """Compose as Hydra does when an override names one of its settings, and drop those from the result."""
-        config = self.load_configuration(config_name, overrides, RunMode.RUN, from_shell=False)
-        choices = OmegaConf.to_container(config.hydra.runtime.choices)
-        assert isinstance(choices, dict)
-        with open_dict(config):
-            del config["hydra"]
         return config, {str(key): value for key, value in choices.items()}
 
     def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:

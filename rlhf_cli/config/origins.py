@@ -1,4 +1,4 @@
-"""Records where each value of a composed configuration came from: a file and line, or the command line.
+"""Record where each value of a composed configuration came from: a file and line, or the command line.
 
 Hydra merges the files of the defaults list in order and the command line last, so the last of them that sets a key is
 its origin. `rlhf show` prints it, and every error about a key names it.
@@ -43,15 +43,14 @@ class Origins:
 
     def add_file(self, file: Path, package: str) -> None:
         """Record every key of a YAML file whose content goes under `package` ('' for the top level)."""
-        with file.open(encoding="utf-8") as stream:
-            root = yaml.compose(stream, Loader=SAFE_LOADER)
         if package:
             self.by_key.setdefault(package, Origin(file))
-        if not isinstance(root, yaml.MappingNode):
-            return
-        for key, line, is_section in _keys(root, package):
+        for key, line, node in keys_of_file(file, package):
             self.by_key[key] = Origin(file, line)
-            self._single.discard(key) if is_section else self._single.add(key)
+            if isinstance(node, yaml.MappingNode):
+                self._single.discard(key)
+            else:
+                self._single.add(key)
 
     def add_command_line(self, keys: Iterable[str]) -> None:
         """Record that these dotted keys were given on the command line."""
@@ -83,13 +82,15 @@ class Origins:
         return f"{key} ({origin})" if origin else key
 
 
-def _keys(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, int, bool]]:
-    """Yield (dotted key, line, whether it has keys below it) for a mapping and those inside it."""
-    for key_node, value_node in node.value:
-        name = str(key_node.value)
-        if not prefix and name == "defaults":
-            continue
-        dotted = f"{prefix}.{name}" if prefix else name
-        yield dotted, key_node.start_mark.line + 1, isinstance(value_node, yaml.MappingNode)
-        if isinstance(value_node, yaml.MappingNode):
-            yield from _keys(value_node, dotted)
+def keys_of_file(file: Path, package: str) -> Iterator[tuple[str, int, yaml.Node]]:
+    """Yield (dotted key, line, value) for every key of a YAML file whose content goes under `package`."""
+    with file.open(encoding="utf-8") as stream:
+        yield from _keys(yaml.compose(stream, Loader=SAFE_LOADER), package)
+
+
+def _keys(mapping: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int, yaml.Node]]:
+    for key_node, node in mapping.value if isinstance(mapping, yaml.MappingNode) else ():
+        key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
+        if key != "defaults":
+            yield key, key_node.start_mark.line + 1, node
+            yield from _keys(node, key)

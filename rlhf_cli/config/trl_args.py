@@ -23,14 +23,6 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.tables.trl_values import CHOICES
 from rlhf_cli.text.json_values import JsonTree, JsonValue
-from rlhf_cli.text.suggest import nearest
-
-_HOMES = ("trainer", "experimental/*")
-"""Globs for the folders of TRL in which a config class has a file named after it."""
-
-_ANY = re.compile(
-    r"\b(?!(?:None|True|False|bool|int|float|str|list|dict|tuple|Any|Literal|Union|Optional)\b)[A-Za-z_][\w.]*"
-)
 
 
 @dataclass(frozen=True)
@@ -66,16 +58,12 @@ def package_dir(package: str) -> Path:
 
 @cache
 def trainers() -> dict[str, Path]:
-    """Return every trainer class in TRL -> the file that defines it.
-
-    If two classes have the same name, keep the stable one.
-    """
+    """Return every trainer class in TRL -> the file that defines it; of two with the same name, the stable one."""
     trl = package_dir("trl")
     file_by_class: dict[str, Path] = {}
     for file in (*sorted(trl.glob("trainer/*_trainer.py")), *sorted(trl.glob("experimental/*/*_trainer.py"))):
-        for name in re.findall(r"^class (\w+Trainer)\(", file.read_text(encoding="utf-8"), re.MULTILINE):
-            if not name.startswith("_"):
-                file_by_class.setdefault(name, file)
+        for name in re.findall(r"^class ([A-Z]\w*Trainer)\(", file.read_text(encoding="utf-8"), re.MULTILINE):
+            file_by_class.setdefault(name, file)
     return file_by_class
 
 
@@ -90,149 +78,68 @@ def trainer(name: str) -> TrainerFields:
 def config_fields(config_class: str) -> dict[str, TrlField]:
     """Return the fields of a TRL config class, including inherited ones, in the order of the dataclass."""
     fields: dict[str, TrlField] = {}
-    for file, name in _bases(config_class):
-        node = _fields_of_class(file, name)
+    for node in class_bodies(config_class):
         docstring = ast.get_docstring(node) or ""
-        choices = _documented_choices(docstring)
+        documented = _documented_choices(docstring)
         # `scale_rewards: str` is documented, and used, as "`str` or `bool`".
         also_bool = set(re.findall(r"^ *(\w+) \(`str` or `bool`", docstring, re.MULTILINE))
         for item in node.body:
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                annotation = ast.unparse(item.annotation)
-                if "ClassVar" in annotation or _is_not_init(item):
-                    continue
-                field = item.target.id
-                closed = _enum_values(annotation) or choices.get(field, ())
-                closed = closed or CHOICES.get(f"{name}.{field}") or CHOICES.get(field, ())
-                if field in also_bool and "bool" not in annotation:
-                    annotation += " | bool"
-                fields[field] = TrlField(field, annotation, _default(item), closed)
+            if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
+                continue
+            name, annotation = item.target.id, ast.unparse(item.annotation)
+            default, is_init = _default(item.value)
+            if "ClassVar" in annotation or not is_init:
+                continue
+            enums = [_enums()[word] for word in re.findall(r"\w+", annotation) if word in _enums()]
+            choices = enums[0] if enums else documented.get(name, ())
+            choices = choices or CHOICES.get(f"{node.name}.{name}") or CHOICES.get(name, ())
+            if name in also_bool and "bool" not in annotation:
+                annotation += " | bool"
+            fields[name] = TrlField(name, annotation, default, choices)
     return fields
 
 
-def class_bodies(config_class: str) -> list[ast.ClassDef]:
-    """Return a TRL config class and its bases, transformers' first, up to their first methods."""
-    return [_fields_of_class(file, name) for file, name in _bases(config_class)]
-
-
-def setting(trainer: TrainerFields, args: Mapping[str, object], name: str) -> object:
-    """Return the value of an argument: the experiment's, else TRL's default, else None."""
-    field = trainer.fields.get(name)
-    return args.get(name, field.default if field else None)
-
-
-def owner_of(field: str) -> list[str]:
-    """Return the names of TRL's stable config classes that have `field`."""
-    stable = sorted(row.config_class for row in TRAINERS.values() if row.module == "trl")
-    return [name for name in stable if field in config_fields(name)]
-
-
-def complaint(field: TrlField, value: object) -> tuple[str, str | None] | None:
-    """Return (expected value in words, nearest valid value or None) if `value` does not fit `field`, else None."""
-    if isinstance(value, str) and field.choices and value not in field.choices:
-        return "one of " + ", ".join(field.choices), nearest(value, field.choices)
-    if isinstance(value, list) and field.choices:
-        for item in value:
-            if isinstance(item, str) and item not in field.choices:
-                return "values among " + ", ".join(field.choices), nearest(item, field.choices)
-    if isinstance(value, list) and "tuple[" in field.annotation:
-        value = tuple(value)  # YAML has no tuples
-    try:
-        _adapter(field.annotation).validate_python(value)
-    except ValidationError:
-        return _in_words(field), None
-    return None
-
-
-def _in_words(field: TrlField) -> str:
-    """Return what a field accepts: a number in words with its default, other types as TRL declares them."""
-    kinds = {"int": "a whole number", "float": "a number"}
-    names = [name.strip() for name in field.annotation.split("|")]
-    if not any(name in kinds for name in names):
-        return field.annotation
-    expected = " or ".join(kinds.get(name, "null" if name == "None" else name) for name in names)
-    return expected if field.default is None else f"{expected}, such as {field.default}, the default"
-
-
-def json_schema(field: TrlField) -> JsonTree:
-    """Return the values that `complaint` accepts as JSON Schema."""
-    if field.choices:
-        arms: list[JsonValue] = [{"enum": [*field.choices]}]
-        arms += [{"type": "boolean"}] if "bool" in field.annotation else []
-        arms += [{"type": "null"}] if "None" in field.annotation else []
-        return {"anyOf": arms}
-    return _adapter(field.annotation).json_schema()
-
-
 @cache
-def _adapter(annotation: str) -> TypeAdapter[object]:
-    """Return a strict pydantic validator for an annotation; types that only TRL or torch defines accept any value."""
-    text = _ANY.sub("Any", annotation.replace("'", "").replace('"', ""))
-    scalar_too = re.sub(r"\blist\[(\w+)\]", r"list[\1] | \1", text)  # TRL itself wraps a scalar into the list
-    names = {"Any": Any, "Literal": typing.Literal, "Union": typing.Union, "Optional": typing.Optional}
-    try:
-        # The text comes from the installed TRL's own annotations, reduced to the names above; it contains no user text.
-        annotated = eval(scalar_too, {"__builtins__": {}}, {**names, **_BUILTIN_TYPES})
-    except (TypeError, SyntaxError, NameError):
-        annotated = Any
-    return TypeAdapter(annotated, config=ConfigDict(strict=True))
+def class_bodies(config_class: str) -> list[ast.ClassDef]:
+    """Return a TRL config class and its bases, transformers' first, up to their first methods.
 
-
-_BUILTIN_TYPES = {"bool": bool, "int": int, "float": float, "str": str, "list": list, "dict": dict, "tuple": tuple}
-
-
-def _bases(config_class: str) -> list[tuple[Path, str]]:
-    """Return (file, class) from transformers' TrainingArguments down to `config_class`."""
-    trl, transformers = package_dir("trl"), package_dir("transformers")
-    homes = {"TrainingArguments": transformers / "training_args.py", "_BaseConfig": trl / "trainer" / "base_config.py"}
-    chain: list[tuple[Path, str]] = []
+    Parsing up to the first method takes a tenth of the time of parsing the file.
+    """
+    trl = package_dir("trl")
+    files = {
+        "TrainingArguments": package_dir("transformers") / "training_args.py",
+        "_BaseConfig": trl / "trainer" / "base_config.py",
+    }
+    chain: list[ast.ClassDef] = []
     name: str | None = config_class
     while name:
         module = f"{name.removesuffix('Config').lower()}_config.py"
-        file = homes.get(name) or next(file for pattern in _HOMES for file in trl.glob(f"{pattern}/{module}"))
-        chain.append((file, name))
-        bases = [base.id for base in _fields_of_class(file, name).bases if isinstance(base, ast.Name)]
-        name = next((base for base in bases if base.endswith("Config") or base in homes), None)
+        file = files.get(name) or next(
+            file for home in ("trainer", "experimental/*") for file in trl.glob(f"{home}/{module}")
+        )
+        text = file.read_text(encoding="utf-8")
+        start = re.search(rf"^class {name}\b", text, re.MULTILINE)
+        if start is None:
+            raise LookupError(f"class {name} is not in {file} of the installed TRL or transformers")
+        node = ast.parse(text[start.start() :].split("\n    def ")[0].split("\n    @")[0]).body[0]
+        assert isinstance(node, ast.ClassDef)
+        chain.append(node)
+        bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+        name = next((base for base in bases if base.endswith("Config") or base in files), None)
     return chain[::-1]
 
 
-@cache
-def _fields_of_class(file: Path, name: str) -> ast.ClassDef:
-    """Parse a dataclass up to its first method: docstring and fields, a tenth of the cost of the whole file."""
-    fields = _class_source(file, name).split("\n    def ")[0].split("\n    @")[0]
-    node = ast.parse(fields).body[0]
-    assert isinstance(node, ast.ClassDef)
-    return node
-
-
-def _class_source(file: Path, name: str) -> str:
-    text = file.read_text(encoding="utf-8")
-    return text[_find(rf"^class {name}\b", text).start() :]
-
-
-def _find(pattern: str, text: str) -> re.Match[str]:
-    match = re.search(pattern, text, re.MULTILINE)
-    if match is None:
-        raise LookupError(f"{pattern!r} is not in the source of the installed TRL or transformers")
-    return match
-
-
-def _is_not_init(item: ast.AnnAssign) -> bool:
-    call = item.value
-    return isinstance(call, ast.Call) and any(
-        keyword.arg == "init" and isinstance(keyword.value, ast.Constant) and keyword.value.value is False
-        for keyword in call.keywords
-    )
-
-
-def _default(item: ast.AnnAssign) -> object:
-    value: ast.expr | None = item.value
+def _default(value: ast.expr | None) -> tuple[object, bool]:
+    """Return the default in a dataclass field, None if it is not a literal, and whether `__init__` takes the field."""
+    is_init = True
     if isinstance(value, ast.Call):
-        value = next((keyword.value for keyword in value.keywords if keyword.arg == "default"), None)
+        named = {keyword.arg: keyword.value for keyword in value.keywords}
+        is_init = not (isinstance(flag := named.get("init"), ast.Constant) and flag.value is False)
+        value = named.get("default")
     try:
-        return ast.literal_eval(value) if value is not None else None
+        return (ast.literal_eval(value) if value is not None else None), is_init
     except ValueError:
-        return None
+        return None, is_init
 
 
 def _documented_choices(docstring: str) -> dict[str, tuple[str, ...]]:
@@ -253,22 +160,73 @@ def _documented_choices(docstring: str) -> dict[str, tuple[str, ...]]:
     return choices
 
 
-def _enum_values(annotation: str) -> tuple[str, ...]:
-    """Return the values of a transformers enum in the annotation: linear, cosine, ... for `SchedulerType | str`."""
-    for name in re.findall(r"\w+", annotation):
-        if name in _enums():
-            return _enums()[name]
-    return ()
-
-
 @cache
 def _enums() -> dict[str, tuple[str, ...]]:
+    """Return transformers' enums -> their values, such as linear, cosine, ... for SchedulerType."""
     values_by_enum = {}
     for file in ("trainer_utils.py", "training_args.py"):
         text = (package_dir("transformers") / file).read_text(encoding="utf-8")
         for name, body in re.findall(r"^class (\w+)\(ExplicitEnum\):\n((?:    .*\n|\n)+)", text, re.MULTILINE):
             values_by_enum[name] = tuple(re.findall(r'^    \w+ = "([^"]*)"', body, re.MULTILINE))
     return values_by_enum
+
+
+def owner_of(field: str) -> list[str]:
+    """Return the names of TRL's stable config classes that have `field`."""
+    stable = sorted(row.config_class for row in TRAINERS.values() if row.module == "trl")
+    return [name for name in stable if field in config_fields(name)]
+
+
+def expected_instead(field: TrlField, value: object) -> str | None:
+    """Return what a field accepts, in words, if it does not accept `value`; else None."""
+    words = value if isinstance(value, list) else [value]
+    if field.choices and any(isinstance(word, str) and word not in field.choices for word in words):
+        return f"{'values among' if isinstance(value, list) else 'one of'} " + ", ".join(field.choices)
+    if isinstance(value, list) and "tuple[" in field.annotation:
+        value = tuple(value)  # YAML has no tuples
+    try:
+        _adapter(field.annotation).validate_python(value)
+    except ValidationError:
+        return _in_words(field)
+    return None
+
+
+def _in_words(field: TrlField) -> str:
+    """Return what a field accepts: a number in words with its default, other types as TRL declares them."""
+    kinds = {"int": "a whole number", "float": "a number", "None": "null"}
+    names = [name.strip() for name in field.annotation.split("|")]
+    if not {"int", "float"} & {*names}:
+        return field.annotation
+    expected = " or ".join(kinds.get(name, name) for name in names)
+    return expected if field.default is None else f"{expected}, such as {field.default}, the default"
+
+
+def json_schema(field: TrlField) -> JsonTree:
+    """Return the values that a field accepts as JSON Schema."""
+    if field.choices:
+        arms: list[JsonValue] = [{"enum": [*field.choices]}]
+        arms += [{"type": "boolean"}] if "bool" in field.annotation else []
+        arms += [{"type": "null"}] if "None" in field.annotation else []
+        return {"anyOf": arms}
+    return _adapter(field.annotation).json_schema()
+
+
+_BUILTINS: dict[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str, list, dict, tuple)}
+_BUILTINS |= {"None": None, "Any": Any, "Literal": typing.Literal, "Union": typing.Union, "Optional": typing.Optional}
+_OTHER_TYPE = re.compile(rf"\b(?!(?:True|False|{'|'.join(_BUILTINS)})\b)[A-Za-z_][\w.]*")
+
+
+@cache
+def _adapter(annotation: str) -> TypeAdapter[object]:
+    """Return a strict pydantic validator for an annotation; types that only TRL or torch defines accept any value."""
+    text = _OTHER_TYPE.sub("Any", annotation.replace("'", "").replace('"', ""))
+    scalar_too = re.sub(r"\blist\[(\w+)\]", r"list[\1] | \1", text)  # TRL itself wraps a scalar into the list
+    try:
+        # The text comes from the installed TRL's own annotations, reduced to the names above; it contains no user text.
+        annotated = eval(scalar_too, {"__builtins__": {}}, _BUILTINS)
+    except (TypeError, SyntaxError, NameError):
+        annotated = Any
+    return TypeAdapter(annotated, config=ConfigDict(strict=True))
 
 
 OWNED: dict[str, str] = {
@@ -308,6 +266,12 @@ OWNED_WITH_A_CRITIC = {"beta": "kl.coef"}
 def home_of(name: str, *, has_critic: bool) -> str | None:
     """Return the key that replaces a TRL argument, or None if it may be set under `trainer.args`."""
     return OWNED.get(name) or (OWNED_WITH_A_CRITIC.get(name) if has_critic else None)
+
+
+def setting(trainer: TrainerFields, args: Mapping[str, object], name: str) -> object:
+    """Return the value of an argument: the experiment's, else TRL's default, else None."""
+    field = trainer.fields.get(name)
+    return args.get(name, field.default if field else None)
 
 
 def whole_number(trainer: TrainerFields, args: Mapping[str, object], name: str) -> int:

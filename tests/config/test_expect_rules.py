@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.config.schema.expect_section import Expectation, checked_expectations, expectations_of
-from rlhf_cli.errors import UserError
+from rlhf_cli.config.schema.expect_section import Expectation, expectations_of, read_expectations
+from rlhf_cli.errors import Problems, UserError
 from rlhf_cli.jobs.prepare import prepare
 
 EVALUATE = ", or data.eval.fraction=0.1 trainer.args.eval_strategy=steps"
@@ -51,39 +51,49 @@ def test_a_part_of_a_named_one_can_be_typed() -> None:
 def test_what_is_frozen_is_read_again() -> None:
     """A frozen expectation has nulls for the bounds it has not."""
     before = Expectation(metric="loss", at="last-3", between=(0.0, 1.0))
-    assert checked_expectations([before.model_dump(mode="json")]) == [before]
+    assert read_expectations([before.model_dump(mode="json")]) == {"0": before}
+
+
+PLACES = "end, best, first, last-K (K log events) or the number of a step"
+ONE_BOUND = "exactly one bound to compare with: at_least, at_most, or between"
 
 
 @pytest.mark.parametrize(
-    ("one", "expected"),
+    ("one", "key", "expected", "hint"),
     [
-        ("{metrik: correct, at_least: 0.5}", "did you mean metric?"),
-        ("{metric: correct}", "something to compare with: at_least, at_most, or between"),
-        ("{metric: correct, at_lest: 0.5}", "did you mean at_least?"),
-        ("{metric: correct, at: ennd, at_least: 0.5}", "did you mean end?"),
-        ("{metric: correct, at: last-0, at_least: 0.5}", "last-K (K log events)"),
-        ("{metric: correct, at: -3, at_least: 0.5}", "number of a step"),
-        ("{metric: correct, at: 0.5, at_least: 0.5}", "number of a step"),
-        ("{metric: correct, at_least: 0.5, at_most: 0.9}", "between: [0.5, 0.9]"),
-        ("{metric: correct, at_least: much}", "at_least as a number, not 'much'"),
-        ("{metric: correct, at_least: true}", "at_least as a number, not True"),
-        ("{metric: correct, between: [2, 1]}", "between: [1, 2], the lesser first"),
-        ("{metric: correct, between: 2}", "between: [LEAST, MOST]"),
-        ("{metric: correct, at: best, between: [0, 1]}", "whether more or less is better"),
-        ("{metric: 5, at_least: 1}", "a name of metrics.jsonl, not 5"),
-        ("correct", "{metric: NAME, at: end, at_least: NUMBER}, not 'correct'"),
+        ("{metrik: correct, at_least: 0.5}", ".metrik", "one of at, at_least, at_most, between, metric", "metric"),
+        ("{metric: correct}", "", ONE_BOUND, None),
+        ("{metric: correct, at_lest: 0.5}", ".at_lest", "one of at, at_least, at_most", "at_least"),
+        ("{metric: correct, at: ennd, at_least: 0.5}", ".at", PLACES, "at: end"),
+        ("{metric: correct, at: last-0, at_least: 0.5}", ".at", PLACES, None),
+        ("{metric: correct, at: -3, at_least: 0.5}", ".at", PLACES, None),
+        ("{metric: correct, at: 0.5, at_least: 0.5}", ".at", PLACES, None),
+        ("{metric: correct, at_least: 0.5, at_most: 0.9}", "", "between: [0.5, 0.9]", None),
+        ("{metric: correct, at_least: much}", ".at_least", "number", None),
+        ("{metric: correct, at_least: true}", ".at_least", "number", None),
+        ("{metric: correct, between: [2, 1]}", ".between", "the lower bound first", "between: [1,2]"),
+        ("{metric: correct, between: 2}", ".between", "[LOW, HIGH], two numbers", None),
+        ("{metric: correct, at: best, between: [0, 1]}", "", "says whether more or less is better", None),
+        ("{metric: 5, at_least: 1}", ".metric", "string", None),
+        ("correct", "", "a section with metric, at, at_least", None),
     ],
 )
-def test_what_is_none(one: str, expected: str) -> None:
+def test_what_is_none(one: str, key: str, expected: str, hint: str | None) -> None:
     error = refused(f"expect=[{one}]")
-    assert (error.what, error.where) == ("wrong value for expect", "expect (command line)")
-    assert str(error.expected).startswith("1. ")
+    assert error.where == f"expect.0{key} (command line)"
     assert expected in str(error.expected)
+    assert error.hint == hint
+
+
+def test_a_part_of_one_alone_can_be_typed() -> None:
+    assert refused("expect={metric: correct, at: ennd, at_least: 1}").hint == "expect.at=end"
 
 
 def test_everything_wrong_is_said_at_once() -> None:
     error = refused("expect=[{metric: correct}, {metric: x, at: now, at_least: a}]")
-    assert [line[:2] for line in str(error.expected).splitlines()] == ["1.", "2.", "2."]
+    assert isinstance(error, Problems)
+    keys = [str(problem.where).partition(" ")[0] for problem in error.problems]
+    assert keys == ["expect.0", "expect.1.at", "expect.1.at_least"]
 
 
 @pytest.mark.parametrize(

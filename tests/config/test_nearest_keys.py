@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.config.compose import compose
-from rlhf_cli.config.nearest import meant_key, nearest_path
+from rlhf_cli.config.suggestions import meant_key, nearest_path
 from rlhf_cli.text.json_values import JsonTree
 
 pytestmark = pytest.mark.usefixtures("place")

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from rlhf_cli.config.nearest import first_taken, meant_inside, meant_value
+from rlhf_cli.config.suggestions import first_taken, meant_inside, meant_value
 from rlhf_cli.errors import UserError
 from rlhf_cli.jobs.prepare import prepare
 

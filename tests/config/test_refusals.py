@@ -213,7 +213,7 @@ def test_a_tab_in_yaml(write: Write, refused: Refused) -> None:
 def test_an_interpolation_that_leads_nowhere(write: Write, refused: Refused) -> None:
     mine(write, "run: {name: '${nowhere}'}\n")
     error = refused("exp=mine")
-    assert error.what == "run.name refers to a key that there is not"
+    assert error.what == "run.name refers to a key that does not exist"
     assert error.where == "run.name (conf/exp/mine.yaml:6)"
     assert error.got == "${nowhere}"
 

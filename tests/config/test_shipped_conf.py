@@ -114,7 +114,9 @@ def test_option(group: str, option: str) -> None:
     if isinstance(validated, Trainer):
         fields = trl_args.trainer(validated.trl).fields
         args = validated.trl_args
-        assert {key: trl_args.complaint(fields[key], value) for key, value in args.items()} == dict.fromkeys(args)
+        assert {key: trl_args.expected_instead(fields[key], value) for key, value in args.items()} == dict.fromkeys(
+            args
+        )
 
 
 def test_negative_control_a_spoilt_option_is_noticed(place: Path) -> None:

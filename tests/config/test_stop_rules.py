@@ -77,8 +77,8 @@ def test_a_trainer_without_rewards_has_none_to_name() -> None:
     [
         ("stop.when=reward", "METRIC, then one of"),
         ("stop.when=reward == 3", "METRIC, then one of"),
-        ('stop={when: "reward > 1", for: 0}', "1 or more"),
-        ('stop={whn: "reward > 1"}', "did you mean 'when'?"),
+        ('stop={when: "reward > 1", for: 0}', "greater than 0"),
+        ('stop={whn: "reward > 1"}', "one of for, when"),
         ("stop=3", "{when: METRIC > NUMBER"),
     ],
 )

@@ -46,9 +46,9 @@ def test_the_defaults_fit_their_own_fields(name: str) -> None:
     for field in trl_args.trainer(name).fields.values():
         real = real_fields(name)[field.name]
         default = real.default if real.default_factory is dataclasses.MISSING else real.default_factory()
-        complaint = trl_args.complaint(field, default)
-        if complaint is not None:
-            refused[field.name] = (default, complaint)
+        expected = trl_args.expected_instead(field, default)
+        if expected is not None:
+            refused[field.name] = (default, expected)
     assert refused == {}
 
 

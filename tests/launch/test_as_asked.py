@@ -17,7 +17,6 @@ from rlhf_cli.launch.verify_launch import BuiltAs, refuse_unless_as_asked
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.runs.run_status import FAILED, read_status
 
-
 ALONE = BuiltAs("NO", 1, "no", "cpu")
 TWO_GPUS = BuiltAs("MULTI_GPU", 2, "bf16", "cuda")
 

@@ -21,7 +21,6 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import read_status
 from tests.support.one_rank import FakeTrainer, raising, write_checkpoint
 
-
 Ranked = Callable[..., FakeTrainer]
 
 

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pydantic import ValidationError
-
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.trainer_sections import Critic, Kl, PpoArgs
+from rlhf_cli.config.schema.trainer_sections import Critic, Kl
 from rlhf_cli.errors import ConfigError, Prose, UserError
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS
-
-
-def ppo_argument_problem(name: str, value: object, origins: Origins) -> UserError | None:
-    """Return what is wrong with the value of one of PPO's own arguments, or None if it is valid."""
-    try:
-        PpoArgs.model_validate({name: value})
-    except ValidationError as error:
-        key = f"trainer.args.{name}"
-        expected = error.errors()[0]["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-        return ConfigError(f"wrong value for {key}", where=origins.where(key), got=repr(value), expected=expected)
-    return None
 
 
 def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:

@@ -1,6 +1,7 @@
-"""Define an experiment, the sections of a configuration together, and look up the field behind a dotted key.
+"""An experiment: all sections of a configuration together, and how to find the field behind a dotted key.
 
-It is strict: an unknown key or a wrong type is an error. A weight is a number, a name is a string, `yes` is no boolean.
+Validation is strict: an unknown key or a wrong type is an error. A weight is a number, a name is a string, and `yes` is
+not a boolean.
 """
 
 from __future__ import annotations
@@ -13,33 +14,24 @@ from typing import Annotated, TypeGuard
 from pydantic import BaseModel, BeforeValidator, Field
 from pydantic.fields import FieldInfo
 
-from rlhf_cli.config.schema.expect_section import Expectations, checked_expectations
+from rlhf_cli.config.schema.expect_section import Expectations
 from rlhf_cli.config.schema.launch_sections import Launch, Sweep
 from rlhf_cli.config.schema.model_and_data import Data, Model
 from rlhf_cli.config.schema.reward_sections import Gate, Reward, RewardModel, Truncation
-from rlhf_cli.config.schema.run_sections import (
-    Guards,
-    Profile,
-    Run,
-    StopRules,
-    Track,
-    Warn,
-    all_switches,
-    checked_rules,
-)
+from rlhf_cli.config.schema.run_sections import Guards, Profile, Run, StopRules, Track, Warn, all_switches
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import Critic, Kl, Trainer
 
 
 class Experiment(Section):
-    """An experiment, which holds everything one run needs to know.
+    """An experiment: everything that one run needs to know.
 
-    `seed` begins every random number of the run. `rewards` maps names to rewards. `primary` gates every other reward,
-    null for none. `aggregate` says how rewards become one total: `sum`, `normalize_then_sum` or a function of the
-    user's. `profile` says what is measured of where the time goes: `phases`, the share of each phase in every log
-    event; `trace`, with that a few steps as torch's profiler sees them; `off`, nothing. The sections `critic`, `kl` and
-    `reward_model` are null where the trainer reads no such section; `sweep` is null where `rlhf train -m` makes a grid
-    and no search, and in every run of a sweep.
+    `seed` seeds all random numbers of the run. `rewards` maps names to rewards. `primary` is a gate on every other
+    reward; null has none. `aggregate` says how the rewards are combined: `sum`, `normalize_then_sum` or a function of
+    the user's. `profile` says what is measured of the time: `phases` logs the share of each phase, `trace` also runs
+    torch's profiler on a few steps, `off` measures nothing. `stop` holds rules that end a run, `expect` results that it
+    has to reach. The sections `critic`, `kl` and `reward_model` are null for trainers that do not use them. `sweep` is
+    null unless `rlhf train -m` searches.
     """
 
     seed: int = Field(ge=0, lt=2**32)
@@ -56,8 +48,8 @@ class Experiment(Section):
     reward_model: RewardModel | None = None
     truncation: Truncation = Truncation()
     guards: Guards = Guards()
-    stop: Annotated[StopRules, BeforeValidator(checked_rules)] = None
-    expect: Annotated[Expectations, BeforeValidator(checked_expectations)] = None
+    stop: StopRules = None
+    expect: Expectations = None
     warn: Annotated[Warn, BeforeValidator(all_switches)] = Warn()
     profile: Profile = "phases"
     launch: Launch
@@ -67,7 +59,7 @@ class Experiment(Section):
 
 
 def leaves(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (dotted key, value) of every entry of a composed tree, branches included; a list's keys are 0, 1, ..."""
+    """Yield (dotted key, value) of every entry of a tree, branches included; a list's keys are 0, 1, ..."""
     entries = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for name, value in entries:
         key = f"{prefix}.{name}" if prefix else str(name)
@@ -76,36 +68,52 @@ def leaves(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def valid_keys(path: Sequence[int | str]) -> list[str]:
-    """Return the keys of the section that a path leads to; none where it leads to no section."""
+    """Return the keys of the section at a path; none if there is no section."""
     section = section_at(path)
-    return list(_keys(section)) if section is not None else []
+    return _keys(section) if section is not None else []
+
+
+def keys_of_section(path: Sequence[int | str]) -> list[str]:
+    """Return the keys of the section at a path, also where a mapping of the user's names may stand instead."""
+    return next((_keys(arm) for arm in arms_of(_kind_at(path)) if _is_section(arm)), [])
 
 
 def section_at(path: Sequence[int | str]) -> type[BaseModel] | None:
-    """Return the section that a path leads to, None where it leads to a value, a map of the user's or nowhere."""
-    section = _arm(_kind_at(path), "")
-    return section if _is_section(section) else None
+    """Return the section at a path, None for a value, a mapping of the user's names, or an unknown path."""
+    return section_of(_kind_at(path))
 
 
 def field_at(path: Sequence[int | str]) -> FieldInfo | None:
-    """Return the field that a path leads to, None where the schema has none there (the arguments of a function)."""
+    """Return the field at a path, None if the schema has none there (the arguments of a function)."""
     section = _arm(_kind_at(path[:-1]), path[-1])
-    return section.model_fields.get(str(path[-1])) if _is_section(section) else None
+    if not _is_section(section):
+        return None
+    return next((field for name, field in section.model_fields.items() if path[-1] in (name, field.alias)), None)
 
 
 def section_of(annotation: object) -> type[BaseModel] | None:
-    """Return the section that an annotation stands for, optional or not; None where it stands for none."""
+    """Return the section that an annotation stands for, optional or not; None if it stands for none."""
     arm = _arm(annotation, "")
     return arm if _is_section(arm) else None
 
 
+def arms_of(annotation: object) -> list[object]:
+    """Return the alternatives of a union annotation, without None and without what `Annotated` adds."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return arms_of(inner[0])
+    if origin in (typing.Union, types.UnionType):
+        return [arm for one in inner for arm in arms_of(one)]
+    return [] if annotation in (None, type(None)) else [annotation]
+
+
 def _kind_at(path: Sequence[int | str]) -> object:
-    """Return the annotation that a path leads to, `object` where it leads out of the schema."""
+    """Return the annotation at a path, `object` outside the schema."""
     kind: object = Experiment
     for part in path:
         kind = _arm(kind, part)
         if _is_section(kind):
-            field = kind.model_fields.get(str(part))
+            field = next((field for name, field in kind.model_fields.items() if part in (name, field.alias)), None)
             kind = field.annotation if field is not None else object
         elif typing.get_origin(kind) is dict:
             kind = typing.get_args(kind)[1]
@@ -117,22 +125,17 @@ def _kind_at(path: Sequence[int | str]) -> object:
 
 
 def _arm(annotation: object, part: int | str) -> object:
-    """Return what of an optional or union annotation has an entry of that name: the list for 0, else the section."""
-    if typing.get_origin(annotation) is typing.Annotated:
-        return _arm(typing.get_args(annotation)[0], part)
-    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
-        return annotation
-    arms = [_arm(arm, part) for arm in typing.get_args(annotation) if arm is not type(None)]
+    """Return the alternative of an annotation that can have an entry of this name: the list for 0, else the section."""
+    arms = arms_of(annotation) or [annotation]
     by_number = [arm for arm in arms if typing.get_origin(arm) in (list, tuple)]
     by_name = [arm for arm in arms if typing.get_origin(arm) is dict or _is_section(arm)]
-    # A name that is no key of a section is one of the user's, where there may be such.
+    # A name that is not a key of a section is one of the user's names.
     by_name.sort(key=lambda arm: _is_section(arm) and str(part) not in _keys(arm))
-    wanted = by_number + by_name if str(part).isdigit() else by_name + by_number
-    return (wanted or arms)[0]
+    return [*(by_number + by_name if str(part).isdigit() else by_name + by_number), *arms][0]
 
 
-def _keys(section: type[BaseModel]) -> dict[str, None]:
-    return dict.fromkeys(field.alias or name for name, field in section.model_fields.items())
+def _keys(section: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in section.model_fields.items()]
 
 
 def _is_section(kind: object) -> TypeGuard[type[BaseModel]]:

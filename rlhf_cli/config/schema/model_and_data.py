@@ -1,4 +1,4 @@
-"""Define the sections `model` and `data`."""
+"""The sections `model` and `data`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rlhf_cli.config.schema.section import Section
 
 
 class Message(Section):
-    """A message that stands as one turn in a conversational prompt template.
+    """One turn of a conversational prompt template.
 
-    `role` says who speaks. `content` is a text with `{column}` where a row's value goes.
+    `role` is the speaker. `content` is a text in which `{column}` is replaced by the row's value.
     """
 
     role: Literal["system", "user", "assistant"]
@@ -20,12 +20,12 @@ class Message(Section):
 
 
 class Source(Section):
-    """A source that rows come from: a generated `world`, or a `path` (file, folder, glob, hub id, or a list of them).
+    """A source of rows: a generated `world`, or a `path` (file, folder, glob, hub id, or a list of them).
 
-    `args` go to the world. `subset`, `split` and `revision` pick from a dataset of the hub, where null takes the hub's
-    own default. `rename` maps the column a trainer or reward reads to the column of the data. `select` keeps the first
-    N rows, or the rows [FIRST, END), and null keeps all. `weight` is this source's share in a `mix`, relative to the
-    others'.
+    `args` are the world's arguments. `subset`, `split` and `revision` select a part of a hub dataset; null uses the
+    hub's default. `rename` maps a column that a trainer or reward reads to the column in the data. `select` keeps the
+    first N rows, or the rows [FIRST, END); null keeps all. `weight` is this source's share of a `mix`, relative to the
+    others.
     """
 
     world: str | None = None
@@ -40,24 +40,24 @@ class Source(Section):
 
 
 class Eval(Source):
-    """The held-out rows that evaluations run on: a `fraction` of the training rows, or a source of their own.
+    """The held-out rows for evaluations: a `fraction` of the training rows, or a source of their own.
 
-    `fraction` is between 0 and 1; null leaves it to `world` or `path`.
+    `fraction` is between 0 and 1; null uses `world` or `path` instead.
     """
 
     fraction: float | None = Field(default=None, gt=0, lt=1)
 
 
 class Data(Source):
-    """The training rows, which come from one source or a `mix` of named ones.
+    """The training rows, from one source or a `mix` of named sources.
 
-    Exactly one of `world`, `path` and `mix` is given. `transcripts` says that `chosen` and `rejected` are whole
-    dialogues, to be split into `prompt` and last answers. `prompt` is a template for the prompt, a text or a list of
-    messages; null takes the column `prompt` as it is. `eval` names held-out rows, null for none.
+    Give exactly one of `world`, `path` and `mix`. `transcripts` says that `chosen` and `rejected` are whole dialogues,
+    which are split into `prompt` and final answers. `prompt` is a template for the prompt, a text or a list of
+    messages; null uses the column `prompt` as it is. `eval` defines held-out rows; null has none.
 
-    `overlong_prompts` says what becomes of a prompt that leaves no room in what the model reads for a completion of
-    `max_completion_length` tokens: it is an `error`, the row is left out (`drop`), or only the end of the prompt stays
-    (`truncate`, for prompts of text). It is for trainers that generate.
+    `overlong_prompts` says what happens to a prompt that leaves no room in the model's context for a completion of
+    `max_completion_length` tokens: an `error`, `drop` the row, or `truncate` the prompt from the left (text prompts
+    only). It applies to trainers that generate.
     """
 
     mix: dict[str, Source] | None = None
@@ -67,17 +67,17 @@ class Data(Source):
     eval: Eval | None = None
 
     @model_validator(mode="after")
-    def _one_origin(self) -> Data:
-        if sum(origin is not None for origin in (self.world, self.path, self.mix)) != 1:
+    def _one_source(self) -> Data:
+        if sum(source is not None for source in (self.world, self.path, self.mix)) != 1:
             raise ValueError("exactly one of `world`, `path` and `mix`")
         return self
 
 
 class WarmStart(Section):
-    """The short supervised training that gives a freshly built model something to improve.
+    """A short supervised training of a newly built model, so that it has something to improve.
 
-    It learns from the demonstrations of `worlds` for `steps` optimizer steps, `batch_size` demonstrations at a time,
-    with a `learning_rate` that rises to that value for a while and then falls to 0.
+    It learns demonstrations of `worlds` for `steps` optimizer steps with batches of `batch_size`. `learning_rate` is
+    the peak: it rises to this value and then falls to 0.
     """
 
     worlds: list[str]
@@ -87,11 +87,11 @@ class WarmStart(Section):
 
 
 class Build(Section):
-    """A small byte-level transformer that is made on the spot instead of downloaded.
+    """A small byte-level transformer that is built on the spot instead of downloaded.
 
-    It has `num_layers` layers of width `hidden_size` with `num_heads` attention heads, and reads at most
-    `context_tokens` tokens. `warm_start` trains it once before it is used, null leaves it random. `seed` draws its
-    weights, its demonstrations and their order: another seed is another starting model of the same kind.
+    It has `num_layers` layers of width `hidden_size` with `num_heads` attention heads, and a context of
+    `context_tokens` tokens. `warm_start` trains it before its first use; null leaves it random. `seed` determines its
+    weights, its demonstrations and their order, so another seed is another starting model of the same kind.
     """
 
     hidden_size: int = Field(gt=0)
@@ -102,8 +102,8 @@ class Build(Section):
     warm_start: WarmStart | None = None
 
     @model_validator(mode="after")
-    def _whole_heads(self) -> Build:
-        # Rotary positions (arXiv 2104.09864) turn pairs of a head's numbers, so a head is of even width.
+    def _even_heads(self) -> Build:
+        # Rotary positions (arXiv 2104.09864) rotate pairs of numbers, so the width of a head is even.
         width, rest = divmod(self.hidden_size, self.num_heads)
         if rest or width % 2:
             raise ValueError(f"`hidden_size` as a multiple of {2 * self.num_heads}, twice `num_heads`")
@@ -111,10 +111,10 @@ class Build(Section):
 
 
 class Lora(Section):
-    """A LoRA adapter (arXiv 2106.09685) that is trained on the policy; the names are peft.LoraConfig's.
+    """A LoRA adapter (arXiv 2106.09685) on the policy; the names are those of peft.LoraConfig.
 
-    `r` is its rank, `lora_alpha` / `r` scales what it adds, `lora_dropout` is the share of its inputs that is dropped,
-    and `target_modules` names the layers that get one.
+    `r` is the rank, `lora_alpha` / `r` scales the adapter's output, `lora_dropout` is the dropout rate of its inputs,
+    and `target_modules` names the layers that get an adapter.
     """
 
     r: int = Field(default=16, gt=0)
@@ -126,11 +126,11 @@ class Lora(Section):
 class Model(Section):
     """The model that is trained, from a `path` (local folder or hub id) or a `build`.
 
-    A reward model is trained from it, too. `revision` is a commit, branch or tag of the hub, null for the default
-    branch. `tokenizer` is the folder or hub id of another tokenizer, null for the model's own. `trust_remote_code` runs
-    code from the model's repository, and is accepted from the command line only. `lora` trains an adapter, null the
-    weights themselves. `quantize` loads the frozen weights in 4 bits (QLoRA, arXiv 2305.14314) or 8, under a `lora`
-    that is trained; null loads them in `dtype`.
+    A reward model is trained from it too. `revision` is a commit, branch or tag on the hub; null is the default branch.
+    `dtype` is the type its weights are loaded in. `tokenizer` is the folder or hub id of another tokenizer; null is the
+    model's own. `trust_remote_code` runs code from the model's repository; it is accepted from the command line only.
+    `lora` trains an adapter; null trains all weights. `quantize` loads the frozen weights in 4 bits (QLoRA, arXiv
+    2305.14314) or 8 bits and requires `lora`; null loads them in `dtype`.
     """
 
     path: str | None = None
@@ -145,5 +145,5 @@ class Model(Section):
     @model_validator(mode="after")
     def _one_of_path_and_build(self) -> Model:
         if (self.path is None) == (self.build is None):
-            raise ValueError("either `path` (a folder or hub id) or `build`, not both and not neither")
+            raise ValueError("either `path` (a folder or hub id) or `build`")
         return self

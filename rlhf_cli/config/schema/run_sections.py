@@ -1,28 +1,26 @@
-"""Define the sections `track`, `guards`, `profile`, `run`, `warn` and `stop`."""
+"""The sections `track`, `guards`, `profile`, `run`, `warn` and `stop`."""
 
 from __future__ import annotations
 
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, Tag
 
-from rlhf_cli.config.schema.section import Section
+from rlhf_cli.config.schema.section import OFF, Section, one_or_several
 from rlhf_cli.tables.metrics import FINDING_KINDS
-from rlhf_cli.text.suggest import nearest
 
 
 class Track(Section):
-    """The mirror that a run has in a tracker; `metrics.jsonl` in the run folder is written whatever this says.
+    """A copy of the metrics in a tracker. The run folder's metrics.jsonl is always written.
 
-    `tracker` is `wandb`, `tensorboard`, `trackio` or `mlflow`. `mode` is `none` for no tracker at all; `online` and
-    `offline` (recorded here, to be sent by `rlhf sync`) are wandb's, for the others both say that they record.
-    `project`, `tags` and `notes` are shown by whichever it is: `notes` is free text, null for none. `entity` is wandb's
-    account or team, null for the login's default. `profiling` sends wandb the seconds that TRL's profiling measures, as
-    `profiling/...`.
+    `tracker` is `wandb`, `tensorboard`, `trackio` or `mlflow`. `mode` is `none` for no tracker; for wandb, `online`
+    sends at once and `offline` records here, for `rlhf sync` to send; for the others both record. `project` and `tags`
+    are shown by the tracker. `notes` is free text. `entity` is wandb's account or team; null is the login's default.
+    `profiling` sends wandb the seconds that TRL's profiling measures, as `profiling/...`.
     """
 
     tracker: Literal["wandb", "tensorboard", "trackio", "mlflow"] = "wandb"
@@ -34,42 +32,28 @@ class Track(Section):
     profiling: bool = False
 
 
-def _rounds(value: object) -> object:
-    """Return a number of rounds, or `off`, which YAML reads as false where a file has it without quotes."""
-    if value is False or value == "off":
-        return "off"
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ValueError("a number of rounds, 1 or more; or off")
-    return value
-
-
 class Guards(Section):
-    """The guards that end a run which could only come to nothing.
+    """Guards end a run that cannot succeed.
 
-    So many rounds in a row as `no_signal` says, in which every advantage is 0, end it: constant rewards, say; `off` for
-    never. A reward that fails on more than the share `max_error_share` of the last `error_window` rows it was asked for
-    ends it as well, where its `on_error` lets it fail at all; 1 for never.
+    `no_signal` ends it after so many rounds in a row in which every advantage is 0, because all rewards are equal, for
+    example; `off` never does. `max_error_share` ends it if a reward fails on more than this share of the last
+    `error_window` rows it was asked for, if its `on_error` tolerates failures; 1 never does.
     """
 
-    no_signal: Annotated[int | Literal["off"], BeforeValidator(_rounds)] = 5
+    no_signal: Annotated[Annotated[int, Field(gt=0)] | Literal["off"], OFF] = 5
     max_error_share: float = Field(default=0.2, ge=0, le=1)
     error_window: int = Field(default=100, gt=0)
 
 
-def _profile(value: object) -> object:
-    """Return what is profiled; YAML reads a bare `off` as false."""
-    return "off" if value is False else value
-
-
-Profile = Annotated[Literal["phases", "trace", "off"], BeforeValidator(_profile)]
-"""`phases`: the share of the time that each phase takes; `trace`: with torch's profiler on a few steps; `off`."""
+Profile = Annotated[Literal["phases", "trace", "off"], OFF]
+"""`phases`: the share of time of each phase. `trace`: also torch's profiler on a few steps."""
 
 
 class KeepCompletions(Section):
-    """The tables of completions that stay in the run folder while it trains; one is written a log event.
+    """Which tables of completions stay in the run folder; one is written at every log event.
 
-    The `last` newest of them, `all` for every one; beside these the tables of every so many steps as `every` says, null
-    for none. What is kept beside the newest grows with the run.
+    `last` is the number of newest tables to keep, `all` for every one. `every` also keeps the table of every so many
+    steps; null keeps no others.
     """
 
     last: Annotated[int, Field(gt=0)] | Literal["all"] = 200
@@ -77,11 +61,11 @@ class KeepCompletions(Section):
 
 
 class Run(Section):
-    """The run folder, which lies in `root`/EXPERIMENT and is called `name`; null names it after the time it was made.
+    """The run folder: `root`/EXPERIMENT/`name`; a null name is replaced by the time of the start.
 
-    `resume: auto` goes on with a run of that name that has not finished; `never` refuses. `resume_weights_only` goes on
-    from the weights alone where a checkpoint lacks its optimizer, schedule or random state; without it such a
-    checkpoint is refused, for what follows is another run.
+    `resume: auto` continues an unfinished run of that name, `never` refuses. `resume_weights_only` continues from the
+    weights alone if a checkpoint lacks its optimizer, schedule or random state; this gives a different run, so it is
+    refused by default. `keep_completions` says which tables of completions stay.
     """
 
     root: str = "runs"
@@ -95,7 +79,7 @@ _WORDS = {"on": True, "off": False}
 
 
 def _switch(value: object) -> object:
-    """Return true or false; YAML makes these of a bare `on` and `off`, a command line leaves the words."""
+    """Return true or false; YAML turns a bare `on` or `off` into these, the command line leaves the words."""
     if isinstance(value, str) and value in _WORDS:
         return _WORDS[value]
     if not isinstance(value, bool):
@@ -107,18 +91,18 @@ Switch = Annotated[bool, BeforeValidator(_switch)]
 
 
 def all_switches(value: object) -> object:
-    """Return the switches that are meant by one word for all of them; a section as it is."""
+    """Return a section for one word that sets all switches; return a section unchanged."""
     if isinstance(value, bool) or (isinstance(value, str) and value in _WORDS):
         return dict.fromkeys(FINDING_KINDS, _switch(value))
     if not isinstance(value, dict | Warn):
-        raise ValueError("a switch a kind, such as {redundant: off}; or off, for all of them")
+        raise ValueError("a switch for each kind, such as {redundant: off}; or off, for all of them")
     return value
 
 
 class Warn(Section):
-    """The warnings of a running training, each of which it says once: a switch a kind of what `rlhf why` finds.
+    """Warnings during training, each shown once: a switch for each kind of finding of `rlhf why`.
 
-    `on` says it, `off` is silent; `warn: off` is silent about all of them. What ends a run is `guards` and `stop`.
+    `on` shows it, `off` does not; `warn: off` turns all of them off. `guards` and `stop` end a run, warnings do not.
     """
 
     non_finite: Switch = True
@@ -141,7 +125,7 @@ class Warn(Section):
 
     @property
     def kinds(self) -> list[str]:
-        """Return the kinds that are said."""
+        """Return the kinds that are on."""
         return [kind for kind in FINDING_KINDS if getattr(self, kind)]
 
 
@@ -152,19 +136,36 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
 }
 _WHEN = re.compile(r"^\s*(?P<metric>[^\s<>=]+)\s*(?P<sign>>=|<=|>|<)\s*(?P<number>[^\s<>=]+)\s*$")
-_EXPECTED = "METRIC, then one of > >= < <=, then a number, such as kl/k1_policy_ref > 0.5"
-RULE_KEYS = ("when", "for")
-_NONE = (None, False, "off")
+
+
+def parsed(when: str) -> tuple[str, str, float]:
+    """Return (metric, operator, bound) of a rule's text. Raise ValueError if it is malformed."""
+    match = _WHEN.match(when)
+    if match is None:
+        raise ValueError("METRIC, then one of > >= < <=, then a number, such as kl/k1_policy_ref > 0.5")
+    try:
+        bound = float(match["number"])
+    except ValueError:
+        raise ValueError(f"a number after {match['sign']}") from None
+    if not math.isfinite(bound):
+        raise ValueError(f"a finite number after {match['sign']}")
+    return match["metric"], match["sign"], bound
+
+
+def _valid_condition(when: str) -> str:
+    parsed(when)
+    return when
 
 
 class StopRule(Section):
-    """A rule that ends a run: `when` is METRIC > NUMBER (or >=, <, <=), `for` in how many log events in a row.
+    """A rule that ends a run.
 
-    METRIC is a name of metrics.jsonl, or the name of a reward, which stands for its raw mean; `total` is that of all
-    rewards, and `step` the number of the step. Log events without the metric count neither way.
+    `when` is METRIC > NUMBER (or >=, <, <=). METRIC is a name in metrics.jsonl, or the name of a reward, which means
+    its mean raw score; `total` is the sum of all rewards, and `step` the number of the step. `for` is the number of log
+    events in a row in which it has to hold; log events without the metric are skipped.
     """
 
-    when: str
+    when: Annotated[str, AfterValidator(_valid_condition)]
     log_events: int = Field(default=1, gt=0, alias="for")
 
     @property
@@ -173,71 +174,22 @@ class StopRule(Section):
         return parsed(self.when)[0]
 
     def holds(self, value: float) -> bool:
-        """Return whether a value of the metric meets the rule; NaN meets none."""
+        """Return whether a value of the metric meets the rule; NaN never does."""
         _, sign, bound = parsed(self.when)
         return _OPERATORS[sign](value, bound)
 
 
-StopRules: TypeAlias = StopRule | dict[str, StopRule] | list[StopRule] | None
-
-
-def parsed(when: str) -> tuple[str, str, float]:
-    """Return (metric, sign, bound) of a rule's text. Raises ValueError where it is none."""
-    match = _WHEN.match(when)
-    if match is None:
-        raise ValueError(f"{_EXPECTED}; {when!r} is not")
-    try:
-        bound = float(match["number"])
-    except ValueError:
-        raise ValueError(f"a number after {match['sign']}; {match['number']!r} is none") from None
-    if not math.isfinite(bound):
-        raise ValueError(f"a finite number after {match['sign']}")
-    return match["metric"], match["sign"], bound
-
-
-def checked_rules(value: object) -> object:
-    """Return one rule, a list of them or named ones as they are, null for none.
-
-    Raises ValueError that says which part is wrong; one message for all shapes it may have.
-    """
-    if value in _NONE:
-        return None
-    if isinstance(value, StopRule):
-        return value
-    if isinstance(value, Mapping) and (set(value) & set(RULE_KEYS) or not value):
-        return _checked_rule(value, "")
-    if isinstance(value, Mapping):
-        return {name: _checked_rule(rule, f"{name}: ") for name, rule in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_checked_rule(rule, f"rule {number}: ") for number, rule in enumerate(value, 1)]
-    raise ValueError("{when: METRIC > NUMBER, for: LOG EVENTS}, a list of such rules, rules with names, or null")
-
-
-def _checked_rule(rule: object, place: str) -> object:
-    if isinstance(rule, StopRule):
-        return rule
-    if not isinstance(rule, Mapping):
-        close = nearest(place.removesuffix(": "), RULE_KEYS)
-        guess = f"; did you mean {close!r}?" if close else ""
-        raise ValueError(f"{place}{{when: METRIC > NUMBER, for: LOG EVENTS}}{guess}")
-    for key in rule:
-        if key not in RULE_KEYS:
-            close = nearest(str(key), RULE_KEYS)
-            raise ValueError(f"{place}`when` and `for` alone, not {key!r}" + (f"; try {close}" if close else ""))
-    when, log_events = rule.get("when"), rule.get("for", 1)
-    if not isinstance(when, str):
-        raise ValueError(f"{place}`when: METRIC > NUMBER`" + ("" if when is None else f", not {when!r}"))
-    try:
-        parsed(when)
-    except ValueError as error:
-        raise ValueError(f"{place}{error}") from None
-    if isinstance(log_events, bool) or not isinstance(log_events, int) or log_events < 1:
-        raise ValueError(f"{place}`for` as a number of log events, 1 or more, not {log_events!r}")
-    return rule
+StopRules: TypeAlias = Annotated[
+    Annotated[StopRule, Tag("one")]
+    | Annotated[dict[str, StopRule], Tag("named")]
+    | Annotated[list[StopRule], Tag("list")]
+    | Annotated[None, BeforeValidator(lambda _: None), Tag("none")],
+    one_or_several(("when", "for"), "{when: METRIC > NUMBER, for: LOG EVENTS}"),
+]
 
 
 def rules_of(stop: StopRules) -> dict[str, StopRule]:
-    """Return the rules by their keys below `stop`: '' for one alone, `0`, `1` in a list."""
+    """Return the rules by their keys below `stop`: '' for a single one, `0`, `1` in a list."""
     if stop is None:
         return {}
     if isinstance(stop, StopRule):

@@ -1,36 +1,55 @@
-"""Define what all sections of a configuration share, and the type of a duration."""
+"""What all sections of a configuration share, and the types of value that several of them use."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Strict
 
 
 class Section(BaseModel):
-    """A part of the configuration that refuses unknown keys and wrong types, and cannot be changed once judged."""
+    """A part of the configuration. It refuses unknown keys and wrong types, and does not change after validation."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, serialize_by_alias=True, defer_build=True)
 
 
-def seconds_or_off(value: object) -> object:
-    """Return a time in seconds, or `off`, which YAML reads as false where a file has it without quotes.
+OFF = BeforeValidator(lambda value: "off" if value is False else value)
+"""Accepts `off` without quotes, which YAML reads as false."""
 
-    Raises ValueError for anything else.
+
+def _in_order(bounds: tuple[float, float]) -> tuple[float, float]:
+    if bounds[0] > bounds[1]:
+        raise ValueError("[low, high], the lower bound first")
+    return bounds
+
+
+Bounds = Annotated[tuple[float, float], Strict(False), AfterValidator(_in_order)]
+"""[low, high]. YAML has no tuples, so a list is accepted."""
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def one_or_several(keys: tuple[str, ...], shape: str) -> Discriminator:
+    """Return what tells one section (`one`), a list (`list`), named ones (`named`) and nothing (`none`) apart.
+
+    `keys` are those of the section, and `shape` describes it in the message for any other value.
     """
-    if value is False or value == "off":
-        return "off"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError("seconds, more than 0; or off")
-    return float(value)
 
+    def kind_of(value: object) -> str | None:
+        if value is None or value is False or value in ("off", [], {}):
+            return "none"
+        if isinstance(value, list):
+            return "list"
+        if isinstance(value, Mapping):
+            is_one = any(key in value for key in keys)
+            return (
+                "one" if is_one or not all(isinstance(part, Mapping | Section) for part in value.values()) else "named"
+            )
+        return "one" if isinstance(value, Section) else None
 
-def seconds_auto_or_off(value: object) -> object:
-    """Return the same, or `auto`; null is `off`, as configurations that were frozen earlier have it.
-
-    Raises ValueError for anything else.
-    """
-    if value is None or value == "auto":
-        return value or "off"
-    try:
-        return seconds_or_off(value)
-    except ValueError as error:
-        raise ValueError(f"{error}; or auto") from None
+    return Discriminator(
+        kind_of,
+        custom_error_type="wrong_shape",
+        custom_error_message=f"{shape}, a list of these, a mapping of names to these, or null",
+    )

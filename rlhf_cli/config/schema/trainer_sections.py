@@ -1,4 +1,4 @@
-"""Define the sections `trainer`, `kl` and `critic`."""
+"""The sections `trainer`, `kl` and `critic`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ else:  # the words come from the table
 
 
 class PpoArgs(Section):
-    """The arguments of PPO that TRL's GRPOConfig does not have; they stand in `trainer.args` beside its own.
+    """Arguments of PPO that TRL's GRPOConfig lacks; they go into `trainer.args`, beside TRL's own.
 
     `gamma` and `gae_lambda` are those of generalised advantage estimation (arXiv 1506.02438, equation 16).
-    `whiten_advantages` brings the advantages of a round to mean 0 and deviation 1.
+    `whiten_advantages` scales the advantages of a round to mean 0 and standard deviation 1.
     """
 
     gamma: float = Field(default=1.0, gt=0, le=1)
@@ -29,14 +29,14 @@ class PpoArgs(Section):
 
 
 class Critic(Section):
-    """The value model that PPO learns beside the policy, with an optimizer of its own.
+    """PPO's value model, trained beside the policy with its own optimizer.
 
-    `init` is `policy` (its body, with a new head), a folder or hub id of a reward model, critic or language model that
-    reads the policy's tokens, of any size, or run:NAME. With `share: lora` the critic is a second adapter on the
-    policy's body. `learning_rate` is that of its own optimizer. The policy waits for `warmup_steps` optimizer steps in
-    which only the critic learns. `value_clip` bounds how far a value moves from that of the rollout, null for no bound.
-    `loss_coef` multiplies the value loss, `max_grad_norm` bounds its gradient, and `dropout` stands before the head
-    while training.
+    `init` is `policy` (the policy's body with a new head), a folder or hub id of a reward model, critic or language
+    model with the policy's tokenizer, of any size, or run:NAME. `share: lora` makes the critic a second adapter on the
+    policy's body. `learning_rate` is that of its own optimizer. `warmup_steps` is the number of optimizer steps in
+    which only the critic learns. `value_clip` limits how far a value may move from that of the rollout; null does not
+    limit it. `loss_coef` multiplies the value loss, `max_grad_norm` clips its gradient, and `dropout` is the rate
+    before the head during training.
     """
 
     init: str = "policy"
@@ -50,9 +50,9 @@ class Critic(Section):
 
 
 class KlController(Section):
-    """A controller that moves the coefficient until the divergence is `target` (arXiv 1909.08593, 2.2).
+    """Adapts the coefficient to keep the KL divergence near `target` (arXiv 1909.08593, section 2.2).
 
-    `target` is in nats a completion, `horizon` counts completions.
+    `target` is in nats per completion. `horizon` is a number of completions.
     """
 
     target: float = Field(gt=0)
@@ -60,10 +60,10 @@ class KlController(Section):
 
 
 class Kl(Section):
-    """The divergence of the policy from its reference, and how it is punished.
+    """The penalty on the KL divergence of the policy from its reference.
 
-    It stands in the reward (classic PPO), in the loss (GRPO), or nowhere (`none`); `where` also decides its estimator.
-    `coef` is where an adaptive `controller` begins, and the coefficient throughout where the controller is `fixed`.
+    `where` puts it into the `reward` (classic PPO), the `loss` (GRPO) or nowhere (`none`), and so also determines the
+    estimator. `coef` is the coefficient; with a `controller` it is the initial value, `fixed` keeps it.
     """
 
     where: KlWhere = "reward"
@@ -72,22 +72,21 @@ class Kl(Section):
 
     @property
     def form(self) -> KlForm:
-        """Return what is known of a penalty that stands there."""
+        """Return the table's row for `where`."""
         return KL_FORMS[self.where]
 
 
 class Trainer(Section):
-    """The trainer that runs: a class of TRL's, and the arguments of its config class that the user sets.
+    """The trainer: one of TRL's classes, and the arguments of its config class that the user sets.
 
-    `name` is what screens and messages call it, `trl` the class in TRL. `class` (`./mine.py:MyGRPO`) is a class of the
-    user's that inherits from `trl` and runs in its place; null runs `trl` itself. `args` are fields of TRL's config
-    class, and with a critic those of `PpoArgs`. `dense` lets a dense reward act on its own tokens; false sums it to one
-    number a row. `baseline` is what a completion's reward is held against: the others of its prompt, or a critic (PPO).
-    `passes` is how rows go through the models of a trainer that generates: `auto` is the fastest way that they can go
-    (`packed`: no padding, each prompt once; `trimmed`: sorted by length, less padding), `plain` is TRL's own, and so is
-    its generation.
-    `generation` is how completions are generated where vLLM does not: `auto` decodes rows until they end, `plain` is
-    transformers' own loop, which decodes all until the longest ends.
+    `name` is shown in messages and on screen. `trl` is TRL's class. `class` (`./mine.py:MyGRPO`) is a subclass of it
+    that runs instead; null runs `trl` itself. `args` are fields of TRL's config class, and with a critic also those of
+    `PpoArgs`. `dense` gives a dense reward to its own tokens; false sums it to one number a row. `baseline` is what a
+    completion's reward is compared with: the others of its prompt (`group`), or a `critic` (PPO). `passes` says how
+    rows go through the models of a trainer that generates: `packed` (no padding, each prompt once), `trimmed` (sorted
+    by length, less padding), `plain` (as in TRL), or `auto`, the fastest that works. `generation` says how completions
+    are generated without vLLM: `auto` removes finished rows from the batch, `plain` is transformers' own loop, which
+    decodes all rows until the longest ends.
     """
 
     name: str
@@ -101,7 +100,7 @@ class Trainer(Section):
 
     @property
     def row(self) -> TrainerRow:
-        """Return what is known of the trainer. Raises KeyError for one without a row, which the referee has refused."""
+        """Return the trainer's row in the table. Validation has refused a trainer without one."""
         return TRAINERS[self.trl]
 
     @property
@@ -115,7 +114,7 @@ class Trainer(Section):
 
     @property
     def disables_dropout(self) -> bool:
-        """Return whether nothing is dropped in any pass: where `args` say so, and with a critic unless they say no."""
+        """Return whether dropout is off in all passes: if `args` say so, and with a critic unless they say no."""
         return bool(self.args.get("disable_dropout", self.baseline == "critic"))
 
     @property

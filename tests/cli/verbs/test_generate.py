@@ -15,8 +15,6 @@ from rlhf_cli.cli.output_schema import output_schema
 from rlhf_cli.numerics.intervals import pass_at_k
 from tests.support.small_runs import SMALL
 
-
-
 REWARDS = '''
 def many(completion_ids, **kwargs):
     """Anything that differs between the answers of a model that has learned nothing."""
