@@ -213,24 +213,10 @@ def is_hidden_by_key(key: object, value: object) -> bool:
     return isinstance(key, str) and isinstance(value, str) and not is_reference and is_secret_key(key)
 
 
-_last_known: tuple[dict[object, object], set[str], list[str]] | None = None
-"""The environment, the remembered values, and the resulting texts to hide."""
-
-
 def _known_values() -> list[str]:
-    """Return the texts to hide, in every form in which they may be written, longest first.
-
-    This is called many times per step, and decoding the environment is slow: recompute only if the environment or the
-    remembered values changed since the last call.
-    """
-    global _last_known
-    as_bytes: object = getattr(os.environ, "_data", None)  # the dict that os.environ decodes; quick to compare
-    if _last_known is not None and _last_known[0] == as_bytes and _last_known[1] == _remembered:
-        return _last_known[2]
+    """Return the texts to hide, in every form in which they may be written, longest first."""
     of_environment = {value for name, value in os.environ.items() if _holds_secret(name, value)}
-    found = _forms(frozenset(_remembered | of_environment))
-    _last_known = (dict(as_bytes), set(_remembered), found) if isinstance(as_bytes, dict) else None
-    return found
+    return _forms(frozenset(_remembered | of_environment))
 
 
 @lru_cache(maxsize=16)

@@ -59,7 +59,7 @@ def test_a_margin_comes_from_one_place(refused: Refused, margin: str) -> None:
 @pytest.mark.parametrize("more", ["scale: 2.0", "transform: rank"])
 def test_a_column_holds_the_margin_itself(refused: Refused, more: str) -> None:
     error = refused(*REWARD, f"reward_model.margin={{column: m, {more}}}")
-    assert error.expected == "`scale` and `transform` are for two scores; a `column` holds the margin itself"
+    assert error.expected == "`scale` and `transform` with two scores only; a `column` holds the margin itself"
 
 
 @pytest.mark.parametrize(
