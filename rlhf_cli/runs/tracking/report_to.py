@@ -6,6 +6,7 @@ import contextlib
 import copy
 import io
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -126,6 +127,7 @@ def _mlflow(run: TrackedRun) -> TrainerCallback:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     import mlflow
 
+    logging.getLogger("mlflow").setLevel(logging.ERROR)  # it announces tables and experiments on stderr
     with filelock.FileLock(begun_in(folder) / ".mlflow.lock"):  # jobs that start at once would create the same tables
         mlflow.set_experiment(run.project)
     of_run = f"tags.`{_MLFLOW_ID}` = '{run.run_id}'"

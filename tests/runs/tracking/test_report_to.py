@@ -119,7 +119,7 @@ def test_mlflow_has_one_run_over_both_attempts(folder: RunFolder, place: Path) -
     experiment = client.get_experiment_by_name("sums")
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.run_name, run.info.status) == ("quickstart/one", "KILLED")
-    assert run.data.params["rewards/correct/weight"] == "2.0"
+    assert run.data.params["rewards.correct.weight"] == "2.0"
     assert run.data.tags["mine"] == "true"
     more = [*EVENTS[:4], {"step": 5, "time_s": 9.0, "reward": 0.7}]
     folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in more))
