@@ -1,20 +1,21 @@
 """Complete a half-typed command line: verbs, flags, keys, files, runs.
 
 A verb's arguments are read from its help: its flags, and from the first lines whether it takes an experiment (`+exp=`)
-or runs. Tab is pressed often, so neither Hydra nor TRL is imported.
+or runs. TRL is not imported, and Hydra only to complete a key that depends on the words before it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from rlhf_cli.cli.tree_so_far import tree_so_far, value_so_far
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
-from rlhf_cli.errors import UserError
+from rlhf_cli.errors import RlhfError, UserError
 from rlhf_cli.jobs.usage import Flag, Usage, usage_of
 from rlhf_cli.project.reference.function_source import functions_in
 from rlhf_cli.project.reference.reward_reference import ArgumentReference, own_arguments
@@ -76,6 +77,27 @@ def functions(typed: str) -> list[str]:
         return []
 
 
+@cache
+def _composed(words: tuple[str, ...]) -> JsonTree:
+    """Return the configuration that words compose, leaving out those that do not; of a sweep, the first values."""
+    from rlhf_cli.config.compose import compose  # imports Hydra, which takes 0.3 s
+
+    overrides = [word if word.endswith(("]", "}")) else word.partition(",")[0] for word in words if "=" in word]
+    choices = [word for word in overrides if word.lstrip("+").partition("=")[0].partition("@")[0] in groups()]
+    for attempt in (overrides, choices):
+        with contextlib.suppress(RlhfError):
+            return compose(attempt).tree
+    return {}
+
+
+def _value(tree: JsonTree, key: str) -> JsonValue:
+    """Return the value of a dotted key, the whole tree for '', or None."""
+    node: JsonValue = tree
+    for part in key.split(".") if key else []:
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
+
+
 _REWARD_AT = "reward@rewards."
 _FILES = frozenset({"data.path", "data.eval.path", "launch.accelerate_config", "run.root"})
 _MODELS = frozenset({"model.path", "critic.init", "model.tokenizer"})
@@ -120,7 +142,12 @@ def _values(key: str, typed: str, earlier: Sequence[str]) -> Iterable[str]:
     if key == "trainer.class" or (parent.startswith("rewards.") and name == "fn") or key == "aggregate":
         return [*_of_schema(key), *functions(typed)] if ":" not in typed else functions(typed)
     if key in _MODELS or (parent.startswith("rewards.") and name == "model"):
-        return [*_of_schema(key), *(["policy"] if key == "critic.init" else []), *_runs(typed), *folders(typed)]
+        return [
+            *_of_schema(key),
+            *(["policy"] if key == "critic.init" else []),
+            *runs_by_name(typed or RUN_PREFIX),
+            *folders(typed),
+        ]
     if key in _FILES or typed.startswith((".", "/", "~")):
         return files(typed)
     if parent.startswith("rewards.") and parent.endswith(".args"):
@@ -128,21 +155,15 @@ def _values(key: str, typed: str, earlier: Sequence[str]) -> Iterable[str]:
     return _of_schema(key)
 
 
-def _runs(typed: str) -> list[str]:
-    return runs_by_name(typed) if typed else runs_by_name("run:")
-
-
 def _of_schema(key: str) -> list[str]:
     from rlhf_cli.project.reference.key_reference import key_reference  # importing pydantic takes 0.1 s
 
     reference = key_reference(key)
-    if reference is None:
-        return []
-    return list(reference.values)
+    return list(reference.values) if reference is not None else []
 
 
 def _trainer_values(name: str, earlier: Sequence[str]) -> list[str]:
-    field = _trainer_fields(tree_so_far(earlier)).get(name)
+    field = _trainer_fields(_composed(tuple(earlier))).get(name)
     if field is None:
         return []
     choices, annotation = field
@@ -158,7 +179,7 @@ def _argument_values(args_key: str, name: str, earlier: Sequence[str]) -> list[s
 
 def _keys(parent: str, earlier: Sequence[str]) -> list[str]:
     """Return dotted keys one level below `parent`: sections end in `.` (`rewards.correct.`), values in `=`."""
-    tree = tree_so_far(earlier)
+    tree = _composed(tuple(earlier))
     prefix = f"{parent}." if parent else ""
     if parent == "trainer.args":
         return [f"{prefix}{name}=" for name in _trainer_names(tree)]
@@ -166,13 +187,11 @@ def _keys(parent: str, earlier: Sequence[str]) -> list[str]:
         return [f"{prefix}{name}." for name in section(tree, "rewards")]
     if parent.startswith("rewards.") and parent.endswith(".args"):
         names = [argument.name for argument in _arguments(parent, earlier)]
-        return [f"{prefix}{name}=" for name in names or _below(value_so_far(tree, parent))]
+        return [f"{prefix}{name}=" for name in names or _below(_value(tree, parent))]
     from rlhf_cli.project.reference.key_reference import keys_below
 
-    found: dict[str, str] = {}
-    for reference in keys_below(parent):
-        found[reference.key] = "." if reference.is_branch else "="
-    node = value_so_far(tree, parent)
+    found = {reference.key: "." if reference.is_branch else "=" for reference in keys_below(parent)}
+    node = _value(tree, parent)
     for name in _below(node):
         value = node.get(name) if isinstance(node, dict) else None
         found.setdefault(f"{prefix}{name}", "." if isinstance(value, dict) and value else "=")
@@ -184,12 +203,12 @@ def _below(node: JsonValue) -> list[str]:
 
 
 def _rewards(earlier: Sequence[str]) -> list[str]:
-    return list(section(tree_so_far(earlier), "rewards"))
+    return list(section(_composed(tuple(earlier)), "rewards"))
 
 
 def _arguments(args_key: str, earlier: Sequence[str]) -> Sequence[ArgumentReference]:
     """Return the arguments of a reward's function, or () if it cannot be read."""
-    fn = value_so_far(tree_so_far(earlier), args_key.removesuffix(".args") + ".fn")
+    fn = _value(_composed(tuple(earlier)), args_key.removesuffix(".args") + ".fn")
     try:
         return own_arguments(fn) if isinstance(fn, str) else ()
     except UserError:
@@ -199,7 +218,7 @@ def _arguments(args_key: str, earlier: Sequence[str]) -> Sequence[ArgumentRefere
 def _trainer_names(tree: JsonTree) -> list[str]:
     from rlhf_cli.config.trl_args import home_of
 
-    has_critic = value_so_far(tree, "trainer.baseline") == "critic"
+    has_critic = _value(tree, "trainer.baseline") == "critic"
     names = list(_trainer_fields(tree))
     if has_critic:
         from rlhf_cli.config.schema.trainer_sections import PpoArgs
@@ -213,7 +232,7 @@ def _trainer_fields(tree: JsonTree) -> dict[str, tuple[tuple[str, ...], str]]:
     from rlhf_cli.config import trl_args
     from rlhf_cli.tables.trl_trainers import TRAINERS
 
-    name = value_so_far(tree, "trainer.trl")
+    name = _value(tree, "trainer.trl")
     fields = trl_args.trainer(name).fields if isinstance(name, str) and name in TRAINERS else {}
     return {name: (field.choices, field.annotation) for name, field in fields.items()}
 
@@ -263,8 +282,6 @@ def _of_flag(flag: Flag, typed: str) -> list[str]:
     if flag.is_path:
         return files(typed, endings=(flag.ending,) if flag.ending else ())
     if flag.names[0] == "--against":
-        from rlhf_cli.config.conf_folders import groups
-
         return [*groups().get("exp", {}), *runs_by_name(typed), *files(typed)]
     return []
 
@@ -283,8 +300,6 @@ def _words(usage: Usage, current: str, earlier: list[str]) -> Iterable[str]:
 
 
 def _of_list(current: str, earlier: list[str]) -> Iterable[str]:
-    from rlhf_cli.config.conf_folders import groups
-
     known = groups()
     if not earlier:
         return [*known, "keys", "metrics"]
