@@ -16,49 +16,41 @@ from rlhf_cli.config.trl_args import setting
 from rlhf_cli.models.tokenizer_files import language_part, read_json
 from rlhf_cli.plan.checks.known import Known
 from rlhf_cli.plan.devices import gpu_bytes, host_bytes, num_gpus
-from rlhf_cli.plan.memory.estimate import Lowering, MemoryPlan, Moment, malloc_keeps, memory_plan
+from rlhf_cli.plan.memory.estimate import Device, Lowering, MemoryPlan, RowLengths, memory_plan
 from rlhf_cli.plan.memory.memory_advice import part_advice
-from rlhf_cli.plan.memory.models_of_run import Lengths, run_load
 from rlhf_cli.tables.modes import Passes
 from rlhf_cli.tables.packable_models import ATTENTIONS, why_config_not_packed
 from rlhf_cli.text.json_values import JsonTree
 
 
-def planned_memory(experiment: Experiment, known: Known, lengths: Lengths | None, passes: Passes | None) -> MemoryPlan:
+def planned_memory(
+    experiment: Experiment, known: Known, lengths: RowLengths | None, passes: Passes | None
+) -> MemoryPlan:
     """Return how much device memory a process needs, given the data and the batches.
 
     `passes` is how rows will go through the models. If it is None (unknown), assume TRL's way, which needs the most.
     """
-    batches = known.batches
-    completions = batches.per_device * batches.steps_per_generation if batches is not None else 0
-    load = run_load(experiment, lengths or Lengths(0, 0), completions, passes.mode if passes is not None else "plain")
-    if not load.tokens:
-        return MemoryPlan(unknown="how long the rows are is known when they are read")
-    on_gpu = uses_gpu(experiment)
-    local = max(1, known.processes // experiment.launch.nodes)
-    host = host_bytes()
+    batches, launch, on_gpu = known.batches, experiment.launch, uses_gpu(experiment)
+    if on_gpu:
+        num_bytes = gpu_bytes() if launch.slurm is None else None
+    else:
+        num_bytes = (host_bytes() or 0) // max(1, known.processes // launch.nodes) or None
+    bf16 = launch.precision == "bf16" or (on_gpu and launch.precision == "auto")
     plan = memory_plan(
         experiment,
-        load,
-        processes=known.processes,
-        on_gpu=on_gpu,
-        bf16=experiment.launch.precision == "bf16" or (on_gpu and experiment.launch.precision == "auto"),
-        malloc_keeps=not on_gpu and malloc_keeps(),
-        device_bytes=(gpu_bytes() if experiment.launch.slurm is None else None) if on_gpu else host and host // local,
+        lengths or RowLengths(0, 0),
+        batches.per_device * batches.steps_per_generation if batches is not None else 0,
+        passes=passes.mode if passes is not None else "plain",
+        device=Device(on_gpu, bf16, known.processes, num_bytes),
+        folder_of=known.folder_of,
     )
-    peak = plan.peak
-    if peak is None:
+    if plan.peak is None:
         return plan
     left_out = plan.leaves_out if lengths is not None else ("prompts, whose length is not known", *plan.leaves_out)
-    return replace(plan, leaves_out=left_out, cheapest=_cheapest(experiment, peak, known.processes, on_gpu=on_gpu))
-
-
-def _cheapest(experiment: Experiment, peak: Moment, processes: int, *, on_gpu: bool) -> Lowering | None:
-    for part in sorted(peak.parts, key=lambda part: -peak.parts[part]):
-        advice = part_advice(experiment, part, world_size=processes, on_gpu=on_gpu)
-        if advice is not None:
-            return Lowering(part, advice.words, advice.why + (f"; now {advice.now}" if advice.now else ""))
-    return None
+    by_size = sorted(plan.peak.parts.items(), key=lambda part: -part[1])
+    found = ((part, part_advice(experiment, part, world_size=known.processes, on_gpu=on_gpu)) for part, _ in by_size)
+    cheapest = next((Lowering(part, advice.words, advice.why) for part, advice in found if advice is not None), None)
+    return replace(plan, leaves_out=left_out, cheapest=cheapest)
 
 
 def uses_gpu(experiment: Experiment) -> bool:
@@ -82,7 +74,7 @@ _IDS = ("input_ids", "chosen_ids", "rejected_ids", "input_ids_chosen", "input_id
 Count = Callable[[str], int]
 
 
-def longest_rows(experiment: Experiment, known: Known) -> Lengths | None:
+def longest_rows(experiment: Experiment, known: Known) -> RowLengths | None:
     """Return the longest prompt and row of all sources, in tokens.
 
     Return None if the rows or the policy's tokenizer are not on this machine.
@@ -95,10 +87,10 @@ def longest_rows(experiment: Experiment, known: Known) -> Lengths | None:
     generates = experiment.trainer.row.generates
     prompts = _of_the_longest([row.get("prompt") for row in rows], count)
     if generates:
-        return Lengths(min(max(prompts), known.most_prompt_tokens or max(prompts)), 0)
+        return RowLengths(min(max(prompts), known.most_prompt_tokens or max(prompts)), 0)
     by_size = sorted(rows, key=lambda row: _whole(row, len), reverse=True)
     wholes = [_whole(row, count) for row in by_size[:_COUNTED]]
-    return Lengths(max(prompts), max(wholes), padded=_whole(by_size[0], len) != _whole(by_size[-1], len))
+    return RowLengths(max(prompts), max(wholes), padded=_whole(by_size[0], len) != _whole(by_size[-1], len))
 
 
 def _of_the_longest(values: list[object], count: Count) -> list[int]:

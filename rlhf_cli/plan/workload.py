@@ -8,11 +8,11 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.plan.checkpoint_space import checkpoint_space
 from rlhf_cli.plan.checks.known import Known
-from rlhf_cli.plan.memory.models_of_run import Lengths
+from rlhf_cli.plan.memory.estimate import RowLengths
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Workload
 
 
-def workload(experiment: Experiment, known: Known, lengths: Lengths | None) -> Workload:
+def workload(experiment: Experiment, known: Known, lengths: RowLengths | None) -> Workload:
     """Return the totals of a run. A round whose last steps are not taken still counts as generated in full."""
     batches, stage, num_rows = known.batches, known.stage, known.num_rows
     longest = (lengths.prompt or None, lengths.row or None) if lengths is not None else (None, None)

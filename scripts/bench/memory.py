@@ -1,12 +1,11 @@
 """Hold the estimate of a run's memory against what a process measures, for a series of experiments.
 
-    PYTHONPATH=. OMP_NUM_THREADS=1 python scripts/bench/memory.py [--device cuda] [--only NAME ...] [--as-malloc-likes]
+    PYTHONPATH=. OMP_NUM_THREADS=1 python scripts/bench/memory.py [--device cuda] [--only NAME ...]
 
 On a CPU: VmHWM of the process less its VmRSS when everything is imported and the next thing is to load the policy,
 after a collection of garbage; the mark is reset whenever generation begins or ends, so that both are measured. glibc is
 told to give memory back at once (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, one arena), because what it keeps
-of freed memory is in no tensor; --as-malloc-likes leaves it as it ships, and the estimate counts what it keeps. On a
-GPU: torch.cuda.max_memory_allocated, bfloat16. Every run has random weights, and takes two optimizer steps and more, so
+of freed memory is in no tensor, and the estimate counts tensors. On a GPU: torch.cuda.max_memory_allocated, bfloat16. Every run has random weights, and takes two optimizer steps and more, so
 that the optimizer's state is there.
 """
 
@@ -180,9 +179,9 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
     }
 
 
-def in_a_process(name: str, place: Path, device: str, *, gives_back: bool) -> dict[str, Any]:
-    """Run `measure` in a process of its own, whose malloc gives memory back where `gives_back`."""
-    env = os.environ | (GIVES_BACK if gives_back else {}) | {"PYTHONPATH": str(Path(__file__).parents[2])}
+def in_a_process(name: str, place: Path, device: str) -> dict[str, Any]:
+    """Run `measure` in a process of its own, whose malloc gives memory back at once."""
+    env = os.environ | GIVES_BACK | {"PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, __file__, "--one", name, "--device", device]
     with tempfile.TemporaryDirectory(dir=place) as own:
         for shared in ("model", "spread.py", "prompts.jsonl", "answers.jsonl", "pairs.jsonl"):
@@ -213,7 +212,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", nargs="*", choices=SERIES, default=list(SERIES))
-    parser.add_argument("--as-malloc-likes", action="store_true")
     parser.add_argument("--json", action="store_true", help="print the parts of every moment as well")
     parser.add_argument("--one", choices=SERIES, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -225,7 +223,7 @@ def main() -> None:
         make_place(place)
         results = []
         for one in options.only:
-            results.append(in_a_process(one, place, options.device, gives_back=not options.as_malloc_likes))
+            results.append(in_a_process(one, place, options.device))
             print(as_lines(results)[-1], file=sys.stderr, flush=True)
     print("\n".join(as_lines(results)))
     if options.json:

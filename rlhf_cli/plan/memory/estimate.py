@@ -1,98 +1,34 @@
-"""Estimate the memory of one device in the moments of a run.
+"""Estimate the memory of one device at the fullest moments of a run.
 
-Memory freed below a block in use stays with the process. mallopt(3): M_MMAP_THRESHOLD, initially 128 KiB, grows to the
-size of the largest freed block, up to 32 MiB. Smaller blocks come from one heap; larger ones have their own mapping,
-which is returned at once. So the process retains the gaps between what the layers keep, until the backward pass has
-gone through them. It also retains the gaps that the logit tiles leave, and the gradients, which are freed after every
-step. The optimizer's state, created after the first passes, fills some of the gaps; an adapter's state is too small for
-that.
-
-These amounts are measured, not derived: docs/memory.md has the runs.
-
-Moments must not be added up, because they reuse the same memory. Generation and training each have their own peak.
-
-It counts tensors: what torch.cuda.max_memory_allocated measures on a GPU. A process on a CPU holds about ten megabytes
-more, plus the freed memory that malloc retains (malloc_keeps.py).
+Only tensors are counted: what torch.cuda.max_memory_allocated measures on a GPU. docs/memory.md compares the estimate
+with measured processes. Moments must not be added up, because they reuse the same memory.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.trl_args import setting, trainer
-from rlhf_cli.plan.memory import parts as activations
-from rlhf_cli.plan.memory import parts as kv_cache
-from rlhf_cli.plan.memory.models_of_run import (
-    Held,
-    Loaded,
-    PolicyHead,
-    RunLoad,
-    Sharing,
-    critic_of,
-    has_reference,
-    held,
-    optimizer_bytes,
-    policy_of,
-    reward_models_of,
-    weights_bytes,
+from rlhf_cli.config.trl_args import setting, trainer, whole_number_or_none
+from rlhf_cli.models.model_folders import TINY_VOCABULARY
+from rlhf_cli.plan.memory import tensors
+from rlhf_cli.plan.memory.shapes import (
+    DTYPE_BYTES,
+    QUANTIZED_BYTES,
+    FolderOf,
+    LoadedModel,
+    UnknownArchitecture,
+    architecture_of,
+    stored_architecture,
 )
-from rlhf_cli.plan.memory.parts import TILE_TOKENS, TILE_WORDS, Batch
-from rlhf_cli.plan.memory.shapes import Architecture, Precision, UnknownArchitecture
-
-_FLOAT32 = 4
-_LARGEST_IN_HEAP = 32 * 2**20
-"""DEFAULT_MMAP_THRESHOLD_MAX on systems where a long has 8 bytes."""
-_GIVES_BACK_BELOW = 2 * 2**20
-_OF_ACTIVATIONS, _OF_LOGITS, _OF_GRADIENTS = 0.3, 0.75, 0.75
-"""Retained memory as a fraction of what the layers keep, of the head's tiles, and of all gradients."""
-_OF_ACTIVATIONS_WITH_ADAPTER = 0.8
-_MLP_TENSORS = 4
-"""Tensors of the MLP's width per layer: both branches, the activation of one, their product."""
-
-
-def malloc_keeps(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether processes here use glibc's malloc without a setting that makes it return freed memory."""
-    try:
-        is_glibc = os.confstr("CS_GNU_LIBC_VERSION") is not None
-    except (ValueError, OSError):
-        return False
-    told = environment.get("MALLOC_MMAP_THRESHOLD_", "")
-    is_told = told.isdigit() and int(told) <= _GIVES_BACK_BELOW
-    return is_glibc and not is_told and not environment.get("LD_PRELOAD")
-
-
-def kept_by_malloc(
-    arch: Architecture,
-    precision: Precision,
-    batch: Batch,
-    *,
-    activations: float,
-    logits: float,
-    scored: int,
-    gradients: float = 0.0,
-    trains_adapter: bool = False,
-) -> float:
-    """Return the bytes that are retained outside of tensors when the backward pass of `batch` begins.
-
-    `activations` is what the layers keep and `logits` what the head's tiles of `scored` tokens take, in bytes.
-    `gradients` are those of all trained weights. `trains_adapter`: the other weights are frozen.
-    """
-    of_mlp = min(activations, arch.layers * batch.size * _MLP_TENSORS * arch.ffn * precision.compute_bytes)
-    by_width = {arch.ffn: of_mlp, arch.hidden: activations - of_mlp}
-    in_heap = sum(
-        size for width, size in by_width.items() if batch.size * width * precision.compute_bytes < _LARGEST_IN_HEAP
-    )
-    tile = _FLOAT32 * min(scored, TILE_TOKENS) * min(arch.vocabulary, TILE_WORDS)
-    share = _OF_ACTIVATIONS_WITH_ADAPTER if trains_adapter else _OF_ACTIVATIONS
-    matrix = arch.hidden * arch.ffn * precision.weight_bytes
-    of_gradients = _OF_GRADIENTS * gradients if matrix < _LARGEST_IN_HEAP else 0.0
-    return of_gradients + share * in_heap + (_OF_LOGITS * logits if tile < _LARGEST_IN_HEAP else 0.0)
-
+from rlhf_cli.plan.memory.tensors import Batch, most_prompts
+from rlhf_cli.tables.modes import PassMode
+from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
+from rlhf_cli.text.json_values import JsonTree
 
 Phase = Literal["generation", "training"]
 Part = Literal[
@@ -106,16 +42,12 @@ Part = Literal[
     "logits",
     "KV cache",
     "vLLM",
-    "kept by malloc",
 ]
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The memory of a device at one moment of a `phase`: bytes by part, without empty parts.
-
-    `what` describes the activity in words.
-    """
+    """The memory of a device at one moment of a `phase`: bytes by part. `what` describes the activity in words."""
 
     phase: Phase
     what: str
@@ -128,10 +60,8 @@ class Moment:
 
     @property
     def largest(self) -> Part:
-        """Return the largest part. What malloc retains depends on the other parts and shrinks with them, so it comes
-        last.
-        """
-        return max(self.parts, key=lambda part: (part != "kept by malloc", self.parts[part]))
+        """Return the largest part."""
+        return max(self.parts, key=lambda part: self.parts[part])
 
     def as_json(self) -> dict[str, object]:
         """Return the moment as JSON values, with sizes in bytes."""
@@ -146,10 +76,6 @@ class Lowering:
     part: Part
     words: tuple[str, ...]
     why: str
-
-    def as_json(self) -> dict[str, object]:
-        """Return a dict of the fields."""
-        return asdict(self) | {"words": list(self.words)}
 
 
 @dataclass(frozen=True)
@@ -170,291 +96,345 @@ class MemoryPlan:
 
     def fullest(self, phase: Phase) -> Moment | None:
         """Return the peak moment of a phase, or None if the run has no such phase."""
-        of_phase = [moment for moment in self.moments if moment.phase == phase]
-        return max(of_phase, key=lambda moment: moment.total) if of_phase else None
+        return max((one for one in self.moments if one.phase == phase), key=lambda one: one.total, default=None)
 
     @property
     def peak(self) -> Moment | None:
         """Return the peak moment of the run."""
-        return max(self.moments, key=lambda moment: moment.total) if self.moments else None
+        return max(self.moments, key=lambda moment: moment.total, default=None)
 
     def as_json(self) -> dict[str, object]:
         """Return the plan as JSON values, with sizes in bytes; do not add up generation and training."""
-        peak, phases = self.peak, ("generation", "training")
-        fullest = {phase: moment.as_json() for phase in phases if (moment := self.fullest(phase)) is not None}  # type: ignore[arg-type]
+        fullest = [moment for phase in ("generation", "training") if (moment := self.fullest(phase)) is not None]
         return {
             "device": self.device,
             "device_bytes": self.device_bytes,
-            "peak_bytes": peak.total if peak is not None else None,
-            "fullest": fullest,
+            "peak_bytes": self.peak.total if self.peak is not None else None,
+            "fullest": {moment.phase: moment.as_json() for moment in fullest},
             "moments": [moment.as_json() for moment in self.moments],
             "unknown": self.unknown or None,
             "leaves_out": list(self.leaves_out),
-            "cheapest": self.cheapest.as_json() if self.cheapest is not None else None,
+            "cheapest": asdict(self.cheapest) if self.cheapest is not None else None,
         }
 
 
+@dataclass(frozen=True)
+class RowLengths:
+    """The tokens of the longest prompt and of the longest row that is trained on as it is, 0 for unknown. `padded`: the
+    rows differ in length.
+    """
+
+    prompt: int
+    row: int
+    padded: bool = True
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device of one of the `processes` of a run. `bf16`: matrix products are computed in bfloat16. `num_bytes` is
+    its memory, None if unknown.
+    """
+
+    on_gpu: bool = False
+    bf16: bool = False
+    processes: int = 1
+    num_bytes: int | None = None
+
+
+_OPTIMIZERS: dict[str, tuple[float, float]] = {
+    **{f"adamw_{kind}": (2, 0) for kind in ("torch", "torch_fused", "torch_xla", "torch_npu_fused", "apex_fused")},
+    **{"adamw_32bit": (0, 8), "lion_32bit": (0, 4), "lion_8bit": (0, 1), "adamw_torch_4bit": (0, 1)},
+    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit"), (0, 2)),
+    **{"adafactor": (0, 0), "sgd": (0, 0), "adagrad": (1, 0), "rmsprop": (1, 0)},
+}
+"""`trainer.args.optim` -> (numbers in the weight's dtype, fixed bytes) per weight (arXiv 1412.6980, 2110.02861)."""
+
+
+def optimizer_bytes(name: str, weight_bytes: float) -> float | None:
+    """Return the bytes that an optimizer keeps per weight of `weight_bytes`; None for an optimizer not listed here."""
+    known = _OPTIMIZERS.get(name.removeprefix("paged_"))
+    return None if known is None else known[0] * weight_bytes + known[1]
+
+
+@dataclass(frozen=True)
+class HeldBytes:
+    """The bytes of a trained model in one process. `gradients` exist until the optimizer's step, DDP's `buckets`, in
+    which they are exchanged, all the time.
+    """
+
+    weights: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    buckets: float = 0.0
+
+
+def held_bytes(
+    model: LoadedModel, optimizer: str, *, strategy: str, processes: int, offload: bool = False
+) -> HeldBytes:
+    """Return what a process holds of a trained model.
+
+    Each of n processes holds 1/n of the optimizer (ZeRO stage 1), also of the gradients (stage 2), also of the weights
+    (stage 3, and FSDP 2; arXiv 1910.02054, 3.1 and 5). Under bf16 DeepSpeed computes in 2 bytes and its optimizer works
+    on a float32 copy; accelerate's FSDP converts trained weights to float32.
+    """
+    stage = {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp2": 3}.get(strategy, 0)
+    is_deepspeed = strategy.startswith("zero")
+    trained, weights = model.trained_weights, model.loaded_bytes
+    number = 4.0 if stage and model.autocast else model.weight_bytes
+    gradients, states = trained * number, trained * (optimizer_bytes(optimizer, number) or 0.0)
+    if is_deepspeed:
+        states += trained * 4
+    if is_deepspeed and model.autocast:
+        weights, gradients = weights * 2 / model.weight_bytes, trained * 2.0
+    elif stage:
+        weights += trained * (number - model.weight_bytes)
+    if offload:
+        weights, states = weights if stage < 3 else 0.0, 0.0
+    return HeldBytes(
+        weights / (processes if stage == 3 else 1),
+        gradients / (processes if stage >= 2 else 1),
+        states / (processes if stage >= 1 else 1),
+        gradients if not stage and processes > 1 else 0.0,
+    )
+
+
+_ROWS_OF_EXAMPLE = {"DPOTrainer": 2, "RewardTrainer": 2, "CPOTrainer": 2, "ORPOTrainer": 2, "TPOTrainer": 3}
+_FUSED_HEAD = ("GRPOTrainer", "RLOOTrainer", "GMPOTrainer", "SFTTrainer", "DPOTrainer", "KTOTrainer")
 _GATHERED_LAYERS = 2
 """FSDP and ZeRO-3 gather a layer's weights to compute with them, and prefetch those of the next layer."""
 
 Parts = dict[Part, float]
 
 
-class Estimate:
+class RunMemory:
     """The models of a run on one device, and the bytes they need at each moment.
 
-    `on_gpu`: the run computes on a GPU, in bfloat16 if `bf16`. `device_bytes` is the memory of the device, None if
-    unknown. `malloc_keeps`: also count what malloc retains. Raise UnknownArchitecture if the shape of the policy or the
-    critic is unknown.
+    A process generates `completions` at once, 0 if the trainer does not generate. `passes` is how their rows go through
+    the models (docs/passes.md). Raise UnknownArchitecture if the shape of the policy or the critic is unknown.
     """
 
     def __init__(
         self,
         experiment: Experiment,
-        load: RunLoad,
-        *,
-        processes: int,
-        on_gpu: bool,
-        bf16: bool,
-        device_bytes: int | None = None,
-        malloc_keeps: bool = False,
+        lengths: RowLengths,
+        completions: int,
+        passes: PassMode,
+        device: Device,
+        folder_of: FolderOf,
     ) -> None:
-        self._experiment, self._load = experiment, load
-        self._fields, self._args = trainer(experiment.trainer.trl), experiment.trainer.args
-        self._device_bytes, self._malloc_keeps = device_bytes, malloc_keeps
-        self._sharing = Sharing(experiment.launch.strategy, processes, experiment.launch.offload)
-        self.policy = policy_of(experiment, bf16=bf16)
-        self.critic = critic_of(experiment, self.policy)
-        self._head = PolicyHead(experiment, load, self.policy, self._sharing, on_gpu=on_gpu)
-        self.reward_models, unknown = reward_models_of(experiment, on_gpu=on_gpu)
-        self.leaves_out = tuple(f"the reward model {name}, whose shape is not known" for name in unknown)
-        name = str(self._setting("optim") or "adamw_torch_fused").removeprefix("OptimizerNames.").lower()
-        states = optimizer_bytes(name, self.policy.precision.weight_bytes)
-        if states is None:
-            self.leaves_out += (f"the state of the optimizer {name}",)
-        if not self._head.is_fused and experiment.trainer.row.trains != "reward model":
+        self._experiment, self._lengths, self._passes, self._device = experiment, lengths, passes, device
+        self._completions, self._folder_of, self._fields = completions, folder_of, trainer(experiment.trainer.trl)
+        each = _ROWS_OF_EXAMPLE.get(experiment.trainer.trl, 1)
+        self._rows = each * (self._whole("per_device_train_batch_size") or 1)
+        self._accumulation = self._whole("gradient_accumulation_steps") or 1
+        is_evaluated = self._setting("eval_strategy") not in (None, "no")
+        self._eval_rows = each * (self._whole("per_device_eval_batch_size") or 8) if is_evaluated else 0
+        self._answer = (self._whole("max_completion_length") or 256) if completions else 0
+        self.tokens = lengths.prompt + self._answer if completions else self._longest_row()
+        self._checkpointing = self._setting("gradient_checkpointing") is True
+        self._is_fused = experiment.trainer.trl in _FUSED_HEAD
+        self._policy, self._critic = self._load_policy(), None
+        self.leaves_out: tuple[str, ...] = ()
+        self._reward_bytes = sum(self._load_reward_models())
+        optimizer = str(self._setting("optim") or "adamw_torch_fused").removeprefix("OptimizerNames.").lower()
+        if optimizer_bytes(optimizer, 4) is None:
+            self.leaves_out += (f"the state of the optimizer {optimizer}",)
+        if not self._is_fused and experiment.trainer.row.trains != "reward model":
             self.leaves_out += (f"the logits of {experiment.trainer.trl}, which are all there at once",)
-        self._held = self._held_of(self.policy, states or 0.0, self._sharing)
-        alone = Sharing("ddp", processes)  # every process has the whole critic, even if the policy is sharded
-        self._critic_held = Held(0.0, 0.0, 0.0)
-        if self.critic is not None:
-            beside = optimizer_bytes(name, self.critic.precision.weight_bytes) or 0.0
-            self._critic_held = self._held_of(self.critic, beside, alone)
+        launch, processes = experiment.launch, device.processes
+        self._held = held_bytes(
+            self._policy, optimizer, strategy=launch.strategy, processes=processes, offload=launch.offload
+        )
+        self._is_sharded = launch.strategy in ("zero3", "fsdp2")
+        self._critic_held = HeldBytes()
+        if experiment.critic is not None and experiment.critic.share == "none":
+            self._critic = self._load_critic(experiment.critic.init)
+            # every process has the whole critic, even if the policy is sharded
+            self._critic_held = held_bytes(self._critic, optimizer, strategy="ddp", processes=processes)
+
+    def _longest_row(self) -> int:
+        limit = self._whole("max_length") or 0
+        if self._setting("packing") is True or not self._lengths.row:
+            return limit
+        return min(self._lengths.row, limit or self._lengths.row)
 
     def moments(self) -> list[Moment]:
         """Return the moments of the run that use much memory."""
-        found: list[tuple[Phase, str, Parts]] = [*self._generation(), *self._training()]
-        return [
-            Moment(phase, what, {part: math.ceil(size) for part, size in parts.items() if size})
-            for phase, what, parts in found
-        ]
+        always, moments = self._always(), list[Moment]()
+        for phase, what, parts in (*self._generation(), *self._training()):
+            total = _sum(always, parts)
+            if phase == "training" and self._setting("vllm_enable_sleep_mode") is True:
+                total["vLLM"] = 0.0
+            moments.append(Moment(phase, what, {part: math.ceil(size) for part, size in total.items() if size}))
+        return moments
 
     def _always(self) -> Parts:
         """Return what is held all the time, once the optimizer has made a step."""
-        critic = self._critic_held
-        shared = 1 / self._sharing.parts(sharded=self._sharing.shards_weights)
-        reference = weights_bytes(self.policy.parameters, self.policy.precision) * shared
-        scored = sum(weights_bytes(one.parameters, one.precision) for one in self.reward_models.values())
-        gathered = 0.0
-        if self._sharing.shards_weights:
-            a_layer = self.policy.parameters.body / self.policy.architecture.layers
-            gathered = _GATHERED_LAYERS * a_layer * self.policy.precision.compute_bytes
+        policy, critic, share = self._policy, self._critic_held, self._setting("vllm_gpu_memory_utilization")
+        vllm = share * (self._device.num_bytes or 0) if isinstance(share, float) else 0.0
+        gathered = _GATHERED_LAYERS * policy.matrix_weights / policy.arch.layers * policy.compute_bytes
+        reference = policy.loaded_bytes / (self._device.processes if self._is_sharded else 1)
         return {
-            "weights": self._held.weights + gathered,
+            "weights": self._held.weights + (gathered if self._is_sharded else 0.0),
             "gradients": self._held.buckets,
             "optimizer": self._held.optimizer,
-            "reference": reference if has_reference(self._experiment) else 0.0,
+            "reference": reference if self._has_reference else 0.0,
             "critic": critic.weights + critic.optimizer + critic.buckets,
-            "reward models": scored,
-            "vLLM": 0.0 if self._vllm_sleeps else self._vllm,
+            "reward models": self._reward_bytes,
+            "vLLM": vllm if self._experiment.launch.rollout == "vllm" else 0.0,
         }
-
-    # --- generation ---
 
     def _generation(self) -> Iterator[tuple[Phase, str, Parts]]:
-        load = self._load
-        if not load.completions:
+        rows, rollout = max(self._completions, self._eval_rows), self._experiment.launch.rollout
+        if not self._completions or rollout == "vllm_server":
             return
-        between: Parts = {"gradients": self._held.gradients if load.generates_between else 0.0}
-        rounds = [("generating", load.completions)]
-        if load.evaluated_at_once > load.completions:
-            rounds.append(("an evaluation generating", load.evaluated_at_once))
-        for what, rows in rounds:
-            parts = _sum(self._always(), between)
-            if self._experiment.launch.rollout == "vllm":
-                yield "generation", f"{what} {rows} completions with vLLM", parts | {"vLLM": self._vllm}
-            elif self._experiment.launch.rollout != "vllm_server":
-                said = f"{what} {rows} completions of {load.prompt_tokens} + {load.completion_tokens} tokens"
-                yield "generation", said, _sum(parts, self._generating(rows))
-        for name, model in self.reward_models.items():
-            rows = min(self._experiment.rewards[name].batch_size, load.completions)
-            passing = activations.passing_bytes(model.architecture, model.precision, Batch(rows, load.tokens))
-            yield "generation", f"{name} scoring {rows} texts", _sum(self._always(), between, {"activations": passing})
-        passes = self._passes()
-        if passes:
-            said = f"log-probabilities of {load.micro_batch} completions at a time"
-            yield "generation", said, _sum(self._always(), between, passes)
-
-    def _generating(self, rows: int) -> Parts:
-        arch, load = self.policy.architecture, self._load
-        precision = Precision(self.policy.precision.weight_bytes)  # TRL generates outside of autocast
-        tokens, element = load.prompt_tokens + load.completion_tokens, precision.weight_bytes
-        prefill = activations.passing_bytes(arch, precision, Batch(rows, load.prompt_tokens, load.padded))
+        is_between = self._completions // self._rows < self._accumulation
+        waiting: Parts = {"gradients": self._held.gradients if is_between else 0.0}
+        if rollout == "vllm":
+            yield "generation", f"generating {rows} completions with vLLM", waiting
+            return
+        model = replace(self._policy, autocast=False)  # TRL generates outside of autocast
         gathered = 0.0
-        if self._sharing.is_deepspeed and self._sharing.shards_weights:  # TRL's ds3_gather_for_generation
-            gathered = weights_bytes(self.policy.parameters, precision) - self._held.weights
-        return {
+        if self._experiment.launch.strategy == "zero3":  # TRL's ds3_gather_for_generation
+            gathered = model.loaded_bytes - self._held.weights
+        generating: Parts = {
             "weights": gathered,
-            "KV cache": kv_cache.cache_bytes(arch, rows, tokens, element),
-            "activations": max(prefill, kv_cache.growth_bytes(arch, rows, tokens, element)),
-            "logits": kv_cache.sampling_bytes(arch, precision, rows),
+            "KV cache": tensors.cache_bytes(model.arch, rows, self.tokens, model.weight_bytes),
+            "activations": tensors.passing_bytes(model, Batch(rows, self._lengths.prompt)),
+            "logits": tensors.sampling_bytes(model.arch, rows, model.weight_bytes),
         }
-
-    def _passes(self) -> Parts:
-        """Return what the passes over a rollout without a gradient need; empty if there are no such passes."""
-        load, experiment = self._load, self._experiment
-        if self.critic is None and not has_reference(experiment) and self._setting("beta") in (0, 0.0, None):
-            micro_batches = max(1, load.completions // load.micro_batch)
-            repeats = self._setting("num_iterations")
-            every = micro_batches * (repeats if isinstance(repeats, int) else 1)
-            if load.accumulation % every == 0 and experiment.launch.rollout not in ("vllm", "vllm_server"):
-                return {}
-        return self._passing(load.passed())
-
-    def _passing(self, batch: Batch) -> Parts:
-        arch, precision = self.policy.architecture, self.policy.precision
-        return {
-            "activations": activations.passing_bytes(arch, precision, batch),
-            "logits": self._head.forward_bytes(batch.rows),
-        }
-
-    # --- learning ---
+        what = f"generating {rows} completions of {self._lengths.prompt} + {self._answer} tokens"
+        yield "generation", what, _sum(waiting, generating)
 
     def _training(self) -> Iterator[tuple[Phase, str, Parts]]:
-        load, critic = self._load, self.critic
-        again = load.accumulation > 1
-        before: Parts = {"gradients": self._held.gradients if again else 0.0}
-        if critic is not None and again:
-            before["critic"] = self._critic_held.gradients
-        rows = f"{load.micro_batch} rows of {load.tokens} tokens"
-        for parts in self._backward(self.policy):
-            kept = self._kept_by_malloc(self.policy, parts)
-            yield "training", f"learning from {rows}", _sum(self._always(), before, parts, kept)
+        """Yield learning, of the policy and then the critic, the end of a backward pass, and an evaluation's pass."""
+        policy, batch = self._policy, self._batch(self._rows)
+        rows = f"{self._rows} rows of {self.tokens} tokens"
+        again = self._accumulation > 1
         done: Parts = {"gradients": self._held.gradients}
-        if critic is not None:
-            for parts in self._backward(critic):
-                kept = self._kept_by_malloc(critic, parts)
-                yield "training", f"the critic learning from {rows}", _sum(self._always(), before | done, parts, kept)
+        before: Parts = {"gradients": self._held.gradients * again, "critic": self._critic_held.gradients * again}
+        yield "training", f"learning from {rows}", _sum(before, self._learning(policy))
+        if self._critic is not None:
+            yield "training", f"the critic learning from {rows}", _sum(before | done, self._learning(self._critic))
             done["critic"] = self._critic_held.gradients
-        arch = self.policy.architecture
-        embedding = 0.0
-        if self.policy.adapter is None:  # its gradient is computed again before it is added to the head's
-            embedding = arch.vocabulary * arch.hidden * self.policy.precision.weight_bytes
-        last: Parts = {"activations": self._of_a_layer(self.policy), "gradients": embedding}
-        yield "training", "the end of the backward pass", _sum(self._always(), done, last)
-        if load.evaluated_at_once > load.micro_batch:
-            said = f"evaluating {load.evaluated_at_once} rows at a time"
-            yield "training", said, _sum(self._always(), self._passing(load.evaluated()))
+        last: Parts = {"activations": tensors.backward_bytes(policy, batch, checkpointing=self._checkpointing)}
+        if not policy.lora_rank:  # the embedding's gradient is added to the head's
+            last["gradients"] = policy.arch.vocabulary * policy.arch.hidden * policy.weight_bytes
+        yield "training", "the end of the backward pass", _sum(done, last)
+        if self._eval_rows > self._rows:
+            passing = tensors.passing_bytes(policy, self._batch(self._eval_rows))
+            evaluating: Parts = {"activations": passing, "logits": self._logits(self._eval_rows, learns=False)}
+            yield "training", f"evaluating {self._eval_rows} rows at a time", evaluating
 
-    def _backward(self, model: Loaded) -> Iterator[Parts]:
-        """Yield what is held while the head's gradient is computed, and while the last layer's is."""
-        experiment, precision = self._experiment, model.precision
-        batch = self._learned(model)
-        kept = activations.kept_bytes(
-            model.architecture, precision, batch, adapter=model.adapter, checkpointing=self._checkpoints
-        )
-        if model is self.policy and experiment.critic is not None and experiment.critic.share == "lora":
-            kept *= 2  # both passes wait for one backward pass
-        if precision.copies_weights:
-            kept += model.parameters.body * precision.compute_bytes / self._sharing.parts(sharded=False)
-        if self._head.is_fused and model is self.policy:
-            yield {"activations": kept, "logits": self._head.learning_bytes(batch.rows)}
-        yield {"activations": kept + self._of_a_layer(model)}
+    def _learning(self, model: LoadedModel) -> Parts:
+        """Return the larger of what is held while the head's gradient is computed and while the last layer's is."""
+        batch = self._batch(self._rows)
+        kept = tensors.kept_bytes(model, batch, checkpointing=self._checkpointing)
+        if self._experiment.critic is not None and self._experiment.critic.share == "lora":
+            kept *= 2  # the passes of policy and critic wait for one backward pass
+        if model.casts and model.quantized_bytes is None:  # autocast keeps its copies of the weights
+            kept += model.matrix_weights * model.compute_bytes
+        a_layer = tensors.backward_bytes(model, batch, checkpointing=self._checkpointing)
+        logits = self._logits(self._rows, learns=True) if model is self._policy else 0.0
+        return {"activations": kept, "logits": logits} if logits > a_layer else {"activations": kept + a_layer}
 
-    def _kept_by_malloc(self, model: Loaded, parts: Parts) -> Parts:
-        if not self._malloc_keeps:
-            return {}
-        batch = self._learned(model)
-        sizes = {"activations": parts["activations"], "logits": parts.get("logits", 0.0)}
-        scored = self._head.scored(batch.rows)
-        held = kept_by_malloc(
-            model.architecture,
-            model.precision,
-            batch,
-            scored=scored,
-            gradients=(self._critic_held if model is self.critic else self._held).gradients,
-            trains_adapter=model.adapter is not None,
-            **sizes,
-        )
-        return {"kept by malloc": held}
-
-    def _of_a_layer(self, model: Loaded) -> float:
-        """Return what a layer's backward pass needs, including recomputation under gradient checkpointing."""
-        batch = self._learned(model)
-        passing = activations.backward_bytes(model.architecture, model.precision, batch)
-        if self._checkpoints:
-            passing += activations.layer_bytes(model.architecture, model.precision, batch, adapter=model.adapter)
-        return passing
-
-    # --- what the experiment says ---
-
-    def _held_of(self, model: Loaded, states: float, sharing: Sharing) -> Held:
-        return held(
-            model.parameters,
-            model.trained,
-            model.precision,
-            adapter=model.adapter_parameters,
-            optimizer=states,
-            sharing=sharing,
-        )
-
-    def _learned(self, model: Loaded) -> Batch:
-        return self._load.learned(with_last=model is self.critic)
-
-    @property
-    def _checkpoints(self) -> bool:
-        return True in (self._setting("gradient_checkpointing"), self._setting("activation_checkpointing"))
-
-    @property
-    def _vllm(self) -> float:
-        share = self._setting("vllm_gpu_memory_utilization")
-        if self._experiment.launch.rollout != "vllm" or not isinstance(share, float) or self._device_bytes is None:
+    def _logits(self, rows: int, *, learns: bool) -> float:
+        if not self._is_fused:
             return 0.0
-        return share * self._device_bytes
+        on_gpu, keeps = self._device.on_gpu, self._passes != "plain" and bool(self._completions)
+        tokens = rows * (self._answer if self._answer and (on_gpu or keeps) else self.tokens)
+        return tensors.logits_bytes(self._policy, tokens, learns=learns, on_gpu=on_gpu, may_keep=keeps)
+
+    def _batch(self, rows: int) -> Batch:
+        """Return `rows` rows at their longest.
+
+        A packed micro-batch has each prompt once. TRL shuffles a round; its rows are sorted by prompt again if an
+        optimizer step has the whole round and the loss allows it (trainers/row_passes.py).
+        """
+        if self._passes != "packed" or not self._completions:
+            return Batch(rows, self.tokens, self._lengths.padded and self._setting("packing") is not True)
+        micro_batches = max(1, self._completions // self._rows)
+        loss = POLICY_LOSSES.get(str(self._setting("loss_type")))
+        may_sort = loss is None or loss.normaliser != "micro-batch"
+        is_sorted = micro_batches == 1 or (may_sort and self._accumulation % micro_batches == 0)
+        slice_rows = rows if is_sorted else max(rows, self._completions)
+        prompts = min(rows, most_prompts(slice_rows, self._whole("num_generations") or 1))
+        return Batch(rows, self.tokens, prompts=prompts, prompt_tokens=self._lengths.prompt)
 
     @property
-    def _vllm_sleeps(self) -> bool:
-        return self._setting("vllm_enable_sleep_mode") is True
+    def _has_reference(self) -> bool:
+        """Return whether a frozen copy of the policy is held; with an adapter, the policy without it serves as one."""
+        experiment = self._experiment
+        if experiment.model.lora is not None:
+            return False
+        if experiment.trainer.trl in ("DPOTrainer", "KTOTrainer"):
+            return self._setting("precompute_ref_log_probs") is not True
+        if experiment.kl is not None:
+            return experiment.kl.form.needs_reference
+        return experiment.trainer.row.generates and self._setting("beta") not in (0, 0.0, None)
+
+    def _load_policy(self) -> LoadedModel:
+        model, build = self._experiment.model, self._experiment.model.build
+        if build is not None:  # models/tiny.py
+            size = build.hidden_size
+            config: JsonTree = {"model_type": "llama", "hidden_size": size, "intermediate_size": 4 * size}
+            config |= {"num_hidden_layers": build.num_layers, "num_attention_heads": build.num_heads}
+            config |= {"vocab_size": TINY_VOCABULARY, "tie_word_embeddings": True}
+            arch, stored = architecture_of(config), 4.0
+        else:
+            arch, stored = stored_architecture(str(model.path), self._folder_of)
+        return LoadedModel(
+            arch,
+            stored if model.dtype == "auto" else DTYPE_BYTES[model.dtype],
+            autocast=self._device.bf16,
+            quantized_bytes=QUANTIZED_BYTES.get(str(model.quantize)),
+            scores="reward_model" in self._experiment.trainer.row.sections,
+            lora_rank=model.lora.r if model.lora is not None else 0,
+        )
+
+    def _load_critic(self, init: str) -> LoadedModel:
+        """Return a separate critic, which is in float32 unless `model.dtype` is set (trainers/assemble)."""
+        arch = self._policy.arch if init == "policy" else stored_architecture(init, self._folder_of)[0]
+        number_bytes = DTYPE_BYTES.get(self._experiment.model.dtype, 4.0)
+        return LoadedModel(arch, number_bytes, autocast=self._device.bf16, scores=True)
+
+    def _load_reward_models(self) -> Iterator[float]:
+        """Yield the bytes of each reward model on the training device, and note those of unknown shape."""
+        for name, reward in self._experiment.rewards.items():
+            if reward.model is None or (self._device.on_gpu and reward.device == "cpu"):
+                continue
+            try:
+                arch, stored = stored_architecture(reward.model, self._folder_of)
+                yield LoadedModel(arch, DTYPE_BYTES.get(reward.dtype, stored), scores=True).loaded_bytes
+            except UnknownArchitecture:
+                self.leaves_out += (f"the reward model {name}, whose shape is not known",)
 
     def _setting(self, name: str) -> object:
-        return setting(self._fields, self._args, name)
+        return setting(self._fields, self._experiment.trainer.args, name)
+
+    def _whole(self, name: str) -> int | None:
+        return whole_number_or_none(self._fields, self._experiment.trainer.args, name)
 
 
 def memory_plan(
     experiment: Experiment,
-    load: RunLoad,
+    lengths: RowLengths,
+    completions: int,
     *,
-    processes: int,
-    on_gpu: bool,
-    bf16: bool,
-    device_bytes: int | None = None,
-    malloc_keeps: bool = False,
+    passes: PassMode = "plain",
+    device: Device | None = None,
+    folder_of: FolderOf = Path,
 ) -> MemoryPlan:
-    """Return what a run needs of one device's memory, or why that is unknown; the arguments are those of `Estimate`."""
-    device: Literal["GPU", "CPU"] = "GPU" if on_gpu else "CPU"
+    """Return what a run needs of one device's memory, or why that is unknown; see `RunMemory` for the arguments."""
+    device = device or Device()
+    kind: Literal["GPU", "CPU"] = "GPU" if device.on_gpu else "CPU"
     try:
-        found = Estimate(
-            experiment,
-            load,
-            processes=processes,
-            on_gpu=on_gpu,
-            bf16=bf16,
-            device_bytes=device_bytes,
-            malloc_keeps=malloc_keeps,
-        )
+        found = RunMemory(experiment, lengths, completions, passes, device, folder_of)
     except UnknownArchitecture as error:
-        return MemoryPlan(unknown=str(error), device=device, device_bytes=device_bytes)
-    return MemoryPlan(found.moments(), leaves_out=found.leaves_out, device=device, device_bytes=device_bytes)
+        return MemoryPlan(unknown=str(error), device=kind, device_bytes=device.num_bytes)
+    if not found.tokens:
+        return MemoryPlan(unknown="how long the rows are is known when they are read")
+    return MemoryPlan(found.moments(), leaves_out=found.leaves_out, device=kind, device_bytes=device.num_bytes)
 
 
 def _sum(*parts: Parts) -> Parts:

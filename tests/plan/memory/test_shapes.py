@@ -1,0 +1,176 @@
+"""Counted weights against published numbers and against the models that transformers and peft build."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_file
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from rlhf_cli.plan.memory.shapes import (
+    LLAMA_LIKE,
+    NF4_BYTES,
+    Architecture,
+    LoadedModel,
+    UnknownArchitecture,
+    architecture_of,
+    stored_architecture,
+)
+from rlhf_cli.text.json_values import JsonTree
+
+LLAMA_2_7B: JsonTree = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "vocab_size": 32000,
+}
+LLAMA_3_8B = LLAMA_2_7B | {"intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": 128256}
+QWEN_2_5_HALF: JsonTree = {
+    "model_type": "qwen2",
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
+QWEN_3_SMALL = QWEN_2_5_HALF | {
+    "model_type": "qwen3",
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+}
+"""Its config.json has head_dim 128, which is Qwen 3's default."""
+SHAPE = {
+    "vocab_size": 130,
+    "hidden_size": 64,
+    "intermediate_size": 176,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 24,
+}
+MATRICES = 3 * (64 * 96 + 2 * 64 * 48 + 96 * 64 + 3 * 64 * 176)
+"""Of SHAPE: queries and outputs of 4 heads, keys and values of 2, and the MLP's three."""
+
+
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [
+        (LLAMA_2_7B, 6_738_415_616),
+        (LLAMA_3_8B, 8_030_261_248),
+        (QWEN_2_5_HALF, 494_032_768),
+        (QWEN_3_SMALL, 596_049_920),
+    ],
+    ids=["Llama-2-7b", "Meta-Llama-3-8B", "Qwen2.5-0.5B", "Qwen3-0.6B"],
+)
+def test_the_published_number_of_weights_but_for_norms_and_biases(config: JsonTree, published: int) -> None:
+    model = LoadedModel(architecture_of(config), 4.0)
+    assert model.matrix_weights + model.embedding_weights == pytest.approx(published, rel=1e-3)
+
+
+@pytest.mark.parametrize("family", LLAMA_LIKE)
+@pytest.mark.parametrize("tied", [False, True], ids=["head", "tied"])
+def test_every_matrix_that_transformers_builds(family: str, tied: bool) -> None:
+    """Of a language model, of a model that scores, and of peft's adapter on all layers."""
+    config = CONFIG_MAPPING[family](
+        **SHAPE, tie_word_embeddings=tied, num_labels=1, bos_token_id=0, eos_token_id=0, pad_token_id=0
+    )
+    arch = architecture_of(config.to_dict())
+    with torch.device("meta"):
+        policy = AutoModelForCausalLM.from_config(config)
+        scorer = AutoModelForSequenceClassification.from_config(config)
+        adapted = get_peft_model(policy, LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear"))
+    for built, model in ((policy, LoadedModel(arch, 4.0)), (scorer, LoadedModel(arch, 4.0, scores=True))):
+        there = sum(one.numel() for name, one in built.named_parameters() if one.dim() == 2 and "lora" not in name)
+        assert model.matrix_weights == MATRICES
+        assert model.trained_weights == MATRICES + model.embedding_weights == there
+    trained = sum(one.numel() for one in adapted.parameters() if one.requires_grad)
+    with_lora = LoadedModel(arch, 4.0, lora_rank=4)
+    assert with_lora.trained_weights == with_lora.adapter_weights == trained
+
+
+def test_heads_that_config_json_does_not_describe() -> None:
+    """As many key heads as heads, as wide as the model allows; 128 in Qwen 3."""
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    plain: JsonTree = {"model_type": "llama"} | {name: QWEN_2_5_HALF[name] for name in names}
+    arch = architecture_of(plain)
+    assert (arch.kv_heads, arch.head_dim, arch.queries, arch.keys) == (14, 64, 896, 896)
+    assert architecture_of(plain | {"model_type": "qwen3"}).head_dim == 128
+    assert architecture_of(plain | {"head_dim": 7, "num_key_value_heads": 3}).keys == 21
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"model_type": "mamba2"}, "model_type mamba2"),
+        ({}, "model_type None"),
+        ({"model_type": "llama"}, "no hidden_size"),
+    ],
+)
+def test_an_unknown_shape_is_not_guessed(config: JsonTree, why: str) -> None:
+    with pytest.raises(UnknownArchitecture, match=why):
+        architecture_of(config)
+
+
+def test_bytes_of_weights_by_hand() -> None:
+    """QLoRA, arXiv 2305.14314, section 3: quantised scales take 0.127 bits a weight. The embedding stays in 2 bytes."""
+    assert pytest.approx(4 + 0.127, abs=0.001) == 8 * NF4_BYTES
+    arch = Architecture("llama", 8, 3, 2, 1, 4, 16, 100, ties_head=False)
+    matrices, embedding = 3 * (8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16), 2 * 100 * 8
+    assert LoadedModel(arch, 2.0).loaded_bytes == 2 * (matrices + embedding)
+    assert LoadedModel(arch, 2.0, quantized_bytes=0.5).loaded_bytes == 0.5 * matrices + 2 * embedding
+    adapter = 2 * 3 * (16 + 2 * 12 + 16 + 3 * 24)
+    assert LoadedModel(arch, 2.0, quantized_bytes=0.5, lora_rank=2).loaded_bytes == (
+        0.5 * matrices + 2 * (embedding + adapter)
+    )
+
+
+@pytest.mark.parametrize(
+    ("weight", "autocast", "computed", "casts"),
+    [(4.0, True, 2.0, True), (2.0, True, 2.0, False), (4.0, False, 4.0, False)],
+)
+def test_autocast_computes_in_2_bytes(weight: float, autocast: bool, computed: float, casts: bool) -> None:
+    model = LoadedModel(architecture_of(LLAMA_2_7B), weight, autocast=autocast)
+    assert (model.compute_bytes, model.casts) == (computed, casts)
+
+
+def test_the_stored_dtype_is_that_of_the_largest_weight(tmp_path: Path) -> None:
+    """A head in float32 says nothing of a model in bfloat16; without weights config.json says it, else it is float32."""
+    config = tmp_path / "config.json"
+    for dtype, stored in (("bfloat16", 2.0), ("float32", 4.0), (None, 4.0)):
+        config.write_text(json.dumps(LLAMA_2_7B | {"dtype": dtype}))
+        assert stored_architecture(str(tmp_path), Path) == (architecture_of(LLAMA_2_7B), stored)
+    config.write_text(json.dumps(LLAMA_2_7B | {"torch_dtype": "float16"}))
+    assert stored_architecture(str(tmp_path), Path)[1] == 2.0
+    save_file({"body": torch.zeros(9, dtype=torch.bfloat16), "score": torch.zeros(2)}, tmp_path / "model.safetensors")
+    config.write_text(json.dumps(LLAMA_2_7B | {"dtype": "float32"}))
+    assert stored_architecture(str(tmp_path), Path)[1] == 2.0
+
+
+def test_an_adapters_shape_is_that_of_its_base(tmp_path: Path) -> None:
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    base.mkdir()
+    adapter.mkdir()
+    (base / "config.json").write_text(json.dumps(LLAMA_2_7B))
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "acme/base"}))
+    folders = {"acme/adapter": adapter, "acme/base": base}
+    assert stored_architecture("acme/adapter", folders.get)[0].ffn == 11008
+    with pytest.raises(UnknownArchitecture, match="acme/other is on the hub and not on this machine"):
+        stored_architecture("acme/other", folders.get)
+    for content in ("no JSON", "[]"):
+        (base / "config.json").write_text(content)
+        with pytest.raises(UnknownArchitecture, match="no config[.]json that can be read"):
+            stored_architecture("acme/base", folders.get)
+    with pytest.raises(UnknownArchitecture):
+        stored_architecture(str(tmp_path), Path)

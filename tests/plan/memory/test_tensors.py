@@ -1,0 +1,221 @@
+"""Bytes of activations, head and cache: by hand, against what autograd saves, and against torch's memory tracker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from torch.distributed._tools.mem_tracker import MemTracker
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from trl.kernels import ChunkedLogProbFunction
+
+from rlhf_cli.models.packing.one_pass_head import OnePassLogProbs
+from rlhf_cli.models.packing.packed_rows import packed_rows
+from rlhf_cli.models.packing.row_attention import model_inputs, register
+from rlhf_cli.plan.memory.shapes import LLAMA_LIKE, Architecture, LoadedModel, architecture_of
+from rlhf_cli.plan.memory.tensors import (
+    Batch,
+    backward_bytes,
+    cache_bytes,
+    kept_bytes,
+    layer_bytes,
+    logits_bytes,
+    most_prompts,
+    passing_bytes,
+    sampling_bytes,
+)
+from tests.plan.memory.test_shapes import LLAMA_2_7B, LLAMA_3_8B, SHAPE
+
+ROWS, TOKENS, RANK = 2, 64, 4
+LEFT_OUT = 0.02
+"""Of all that is kept: rotary angles, one number a norm and token."""
+SMALL = Architecture("llama", 8, 3, 2, 1, 4, 16, 100, ties_head=False)
+"""Queries of 8 numbers, keys of 4."""
+
+
+def model_of(family: str, precision: str, *, lora: bool = False) -> tuple[nn.Module, LoadedModel]:
+    config = CONFIG_MAPPING[family](**SHAPE, bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    model = model.bfloat16() if precision == "bfloat16" else model.float()
+    if lora:
+        settings = LoraConfig(task_type="CAUSAL_LM", r=RANK, target_modules="all-linear")
+        get_peft_model(model, settings, autocast_adapter_dtype=False).enable_input_require_grads()
+    number = 2.0 if precision == "bfloat16" else 4.0
+    arch = architecture_of(config.to_dict())
+    return model, LoadedModel(arch, number, autocast=precision == "autocast", lora_rank=RANK * lora)
+
+
+def saved_bytes(model: nn.Module, autocast: bool, **inputs: object) -> int:
+    """Bytes of every storage that a pass of a model's body saves and that is no parameter's."""
+    own = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    kept: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with hooks, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        model.base_model(**inputs, use_cache=False)  # type: ignore[operator]
+    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in kept}
+    return sum(size for place, size in storages.items() if place not in own)
+
+
+def counted_bytes(model: LoadedModel, batch: Batch) -> float:
+    """What the layers keep, with autocast's copies of the weights, without what goes on to the head."""
+    to_the_head = batch.size * model.arch.hidden * model.weight_bytes
+    copies = 2 * (model.matrix_weights + model.adapter_weights) * model.casts
+    return kept_bytes(model, batch, checkpointing=False) - to_the_head + copies
+
+
+CASES = [
+    *((family, "float32", padded, False) for family in LLAMA_LIKE for padded in (False, True)),
+    *(
+        (family, how, True, lora)
+        for family in ("llama", "qwen3")
+        for how in ("bfloat16", "autocast")
+        for lora in (0, 1)
+    ),
+    *((family, "float32", False, True) for family in ("llama", "qwen3")),
+]
+
+
+@pytest.mark.parametrize(("family", "precision", "padded", "lora"), CASES)
+def test_a_layer_keeps_what_is_counted(family: str, precision: str, padded: bool, lora: bool) -> None:
+    """With an adapter, what its own small matrices read is left out as well."""
+    model, counted = model_of(family, precision, lora=lora)
+    ids, mask = torch.randint(2, 100, (ROWS, TOKENS)), torch.ones(ROWS, TOKENS, dtype=torch.int64)
+    mask[0, :3] = 0 if padded else 1
+    real = saved_bytes(model, precision == "autocast", input_ids=ids, attention_mask=mask)
+    batch = Batch(ROWS, TOKENS, padded)
+    assert counted_bytes(counted, batch) == pytest.approx(real, rel=0.07 if lora else LEFT_OUT)
+    if padded and not lora:  # negative control: a tenth of the MLP, or the masks, would be noticed
+        less = replace(counted, arch=replace(counted.arch, ffn=int(0.9 * counted.arch.ffn)))
+        for count in (counted_bytes(less, batch), counted_bytes(counted, replace(batch, padded=False))):
+            assert count != pytest.approx(real, rel=LEFT_OUT)
+
+
+@pytest.mark.parametrize(("family", "precision"), [("llama", "float32"), ("llama", "autocast"), ("qwen3", "bfloat16")])
+def test_packed_rows_keep_what_is_counted(family: str, precision: str) -> None:
+    """2 prompts of 24 tokens and 6 rows of 40 more; each row joins the keys of its prompt with its own."""
+    model, counted = model_of(family, precision)
+    prompts = torch.randint(2, 100, (2, 24)).repeat_interleave(3, dim=0)
+    ids = torch.cat([prompts, torch.randint(2, 100, (6, 40))], dim=1)
+    rows = packed_rows(ids, torch.ones_like(ids), 40)
+    assert rows is not None
+    register()
+    real = saved_bytes(model, precision == "autocast", **model_inputs(rows))
+    batch = Batch(6, 64, prompts=2, prompt_tokens=24)
+    assert (batch.size, batch.mask_size) == (2 * 24 + 6 * 40, 6 * 40 * 64)
+    assert counted_bytes(counted, batch) == pytest.approx(real, rel=0.03)
+    assert counted_bytes(counted, replace(batch, prompts=6)) > 1.1 * real  # negative control: no prompt shared
+
+
+def test_a_layer_by_hand() -> None:
+    """3 rows of 5 tokens of a Llama of width 8, with 2 heads of 4 and one of keys, and an MLP of 16; float32."""
+    whole, padded = Batch(3, 5, padded=False), Batch(3, 5)
+    a_token = 4 * (2 * 8 + 2 * 8 + 2 * 8) + 4 * (2 * 8 + 2 * 4 + 4 * 16)  # norms in and out, inputs; q, k, v, o; MLP
+    model = LoadedModel(SMALL, 4.0)
+    assert layer_bytes(model, whole) == 15 * a_token
+    assert layer_bytes(model, padded) == 15 * (a_token + 4 * 2 * 4) + 4 * 3 * 5 * 5  # keys for every head, masks
+    assert layer_bytes(LoadedModel(SMALL, 4.0, lora_rank=2), whole) == 15 * (a_token - 4 * 2 * 8)
+    assert layer_bytes(LoadedModel(SMALL, 4.0, autocast=True), whole) == 15 * (
+        4 * 4 * 8 + 2 * 5 * 8 + 2 * (2 * 8 + 2 * 4 + 4 * 16)
+    )
+    qwen3 = replace(model, arch=replace(SMALL, family="qwen3"))
+    assert layer_bytes(qwen3, whole) == 15 * (a_token + 12 * 8)
+    assert layer_bytes(replace(qwen3, lora_rank=1), whole) == 15 * (a_token - 4 * 2 * 8 + 12 * 4)
+    assert kept_bytes(model, whole, checkpointing=False) == 3 * 15 * a_token + 15 * 3 * 8 * 4
+    assert kept_bytes(model, whole, checkpointing=True) == 3 * 15 * 8 * 4 + 15 * 3 * 8 * 4
+
+
+def test_passes_by_hand() -> None:
+    """In 2 bytes: three of the MLP's width, one of the model's and two of those in float32; back, two of each."""
+    model, batch = LoadedModel(SMALL, 2.0), Batch(3, 5, padded=False)
+    assert passing_bytes(model, batch) == 15 * (2 * (3 * 16 + 8) + 2 * 4 * 8)
+    assert backward_bytes(model, batch, checkpointing=False) == 15 * 2 * 2 * (16 + 8)
+    again = backward_bytes(model, batch, checkpointing=True)
+    assert again == 15 * 2 * 2 * (16 + 8) + layer_bytes(model, batch)
+    mixed = LoadedModel(SMALL, 4.0, autocast=True)
+    assert backward_bytes(mixed, batch, checkpointing=False) == 15 * 2 * (2 * 16 + 4 * 8)
+
+
+def test_places_of_rows_that_are_not_packed() -> None:
+    assert (Batch(3, 5).size, Batch(3, 5).mask_size, Batch(3, 5, padded=False).mask_size) == (15, 75, 0)
+
+
+@pytest.mark.parametrize("group", [1, 3, 4, 8])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 6, 8, 12])
+def test_prompts_of_a_part_of_whole_groups(rows: int, group: int) -> None:
+    """Against a list of 24 groups, cut into parts: the most that any of them has."""
+    prompts = [number // group for number in range(24 * group)]
+    parts = [prompts[start : start + rows] for start in range(0, len(prompts) - rows + 1, rows)]
+    assert most_prompts(rows, group) == max(len(set(part)) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("config", "a_token"), [(LLAMA_2_7B, 512 * 1024), (LLAMA_3_8B, 128 * 1024)], ids=["every head", "8 for 32"]
+)
+def test_the_cache_of_a_token(config: dict[str, object], a_token: int) -> None:
+    """Half a mebibyte in 2 bytes for Llama 2 7B, so 2 GiB for 4096 tokens; a quarter with 8 heads of keys for 32."""
+    arch = architecture_of(config)  # type: ignore[arg-type]
+    assert cache_bytes(arch, 1, 1, 2) == a_token
+    assert cache_bytes(arch, 3, 4096, 2) == 3 * 4096 * a_token
+    assert sampling_bytes(arch, 3, 2) == 3 * arch.vocabulary * (2 + 4 * 4)
+
+
+HEAD_TOKENS, HEAD_HIDDEN, TILE_WORDS = 16, 8, 32768
+
+
+def head_peak(kind: str, words: int, *, learns: bool) -> int:
+    """Bytes of the largest moment of a head, without what is given to it, by torch's tracker of operations."""
+    hidden = torch.randn(HEAD_TOKENS, HEAD_HIDDEN, requires_grad=True)
+    weight = torch.randn(words, HEAD_HIDDEN, requires_grad=True)
+    targets = torch.randint(0, words, (HEAD_TOKENS,))
+    tracker = MemTracker()
+    tracker.track_external(hidden, weight, targets)
+    with tracker:
+        if kind == "kept":
+            logps, _ = OnePassLogProbs.apply(hidden, weight, None, targets, 1.0, learns, learns)
+        else:
+            outputs = ("log_probs", "entropy")
+            found = ChunkedLogProbFunction.apply(hidden, weight, None, targets, 1.0, TILE_WORDS, None, 1.0, outputs)
+            logps = found[0]
+        if learns:
+            logps.sum().backward()
+    peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    return int(peak) - sum(one.untyped_storage().nbytes() for one in (hidden, weight, targets))
+
+
+@pytest.mark.parametrize("learns", [False, True], ids=["forward", "gradient"])
+@pytest.mark.parametrize(("kind", "words"), [("kept", 3000), ("tiles", TILE_WORDS + 1000)])
+def test_the_heads_peak(kind: str, words: int, learns: bool) -> None:
+    """The head's gradient is counted beside the three tensors of a softmax that is kept; two of them are left then."""
+    model = LoadedModel(Architecture("llama", HEAD_HIDDEN, 1, 1, 1, HEAD_HIDDEN, 1, words, ties_head=False), 4.0)
+    counted = logits_bytes(model, HEAD_TOKENS, learns=learns, on_gpu=False, may_keep=kind == "kept")
+    measured = head_peak(kind, words, learns=learns)
+    above = 4 * words * HEAD_HIDDEN if kind == "kept" and learns else 0
+    assert counted - above == pytest.approx(measured, rel=0.02)
+
+
+def test_the_head_by_hand() -> None:
+    """1000 words of width 8, an adapter below them: 256 MiB of float32 are 65,536 tokens of 1024 words and no more."""
+    narrow = LoadedModel(replace(SMALL, vocabulary=1024), 2.0, lora_rank=1)
+    whole = replace(narrow, lora_rank=0)
+
+    def size(tokens: int, *, learns: bool = True, on_gpu: bool = False, may_keep: bool = True) -> float:
+        return logits_bytes(narrow, tokens, learns=learns, on_gpu=on_gpu, may_keep=may_keep)
+
+    assert size(65536) == 3 * 2**28
+    assert size(65536, learns=False) == 2**28
+    assert size(65537) == 8.25 * 4 * 4096 * 1024
+    assert size(65537, learns=False) == 4 * 4 * 4096 * 1024
+    assert size(100, may_keep=False) == 8.25 * 4 * 100 * 1024
+    assert size(100, may_keep=False, on_gpu=True) == 2 * 100 * 32768  # its buffer is as wide as it may ever need
+    assert size(5000, may_keep=False, on_gpu=True) == 2 * 4096 * 32768
+    for learns in (False, True):
+        more = logits_bytes(whole, 100, learns=learns, on_gpu=True, may_keep=False) - 2 * 100 * 32768
+        assert more == (4 * 1024 * 8 if learns else 0)
