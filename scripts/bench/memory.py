@@ -4,9 +4,9 @@
 
 On a CPU: VmHWM of the process less its VmRSS when everything is imported and the next thing is to load the policy,
 after a collection of garbage; the mark is reset whenever generation begins or ends, so that both are measured. glibc is
-told to give memory back at once (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, one arena), because what it keeps
-of freed memory is in no tensor, and the estimate counts tensors. On a GPU: torch.cuda.max_memory_allocated, bfloat16. Every run has random weights, and takes two optimizer steps and more, so
-that the optimizer's state is there.
+told to give memory back at once, because what it keeps of freed memory is in no tensor, and the estimate counts
+tensors. On a GPU: torch.cuda.max_memory_allocated, bfloat16. Every run has random weights, and takes two optimizer
+steps and more, so that the optimizer's state is there.
 """
 
 from __future__ import annotations

@@ -1,0 +1,73 @@
+"""What generation is estimated to hold, against what torch's allocator gave out while it went on."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+from rlhf_cli.models.decoding.generating import Generating
+from rlhf_cli.plan.memory.shapes import Architecture, LoadedModel
+from rlhf_cli.plan.memory.tensors import Batch, cache_bytes, passing_bytes, sampling_bytes
+
+ROWS, GROUP, PROMPT, EOS = 16, 4, 8, 1
+WIDTH, FFN, HEADS = 64, 128, 4
+SHAPES = {"cache": (64, 72, 3), "words": (20_000, 4, 2)}
+"""What takes most -> the vocabulary, the new tokens, the layers."""
+
+
+def allocated_bytes(shape: str, *, ends: bool = False, is_plain: bool = False, keeps: bool = False, **said: Any) -> int:
+    """The largest sum of what was allocated less what was freed; rows end at EOS, or none before the last token."""
+    words, new, layers = SHAPES[shape]
+    torch.manual_seed(0)
+    sizes = {"hidden_size": WIDTH, "intermediate_size": FFN, "num_hidden_layers": layers, "num_attention_heads": HEADS}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=words, tie_word_embeddings=False, **sizes)).eval()
+    model.generation_config.eos_token_id = EOS if ends else None
+    ids = torch.randint(2, words, (ROWS // GROUP, PROMPT)).repeat_interleave(GROUP, 0)
+    generating = Generating(is_plain=is_plain)
+    generating.live.logps_temperature = said.get("temperature", 1.0) if keeps else None
+    config = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=new, pad_token_id=0, disable_compile=True, **said)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        found = generating.generate(
+            model.generate, input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config
+        )
+    assert generating.mode is not None
+    assert generating.mode.name == ("plain" if is_plain else "live")
+    assert (found[:, PROMPT:] == EOS).any() if ends else found.shape[1] == PROMPT + new
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
+    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_estimate_where_no_row_ends_early(shape: str) -> None:
+    """Negative control: without the part that is most of it, it would be too little."""
+    words, new, layers = SHAPES[shape]
+    arch = Architecture("llama", WIDTH, layers, HEADS, HEADS, WIDTH // HEADS, FFN, words, ties_head=False)
+    counted = {
+        "cache": cache_bytes(arch, ROWS, PROMPT + new, 4.0),
+        "activations": passing_bytes(LoadedModel(arch, 4.0), Batch(ROWS, PROMPT)),
+        "words": sampling_bytes(arch, ROWS, 4.0),
+    }
+    held = allocated_bytes(shape, keeps=True, temperature=0.7)
+    assert held == pytest.approx(sum(counted.values()), rel=0.15)
+    assert held > 1.15 * (sum(counted.values()) - counted[shape])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_more_than_transformers_own_loop(shape: str) -> None:
+    """Where no row ends early: but for the answers themselves, which are written into a tensor of their own."""
+    answers = 8 * ROWS * SHAPES[shape][1]
+    plain, live = (allocated_bytes(shape, temperature=0.7, is_plain=is_plain) for is_plain in (True, False))
+    assert live < plain + 4 * answers
+    if shape == "words":
+        assert live < 0.85 * plain  # one copy of a row's words less
+
+
+def test_rows_that_have_ended_take_their_cache_with_them() -> None:
+    """One token of 64 ends a row: half of the rows are gone after 44 of 72."""
+    assert allocated_bytes("cache", ends=True) < 0.75 * allocated_bytes("cache")
+    assert allocated_bytes("cache", ends=True, is_plain=True) > 0.9 * allocated_bytes("cache", is_plain=True)
