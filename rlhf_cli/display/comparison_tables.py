@@ -17,6 +17,7 @@ from rlhf_cli.analysis.comparison.logged_run import DifferingKey, LoggedRun, con
 from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
 from rlhf_cli.analysis.comparison.settings import IQM, SettingRuns, number_or_text
 from rlhf_cli.analysis.comparison.verdicts import MeasureVerdict, decimals
+from rlhf_cli.display.sweep_tables import STATE_STYLE
 from rlhf_cli.display.tables import BlockColumn, plain_table, show_blocks
 from rlhf_cli.display.terminal import cut_middle
 from rlhf_cli.errors import RlhfError
@@ -26,7 +27,6 @@ from rlhf_cli.runs.run_folder import RunGroup
 _MOST_KEYS_A_ROW = 4
 _LONGEST_NAME = 36
 ON_FRONT, DOMINATED = "●", "○"
-_STATE_STYLE = {"finished": "green", "failed": "red", "killed": "red", "preempted": "yellow"}
 
 
 def show_settings(console: Console, comparison: Comparison) -> None:
@@ -49,7 +49,7 @@ def show_runs(console: Console, comparison: Comparison) -> None:
     runs = comparison.runs
     columns = [
         BlockColumn("run", [cut_middle(run.name, _LONGEST_NAME) for run in runs], is_head=True, is_number=False),
-        BlockColumn("state", [(run.state, _STATE_STYLE.get(run.state, "")) for run in runs], is_number=False),
+        BlockColumn("state", [(run.state, STATE_STYLE.get(run.state, "")) for run in runs], is_number=False),
         BlockColumn("step", [str(run.step) for run in runs]),
     ]
     for measure in comparison.measures:

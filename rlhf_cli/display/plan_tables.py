@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.display.tables import plain_table
 from rlhf_cli.plan.launch_plan import NODE, LaunchPlan, as_shell
-from rlhf_cli.plan.memory.estimate import MemoryPlan, Moment, Phase
-from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Plan, Workload
+from rlhf_cli.plan.memory.estimate import MemoryPlan, Phase
+from rlhf_cli.plan.run_plan import Plan, Workload
 from rlhf_cli.runs.disk_space import size
 
 _CHOSEN = "port 0 is replaced by a free one at the start"
@@ -31,20 +29,19 @@ def describe_launch(plan: LaunchPlan) -> str:
 
 def show_launch(console: Console, plan: LaunchPlan) -> None:
     """Print the processes and their roles, then every command, the log files and the resume command."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     has_several = plan.num_nodes > 1
-    for name in ("process", *(["machine"] if has_several else []), "GPU", "does", "reached at"):
-        table.add_column(name, overflow="fold")
     machines = [plan, *(plan.on_machine(node) for node in range(1, plan.num_nodes))]
+    rows: list[list[str]] = []
     if plan.server is not None:
-        gpus = ", ".join(plan.server.gpus)
-        table.add_row("vLLM server", gpus, "generates", f"{plan.server.url}, weights {plan.server.group_port}")
+        server = ["vLLM server", *([""] if has_several else []), ", ".join(plan.server.gpus), "generates"]
+        rows.append([*server, f"{plan.server.url}, weights {plan.server.group_port}"])
     for one in machines:
         for rank in one.ranks:
-            place = rank.env
-            reached = "" if plan.world_size == 1 else f"{place['MASTER_ADDR']}:{place['MASTER_PORT']}"
+            reached = "" if plan.world_size == 1 else f"{rank.env['MASTER_ADDR']}:{rank.env['MASTER_PORT']}"
             machine = [str(one.node + 1)] if has_several else []
-            table.add_row(f"rank {rank.rank} of {plan.world_size}", *machine, rank.gpu or "none", "trains", reached)
+            rows.append([f"rank {rank.rank} of {plan.world_size}", *machine, rank.gpu or "none", "trains", reached])
+    heads = ["process", *(["machine"] if has_several else []), "GPU", "does", "reached at"]
+    table = plain_table(heads, rows=rows, head="dim")
     console.print(table)
     console.print(Text(_about_ports(plan), style="dim"))
     if plan.server is not None:
@@ -90,7 +87,6 @@ def _say(console: Console, name: str, line: str) -> None:
 
 
 _BAR = 20
-_PHASES: tuple[Phase, ...] = ("generation", "training")
 _ADVISED_ABOVE = 0.1
 """Fraction of the device. Below it, no advice is given."""
 _SHOWN_FROM = 0.01
@@ -105,17 +101,27 @@ def memory_bars(plan: MemoryPlan) -> RenderableType:
     device = f" ({_size(plan.device_bytes)})" if plan.device_bytes is not None else ""
     holder = "GPU" if plan.device == "GPU" else "process"
     heading = Text(f"memory of each {holder}{device}: the fullest moments, estimated", "dim")
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column()
     scale = plan.device_bytes if plan.device_bytes and plan.device_bytes < 10 * peak.total else peak.total
-    for phase in _PHASES:
-        moment = plan.fullest(phase)
-        if moment is not None:
-            table.add_row(phase, _bar(moment.total, scale), _size(moment.total), _Parts(tuple(_parts(moment))))
-    return Group(heading, table, *(Text(line, style=style) for line, style in _below(plan, peak)))
+    grid = Table.grid(padding=(0, 2))
+    for is_folded in (False, False, False, True):
+        grid.add_column(no_wrap=not is_folded)
+    phases: tuple[Phase, ...] = ("generation", "training")
+    for phase in phases:
+        if (moment := plan.fullest(phase)) is not None:
+            by_size = sorted(moment.parts.items(), key=lambda entry: -entry[1])
+            parts = [f"{part} {_size(count)}" for part, count in by_size if count >= _SHOWN_FROM * moment.total]
+            grid.add_row(Text(phase, "bold"), _bar(moment.total, scale), _size(moment.total), ", ".join(parts))
+    share = peak.parts[peak.largest] / peak.total
+    below = [Text(f"most of it: {peak.largest}, {share:.0%} ({peak.what})", "dim")]
+    is_large = plan.device_bytes is None or peak.total > _ADVISED_ABOVE * plan.device_bytes
+    if plan.cheapest is not None and is_large:
+        lower = plan.cheapest
+        below.append(Text(f"to lower {lower.part}: {' '.join(lower.words)}  ({lower.why})"))
+    if plan.leaves_out:
+        below.append(Text(f"not counted: {'; '.join(plan.leaves_out)}", "yellow"))
+    if (too_large := will_not_fit(plan)) is not None:
+        below.append(Text(too_large, "bold red"))
+    return Group(heading, grid, *below)
 
 
 def will_not_fit(plan: MemoryPlan) -> str | None:
@@ -123,46 +129,6 @@ def will_not_fit(plan: MemoryPlan) -> str | None:
     if plan.peak is None or plan.device_bytes is None or plan.peak.total <= plan.device_bytes:
         return None
     return f"more than the {_size(plan.device_bytes)} that the {plan.device} has: it will not fit"
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """A comma-separated list that breaks lines only between parts, so `3.7 MB` stays together."""
-
-    parts: tuple[str, ...]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        line = ""
-        for number, part in enumerate(self.parts):
-            piece = part + ("," if number < len(self.parts) - 1 else "")
-            if line and len(line) + 1 + len(piece) > options.max_width:
-                yield Text(line)
-                line = ""
-            line += (" " if line else "") + piece
-        yield Text(line)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(max(map(len, self.parts), default=0) + 1, len(", ".join(self.parts)))
-
-
-def _below(plan: MemoryPlan, peak: Moment) -> Iterator[tuple[str, str]]:
-    """Yield (line, style): the largest part, how to reduce it, and what was not counted."""
-    share = peak.parts[peak.largest] / peak.total
-    yield f"most of it: {peak.largest}, {share:.0%} ({peak.what})", "dim"
-    is_large = plan.device_bytes is None or peak.total > _ADVISED_ABOVE * plan.device_bytes
-    if plan.cheapest is not None and is_large:
-        yield f"to lower {plan.cheapest.part}: {' '.join(plan.cheapest.words)}  ({plan.cheapest.why})", ""
-    if plan.leaves_out:
-        yield f"not counted: {'; '.join(plan.leaves_out)}", "yellow"
-    if (too_large := will_not_fit(plan)) is not None:
-        yield too_large, "bold red"
-
-
-def _parts(moment: Moment) -> Iterator[str]:
-    by_size = sorted(moment.parts.items(), key=lambda entry: -entry[1])
-    for part, num_bytes in by_size:
-        if num_bytes >= _SHOWN_FROM * moment.total:
-            yield f"{part} {_size(num_bytes)}"
 
 
 def _bar(num_bytes: int, scale: int) -> Text:
@@ -177,80 +143,60 @@ def _size(num_bytes: int) -> str:
     return f"{float(number):.3g} {unit}" if float(number) < 1000 else f"{number} {unit}"
 
 
-_WHEN_READ = "known when the data is read"
-
-
-def workload_lines(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield (name, line) for the workload of a plan."""
-    work = plan.workload
-    if plan.stage is not None:
-        yield "batch", plan.stage.describe()
-        yield "steps", plan.stage.describe_steps()
+def workload_lines(plan: Plan) -> dict[str, str]:
+    """Return name -> line for the workload of a plan: batch, steps, in all, evaluation, checkpoints."""
+    work, stage, batches = plan.workload, plan.stage, plan.batches
+    lines: dict[str, str] = {}
+    if stage is not None:
+        lines |= {"batch": stage.describe(), "steps": stage.describe_steps()}
         if work.rows is not None:
-            yield "in all", _learned(work)
-    if plan.batches is not None:
-        batches = plan.batches
-        yield "batch", batches.describe()
-        yield "steps", _steps(work, f"{batches.accumulation} x {batches.per_device} completions a device each")
+            tokens = f", {_tokens(work.max_tokens)} at most" if work.max_tokens is not None else ""
+            longest = f"; the longest row has {_count(work.longest_row, 'token')}" if work.longest_row else ""
+            lines["in all"] = f"{work.rows} rows{tokens}{longest}"
+    if batches is not None:
+        each = f"{batches.accumulation} x {batches.per_device} completions a device each"
+        lines |= {"batch": batches.describe(), "steps": _steps(work, each)}
         if work.completions is not None:
-            yield "in all", _generated(work)
-    evaluations = plan.evaluations
-    if evaluations is not None:
-        yield "evaluation", _evaluated(evaluations)
+            epochs = f" ({_number(work.epochs)} times the data)" if work.epochs is not None else ""
+            tokens = f", {_tokens(work.max_tokens)} generated at most" if work.max_tokens is not None else ""
+            longest = work.longest_prompt
+            prompt = f"; the longest prompt has {_count(longest, 'token')}" if longest is not None else ""
+            lines["in all"] = f"{work.completions} completions of {work.prompts} prompts{epochs}{tokens}{prompt}"
+    if (found := plan.evaluations) is not None:
+        rows = f"{found.rows} rows" if found.rows is not None else "all held-out rows"
+        completions = f", {found.completions} completions" if found.completions is not None else ""
+        lines["evaluation"] = f"{found.every}{_times(found.times)}: {rows}{completions}"
     else:
         kept = f"; {plan.num_held_out} rows are held out, for `rlhf eval`" if plan.num_held_out else ""
-        yield "evaluation", f"none in training{kept}"
-    yield "checkpoints", "none, the model at the end alone" if plan.checkpoints is None else _saved(plan.checkpoints)
+        lines["evaluation"] = f"none in training{kept}"
+    lines["checkpoints"] = _checkpoints(plan)
+    return lines
+
+
+def _checkpoints(plan: Plan) -> str:
+    saved = plan.checkpoints
+    if saved is None:
+        return "none, the model at the end alone"
+    said = saved.every + _times(saved.times)
+    if (space := saved.space) is None:
+        return said + "; how large is known when the model is here"
+    at_once = f", at most {space.copies} at a time" if space.copies else ""
+    return f"{said}: {size(space.checkpoint)} each{at_once}; the model at the end {size(space.model)}"
 
 
 def _steps(work: Workload, each: str) -> str:
     """Return `320 = 20 rounds x 16, ...`: optimizer steps as rounds times steps per round."""
     assert work.steps_a_round is not None
     if work.steps is None or work.rounds is None:
-        return f"{_WHEN_READ}, {_number(work.steps_a_round)} a round"
+        return f"known when the data is read, {_number(work.steps_a_round)} a round"
     if work.steps_a_round == 1:
         return f"{work.steps}, a round each; {each}"
     said = f"{work.steps} = {_count(work.rounds, 'round')} x {_number(work.steps_a_round)}; {each}"
     return said + ("" if work.rounds.is_integer() else "; the last round is not learned from whole")
 
 
-def _generated(work: Workload) -> str:
-    parts = [f"{work.completions} completions", f"{work.prompts} prompts"]
-    said = " of ".join(parts)
-    if work.epochs is not None:
-        said += f" ({_number(work.epochs)} times the data)"
-    if work.max_tokens is not None:
-        said += f", {_tokens(work.max_tokens)} generated at most"
-    if work.longest_prompt is not None:
-        said += f"; the longest prompt has {_count(work.longest_prompt, 'token')}"
-    return said
-
-
-def _learned(work: Workload) -> str:
-    said = f"{work.rows} rows"
-    if work.max_tokens is not None:
-        said += f", {_tokens(work.max_tokens)} at most"
-    return said + (f"; the longest row has {_count(work.longest_row, 'token')}" if work.longest_row else "")
-
-
-def _evaluated(found: Evaluations) -> str:
-    said = found.every + _times(found.times)
-    rows = f"{found.rows} rows" if found.rows is not None else "all held-out rows"
-    return f"{said}: {rows}" + (f", {found.completions} completions" if found.completions is not None else "")
-
-
-def _saved(found: Checkpoints) -> str:
-    said = found.every + _times(found.times)
-    if found.space is None:
-        return said + "; how large is known when the model is here"
-    at_once = f", at most {found.space.copies} at a time" if found.space.copies else ""
-    return f"{said}: {size(found.space.checkpoint)} each{at_once}; the model at the end {size(found.space.model)}"
-
-
 def _times(number: int | None) -> str:
-    if number is None:
-        return ""
-    return ", once" if number == 1 else f", {number} times"
+    return "" if number is None else ", once" if number == 1 else f", {number} times"
 
 
 def _count(number: float, noun: str) -> str:

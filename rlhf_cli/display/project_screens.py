@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,14 +10,15 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.prompt import Prompt
-from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.display.tables import Cell, facts_grid, plain_table
 from rlhf_cli.errors import UserError
 from rlhf_cli.project.doctor.machine import Condition, State, can_train
 from rlhf_cli.project.export.exported_folder import GivenAway
 from rlhf_cli.project.scaffold.own_rows import TRAININGS, training_named
 from rlhf_cli.project.scaffold.project_choices import SAMPLE, TINY
+from rlhf_cli.runs.disk_space import size
 
 _STYLE = {State.OK: "green", State.WARN: "yellow", State.MISSING: "dim", State.UNFIT: "red"}
 _NEEDED = "bold red"
@@ -24,20 +26,16 @@ _NEEDED = "bold red"
 
 def show_conditions(console: Console, conditions: Sequence[Condition]) -> None:
     """Print the conditions by area, and whether training is possible."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    area = ""
-    for condition in conditions:
-        if condition.area != area:
-            area = condition.area
-            table.add_row(Text(area, "bold"), "", "")
-        style = _NEEDED if condition.prevents_training else _STYLE[condition.state]
-        found = Text(condition.found)
-        if condition.fix is not None:
-            found.append("\n" if condition.found else "").append(condition.fix, "cyan")
-        table.add_row(Text(f"  {condition.name}"), Text(condition.state, style), found)
+    rows: list[list[Cell]] = []
+    for area, group in itertools.groupby(conditions, key=lambda condition: condition.area):
+        rows.append([(area, "bold"), "", ""])
+        for condition in group:
+            style = _NEEDED if condition.prevents_training else _STYLE[condition.state]
+            found = Text(condition.found)
+            if condition.fix is not None:
+                found.append("\n" if condition.found else "").append(condition.fix, "cyan")
+            rows.append([f"  {condition.name}", (condition.state, style), found])
+    table = plain_table(["", "", ""], rows=rows)
     console.print(table)
     wrong = [condition.name for condition in conditions if condition.prevents_training]
     if can_train(conditions):
@@ -63,10 +61,7 @@ def show_project(
 ) -> None:
     """Print the files of a new project, the column renames, and the first commands."""
     console.print(Text.assemble("a project in ", (str(folder), "bold")))
-    table = Table.grid(padding=(0, 2))
-    for name in names:
-        table.add_row(Text(f"  {name}", style="cyan"), Text(_SAYS.get(name, _SAMPLE)))
-    console.print(table)
+    console.print(facts_grid(((f"  {name}", _SAYS.get(name, _SAMPLE)) for name in names), style="cyan"))
     for role, column in rename.items():
         console.print(Text(f"the column {column!r} is read as {role}: data.rename in conf/exp/first.yaml"))
     console.print("next:")
@@ -82,11 +77,8 @@ def first_commands(folder: Path) -> list[str]:
 
 def ask_training(console: Console) -> str:
     """Ask for the name of a trainer."""
-    table = Table.grid(padding=(0, 2))
-    for training in TRAININGS.values():
-        table.add_row(f"  [bold]{training.name}", training.what)
     console.print("[bold]What trains?[/]")
-    console.print(table)
+    console.print(facts_grid((f"  {training.name}", training.what) for training in TRAININGS.values()))
     return _ask_until(console, "trainer", "grpo", lambda word: training_named(word, is_answer=True))
 
 
@@ -128,9 +120,6 @@ def _ask_until(console: Console, prompt: str, default: str, refuse: Callable[[st
             return typed
 
 
-_KIB, _MIB = 1024, 1024**2
-
-
 def show_given_away(
     console: Console, run: str, given: GivenAway, pushed_to: str | None, *, flags: Sequence[str] = ()
 ) -> None:
@@ -141,8 +130,9 @@ def show_given_away(
     place = os.path.relpath(given.folder) if given.folder.is_relative_to(Path.cwd()) else str(given.folder)
     how = "its adapter merged into its base" if given.merged else "its weights as they were saved"
     console.print(Text.assemble((place, "bold"), f": the {given.kind} of step {given.step}, {how}"))
-    size = f"{given.bytes / _MIB:.1f} MiB" if given.bytes >= _MIB else f"{given.bytes / _KIB:.0f} KiB"
-    console.print(Text(f"  {len(given.files)} files, {size}; README.md is its card: read it before others do"))
+    console.print(
+        Text(f"  {len(given.files)} files, {size(given.bytes)}; README.md is its card: read it before others do")
+    )
     for note in given.notes:
         console.print(Text(f"  {note}", "yellow"))
     if pushed_to is not None:

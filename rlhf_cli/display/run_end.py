@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from rlhf_cli.analysis.met_or_missed import verify
 from rlhf_cli.display.run_tables import at_the_end
+from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import one_line, show_commands, span, sparkline
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.failure_capsules import capsules_of, failed_rows, replay_command
@@ -34,15 +35,6 @@ from rlhf_cli.text.json_values import section
 _LONGEST = 60
 
 
-def rows_failed(folder: RunFolder) -> list[Text]:
-    """Return one panel line per reward that failed, with its number of failed rows."""
-    told = []
-    for name, count in failed_rows(folder).items():
-        rows = "1 row" if count == 1 else f"{count} rows"
-        told.append(Text(f"{name} failed on {rows}: {folder.reward_errors.name}", style="yellow"))
-    return told
-
-
 def failures_again(folder: RunFolder) -> dict[str, str]:
     """Return command -> reason, one per stored failure."""
     return {
@@ -51,20 +43,19 @@ def failures_again(folder: RunFolder) -> dict[str, str]:
     }
 
 
+def _change(start: float, end: float, sign: int = 1) -> list[Cell]:
+    gain = (end - start) * sign
+    return [
+        f"{start:.3f}",
+        f"{end:.3f}",
+        (f"{end - start:+.3f}", "green" if gain > 0 else "red" if gain < 0 else "dim"),
+    ]
+
+
 def learning(events: Sequence[Event]) -> Table | None:
     """Return the start and end of each measure on training and held-out rows, or None if there are no measures."""
-    curves = measures(events)
-    if not curves:
-        return None
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("measure", style="bold")
-    for column in ("start", "end", "change"):
-        table.add_column(column, justify="right")
-    for one in curves:
-        change = (one.end - one.start) * one.sign
-        colour = "green" if change > 0 else "red" if change < 0 else "dim"
-        table.add_row(one.label, f"{one.start:.3f}", f"{one.end:.3f}", f"[{colour}]{one.end - one.start:+.3f}")
-    return table
+    rows = [[(one.label, "bold"), *_change(one.start, one.end, one.sign)] for one in measures(events)]
+    return plain_table(["measure"], ["start", "end", "change"], rows=rows, head="dim") if rows else None
 
 
 _MOST_ROWS = 6
@@ -85,30 +76,25 @@ def held_out(events: Sequence[Event], best_step: int | None, *, most: int = _MOS
         "truncated": f"eval_{SAMPLED}/truncated",
     }
     best = next((event for event in evaluations if event["step"] == best_step), None)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("held out", style="bold", no_wrap=True)
-    for column, name in columns.items():
-        table.add_column(Text(column, overflow="fold"), justify="right", no_wrap=name.endswith("/total"))
-    for event in _some(evaluations, best, most):
-        mark = " best" if event is best else ""
-        table.add_row(f"step {event['step']}{mark}", *(_cell(event, name) for name in columns.values()))
-    return table
+    shown: Sequence[Event] = evaluations
+    if len(evaluations) > most:  # the first, the last and the best, and others evenly spaced between them
+        kept = {round(place * (len(evaluations) - 1) / (most - 1)) for place in range(most)}
+        shown = [event for place, event in enumerate(evaluations) if place in kept or event is best]
+    rows: list[list[Cell]] = [
+        [
+            (f"step {event['step']}{' best' if event is best else ''}", "bold"),
+            *(_evaluated(event, name) for name in columns.values()),
+        ]
+        for event in shown
+    ]
+    return plain_table(["held out"], list(columns), rows=rows, head="dim")
 
 
-def _some(evaluations: Sequence[Event], best: Event | None, most: int) -> Sequence[Event]:
-    """Return the first, the last and the best evaluation, and others evenly spaced between them."""
-    last = len(evaluations) - 1
-    if last < most:
-        return evaluations
-    kept = {round(place * last / (most - 1)) for place in range(most)}
-    return [event for place, event in enumerate(evaluations) if place in kept or event is best]
-
-
-def _cell(event: Event, name: str) -> str:
+def _evaluated(event: Event, name: str) -> str:
     mean, low, high = (event.get(f"{name}{bound}") for bound in ("", "/low", "/high"))
     if mean is None:
         return "-"
-    return f"{mean:.3f}" if low is None or high is None else f"{mean:.2f} \\[{low:.2f}, {high:.2f}]"
+    return f"{mean:.3f}" if low is None or high is None else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
 
 
 _MOST_PHASES = 3
@@ -141,29 +127,34 @@ def show_end(console: Console, folder: RunFolder) -> None:
     """
     status, events = read_status(folder), read_metrics(folder.metrics)
     best = _best_step(folder)
-    said: list[RenderableType] = [*rows_failed(folder), *_said(folder, events, status)]
+    lines = list(_other_facts(folder, events, status))
 
-    def panel(most_rows: int, most_held_out: int, most_samples: int, most_said: int) -> Panel:
+    def panel(most_rows: int, most_held_out: int, most_samples: int, most_lines: int) -> Panel:
         parts = [
             _learnt(folder, events, most_rows),
             held_out(events, best, most=most_held_out) if most_held_out else None,
             _samples(folder, most_samples) if most_samples else None,
-            Group(*said[:most_said]) if said[:most_said] else None,
+            Group(*lines[:most_lines]) if lines[:most_lines] else None,
         ]
-        shown = [part for part in parts if part is not None]
-        spaced = [one for part in shown for one in ("", part)][1:]
+        spaced = [one for part in parts if part is not None for one in ("", part)][1:]
         title = f"[bold]{told_state(status.state, status.reason)} after {status.step} steps"
         return Panel(Group(*spaced), title=title, title_align="left", expand=False)
 
-    sizes = [(rows, shown, samples) for rows in (8, 5, 3) for shown in (6, 2, 0) for samples in (3, 1, 0)]
-    drawn = [*((*size, len(said)) for size in sizes), *((3, 0, 0, most) for most in range(len(said), -1, -1))]
-    fitting = (size for size in drawn if len(console.render_lines(panel(*size), pad=False)) <= _MOST_LINES)
-    console.print(panel(*next(fitting, drawn[-1])))
-    show_commands(console, _next(folder))
+    every = len(lines)
+    sizes = [(rows, shown, samples, every) for rows in (8, 5, 3) for shown in (6, 2, 0) for samples in (3, 1, 0)]
+    sizes += [(3, 0, 0, most) for most in range(every, -1, -1)]
+    fitting = (size for size in sizes if len(console.render_lines(panel(*size), pad=False)) <= _MOST_LINES)
+    console.print(panel(*next(fitting, sizes[-1])))
+    commands = failures_again(folder) or where_to_look(folder)
+    command = next(iter(commands), f"rlhf why {folder.shown}")
+    show_commands(console, {command: commands.get(command, "what its log says, and what to change")})
 
 
-def _said(folder: RunFolder, events: list[Event], status: Status) -> Iterator[Text]:
+def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iterator[Text]:
     """Yield other facts about a run, one line each, the most important first."""
+    for name, count in failed_rows(folder).items():
+        rows = "1 row" if count == 1 else f"{count} rows"
+        yield Text(f"{name} failed on {rows}: {folder.reward_errors.name}", style="yellow")
     if reason := stopped_by_rule(status):
         yield Text(reason, style="bold")
     verified = verify(folder)
@@ -186,9 +177,20 @@ def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType
     if not spans:
         return learning(events)
     configured = section(folder.read_config(), "rewards")
-    weights = {name: section(configured, name).get("weight") for name in spans}
-    shown = dict(list(spans.items())[: most + 1])
-    table = _rewards(shown, weights, failed_shares(events), events)
+    failed = failed_shares(events)
+    shown = list(spans.items())[: most + 1]
+    rows: list[list[Cell]] = []
+    for name, (start, end) in shown:
+        weight = section(configured, name).get("weight")
+        curve = series(events, name if name == TOTAL else f"rewards/{name}/mean")[1]
+        failures: list[Cell] = [(f"{failed[name]:.1%}" if name in failed else "", "yellow")] if failed else []
+        head: list[Cell] = [
+            ("total" if name == TOTAL else name, "bold"),
+            f"{weight:g}" if isinstance(weight, int | float) else "",
+        ]
+        rows.append([*head, *_change(start, end), *failures, (sparkline(curve, _SPARKS), "blue")])
+    heads = ["weight", "start", "end", "change", *(["rows failed"] if failed else [])]
+    table = plain_table(["reward"], heads, [""], rows=rows, head="dim")
     more = len(spans) - len(shown)
     return Group(table, Text(f"and {more} more", style="dim")) if more else table
 
@@ -208,34 +210,6 @@ def _best_step(folder: RunFolder) -> int | None:
     return None
 
 
-def _rewards(
-    spans: Mapping[str, tuple[float, float]],
-    weights: Mapping[str, object],
-    failed: Mapping[str, float],
-    events: list[Event],
-) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("reward", style="bold", overflow="fold")
-    for column in ("weight", "start", "end", "change"):
-        table.add_column(column, justify="right")
-    if failed:
-        table.add_column("rows failed", justify="right")
-    table.add_column("", style="blue", no_wrap=True)
-    for name, (start, end) in spans.items():
-        colour = "green" if end > start else "red" if end < start else "dim"
-        weight = weights.get(name)
-        table.add_row(
-            "total" if name == TOTAL else name,
-            f"{weight:g}" if isinstance(weight, int | float) else "",
-            f"{start:.3f}",
-            f"{end:.3f}",
-            f"[{colour}]{end - start:+.3f}",
-            *([f"[yellow]{failed[name]:.1%}" if name in failed else ""] if failed else []),
-            sparkline(series(events, name if name == TOTAL else f"rewards/{name}/mean")[1], _SPARKS),
-        )
-    return table
-
-
 def _samples(folder: RunFolder, most: int) -> Table | None:
     """Return up to `most` completions of the last log event, one per prompt, with their advantage."""
     files = sorted((folder.path / "completions").glob("*.parquet"))
@@ -247,20 +221,11 @@ def _samples(folder: RunFolder, most: int) -> Table | None:
     for row in pyarrow.parquet.read_table(files[-1]).to_pylist():
         first_of_prompt.setdefault(one_line(row["prompt"]), row)
     rows = list(first_of_prompt.values())[:most]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = plain_table([], head="dim")
     table.add_column("prompt", max_width=32, no_wrap=True, overflow="ellipsis")
     table.add_column("completion at the end", max_width=40, no_wrap=True, overflow="ellipsis")
     table.add_column("advantage", justify="right")
+    table.show_header = True
     for row in rows:
         table.add_row(Text(one_line(row["prompt"])), Text(one_line(row["completion"])), f"{row['advantage']:+.2f}")
     return table
-
-
-def _next(folder: RunFolder) -> dict[str, str]:
-    """Return the one command to type next: for a failed reward, else for the tracker, else `rlhf why`."""
-    commands = {
-        **failures_again(folder),
-        **where_to_look(folder),
-        f"rlhf why {folder.shown}": "what its log says, and what to change",
-    }
-    return dict(list(commands.items())[:1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -13,29 +12,24 @@ from rich.text import Text
 
 from rlhf_cli.analysis.met_or_missed import MET, MISSED, OPEN, ExpectationOutcome, VerifiedRun
 from rlhf_cli.analysis.reproducibility import LogDifference, Reproduction
+from rlhf_cli.display.sweep_tables import STATE_STYLE
+from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import span
 from rlhf_cli.errors import in_one_line
-from rlhf_cli.runs.run_status import FINISHED, Overview, RunState, Status, told_state
+from rlhf_cli.runs.run_status import FINISHED, Overview, Status, told_state
 from rlhf_cli.text.json_values import JsonValue
 
 _REASON = "reason"
-_STATE_STYLE = {
-    "running": "cyan",
-    "finished": "green",
-    "failed": "red",
-    "killed": "red",
-    "unreadable": "red",
-    "preempted": "yellow",
-}
 
 
 def show_overview(console: Console, overview: Overview) -> None:
     """Print one row per run without the empty columns, and why Slurm could not be queried."""
     rows = overview.rows
+    states = [told_state(row.state, row.reason).partition(" ")[0] for row in rows]  # the reason has its own column
     columns = {
         "run": [Text(row.run) for row in rows],
-        "state": [Text(_state(row), _STATE_STYLE.get(row.state, "")) for row in rows],
-        "step": [Text(_steps(row)) for row in rows],
+        "state": [Text(state, STATE_STYLE.get(row.state, "")) for row, state in zip(rows, states, strict=True)],
+        "step": [Text(f"{row.step}/{row.max_steps}" if row.max_steps else str(row.step or "")) for row in rows],
         "s/step": [Text("" if row.s_per_step is None else f"{row.s_per_step:.2f}") for row in rows],
         "left": [Text(span(row.time_left_s)) for row in rows],
         "logged": [Text("" if row.log_age_s is None else f"{span(row.log_age_s)} ago") for row in rows],
@@ -44,13 +38,13 @@ def show_overview(console: Console, overview: Overview) -> None:
         _REASON: [Text(in_one_line(row.reason or "")) for row in rows],
     }
     shown = {name: cells for name, cells in columns.items() if any(cell.plain for cell in cells)}
-    if below := _REASON in shown and sum(map(_width, shown.items())) > console.width:
-        shown = {name: cells for name, cells in shown.items() if name != _REASON}  # it would wrap run names
+    width = sum(1 + max(len(name), *(cell.cell_len for cell in cells)) for name, cells in shown.items())
+    if below := _REASON in shown and width > console.width:
+        del shown[_REASON]  # it would wrap run names
     table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None)
     for name in shown:
         is_number = name in ("step", "s/step", "left", "logged", "saved")
-        is_long = name in ("run", _REASON)
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=not is_long, overflow="fold")
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=name not in ("run", _REASON))
     for cells in zip(*shown.values(), strict=True):
         table.add_row(*cells)
     console.print(table)
@@ -63,38 +57,19 @@ def show_overview(console: Console, overview: Overview) -> None:
         console.print(f"[yellow]Slurm was not asked:[/] {first}", highlight=False)
 
 
-def _width(column: tuple[str, list[Text]]) -> int:
-    name, cells = column
-    return 1 + max(cell_len(name), *(cell.cell_len for cell in cells))
-
-
-def _state(row: RunState) -> str:
-    """Return the first word of the state; the reason has its own column."""
-    return told_state(row.state, row.reason).partition(" ")[0]
-
-
-def _steps(row: RunState) -> str:
-    return f"{row.step}/{row.max_steps}" if row.max_steps is not None else str(row.step or "")
-
-
 _MOST_MISSED, _MOST_TYPED = 3, 2
 _STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
 
 
 def outcomes_table(outcomes: Sequence[ExpectationOutcome]) -> Table:
     """Return a table with one line per expectation: its state, metric, bound and measured value."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("expected", no_wrap=True)
-    table.add_column("metric", style="bold", overflow="fold")
-    table.add_column("at", no_wrap=True)
-    table.add_column("bound", overflow="fold")
-    table.add_column("came to", justify="right", overflow="fold")
+    rows: list[list[Cell]] = []
     for one in outcomes:
         expected = one.expectation
         came_to = one.why or "" if math.isnan(one.value) or one.state == OPEN else f"{one.value:.4g}"
-        words = (expected.metric, expected.place, expected.bound)
-        table.add_row(Text(one.state, _STYLES[one.state]), *(Text(word) for word in words), Text(came_to))
-    return table
+        state, metric = (one.state, _STYLES[one.state]), (expected.metric, "bold")
+        rows.append([state, metric, expected.place, expected.bound, came_to])
+    return plain_table(["expected", "metric", "at", "bound"], ["came to"], rows=rows, head="dim")
 
 
 def at_the_end(verified: VerifiedRun, typed: Sequence[str]) -> Iterator[Text]:
@@ -219,13 +194,11 @@ def _show_causes(console: Console, both: Reproduction) -> None:
             console.print(Text(line, style="dim"))
         return
     console.print(Text("why, as far as is recorded", style="bold"))
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(3):
-        table.add_column(overflow="fold")
-    for cause in both.causes:
-        table.add_row(Text(cause.kind, "yellow"), Text(cause.name), Text(f"{cause.before} -> {cause.after}"))
-    for reason in both.unrepeatable:
-        table.add_row(Text("by chance", "yellow"), Text(reason), "")
+    rows: list[list[Cell]] = [
+        [(cause.kind, "yellow"), cause.name, f"{cause.before} -> {cause.after}"] for cause in both.causes
+    ]
+    rows += [[("by chance", "yellow"), reason, ""] for reason in both.unrepeatable]
+    table = plain_table(["", "", ""], rows=rows)
     if both.causes or both.unrepeatable:
         console.print(Padding(table, (0, 0, 0, 2)))
     else:

@@ -12,9 +12,9 @@ from rich.text import Text
 from rlhf_cli.config.expand import truncation_warnings
 from rlhf_cli.config.schema.expect_section import expectations_of
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_sections import Slurm
 from rlhf_cli.config.schema.reward_sections import Gate, Reward
 from rlhf_cli.display.plan_tables import memory_bars, will_not_fit, workload_lines
+from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.text.redaction import redacted
@@ -25,23 +25,22 @@ def reward_tree(rewards: Mapping[str, Reward], scored_by: Mapping[str, str]) -> 
 
     A reward with several gates is drawn below the first one; all gates are listed.
     """
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("reward", style="bold", no_wrap=True)
-    table.add_column("weight", justify="right", no_wrap=True)
     is_gated = any(reward.gates for reward in rewards.values())
-    if is_gated:
-        table.add_column("only where")
-    table.add_column("scored by", overflow="fold")
-    for name, branch in _lines(rewards):
+    rows: list[list[Cell]] = []
+    for name, branch in _branches(rewards):
         reward = rewards[name]
         args = ", ".join(f"{key}={redacted(str(value))}" for key, value in reward.args.items())
-        gates = [Text(", ".join(_gate(gate) for gate in reward.gates))] if is_gated else []
-        scored = Text(scored_by[name] + (f" ({args})" if args else ""))
-        table.add_row(Text.assemble((branch, "dim"), name), _weight(reward), *gates, scored)
-    return table
+        weight = reward.weight
+        shown = f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
+        gates = [", ".join(map(_gate, reward.gates))] if is_gated else []
+        title = Text.assemble((branch, "dim"), (name, "bold"), no_wrap=True)
+        rows.append([title, shown, *gates, scored_by[name] + (f" ({args})" if args else "")])
+    return plain_table(
+        ["reward"], ["weight"], [*(["only where"] if is_gated else []), "scored by"], rows=rows, head="dim"
+    )
 
 
-def _lines(rewards: Mapping[str, Reward]) -> Iterator[tuple[str, str]]:
+def _branches(rewards: Mapping[str, Reward]) -> Iterator[tuple[str, str]]:
     """Yield (name, branch) once per reward, each below the one that gates it."""
     below: dict[str | None, list[str]] = {}
     for name, reward in rewards.items():
@@ -63,11 +62,6 @@ def _lines(rewards: Mapping[str, Reward]) -> Iterator[tuple[str, str]]:
         yield from walk(name, "", "")
 
 
-def _weight(reward: Reward) -> str:
-    weight = reward.weight
-    return f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
-
-
 def _gate(gate: Gate) -> str:
     if gate.between is not None:
         return f"{gate.between[0]:g} <= {gate.by} <= {gate.between[1]:g}"
@@ -78,19 +72,10 @@ def _gate(gate: Gate) -> str:
 _MANY_REWARDS = 4
 _MOST_LINES = 20
 """Maximum height of the panel at the start of a run; `rlhf check` shows everything."""
-
 _NOT_AT_THE_START = ("batch", "in all", "checkpoints", "passes", "guards", "expected")
 _LEFT_OUT_FIRST = (
-    "samples",
-    "center",
-    "margin",
-    "dropout",
-    "evaluation",
-    "track",
-    "slurm",
-    "processes",
-    "kl",
-    "critic",
+    *("samples", "center", "margin", "dropout", "evaluation"),
+    *("track", "slurm", "processes", "kl", "critic"),
 )
 
 
@@ -101,19 +86,15 @@ def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: s
         facts.pop("evaluation")
     if (too_large := will_not_fit(plan.memory)) is not None:
         facts["memory"] = too_large
-    left_out, most_rewards = iter(_LEFT_OUT_FIRST), len(experiment.rewards)
-
-    def panel() -> Panel:
-        return _panel(facts, experiment, plan, title, most_rewards)
-
-    while len(console.render_lines(panel(), pad=False)) > _MOST_LINES:
+    left_out, most_rewards = list(_LEFT_OUT_FIRST), len(experiment.rewards)
+    panel = _panel(facts, experiment, plan, title, most_rewards)
+    while len(console.render_lines(panel, pad=False)) > _MOST_LINES and (left_out or most_rewards > _MANY_REWARDS):
         if most_rewards > _MANY_REWARDS:
             most_rewards -= 1
-        elif (name := next(left_out, None)) is not None:
-            facts.pop(name, None)
         else:
-            break
-    console.print(panel())
+            facts.pop(left_out.pop(0), None)
+        panel = _panel(facts, experiment, plan, title, most_rewards)
+    console.print(panel)
     _show_warnings(console, experiment, plan)
 
 
@@ -125,30 +106,6 @@ def show_whole_plan(console: Console, experiment: Experiment, plan: Plan, *, tit
     facts = _facts(experiment, plan, folder)
     console.print(_panel(facts, experiment, plan, title, len(experiment.rewards), memory_bars(plan.memory)))
     _show_warnings(console, experiment, plan)
-
-
-def _facts(experiment: Experiment, plan: Plan, folder: str | None) -> dict[str, str]:
-    """Return name -> line for all facts about a run except its rewards and memory."""
-    rows = f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""
-    facts = {
-        "trainer": f"{experiment.trainer.name}  ({experiment.trainer.trl} of TRL, seed {experiment.seed})",
-        "model": plan.model,
-        "data": plan.data + rows,
-        **dict(workload_lines(plan)),
-        **dict((*_critic(experiment), *_reward_model(experiment), *_dropout(experiment))),
-    }
-    if plan.passes is not None:
-        facts["passes"] = plan.passes.describe()
-    if experiment.rewards:
-        facts["guards"] = _guards(experiment)
-    if experiment.expect is not None:
-        facts["expected"] = _expected(experiment)
-    facts["processes"] = f"{plan.processes} ({_device(experiment)})"
-    facts |= dict(_launch(experiment))
-    if experiment.launch.slurm is not None:
-        facts["slurm"] = _slurm(experiment.launch.slurm)
-    facts["track"] = plan.tracking.in_words
-    return facts | ({"run folder": folder} if folder is not None else {})
 
 
 def _panel(
@@ -176,105 +133,95 @@ def _panel(
 
 
 def _show_warnings(console: Console, experiment: Experiment, plan: Plan) -> None:
-    for warning in plan.machine.warnings:
-        console.print(f"[yellow]launch:[/] {warning}", highlight=False)
-    for warning in truncation_warnings(experiment):
-        console.print(f"[yellow]truncation:[/] {warning}", highlight=False)
-    for notice in plan.notices:
-        console.print(f"[yellow]{notice.subject}:[/] {notice.text}", highlight=False)
-    if plan.tracking.notice is not None:
-        console.print(f"[yellow]wandb:[/] {plan.tracking.notice}", highlight=False)
+    warnings = [("launch", text) for text in plan.machine.warnings]
+    warnings += [("truncation", text) for text in truncation_warnings(experiment)]
+    warnings += [(notice.subject, notice.text) for notice in plan.notices]
+    warnings += [("wandb", plan.tracking.notice)] if plan.tracking.notice is not None else []
+    for subject, text in warnings:
+        console.print(f"[yellow]{subject}:[/] {text}", highlight=False)
 
 
-def _critic(experiment: Experiment) -> list[tuple[str, str]]:
-    """Return (name, line) for PPO's critic and KL penalty and for the truncation policy, if the experiment has them."""
-    lines = []
-    critic, kl, truncation = experiment.critic, experiment.kl, experiment.truncation
+def _facts(experiment: Experiment, plan: Plan, folder: str | None) -> dict[str, str]:
+    """Return name -> line for all facts about a run except its rewards and memory."""
+    trainer, launch = experiment.trainer, experiment.launch
+    rows = f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""
+    facts = {
+        "trainer": f"{trainer.name}  ({trainer.trl} of TRL, seed {experiment.seed})",
+        "model": plan.model,
+        "data": plan.data + rows,
+        **workload_lines(plan),
+        **_of_the_method(experiment),
+    }
+    if plan.passes is not None:
+        facts["passes"] = plan.passes.describe()
+    if experiment.rewards:
+        facts["guards"] = _guards(experiment)
+    if experiment.expect is not None:
+        expected = expectations_of(experiment.expect).values()
+        facts["expected"] = "; ".join(f"{one.metric} {one.bound} at {one.place}" for one in expected)
+    facts["processes"] = f"{plan.processes} (device {launch.device}, precision {launch.precision})"
+    if launch.strategy != "ddp":
+        offload = ", what is not being used in the host's memory" if launch.offload else ""
+        facts["strategy"] = f"{launch.strategy}: each has {STRATEGIES[launch.strategy].holds}{offload}"
+    if launch.rollout != "hf":
+        gpus = "a GPU of its own" if launch.rollout_gpus == 1 else f"{launch.rollout_gpus} GPUs of its own"
+        facts["rollout"] = launch.rollout + (f" on {gpus}" if launch.rollout_gpus else "")
+    if (slurm := launch.slurm) is not None:
+        names = ("partition", "account", "qos", "time", "gpus_per_node", "cpus_per_task", "mem_gb")
+        asked = [f"{name} {value}" for name in names if (value := getattr(slurm, name)) is not None]
+        facts["slurm"] = ", ".join(asked) or "the cluster's defaults"
+    facts["track"] = plan.tracking.in_words
+    return facts | ({"run folder": folder} if folder is not None else {})
+
+
+def _of_the_method(experiment: Experiment) -> dict[str, str]:
+    """Return the lines on critic, KL, truncation, margin, centring, samples and dropout that the experiment has."""
+    lines = {}
+    critic, kl, truncation, model = experiment.critic, experiment.kl, experiment.truncation, experiment.reward_model
     if critic is not None:
         body = "own optimizer" if critic.share == "none" else "an adapter on the policy's body"
         wait = f", alone for {critic.warmup_steps} steps" if critic.warmup_steps else ""
-        lines.append(("critic", f"{critic.init}, {body}{wait}"))
+        lines["critic"] = f"{critic.init}, {body}{wait}"
     if kl is not None:
         adapts = "" if kl.controller == "fixed" else f" at first, towards {kl.controller.target:g}"
         penalty = f"{kl.where}, {kl.form.estimator}, {kl.coef:g}{adapts}"
-        lines.append(("kl", penalty if kl.form.needs_reference else "none"))
+        lines["kl"] = penalty if kl.form.needs_reference else "none"
     if truncation.policy != "none":
         row = truncation.row
         mode = f", {truncation.mode or row.modes[0]}" if row.modes else ""
         size = f" {truncation.penalty:g}" if mode and "penalty" in row.reads else ""
-        lines.append(("truncation", f"{row.name}{mode}{size}"))
+        lines["truncation"] = f"{row.name}{mode}{size}"
+    if model is not None:
+        lines["margin"] = "none"
+        if (margin := model.margin) is not None:
+            scores = f"{margin.scale:g} x {margin.transform} of {margin.chosen} - {margin.rejected}"
+            lines["margin"] = scores if margin.column is None else f"column {margin.column}"
+        lines["center"] = f"scores near 0 by {model.center:g}" if model.center else "scores may lie anywhere"
+        if model.show_samples:
+            pairs = "all pairs" if model.show_samples == -1 else f"{model.show_samples} pairs"
+            lines["samples"] = f"{pairs} shown at every evaluation and at the end"
+    if (dropout := _dropout(experiment)) is not None:
+        lines["dropout"] = dropout
     return lines
 
 
-def _reward_model(experiment: Experiment) -> list[tuple[str, str]]:
-    """Return (name, line) for a reward model's margin, centring and shown samples."""
-    section = experiment.reward_model
-    if section is None:
-        return []
-    margin, said = section.margin, "none"
-    if margin is not None and margin.column is not None:
-        said = f"column {margin.column}"
-    elif margin is not None:
-        said = f"{margin.scale:g} x {margin.transform} of {margin.chosen} - {margin.rejected}"
-    center = f"scores near 0 by {section.center:g}" if section.center else "scores may lie anywhere"
-    shown = "all pairs" if section.show_samples == -1 else f"{section.show_samples} pairs"
-    lines = [("margin", said), ("center", center)]
-    return [*lines, ("samples", f"{shown} shown at every evaluation and at the end")] if section.show_samples else lines
-
-
-def _dropout(experiment: Experiment) -> list[tuple[str, str]]:
-    """Return (name, line) for how dropout affects the ratio between the policy and its rollout, if it matters."""
+def _dropout(experiment: Experiment) -> str | None:
+    """Return how dropout affects the ratio between the policy and its rollout, or None if it does not matter."""
     trainer, lora = experiment.trainer, experiment.model.lora
     share = lora.lora_dropout if lora is not None else 0.0
-    if not trainer.row.generates:
-        return []
+    if trainer.row.generates and trainer.baseline == "critic" and not trainer.disables_dropout:
+        return "on in the update, off in rollout passes: ratios are not 1 where nothing moved, and clip"
+    if not trainer.row.generates or not share:
+        return None
     if trainer.disables_dropout:
-        unused = f"off: model.lora.lora_dropout={share:g} drops nothing unless trainer.args.disable_dropout=false"
-        return [("dropout", unused)] if share else []
-    if trainer.baseline == "critic":
-        return [("dropout", "on in the update, off in rollout passes: ratios are not 1 where nothing moved, and clip")]
-    noisy = "on in every pass, as in TRL: ratios to the rollout are noisy; trainer.args.disable_dropout=true ends it"
-    return [("dropout", noisy)] if share else []
+        return f"off: model.lora.lora_dropout={share:g} drops nothing unless trainer.args.disable_dropout=false"
+    return "on in every pass, as in TRL: ratios to the rollout are noisy; trainer.args.disable_dropout=true ends it"
 
 
 def _guards(experiment: Experiment) -> str:
     """Return what would end the run early. A reward's failures count only if its `on_error` tolerates them."""
     guards = experiment.guards
-    lines = []
-    if guards.no_signal != "off":
-        lines.append(f"{guards.no_signal} rounds without a signal")
+    lines = [f"{guards.no_signal} rounds without a signal"] if guards.no_signal != "off" else []
     if any(reward.on_error != "raise" for reward in experiment.rewards.values()) and guards.max_error_share < 1:
         lines.append(f"a reward failing on over {guards.max_error_share:.0%} of {guards.error_window} rows")
     return f"end the run at {', or '.join([*lines, 'NaN or infinity'])}"
-
-
-def _expected(experiment: Experiment) -> str:
-    """Return the expected numbers of the run and where each is read."""
-    expected = expectations_of(experiment.expect).values()
-    return "; ".join(f"{one.metric} {one.bound} at {one.place}" for one in expected)
-
-
-def _device(experiment: Experiment) -> str:
-    launch = experiment.launch
-    return f"device {launch.device}, precision {launch.precision}"
-
-
-def _launch(experiment: Experiment) -> list[tuple[str, str]]:
-    """Return (name, line) for the sharding strategy and the rollout engine, unless they are the defaults."""
-    launch = experiment.launch
-    lines = []
-    if launch.strategy != "ddp":
-        offload = ", what is not being used in the host's memory" if launch.offload else ""
-        lines.append(("strategy", f"{launch.strategy}: each has {STRATEGIES[launch.strategy].holds}{offload}"))
-    if launch.rollout != "hf":
-        gpus = f" on {launch.rollout_gpus} GPUs of its own" if launch.rollout_gpus > 1 else ""
-        gpus = " on a GPU of its own" if launch.rollout_gpus == 1 else gpus
-        lines.append(("rollout", launch.rollout + gpus))
-    return lines
-
-
-def _slurm(slurm: Slurm) -> str:
-    """Return the resources requested from Slurm; the cluster's defaults apply to the rest."""
-    names = ("partition", "account", "qos", "time", "gpus_per_node", "cpus_per_task", "mem_gb")
-    asked = [f"{name} {value}" for name in names if (value := getattr(slurm, name)) is not None]
-    return ", ".join(asked) or "the cluster's defaults"

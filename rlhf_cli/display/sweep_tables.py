@@ -19,6 +19,7 @@ STATE_STYLE = {
     "finished": "green",
     "failed": "red",
     "killed": "red",
+    "unreadable": "red",
     "preempted": "yellow",
     "stopped": "yellow",
 }

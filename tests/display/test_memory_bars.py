@@ -47,13 +47,3 @@ def test_what_is_not_known_is_said() -> None:
     assert drawn(memory_bars(MemoryPlan(unknown="model_type mamba2"))) == ["memory: not estimated (model_type mamba2)"]
     some = MemoryPlan((LEARNING,), leaves_out=("prompts, whose length is not known",))
     assert drawn(memory_bars(some))[-1] == "not counted: prompts, whose length is not known"
-
-
-def test_lines_are_broken_between_parts_alone() -> None:
-    """At 64 columns several lines of parts; no number is parted from its unit."""
-    many = Moment("training", "learning", {"weights": 2 * GB, "activations": 3 * GB, "logits": GB, "reference": GB})
-    lines = drawn(memory_bars(MemoryPlan((many,), device_bytes=16 * GB)), 64)
-    parts = [line[37:].strip() for line in lines[1:-1]]
-    assert " ".join(parts) == "activations 3 GB, weights 2 GB, logits 1 GB, reference 1 GB"
-    assert len(parts) > 1
-    assert all(part.endswith(",") for part in parts[:-1])

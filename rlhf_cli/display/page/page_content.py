@@ -14,19 +14,19 @@ from rlhf_cli.display.page.completion_pages import CompletionPages, completion_p
 from rlhf_cli.display.page.curves import HEALTH, SHARES, Plot, front_of, parallel_of, plots_of, plotted_metrics
 from rlhf_cli.display.page.embedding import colours, deflated, own_file, plotly_bundle, policy, script_json, sha256
 from rlhf_cli.display.page.tables import (
-    Configurations,
     EvaluationTable,
-    Noticed,
-    Origin,
+    PageConfigurations,
+    ProvenanceLine,
     SettingTable,
+    SharedFinding,
     TimeBySetting,
     VerdictLine,
     configurations,
     evaluation_tables,
     link_to,
-    noticed,
-    origins,
+    provenance_lines,
     setting_table,
+    shared_findings,
     shown_name,
     time_by_setting,
     verdict_lines,
@@ -68,10 +68,10 @@ class PageContent:
     parallel: dict[str, object] | str
     evaluations: list[EvaluationTable]
     times: TimeBySetting | None
-    noticed: list[Noticed]
+    noticed: list[SharedFinding]
     completions: CompletionPages
-    configurations: Configurations
-    origins: list[Origin]
+    configurations: PageConfigurations
+    origins: list[ProvenanceLine]
     cards: list[RunCard]
     problems: list[str]
 
@@ -151,10 +151,10 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, ti
         parallel=parallel_of(comparison),
         evaluations=evaluations,
         times=time_by_setting(comparison.grouped.settings),
-        noticed=noticed(runs),
+        noticed=shared_findings(runs),
         completions=completions,
         configurations=configurations(runs),
-        origins=origins(runs),
+        origins=provenance_lines(runs),
         cards=_cards(comparison, out),
         problems=[redacted(str(problem)) for problem in problems],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from rlhf_cli.analysis.comparison.logged_run import LoggedRun, axes, differences
 from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.settings import SettingRuns
 from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, MeasureVerdict, decimals, decimals_of
-from rlhf_cli.analysis.diagnosis.finding import SEVERITIES, Finding
+from rlhf_cli.analysis.diagnosis.finding import SEVERITIES
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose_readable
 from rlhf_cli.measure.evaluation_files import read_evaluation
 from rlhf_cli.measure.policy_results import PolicyEvaluation
@@ -29,7 +29,7 @@ _MOST_COLUMNS = 16
 
 
 @dataclass(frozen=True)
-class Cell:
+class SettingCell:
     """A number with its interval as text, and their positions in the column in per cent (None if unknown)."""
 
     mean: str
@@ -40,13 +40,13 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class SettingLine:
     """A line of the table for one setting. `place` is its index; `seeds` is the number of seeds."""
 
     place: int
     name: str
     seeds: int
-    cells: list[Cell]
+    cells: list[SettingCell]
     left_out: dict[str, str]
 
 
@@ -55,7 +55,7 @@ class SettingTable:
     """The table: its columns, its lines, and how many measures did not fit."""
 
     measures: list[RunMeasure]
-    lines: list[Line]
+    lines: list[SettingLine]
     num_more: int
 
 
@@ -67,7 +67,7 @@ def setting_table(comparison: Comparison) -> SettingTable:
     ]
     cells = [_column(column) for column in columns]
     lines = [
-        Line(place, shown_name(one), len(one.by_seed), [column[place] for column in cells], dict(one.left_out))
+        SettingLine(place, shown_name(one), len(one.by_seed), [column[place] for column in cells], dict(one.left_out))
         for place, one in enumerate(comparison.grouped.settings)
     ]
     return SettingTable(measures, lines, len(comparison.measures) - len(measures))
@@ -79,7 +79,7 @@ def shown_name(setting: SettingRuns) -> str:
     return min(setting.name, names[0], key=len) if len(names) == 1 else setting.name
 
 
-def _column(estimates: list[Estimate]) -> list[Cell]:
+def _column(estimates: list[Estimate]) -> list[SettingCell]:
     """Return the cells of a measure with equal decimals: enough for the widest interval and for the largest mean."""
     ends = [end for one in estimates for end in (one.low, one.mean, one.high) if end is not None]
     least, most = (min(ends), max(ends)) if ends else (0.0, 0.0)
@@ -91,7 +91,7 @@ def _column(estimates: list[Estimate]) -> list[Cell]:
         return None if value is None or most == least else round(100 * (value - least) / (most - least), 1)
 
     return [
-        Cell(
+        SettingCell(
             "–" if one.mean is None else f"{one.mean:.{digits}f}",
             f"[{one.low:.{digits}f}, {one.high:.{digits}f}]" if one.low is not None and one.high is not None else "",
             *(at(one.mean), at(one.low), at(one.high)),
@@ -104,7 +104,7 @@ _MOST_VALUES = 60
 
 
 @dataclass(frozen=True)
-class Difference:
+class DifferingValues:
     """A key in which runs differ. `values` maps each value as text -> the runs that have it.
 
     `follows` is the key that this one changes with, or '' if it changes by itself.
@@ -116,15 +116,15 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Configurations:
+class PageConfigurations:
     """The configuration of several runs. `common` maps dotted key -> the shared value, as text."""
 
-    differing: list[Difference]
+    differing: list[DifferingValues]
     common: dict[str, str]
 
 
 @dataclass(frozen=True)
-class Origin:
+class ProvenanceLine:
     """An entry of provenance.json that some runs share. `runs` is None if all runs share it."""
 
     what: str
@@ -132,48 +132,63 @@ class Origin:
     runs: list[int] | None
 
 
-def configurations(runs: Sequence[LoggedRun]) -> Configurations:
+def configurations(runs: Sequence[LoggedRun]) -> PageConfigurations:
     """Return the differing and the common keys. Secrets are hidden, as in every file that is written."""
     keys = differences(runs) if len(runs) > 1 else []
-    heads = {key: axis.key for axis in (axes(runs) if len(runs) > 1 else []) for key in axis.others}
+    follows = {
+        key: axis.key for axis in (axes(runs) if len(runs) > 1 else []) for key in axis.others if key != axis.key
+    }
     differing = []
     for key in keys:
-        values: dict[str, list[int]] = {}
-        for place, run in enumerate(runs):
-            values.setdefault(_shown(key, run.settings[key]) if key in run.settings else "(not set)", []).append(place)
-        head = heads.get(key, key)
-        differing.append(Difference(key, dict(list(values.items())[:_MOST_VALUES]), "" if head == key else head))
+        values = _runs_by(_shown(key, run.settings[key]) if key in run.settings else "(not set)" for run in runs)
+        differing.append(DifferingValues(key, values, follows.get(key, "")))
     first: Mapping[str, object] = runs[0].settings if runs else {}
     same = [key for key in first if all(key in run.settings and run.settings[key] == first[key] for run in runs)]
-    return Configurations(differing, {key: _shown(key, first[key]) for key in same})
+    return PageConfigurations(differing, {key: _shown(key, first[key]) for key in same})
 
 
-def origins(runs: Sequence[LoggedRun]) -> list[Origin]:
+def provenance_lines(runs: Sequence[LoggedRun]) -> list[ProvenanceLine]:
     """Return the commands, versions, commits, machines and starting models of the runs.
 
     List a value shared by all once.
     """
-    asked: dict[str, Callable[[LoggedRun], object]] = {
-        "command": lambda run: run.provenance.get("command"),
-        "in folder": lambda run: run.provenance.get("cwd"),
-        "resumed by": _resumed,
-        "versions": lambda run: _pairs(section(run.provenance, "versions")),
-        "git": _git,
-        "machine": lambda run: _pairs(section(run.provenance, "host")),
-        "device": lambda run: run.provenance.get("device"),
-        "processes": lambda run: run.provenance.get("world_size"),
-        "starting model": lambda run: run.starting_model,
-        "hashes": lambda run: _pairs({k: v for k, v in section(run.provenance, "sha256").items() if k != "config"}),
+    entries = [_provenance_of(run) for run in runs]
+    lines = []
+    for what in entries[0] if entries else ():
+        for says, places in _runs_by(redacted(str(of_run[what] or "")) for of_run in entries).items():
+            if says:
+                lines.append(ProvenanceLine(what, says, None if len(places) == len(runs) else places))
+    return lines
+
+
+def _provenance_of(run: LoggedRun) -> dict[str, object]:
+    known = run.provenance
+    git, resumed = section(known, "git"), known.get("resumed")
+    again = [str(one.get("command")) for one in resumed if isinstance(one, dict)] if isinstance(resumed, list) else []
+    return {
+        "command": known.get("command"),
+        "in folder": known.get("cwd"),
+        "resumed by": "; ".join(again),
+        "versions": _pairs(section(known, "versions")),
+        "git": f"{git.get('commit')}{', with changes' if git.get('dirty') else ''}" if git else "",
+        "machine": _pairs(section(known, "host")),
+        "device": known.get("device"),
+        "processes": known.get("world_size"),
+        "starting model": run.starting_model,
+        "hashes": _pairs({name: value for name, value in section(known, "sha256").items() if name != "config"}),
     }
-    found = []
-    for what, of in asked.items():
-        values: dict[str, list[int]] = {}
-        for place, run in enumerate(runs):
-            if (value := of(run)) not in (None, ""):
-                values.setdefault(redacted(str(value)), []).append(place)
-        for says, places in list(values.items())[:_MOST_VALUES]:
-            found.append(Origin(what, says, None if len(places) == len(runs) else places))
-    return found
+
+
+def _runs_by(texts: Iterable[str]) -> dict[str, list[int]]:
+    """Return text -> the runs that have it, for the first sixty texts."""
+    found: dict[str, list[int]] = {}
+    for place, text in enumerate(texts):
+        found.setdefault(text, []).append(place)
+    return dict(list(found.items())[:_MOST_VALUES])
+
+
+def _pairs(tree: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in tree.items())
 
 
 def link_to(run: LoggedRun, out: Path) -> str | None:
@@ -195,25 +210,8 @@ def _shown(key: str, value: object) -> str:
     return HIDDEN if is_hidden and value else redacted(text)
 
 
-def _pairs(tree: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in tree.items())
-
-
-def _git(run: LoggedRun) -> str:
-    git = section(run.provenance, "git")
-    return f"{git.get('commit')}{', with changes' if git.get('dirty') else ''}" if git else ""
-
-
-def _resumed(run: LoggedRun) -> str:
-    resumed = run.provenance.get("resumed")
-    commands = (
-        [str(one.get("command")) for one in resumed if isinstance(one, dict)] if isinstance(resumed, list) else []
-    )
-    return "; ".join(commands)
-
-
 @dataclass(frozen=True)
-class Noticed:
+class SharedFinding:
     """A finding. `says` is its headline in the first of the `runs` that have it; `change` is what to type, or ''."""
 
     severity: str
@@ -223,27 +221,18 @@ class Noticed:
     runs: list[int]
 
 
-def noticed(runs: Sequence[LoggedRun]) -> list[Noticed]:
+def shared_findings(runs: Sequence[LoggedRun]) -> list[SharedFinding]:
     """Return the findings of all runs, the most severe first; among equals, those of the most runs first."""
-    found: dict[tuple[str, str, str], tuple[Finding, list[int]]] = {}
+    found: dict[tuple[str, str, str], SharedFinding] = {}
     for place, run in enumerate(runs):
-        for finding in diagnose_readable(run.folder).diagnosis.findings if run.folder is not None else ():
-            key = (finding.severity, finding.kind, finding.subject)
-            found.setdefault(key, (finding, []))[1].append(place)
-    ordered = sorted(found.values(), key=lambda one: (SEVERITIES.index(one[0].severity), -len(one[1])))
-    return [
-        Noticed(
-            finding.severity,
-            finding.what,
-            finding.changes[0].words if finding.changes else "",
-            finding.changes[0].reason if finding.changes else "",
-            places,
-        )
-        for finding, places in ordered
-    ]
+        for one in diagnose_readable(run.folder).diagnosis.findings if run.folder is not None else ():
+            change, reason = (one.changes[0].words, one.changes[0].reason) if one.changes else ("", "")
+            shared = SharedFinding(one.severity, one.what, change, reason, [])
+            found.setdefault((one.severity, one.kind, one.subject), shared).runs.append(place)
+    return sorted(found.values(), key=lambda one: (SEVERITIES.index(one.severity), -len(one.runs)))
 
 
-_LEAST = 0.005
+_LEAST_PER_CENT = 0.5
 """A phase with a smaller share in every setting is left out."""
 
 
@@ -253,6 +242,11 @@ class TimeRow:
 
     label: str
     per_cent: list[float | None]
+
+    @property
+    def most(self) -> float:
+        """Return the largest share of a setting."""
+        return max(share or 0.0 for share in self.per_cent)
 
 
 @dataclass(frozen=True)
@@ -270,17 +264,14 @@ class TimeBySetting:
 def time_by_setting(settings: Iterable[SettingRuns]) -> TimeBySetting | None:
     """Return the table, or None if no run timed its phases."""
     timed = [[(run, shares) for run in setting.runs if (shares := _shares(run)) is not None] for setting in settings]
-    keys = list(dict.fromkeys(key for runs in timed for _, shares in runs for key in shares.shares))
-    if not keys:
-        return None
-    table = {key: [_mean(shares.shares.get(key, 0.0) for _, shares in runs) for runs in timed] for key in keys}
-    shown = [key for key in keys if any(share is not None and share >= _LEAST for share in table[key])]
-    shown.sort(key=lambda key: -max(share or 0.0 for share in table[key]))
-    return TimeBySetting(
-        rows=[TimeRow(phase_label(key), [None if one is None else 100.0 * one for one in table[key]]) for key in shown],
-        seconds_a_step=[_mean(shares.elapsed_s / max(1, run.step) for run, shares in runs) for runs in timed],
-        slots_per_token=[_mean(shares.slots_per_token for _, shares in runs) for runs in timed],
-    )
+    keys = dict.fromkeys(key for runs in timed for _, shares in runs for key in shares.shares)
+    table = {key: [_mean(100.0 * shares.shares.get(key, 0.0) for _, shares in runs) for runs in timed] for key in keys}
+    rows = [TimeRow(phase_label(key), per_cent) for key, per_cent in table.items()]
+    shown = [row for row in rows if row.most >= _LEAST_PER_CENT]
+    shown.sort(key=lambda row: -row.most)
+    seconds = [_mean(shares.elapsed_s / max(1, run.step) for run, shares in runs) for runs in timed]
+    slots = [_mean(shares.slots_per_token for _, shares in runs) for runs in timed]
+    return TimeBySetting(shown, seconds, slots) if keys else None
 
 
 def _shares(run: LoggedRun) -> TimeShares | None:
@@ -350,7 +341,6 @@ def _text(estimate: Estimate) -> str:
 
 _MOST_IN_WORDS = 6
 """With more comparisons than this, the full verdict is too long to read."""
-
 _MOST_KEYS = 4
 _MOST_NAMED = 8
 
@@ -364,7 +354,7 @@ class VerdictLine:
 
     about: str
     says: str
-    whole: str
+    whole: str = ""
 
 
 def verdict_lines(comparison: Comparison) -> list[VerdictLine]:
@@ -385,43 +375,26 @@ def _lines(comparison: Comparison, key: str) -> list[VerdictLine]:
         return [_line(verdict) for verdict in comparison.verdicts]
     (short,) = (axis.short for axis in comparison.grouped.axes if axis.key == key)
     about, _, why = comparison.no_verdict.partition(": ")
-    return [VerdictLine(f"{short}: no verdict", f"{why}.", "")] if about.endswith(short) else []
+    return [VerdictLine(f"{short}: no verdict", f"{why}.")] if about.endswith(short) else []
 
 
 def _line(verdict: MeasureVerdict) -> VerdictLine:
-    about = f"{verdict.key}, by {verdict.measure.label}"
+    """Return a verdict whole, or if it is long the leader: the value with the best mean, and whom it beats."""
+    about, label = f"{verdict.key}, by {verdict.measure.label}", verdict.measure.label
     if len(verdict.differences) <= _MOST_IN_WORDS:
-        return VerdictLine(about, verdict.text, "")
-    leader = _leader(verdict)
-    if leader is None:
+        return VerdictLine(about, verdict.text)
+    sign = verdict.measure.sign or 1
+    means = {value: sign * one.mean for value, one in verdict.arms.items() if one.mean is not None}
+    if not means:
         return VerdictLine(about, "No value has an estimate.", verdict.text)
-    beaten = set(_beaten_by(verdict, leader))
-    held_against = {
-        one.other if one.value == leader else one.value
-        for one in verdict.differences
-        if leader in (one.value, one.other)
-    }
-    open_ones = [value for value in verdict.values if value in held_against - beaten]
-    most = "lowest" if verdict.measure.sign < 0 else "highest"
-    says = f"{leader} has the {most} {verdict.measure.label}"
-    if beaten:
-        says += f", beyond doubt better than {len(beaten)} of {len(held_against)} others"
+    leader = max(means, key=lambda value: means[value])
+    wins = {one.other: one.outcome == BETTER for one in verdict.differences if one.value == leader}
+    wins |= {one.value: one.outcome == WORSE for one in verdict.differences if one.other == leader}
+    open_ones = [value for value in verdict.values if wins.get(value) is False]
+    says = f"{leader} has the {'lowest' if verdict.measure.sign < 0 else 'highest'} {label}"
+    if beaten := sum(wins.values()):
+        says += f", beyond doubt better than {beaten} of {len(wins)} others"
     if open_ones:
         more = f" and {len(open_ones) - _MOST_NAMED} more" if len(open_ones) > _MOST_NAMED else ""
         says += f"; no clear difference from {', '.join(open_ones[:_MOST_NAMED])}{more}"
     return VerdictLine(about, f"{says}.", verdict.text)
-
-
-def _leader(verdict: MeasureVerdict) -> str | None:
-    """Return the value with the best mean, or None if no value has one."""
-    sign = verdict.measure.sign or 1
-    means = {value: sign * one.mean for value, one in verdict.arms.items() if one.mean is not None}
-    return max(means, key=lambda value: means[value]) if means else None
-
-
-def _beaten_by(verdict: MeasureVerdict, leader: str) -> Iterator[str]:
-    for one in verdict.differences:
-        if one.value == leader and one.outcome == BETTER:
-            yield one.other
-        elif one.other == leader and one.outcome == WORSE:
-            yield one.value
