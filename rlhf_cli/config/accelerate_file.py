@@ -1,7 +1,7 @@
-"""Reads an `accelerate config` file as far as it has counterparts in `launch`, without importing accelerate.
+"""Read an `accelerate config` file as far as it has counterparts in `launch`, without importing accelerate.
 
-accelerate itself translates the rest of the file for the ranks (plan/accelerate_environment.py). Values read here fill
-the keys of `launch` that are unset, and must not contradict those that are set.
+accelerate itself translates the rest of the file for the ranks (plan/accelerate.py). Values read here fill the keys of
+`launch` that are unset, and must not contradict those that are set.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
 KEY = "launch.accelerate_config"
-_PRECISIONS = {"no": "float32", "bf16": "bf16", "fp16": "fp16"}
-_ON_SEVERAL = ("MULTI_GPU", "MULTI_CPU", "NO")
+_PRECISIONS = {"no": "float32", False: "float32", "bf16": "bf16", "fp16": "fp16", None: None}
+"""`mixed_precision` -> launch.precision; YAML reads an unquoted no as false."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,9 @@ class AccelerateFile:
     gpu_ids: tuple[str, ...] | None
     lengthwise: int
 
-    def said(self) -> dict[str, JsonValue]:
-        """Return key of `launch` -> value, for the values that the file sets."""
-        said: dict[str, JsonValue] = {
-            **{"strategy": self.strategy, "precision": self.precision, "processes": self.processes},
-            **{"nodes": self.nodes, "rdzv": self.rdzv, "device": self.device, "offload": self.offload},
-        }
-        return {key: value for key, value in said.items() if value is not None}
+
+_SHARED = ("strategy", "precision", "processes", "nodes", "rdzv", "device", "offload")
+"""The names that are keys of `launch`, too."""
 
 
 def default_accelerate_file() -> Path | None:
@@ -65,40 +61,34 @@ def read_accelerate_file(path: Path, *, where: str = KEY) -> AccelerateFile:
     `launch` has no key for: devices other than GPUs and CPUs, FSDP 1, fp8, an unknown distributed_type.
     """
     tree = _tree(path, where)
-    if tree.get("distributed_type") is False:
-        raise ConfigError(
-            f"{path} says NO without quotes, which is YAML's word for false",
-            where=where,
-            got="distributed_type: false",
-            expected="distributed_type: 'NO', as `accelerate config` writes it",
-            hint=Prose(f"put quotes around NO in {path}"),
-        )
+    refused = _refusal(tree, path)
+    if refused is not None:
+        what, got, expected, hint = refused
+        hint = hint if hint.startswith("accelerate ") else Prose(hint)
+        raise ConfigError(f"{path} {what}", where=where, got=got, expected=expected, hint=hint)
     kind = str(tree.get("distributed_type", "NO"))
-    strategy, offload = _strategy(kind, tree, path, where)
+    strategy, offload = "ddp", False
+    if kind == "FSDP":
+        strategy, offload = "fsdp2", section(tree, "fsdp_config").get("fsdp_offload_params") is True
+    elif kind == "DEEPSPEED":
+        strategy, offload = _zero(section(tree, "deepspeed_config"), path, where)
     processes, nodes = _number(tree, "num_processes"), _number(tree, "num_machines") or 1
-    ip, port = tree.get("main_process_ip"), tree.get("main_process_port")
-    if _number(tree, "machine_rank"):
-        raise ConfigError(
-            f"{path} is for another machine than the first",
-            where=where,
-            got=f"machine_rank: {tree['machine_rank']}",
-            expected="machine_rank: 0 here; the other machines join it",
-            hint=Prose(f"rlhf join {ip or 'HOST'}:{port or 'PORT'} on that machine"),
-        )
     if kind == "NO":
         processes = 1  # accelerate starts one process, for any num_processes
-    ids = tree.get("gpu_ids")
+    ip, port, ids = tree.get("main_process_ip"), tree.get("main_process_port"), tree.get("gpu_ids")
+    parallel = section(tree, "parallelism_config")
+    sizes = [_number(parallel, f"parallelism_config_{name}") or 1 for name in ("cp_size", "sp_size")]
     return AccelerateFile(
         path=path,
         strategy=strategy,
-        precision=_precision(tree, path, where),
+        precision=_PRECISIONS[tree.get("mixed_precision")],  # type: ignore[index]
         processes=None if processes is None or processes < 1 else max(1, processes // nodes),
         nodes=nodes,
         rdzv=f"{ip}:{port}" if nodes > 1 and ip and port else None,
         device="cpu" if tree.get("use_cpu") is True or kind == "MULTI_CPU" else "cuda" if kind != "NO" else None,
         offload=offload,
         gpu_ids=None if ids in (None, "all", "") else tuple(part.strip() for part in str(ids).split(",")),
-        lengthwise=_parallel(tree, "cp_size") * _parallel(tree, "sp_size"),
+        lengthwise=sizes[0] * sizes[1],
     )
 
 
@@ -117,8 +107,10 @@ def fill_from_accelerate_file(tree: JsonTree, origins: Origins) -> Iterator[User
     except ConfigError as error:
         yield error
         return
-    for key, value in file.said().items():
-        name, known = f"launch.{key}", launch.get(key, "auto")
+    for key in _SHARED:
+        value, name, known = getattr(file, key), f"launch.{key}", launch.get(key, "auto")
+        if value is None:
+            continue
         if known in ("auto", None):
             launch[key] = value
             origins.by_key[name] = Origin(path)
@@ -146,16 +138,12 @@ def _word(value: object) -> str:
 
 
 def _tree(path: Path, where: str) -> JsonTree:
+    written = "accelerate config --config_file FILE"
     try:
         tree = yaml.load(path.read_text(encoding="utf-8"), Loader=SAFE_LOADER)  # JSON is YAML
     except OSError as error:
-        raise ConfigError(
-            "the accelerate file cannot be read",
-            where=where,
-            got=f"{path}: {error.strerror}",
-            expected="a file that `accelerate config` wrote",
-            hint="accelerate config --config_file FILE",
-        ) from None
+        what, got = "the accelerate file cannot be read", f"{path}: {error.strerror}"
+        raise ConfigError(what, where=where, got=got, expected="a file of `accelerate config`", hint=written) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no YAML", where=where, got=str(error)) from None
     if not isinstance(tree, dict) or "distributed_type" not in tree:
@@ -164,61 +152,52 @@ def _tree(path: Path, where: str) -> JsonTree:
             where=where,
             got="no distributed_type in it",
             expected="one with distributed_type, num_processes, mixed_precision",
-            hint="accelerate config --config_file FILE",
+            hint=written,
         )
     return tree
 
 
-def _strategy(kind: str, tree: JsonTree, path: Path, where: str) -> tuple[str, bool]:
-    """Return (launch.strategy, launch.offload)."""
-    if tree.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE" or tree.get("tpu_use_cluster") is True:
-        raise _unknown(f"compute_environment: {tree.get('compute_environment')}", path, where)
-    if kind in _ON_SEVERAL:
-        return "ddp", False
-    if kind == "FSDP":
-        return "fsdp2", _fsdp_offload(section(tree, "fsdp_config"), path, where)
-    if kind == "DEEPSPEED":
-        return _zero(section(tree, "deepspeed_config"), path, where)
-    raise _unknown(f"distributed_type: {kind}", path, where)
-
-
-def _unknown(got: str, path: Path, where: str) -> ConfigError:
-    return ConfigError(
-        f"{path} wants what rlhf does not start",
-        where=where,
-        got=got,
-        expected="distributed_type NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED on machines of your own",
-        hint=Prose("launch.strategy=ddp|fsdp2|zero1|zero2|zero3 without the file"),
-    )
-
-
-def _fsdp_offload(fsdp: JsonTree, path: Path, where: str) -> bool:
-    version = fsdp.get("fsdp_version", 1)
-    if version != 2:
-        said = f"fsdp_version: {version}" if "fsdp_version" in fsdp else "no fsdp_version, of which accelerate makes 1"
-        raise ConfigError(
-            f"{path} is for FSDP 1, which transformers 5 gives up",
-            where=where,
-            got=said,
-            expected="fsdp_version: 2 under fsdp_config",
-            hint=f"accelerate to-fsdp2 --config_file {path} --overwrite",
-        )
-    kind = str(fsdp.get("fsdp_state_dict_type", "SHARDED_STATE_DICT"))
-    if kind != "FULL_STATE_DICT":
-        raise ConfigError(
-            "the trained model would not be saved",
-            where=where,
-            got=f"fsdp_state_dict_type: {kind} in {path}",
-            expected="FULL_STATE_DICT, with which transformers' save_model writes the whole model",
-            hint=Prose(f"fsdp_state_dict_type: FULL_STATE_DICT under fsdp_config in {path}"),
-        )
-    return fsdp.get("fsdp_offload_params") is True
+def _refusal(tree: JsonTree, path: Path) -> tuple[str, str, str, str] | None:
+    """Return (what is wrong, got, expected, advice) for a file that `launch` has no keys for, else None."""
+    kind, fsdp = tree.get("distributed_type", "NO"), section(tree, "fsdp_config")
+    if kind is False:
+        expected = "distributed_type: 'NO', as `accelerate config` writes it"
+        what = "says NO without quotes, which is YAML's word for false"
+        return what, "distributed_type: false", expected, f"put quotes around NO in {path}"
+    if _number(tree, "machine_rank"):
+        address = f"{tree.get('main_process_ip') or 'HOST'}:{tree.get('main_process_port') or 'PORT'}"
+        got, expected = f"machine_rank: {tree['machine_rank']}", "machine_rank: 0 here; the other machines join it"
+        return "is for another machine than the first", got, expected, f"rlhf join {address} on that machine"
+    is_remote = tree.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE" or tree.get("tpu_use_cluster")
+    if is_remote or kind not in ("NO", "MULTI_GPU", "MULTI_CPU", "FSDP", "DEEPSPEED"):
+        name = "compute_environment" if is_remote else "distributed_type"
+        expected = "distributed_type NO, MULTI_GPU, MULTI_CPU, FSDP or DEEPSPEED on machines of your own"
+        hint = "launch.strategy=ddp|fsdp2|zero1|zero2|zero3 without the file"
+        return "wants what rlhf does not start", f"{name}: {tree.get(name)}", expected, hint
+    if kind == "FSDP" and fsdp.get("fsdp_version", 1) != 2:
+        got = f"fsdp_version: {fsdp['fsdp_version']}" if "fsdp_version" in fsdp else "no fsdp_version, which means 1"
+        hint = f"accelerate to-fsdp2 --config_file {path} --overwrite"
+        return "is for FSDP 1, which transformers 5 gives up", got, "fsdp_version: 2 under fsdp_config", hint
+    saved = str(fsdp.get("fsdp_state_dict_type", "SHARDED_STATE_DICT"))
+    if kind == "FSDP" and saved != "FULL_STATE_DICT":
+        expected = "FULL_STATE_DICT, with which transformers' save_model writes the whole model"
+        hint = f"fsdp_state_dict_type: FULL_STATE_DICT under fsdp_config in {path}"
+        return "would not save the trained model", f"fsdp_state_dict_type: {saved}", expected, hint
+    if tree.get("mixed_precision") not in _PRECISIONS:
+        got, what = f"mixed_precision: {tree['mixed_precision']}", "wants a precision that TRL's arguments do not have"
+        return what, got, "no, bf16 or fp16", f"mixed_precision: bf16 in {path}"
+    return None
 
 
 def _zero(deepspeed: JsonTree, path: Path, where: str) -> tuple[str, bool]:
+    """Return (launch.strategy, launch.offload) of a file for DeepSpeed."""
     own = deepspeed.get("deepspeed_config_file")
     if isinstance(own, str):
-        zero = section(_json_of(Path(own).expanduser(), where), "zero_optimization")
+        try:
+            tree = yaml.load(Path(own).expanduser().read_text(encoding="utf-8"), Loader=SAFE_LOADER)
+        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError("DeepSpeed's own file cannot be read", where=where, got=f"{own}: {error}") from None
+        zero = section(tree if isinstance(tree, dict) else {}, "zero_optimization")
         stage: JsonValue = zero.get("stage", 0)
         offloads = [section(zero, f"offload_{what}").get("device", "none") for what in ("optimizer", "param")]
     else:
@@ -235,33 +214,6 @@ def _zero(deepspeed: JsonTree, path: Path, where: str) -> tuple[str, bool]:
     return f"zero{stage}", any(offload not in ("none", None) for offload in offloads)
 
 
-def _json_of(path: Path, where: str) -> JsonTree:
-    try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=SAFE_LOADER)
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError("DeepSpeed's own file cannot be read", where=where, got=f"{path}: {error}") from None
-    return tree if isinstance(tree, dict) else {}
-
-
-def _precision(tree: JsonTree, path: Path, where: str) -> str | None:
-    said = tree.get("mixed_precision")
-    if said is False:  # YAML parses an unquoted no as false
-        said = "no"
-    if said is None or said in _PRECISIONS:
-        return None if said is None else _PRECISIONS[str(said)]
-    raise ConfigError(
-        f"{path} wants a precision that TRL's arguments do not have",
-        where=where,
-        got=f"mixed_precision: {said}",
-        expected="no, bf16 or fp16",
-        hint=Prose(f"mixed_precision: bf16 in {path}"),
-    )
-
-
 def _number(tree: JsonTree, name: str) -> int | None:
     value = tree.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _parallel(tree: JsonTree, name: str) -> int:
-    return _number(section(tree, "parallelism_config"), f"parallelism_config_{name}") or 1

@@ -78,7 +78,7 @@ def compose_frozen(config: JsonTree, file: Path | None, typed: list[str]) -> Com
     """
     chosen: dict[str, str | None] = {}
     overrides = [_on_frozen(text, chosen) for text in rewrite(typed)]
-    kept = {section: for_composing(value, section) for section, value in config.items() if section not in chosen}
+    kept = for_composing({section: value for section, value in config.items() if section not in chosen})
     ConfigStore.instance().store(name=_FROZEN, node=kept)
     return _composed(_FROZEN, overrides, file=file, chosen=chosen)
 

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
+from rlhf_cli.config.schema.experiment import Experiment, leaves
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.redaction import remember_variable, secret_shape
@@ -41,6 +42,9 @@ def references_of(config: DictConfig, tree: JsonTree) -> References:
 
     From now on, all output hides their values.
     """
+    raw = leaves(OmegaConf.to_container(config, resolve=False))
+    if not any("oc.env:" in value for _, value in raw if isinstance(value, str)):
+        return {}
     with _marking():
         marked = list(_texts(config))
     references: References = {}
@@ -62,17 +66,11 @@ def with_references(tree: JsonTree, references: References) -> JsonTree:
     Escape a text that only looks like a reference, so that reading it returns the same text.
     """
 
-    def walk(node: JsonValue, path: Path) -> JsonValue:
-        if isinstance(node, dict):
-            return {key: walk(value, (*path, key)) for key, value in node.items()}
-        if isinstance(node, list):
-            return [walk(value, (*path, index)) for index, value in enumerate(node)]
-        if not isinstance(node, str):
-            return node
-        text, value = references.get(path, ("", None))
-        return text if value == node else node.replace("${oc.env:", r"\${oc.env:")
+    def written(text: str, path: Path) -> str:
+        reference, value = references.get(path, ("", None))
+        return reference if value == text else text.replace("${oc.env:", r"\${oc.env:")
 
-    return {key: walk(value, (key,)) for key, value in tree.items()}
+    return _with_texts(tree, written)
 
 
 def resolved_references(tree: JsonTree) -> JsonTree:
@@ -81,33 +79,43 @@ def resolved_references(tree: JsonTree) -> JsonTree:
     Raise ConfigError for a variable that is not set, with the key that reads it.
     """
 
-    def walk(node: JsonValue, key: str) -> JsonValue:
+    def resolved(text: str, path: Path) -> str:
+        return _REFERENCE.sub(lambda match: match[0][1:] if match[1] else _value_of(match[2], path), text)
+
+    return _with_texts(tree, resolved)
+
+
+def frozen_experiment(config: JsonTree) -> Experiment:
+    """Return the experiment of a frozen configuration, with its environment references resolved."""
+    return Experiment.model_validate(resolved_references(config))
+
+
+def for_composing(tree: JsonTree) -> JsonTree:
+    """Return a frozen configuration for OmegaConf: references stay, every other `${` is escaped."""
+
+    def escaped(text: str, path: Path) -> str:
+        parts, end = [], 0
+        for match in _REFERENCE.finditer(text):
+            if not match[1]:
+                _value_of(match[2], path)
+            parts += [text[end : match.start()].replace("${", r"\${"), match[0]]
+            end = match.end()
+        return "".join([*parts, text[end:].replace("${", r"\${")])
+
+    return _with_texts(tree, escaped)
+
+
+def _with_texts(tree: JsonTree, change: Callable[[str, Path], str]) -> JsonTree:
+    """Return the same tree with every text changed."""
+
+    def walk(node: JsonValue, path: Path) -> JsonValue:
         if isinstance(node, dict):
-            return {name: walk(value, f"{key}.{name}" if key else name) for name, value in node.items()}
+            return {key: walk(value, (*path, key)) for key, value in node.items()}
         if isinstance(node, list):
-            return [walk(value, f"{key}.{index}") for index, value in enumerate(node)]
-        if not isinstance(node, str):
-            return node
-        return _REFERENCE.sub(lambda match: match[0][1:] if match[1] else _value_of(match[2], key), node)
+            return [walk(value, (*path, index)) for index, value in enumerate(node)]
+        return change(node, path) if isinstance(node, str) else node
 
-    return {name: walk(value, name) for name, value in tree.items()}
-
-
-def for_composing(node: JsonValue, key: str = "") -> JsonValue:
-    """Return a part of a frozen configuration for OmegaConf: references stay, every other `${` is escaped."""
-    if isinstance(node, dict):
-        return {name: for_composing(value, f"{key}.{name}" if key else name) for name, value in node.items()}
-    if isinstance(node, list):
-        return [for_composing(value, f"{key}.{index}") for index, value in enumerate(node)]
-    if not isinstance(node, str):
-        return node
-    parts, end = [], 0
-    for match in _REFERENCE.finditer(node):
-        if not match[1]:
-            _value_of(match[2], key)
-        parts += [node[end : match.start()].replace("${", r"\${"), match[0]]
-        end = match.end()
-    return "".join([*parts, node[end:].replace("${", r"\${")])
+    return {key: walk(value, (key,)) for key, value in tree.items()}
 
 
 def variables_of(references: References) -> list[str]:
@@ -137,7 +145,8 @@ def _check(salt: str, name: str) -> str:
     return hashlib.sha256(f"{salt}{os.environ.get(name, '')}".encode()).hexdigest()[:4]
 
 
-def _value_of(name: str, key: str) -> str:
+def _value_of(name: str, path: Path) -> str:
+    key = ".".join(map(str, path))
     value = os.environ.get(name)
     if value is None:
         raise ConfigError(

@@ -44,9 +44,6 @@ def _waits_for(rewards: dict[str, Reward], name: str) -> set[str]:
     return earlier
 
 
-_LISTS = {"list", "List", "Sequence", "tuple"}
-
-
 def with_truncation_mode(experiment: Experiment) -> Experiment:
     """Return the experiment with `truncation.mode` filled in, if its policy has modes and none was chosen."""
     truncation = experiment.truncation
@@ -95,30 +92,22 @@ def is_dense(reward: Reward) -> bool:
 
 
 def _returns_lists(fn: str) -> bool:
+    """Return whether the source of a function declares a list of lists as its return type."""
     file, name = class_file(fn), fn.rpartition(":")[2]
     if file is None or not file.is_file():
         return False
     try:
         body = ast.parse(file.read_text(encoding="utf-8")).body
+        functions = [one for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+        returned = next((one.returns for one in reversed(functions) if one.name == name), None)
+        if isinstance(returned, ast.Constant) and isinstance(returned.value, str):
+            returned = ast.parse(returned.value, mode="eval").body
     except (SyntaxError, ValueError):
-        return False  # preflight reports it
-    functions = [one for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == name]
-    returned: ast.AST | None = functions[-1].returns if functions else None
-    if isinstance(returned, ast.Constant) and isinstance(returned.value, str):
-        returned = _parsed(returned.value)
-    if returned is None:
-        return False
-    outer = [node for node in ast.walk(returned) if _is_list(node)]
-    return any(_is_list(inner) for one in outer for inner in ast.walk(one) if inner is not one)
-
-
-def _parsed(annotation: str) -> ast.AST | None:
-    """Return the type in a quoted annotation, or None if it is prose, which Python allows there."""
-    try:
-        return ast.parse(annotation, mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
+        return False  # not Python, which preflight reports, or prose in quotes, which Python allows there
+    lists = [node for node in ast.walk(returned) if _is_list(node)] if returned is not None else []
+    return any(_is_list(inner) for outer in lists for inner in ast.walk(outer) if inner is not outer)
 
 
 def _is_list(node: ast.AST) -> bool:
-    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in _LISTS
+    lists = {"list", "List", "Sequence", "tuple"}
+    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in lists

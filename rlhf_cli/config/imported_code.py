@@ -133,27 +133,18 @@ def _imports(file: Path, package: str) -> Iterator[str]:
             yield from [name] if isinstance(name, str) else []
 
 
-_SHIPPED = "rlhf_cli.rewards."
-
-
 def code_of(config: JsonTree) -> list[str]:
     """Return the code that a configuration runs and that is not shipped: one line per key that names it."""
-    named = [(f"rewards.{name}.fn", section(section(config, "rewards"), name).get("fn")) for name in _rewards(config)]
+    rewards, aggregate = section(config, "rewards"), config.get("aggregate")
+    named = [(f"rewards.{name}.fn", section(rewards, name).get("fn")) for name in rewards]
     named += [("trainer.class", section(config, "trainer").get("class"))]
-    aggregate = config.get("aggregate")
     named += [("aggregate", aggregate)] if isinstance(aggregate, str) and ":" in aggregate else []
-    code = [f"{key}: {value}" for key, value in named if value and not str(value).startswith(_SHIPPED)]
-    return [*code, *_named_code_remote_code(config)]
+    code = [f"{key}: {value}" for key, value in named if value and not str(value).startswith("rlhf_cli.rewards.")]
+    return [*code, *_trusted_remote_code(config)]
 
 
-def _rewards(config: JsonTree) -> list[str]:
-    return list(section(config, "rewards"))
-
-
-def _named_code_remote_code(node: JsonValue, key: str = "") -> Iterator[str]:
-    if not isinstance(node, dict):
-        return
-    for name, value in node.items():
-        if name == "trust_remote_code" and value is True:
+def _trusted_remote_code(node: JsonValue, key: str = "") -> Iterator[str]:
+    for name, value in node.items() if isinstance(node, dict) else ():
+        if name == "trust_remote_code" and value is True and isinstance(node, dict):
             yield f"{key}.{name}: the code that comes with {node.get('path') or node.get('model') or 'the model'}"
-        yield from _named_code_remote_code(value, f"{key}.{name}" if key else name)
+        yield from _trusted_remote_code(value, f"{key}.{name}" if key else name)

@@ -101,7 +101,8 @@ def create_run(
             expected="a folder that can be written to",
             hint="run.root=SOMEWHERE_ELSE",
         ) from error
-    write_text(folder.config, frozen_text(experiment, composed.references), durable=True)
+    frozen = _frozen(experiment, composed.references)
+    write_text(folder.config, _as_text(frozen), durable=True)
     write_provenance(
         folder,
         choices=composed.choices,
@@ -109,7 +110,7 @@ def create_run(
         seed=experiment.seed,
         files=files,
         environment=fingerprints(variables_of(composed.references)),
-        made_by=made_by(code_of(folder.read_config())),
+        made_by=made_by(code_of(frozen)),
     )
     update_status(folder, state=CREATED)
     return folder
@@ -129,7 +130,14 @@ def freeze_again(
 
 def frozen_text(experiment: Experiment, references: References) -> str:
     """Return config.yaml: the whole experiment, with absolute local paths and references to environment variables."""
-    frozen = absolute_paths(with_references(experiment.model_dump(mode="json"), references))
+    return _as_text(_frozen(experiment, references))
+
+
+def _frozen(experiment: Experiment, references: References) -> JsonTree:
+    return absolute_paths(with_references(experiment.model_dump(mode="json"), references))
+
+
+def _as_text(frozen: JsonTree) -> str:
     return yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True)
 
 

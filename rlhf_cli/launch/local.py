@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.config.environment_references import resolved_references
+from rlhf_cli.config.environment_references import frozen_experiment
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, UserError
@@ -30,10 +30,11 @@ _STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
 
 def run(folder: RunFolder, console: Console, *, resume: bool) -> None:
     """Train the run in `folder` to its end. Raises Preempted, RankFailed, or the worker's error in this process."""
-    plan, launch = planned(folder, resume=resume)
+    experiment = frozen_experiment(folder.read_config())
+    plan, launch = _plan(folder, experiment, resume=resume), experiment.launch
     forget_failures(folder)
     if plan.in_this_process:
-        _in_this_process(folder, plan, resume=resume)
+        _in_this_process(folder, experiment, plan, resume=resume)
         return
     plan = plan.at_ports(*free_ports(3))
     with rollout_server(plan.server, console):
@@ -44,16 +45,19 @@ def planned(
     folder: RunFolder, *, resume: bool, node: int = 0, meets_at: str | None = None
 ) -> tuple[LaunchPlan, Launch]:
     """Return what a run starts on a machine (`node`, `meets_at`: see plan_launch), and its launch settings."""
-    experiment = Experiment.model_validate(resolved_references(folder.read_config()))
+    experiment = frozen_experiment(folder.read_config())
+    return _plan(folder, experiment, resume=resume, node=node, meets_at=meets_at), experiment.launch
+
+
+def _plan(
+    folder: RunFolder, experiment: Experiment, *, resume: bool, node: int = 0, meets_at: str | None = None
+) -> LaunchPlan:
     file = experiment.launch.accelerate_config
-    accelerate_env = accelerate_environment(Path(file), where=str(folder.config)) if file is not None else None
-    plan = plan_launch(
-        experiment, folder.path, resume=resume, accelerate_env=accelerate_env, node=node, meets_at=meets_at
-    )
-    return plan, experiment.launch
+    env = accelerate_environment(Path(file), where=str(folder.config)) if file is not None else None
+    return plan_launch(experiment, folder.path, resume=resume, accelerate_env=env, node=node, meets_at=meets_at)
 
 
-def _in_this_process(folder: RunFolder, plan: LaunchPlan, *, resume: bool) -> None:
+def _in_this_process(folder: RunFolder, experiment: Experiment, plan: LaunchPlan, *, resume: bool) -> None:
     # With several visible GPUs, one process would train on all of them with DataParallel.
     gpus = {name: value for name, value in plan.ranks[0].env.items() if name == "CUDA_VISIBLE_DEVICES"}
     before = {name: os.environ.get(name) for name in gpus}
@@ -61,7 +65,7 @@ def _in_this_process(folder: RunFolder, plan: LaunchPlan, *, resume: bool) -> No
     try:
         from rlhf_cli.launch.worker import run_rank  # imports torch
 
-        run_rank(folder, resume=resume)
+        run_rank(folder, resume=resume, experiment=experiment)
     except KeyboardInterrupt as interrupt:
         raise preempted(folder, str(interrupt)) from None
     finally:

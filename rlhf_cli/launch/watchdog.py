@@ -30,7 +30,7 @@ from os import _exit  # the original: os._exit is patched while rewards run
 from pathlib import Path
 from types import FrameType
 
-from rlhf_cli.config.environment_references import resolved_references
+from rlhf_cli.config.environment_references import frozen_experiment
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import EXIT_CRASH, RlhfError
 from rlhf_cli.launch import hang_keeper
@@ -210,7 +210,7 @@ def main(run: str) -> int:
     # The run may have been resumed since; its status then belongs to another process.
     is_its_own = beat is not None and status.pid == beat.pid and status.state in (RUNNING, KILLED)
     if hang is not None and is_its_own:
-        timeout_s = Experiment.model_validate(resolved_references(folder.read_config())).launch.hang_timeout_s
+        timeout_s = frozen_experiment(folder.read_config()).launch.hang_timeout_s
         tell(folder, hang, timeout_s if isinstance(timeout_s, float) else hang.seconds)
     return EXIT_CRASH
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rlhf_cli.analysis.diagnosis.watch import StoppingRules
-from rlhf_cli.config.environment_references import changed_variables, resolved_references
+from rlhf_cli.config.environment_references import changed_variables, frozen_experiment
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.run_sections import rules_of
@@ -102,15 +102,17 @@ _QUIET = {
 }
 
 
-def run_rank(folder: RunFolder, *, resume: bool) -> None:
+def run_rank(folder: RunFolder, *, resume: bool, experiment: Experiment | None = None) -> None:
     """Train the run in `folder` to its end on this rank; with `resume`, from its newest checkpoint if there is one.
+
+    `experiment` is the frozen one, if it was read already.
 
     The outcome is in status.json before this returns or raises.
     """
     rank = int(os.environ.get("RANK", "0"))
     with _environment(), logging_into(folder, rank) as warnings_seen:
         try:
-            experiment = Experiment.model_validate(resolved_references(folder.read_config()))
+            experiment = experiment or frozen_experiment(folder.read_config())
             with (
                 _stoppable(folder, experiment.launch, rank) as stopping,
                 watched(folder, experiment, rank) as heartbeat,

@@ -61,7 +61,7 @@ def test_fsdp_1_is_refused_by_name(refused: Refused, write: Callable[[str], Path
     assert error.what.endswith("fsdp1.yaml is for FSDP 1, which transformers 5 gives up")
     unsaid = write(FSDP2.replace("  fsdp_version: 2\n", ""))
     error = refused("exp=quickstart", word(unsaid))
-    assert error.got == "no fsdp_version, of which accelerate makes 1"
+    assert error.got == "no fsdp_version, which means 1"
 
 
 def test_what_contradicts_is_refused_and_where_it_was_said(refused: Refused, judged: Judged, write) -> None:
@@ -92,7 +92,7 @@ def test_the_strategy_of_a_file_is_held_against_the_table(refused: Refused, writ
         ("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n", "wants what rlhf does not start"),
         ("distributed_type: MULTI_GPU\nmixed_precision: fp8\n", "a precision that TRL's arguments do not have"),
         ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 0}\n", "a ZeRO stage that no strategy of ours"),
-        (FSDP2.replace("FULL", "SHARDED"), "the trained model would not be saved"),
+        (FSDP2.replace("FULL", "SHARDED"), "would not save the trained model"),
         (FSDP2 + "machine_rank: 1\nnum_machines: 2\n", "is for another machine than the first"),
         ("seed: 3\n", "is no file of `accelerate config`"),
         ("a: [\n", "is no YAML"),
