@@ -148,7 +148,7 @@ class ShowProgress(TrainerCallback):
 
 
 class KeepHeartbeat(TrainerCallback):
-    """A callback that reports the Trainer's phases to `heartbeat`, beyond those of trainers/in_phases.py.
+    """A callback that reports the Trainer's phases to `heartbeat`, beyond those of trainers/logging_mixin.py.
 
     Use it on every rank.
     """

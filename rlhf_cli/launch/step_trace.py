@@ -20,7 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from rlhf_cli.runs.heartbeat import GENERATION, LOGGING, Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.trainers.additions import BuiltWhole
+from rlhf_cli.trainers.extensions import ExtendedTrainer
 
 _STEPS, _WARM_UP = 3, 2
 """Number of traced steps, and of untraced steps before them, in which caches fill."""
@@ -139,7 +139,7 @@ class TraceSteps(TrainerCallback):
                 os.close(kept)
 
 
-def steps_a_generation(trainer: BuiltWhole) -> int:
+def steps_a_generation(trainer: ExtendedTrainer) -> int:
     """Return the number of optimizer steps per rollout; 1 without rollouts."""
     passes = getattr(trainer.args, "steps_per_generation", 1) * getattr(trainer, "num_iterations", 1)
     return max(1, int(passes) // trainer.args.gradient_accumulation_steps)

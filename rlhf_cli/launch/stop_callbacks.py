@@ -17,7 +17,7 @@ from rlhf_cli.errors import Interrupted
 from rlhf_cli.launch.stopping import Stopping
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.trainers.policy_evaluation import EvaluationBrokenOff
+from rlhf_cli.trainers.guard_mixin import EvaluationBrokenOff
 
 
 class StopBetweenSteps(TrainerCallback):

@@ -12,7 +12,7 @@ from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.trainers.token_slots import TokenSlots, counted_slots
 
 if TYPE_CHECKING:
-    from rlhf_cli.trainers.additions import BuiltWhole
+    from rlhf_cli.trainers.extensions import ExtendedTrainer
 
 Profiled: TypeAlias = tuple[PhaseClock, TokenSlots]
 """The profiler of a trainer: a clock that listens to its heartbeat, and a counter of its token slots."""
@@ -34,7 +34,7 @@ def timed_phases(experiment: Experiment, heartbeat: Heartbeat) -> Iterator[Profi
 
 
 @contextlib.contextmanager
-def timed_on_device(trainer: BuiltWhole, profiled: Profiled | None) -> Iterator[None]:
+def timed_on_device(trainer: ExtendedTrainer, profiled: Profiled | None) -> Iterator[None]:
     """Open a context in which the clock knows the trainer's device, and its waiting times for other ranks."""
     if profiled is None:
         yield
@@ -42,7 +42,7 @@ def timed_on_device(trainer: BuiltWhole, profiled: Profiled | None) -> Iterator[
     import torch
     from accelerate import DistributedType
 
-    from rlhf_cli.trainers.in_phases import timed_waits
+    from rlhf_cli.trainers.step_profile import timed_waits
 
     clock, _ = profiled
     accelerator = trainer.accelerator

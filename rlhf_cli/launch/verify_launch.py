@@ -17,7 +17,7 @@ from rlhf_cli.runs.provenance import code_hash, weights_hash
 from rlhf_cli.tables.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    from rlhf_cli.trainers.additions import BuiltWhole
+    from rlhf_cli.trainers.extensions import ExtendedTrainer
     from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _PRECISION = {"no": "float32"}
@@ -136,12 +136,12 @@ def _other(key: str, asked: str, seen: str, hint: str) -> UserError:
     )
 
 
-def seen_of(trainer: BuiltWhole) -> dict[str, object]:
+def seen_of(trainer: ExtendedTrainer) -> dict[str, object]:
     """Return the facts about a built trainer for the provenance: where it runs, its initial model and its data."""
-    from rlhf_cli.trainers.finite_steps import num_elements
+    from rlhf_cli.trainers.guard_mixin import num_elements
 
     accelerator = trainer.accelerator
-    left_out = {name: dict(counts) for name, counts in trainer.additions.left_out.items()}
+    left_out = {name: dict(counts) for name, counts in trainer.extensions.left_out.items()}
     lengths = getattr(trainer, "lengths", {})
     return {
         "world_size": accelerator.num_processes,
@@ -158,10 +158,10 @@ def seen_of(trainer: BuiltWhole) -> dict[str, object]:
     }
 
 
-def said_of(trainer: BuiltWhole) -> list[str]:
+def said_of(trainer: ExtendedTrainer) -> list[str]:
     """Return notes and warnings to print: rows that are dropped or cut, and models that cannot use the fast path."""
     said = []
-    rewards, passes = trainer.additions.rewards, getattr(trainer, "passes", None)
+    rewards, passes = trainer.extensions.rewards, getattr(trainer, "passes", None)
     if passes is not None and passes.mode != "packed" and rewards is not None and rewards.passes == "auto":
         said.append(f"note: rows go through the model {passes.describe()} (docs/passes.md)")
     attention = getattr(trainer, "row_attention", None)
@@ -171,7 +171,7 @@ def said_of(trainer: BuiltWhole) -> list[str]:
     return said + [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]
 
 
-def ways_of(trainer: BuiltWhole) -> dict[str, object]:
+def ways_of(trainer: ExtendedTrainer) -> dict[str, object]:
     """Return how rows pass through the models and how completions are generated, or {} if not applicable.
 
     Before the first step this is what is expected, after it what was observed.
@@ -192,7 +192,7 @@ def _computed_with(on_cuda: bool) -> dict[str, object]:
     return {"torch_threads": torch.get_num_threads(), "rlhf_code": code_hash(), **cuda}
 
 
-def _starting_model(trainer: BuiltWhole) -> dict[str, str | None]:
+def _starting_model(trainer: ExtendedTrainer) -> dict[str, str | None]:
     """Return the source of the initial weights, and the commit or hash that identifies them."""
     config = trainer.model.config
     path, commit = str(config._name_or_path), getattr(config, "_commit_hash", None)

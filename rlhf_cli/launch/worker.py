@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from rlhf_cli.display.progress_bars import TrainingBar
     from rlhf_cli.launch.stop_callbacks import StopByRule
     from rlhf_cli.measure.scored_pairs import ScoredPair
-    from rlhf_cli.trainers.additions import BuiltWhole
+    from rlhf_cli.trainers.extensions import ExtendedTrainer
 
 
 def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
@@ -184,7 +184,7 @@ def _train(
     from rlhf_cli.launch.step_trace import TraceSteps, steps_a_generation
     from rlhf_cli.launch.stop_callbacks import StopBetweenSteps, StopByRule
     from rlhf_cli.trainers.assemble.trainer import assemble
-    from rlhf_cli.trainers.in_phases import profiled_calls
+    from rlhf_cli.trainers.step_profile import profiled_calls
 
     transformers_logging.disable_default_handler()
     transformers_logging.enable_propagation()
@@ -237,8 +237,8 @@ def _train(
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
             bar.stop()
-            if trainer.additions.rewards is not None:
-                trainer.additions.rewards.stack.close()
+            if trainer.extensions.rewards is not None:
+                trainer.extensions.rewards.stack.close()
         if stop.has_stopped and not by_rule.has_stopped:
             raise preempted(folder, stopping.reason or "another rank was asked to stop")
         _finish(folder, trainer, is_main=is_main, by_rule=by_rule)
@@ -268,7 +268,7 @@ def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror, pairs: list
     mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
 
 
-def _finish(folder: RunFolder, trainer: BuiltWhole, *, is_main: bool, by_rule: StopByRule) -> None:
+def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, by_rule: StopByRule) -> None:
     """Save the model and set the status `finished`, if training reached its last step or a rule stopped it."""
     state = trainer.state
     if state.global_step < state.max_steps and not by_rule.has_stopped:

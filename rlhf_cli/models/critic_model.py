@@ -22,11 +22,10 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.utils import find_adapter_config_file
-from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.model_folders import is_language_model, other_tokens
-from rlhf_cli.models.reward_checkpoint import load_reward_model
+from rlhf_cli.models.reward_checkpoint import load_reward_model, quiet_transformers
 
 _WHERE = "critic.init"
 
@@ -141,9 +140,7 @@ def _loaded(
     path: str, dtype: str, trust_remote_code: bool, *, needs_head: bool, revision: str | None = None
 ) -> PreTrainedModel:
     critic: PreTrainedModel
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # a new head is either wanted or rejected below
-    try:
+    with quiet_transformers():  # a new head is either wanted or rejected below
         critic, info = AutoModelForTokenClassification.from_pretrained(
             path,
             num_labels=1,
@@ -152,8 +149,6 @@ def _loaded(
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
         )
-    finally:
-        transformers_logging.set_verbosity(verbosity)
     made_up = set(info["missing_keys"])
     if made_up and needs_head:
         raise _lost_head(path, made_up)

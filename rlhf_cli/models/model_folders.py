@@ -152,7 +152,7 @@ def check_reward_config(architectures: Sequence[str], num_labels: int | None, *,
 
 
 @dataclass(frozen=True)
-class Policy:
+class PolicyVocabulary:
     """The vocabulary of a policy, which its critic must share; None if only the hub has it.
 
     `tokenizer` is the folder of the policy's tokenizer.
@@ -162,17 +162,17 @@ class Policy:
     tokenizer: Path | None = None
 
 
-def read_policy(path: str, tokenizer: str | None, *, where: str) -> Policy:
+def read_vocabulary(path: str, tokenizer: str | None, *, where: str) -> PolicyVocabulary:
     """Read the vocabulary size and tokenizer folder of a policy.
 
     The size is None for a hub id, an adapter or a folder without config.json.
     """
     folder = Path(path).expanduser()
     config = read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
-    return Policy(vocab_size_of(config), Path(tokenizer or path).expanduser())
+    return PolicyVocabulary(vocab_size_of(config), Path(tokenizer or path).expanduser())
 
 
-def describe_critic(path: str, policy: Policy, *, where: str) -> str:
+def describe_critic(path: str, policy: PolicyVocabulary, *, where: str) -> str:
     """Describe a critic: `PATH (LlamaForTokenClassification)`. Check a folder, but not a hub id.
 
     Raise ModelError like describe_model, and also if the folder holds no reward model, critic or language model, or one
@@ -212,7 +212,7 @@ def is_language_model(config: JsonTree) -> bool:
     return any(_GENERATOR.search(name) for name in architectures_of(config))
 
 
-def _check_same_tokens(folder: Path, vocab_size: int | None, policy: Policy, where: str) -> None:
+def _check_same_tokens(folder: Path, vocab_size: int | None, policy: PolicyVocabulary, where: str) -> None:
     """Compare token by token if both tokenizers are local, else by the number of tokens.
 
     A critic may have additional tokens. Its embedding may be smaller than the policy's if the missing rows have no

@@ -28,7 +28,7 @@ from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.models.model_folders import EXPECTED_REWARD_MODEL, check_reward_config, describe_reward_model
 
 
-class Loaded(NamedTuple):
+class LoadedRewardModel(NamedTuple):
     """A sequence-classification model with one label (possibly in a PEFT model) and its tokenizer."""
 
     model: PreTrainedModel | PeftModel
@@ -41,32 +41,29 @@ class _Read(NamedTuple):
     is_causal: bool  # the files hold a language model's head instead
 
 
-def load_reward_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> Loaded:
+def load_reward_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> LoadedRewardModel:
     """Return the reward model in a folder or hub id, with its head loaded.
 
     `dtype` of the weights; `auto` is the checkpoint's own. Raise ModelError if it is not a reward model, lost its head,
     or cannot be loaded.
     """
-    return _load(path, getattr(torch, dtype, "auto"), trust_remote_code)
-
-
-def _load(path: str, dtype: torch.dtype | str, trust_remote_code: bool) -> Loaded:
     describe_reward_model(path, where=where_reward_model(path))
+    torch_dtype = getattr(torch, dtype, "auto")
     with _loading(path):
         is_adapter = find_adapter_config_file(path) is not None
     if is_adapter:
-        return _load_adapter(path, dtype, trust_remote_code)
+        return _load_adapter(path, torch_dtype, trust_remote_code)
     with _loading(path):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     check_reward_config(config.architectures or [], config.num_labels, got=path, where=where_reward_model(path))
-    read = _read(path, path, dtype, trust_remote_code)
+    read = _read(path, path, torch_dtype, trust_remote_code)
     if read.made_up:
         raise _lost(path, read.made_up, read, "it holds a causal language model" if read.is_causal else None)
     with _loading(path):
-        return Loaded(read.model, AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code))
+        return LoadedRewardModel(read.model, AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code))
 
 
-def _load_adapter(path: str, dtype: torch.dtype | str, trust_remote_code: bool) -> Loaded:
+def _load_adapter(path: str, dtype: torch.dtype | str, trust_remote_code: bool) -> LoadedRewardModel:
     with _loading(path):
         adapter = PeftConfig.from_pretrained(path)
         saved = load_peft_weights(path, device="cpu")
@@ -98,12 +95,12 @@ def _load_adapter(path: str, dtype: torch.dtype | str, trust_remote_code: bool) 
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         except (OSError, ValueError):  # an adapter saved without one uses its base's
             tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=trust_remote_code)
-    return Loaded(model, tokenizer)
+    return LoadedRewardModel(model, tokenizer)
 
 
 def _read(path: str, weights: str, dtype: torch.dtype | str, trust_remote_code: bool) -> _Read:
     # transformers would warn about a random head, which is either rejected below or provided by the adapter.
-    with _loading(path), _quiet_transformers():
+    with _loading(path), quiet_transformers():
         model, info = AutoModelForSequenceClassification.from_pretrained(
             weights,
             num_labels=1,
@@ -153,7 +150,8 @@ def _loading(path: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
+    """Hide warnings of transformers in this context."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:

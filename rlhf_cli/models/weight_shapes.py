@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
 
@@ -39,15 +40,11 @@ def stored_shapes(folder: Path) -> list[WeightShape] | None:
     shapes = []
     for file in sorted(folder.glob("*.safetensors")):
         try:
-            with file.open("rb") as stream:
-                length = int.from_bytes(stream.read(8), "little")
-                header = json.loads(stream.read(min(length, _LONGEST_HEADER)))
             shapes += [
                 WeightShape(name, tuple(entry["shape"]), _DTYPE_BYTES.get(entry["dtype"], 1))
-                for name, entry in header.items()
-                if name != "__metadata__"
+                for name, entry in _header(file)[1].items()
             ]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, *_MALFORMED):
             return None  # loading the model reports the error
     return shapes or None
 
@@ -61,27 +58,40 @@ def damaged_weights(folder: Path) -> str | None:
     if index.is_file():
         try:
             parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _MALFORMED as error:
             return f"{index.name} is no index: {error!r}"
         missing = sorted(str(part) for part in parts if not (folder / str(part)).is_file())
         if missing:
             return f"{len(missing)} of {len(parts)} parts are not there, the first is {missing[0]}"
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as stream:
-            start = stream.read(8)
-            length = int.from_bytes(start, "little")
-            header = stream.read(min(length, _LONGEST_HEADER))
-        if start.startswith(b"version "):
-            return f"{file.name} is a pointer of Git LFS, not the file itself: git lfs pull"
+            if stream.read(8) == b"version ":
+                return f"{file.name} is a pointer of Git LFS, not the file itself: git lfs pull"
         try:
-            entries = json.loads(header)
-            ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"]
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            length, entries = _header(file)
+            wanted = 8 + length + max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+        except _MALFORMED:
             return f"{file.name} has no header of safetensors"
-        wanted, there = 8 + length + max(ends, default=0), file.stat().st_size
-        if there != wanted:
-            return f"{file.name} has {there} bytes and says that it has {wanted}"
+        if file.stat().st_size != wanted:
+            return f"{file.name} has {file.stat().st_size} bytes and says that it has {wanted}"
     return None
+
+
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+
+
+class _Entry(TypedDict):
+    shape: list[int]
+    dtype: str
+    data_offsets: list[int]
+
+
+def _header(file: Path) -> tuple[int, dict[str, _Entry]]:
+    """Return the length of a safetensors header in bytes, and its entries by tensor name."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(min(length, _LONGEST_HEADER)))
+    return length, {name: entry for name, entry in header.items() if name != "__metadata__"}
 
 
 def tiny_shapes(hidden_size: int, num_layers: int) -> list[WeightShape]:

@@ -9,24 +9,25 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow
 import pyarrow.compute
 from datasets import Dataset
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.trainers.additions import Additions
-from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlArguments
 
 _BATCH = 1000
 _log = logging.getLogger("rlhf")
 
 
 @dataclass(frozen=True)
-class Lengths:
+class RowLengths:
     """The row lengths of one dataset in tokens, and the numbers of dropped and truncated rows."""
 
     rows: int
@@ -49,58 +50,56 @@ class Lengths:
         """Return the numbers and their description, for the provenance."""
         return {**dataclasses.asdict(self), "in_words": self.describe()}
 
+    def report(self, name: str) -> None:
+        """Log them for TRL's name of the data. Raise DataError if no row is left."""
+        where = "data" if name == "train" else "data.eval"
+        if self.dropped == self.rows:
+            raise DataError(
+                f"max_length leaves none of the {self.rows} rows",
+                where=where,
+                got=f"trainer.args.max_length={self.max_length}, and rows of {self.shortest} to {self.longest} tokens",
+                expected=f"at least {self.shortest} for the shortest row, {self.longest} for all of them",
+                hint=f"trainer.args.max_length={self.longest}",
+            )
+        _log.log(logging.WARNING if self.dropped or self.cut else logging.INFO, "%s: %s", where, self.describe())
 
-class WithLengths(TrlTrainer):
-    """For a TRL trainer that calls `_prepare_dataset(dataset, ..., args, ..., name)`: measure its rows.
 
-    `additions.measured` names the columns of a prepared row to measure. The rows are first prepared without a limit and
-    measured. `lengths` has the results by dataset name.
+Prepare = Callable[..., Dataset]
+"""TRL's `_prepare_dataset(dataset, processing_class, args, *others, name)`."""
+
+
+def prepare_and_measure(
+    prepare: Prepare,
+    columns: tuple[tuple[str, ...], tuple[str, ...]],
+    dataset: Dataset,
+    processing_class: object,
+    args: TrlArguments,
+    *others: object,
+) -> tuple[Dataset, RowLengths]:
+    """Return the prepared rows, and the lengths of `columns` of the rows that are prepared without a limit.
+
+    columns: the beginning of a row, and its texts, of which only the longest counts.
     """
-
-    additions: Additions
-    lengths: dict[str, Lengths]
-
-    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *others: Any) -> Dataset:
-        # Called by the constructor, so the attribute may not exist yet.
-        self.__dict__.setdefault("lengths", {})
-        name = others[-1]
-        prepare = super()._prepare_dataset
-        is_packed = len(others) == 3 and bool(others[0])
-        unlimited = copy.copy(args)
-        unlimited.max_length = None
-        # SFTTrainer's others are (packing, formatting_func, dataset_name)
-        measured = prepare(dataset, processing_class, unlimited, *((False, *others[1:]) if is_packed else others))
-        if args.max_length is None and not is_packed:
-            prepared, limited = measured, measured
-        else:
-            prepared = prepare(dataset, processing_class, args, *others)
-            limited = measured if is_packed else prepared  # packing puts several rows into one
-        is_whole = is_packed and args.packing_strategy != "bfd"
-        self._note(name, measured, limited, args.max_length, is_whole=is_whole)
-        return prepared
-
-    def _note(self, name: str, measured: Dataset, limited: Dataset, limit: int | None, *, is_whole: bool) -> None:
-        assert self.additions.measured is not None
-        tokens = list(_lengths(measured, *self.additions.measured))
-        dropped = len(measured) - len(limited)
-        longer = sum(length > limit for length in tokens) if limit is not None else 0
-        lengths = Lengths(
-            rows=len(measured),
-            shortest=min(tokens),
-            longest=max(tokens),
-            max_length=limit,
-            dropped=dropped,
-            cut=0 if is_whole else max(0, longer - dropped),
-        )
-        self.lengths[name] = lengths
-        if dropped == len(measured):
-            raise _nothing_left(name, lengths)
-        message = "%s: %s"
-        which = "data" if name == "train" else "data.eval"
-        if lengths.dropped or lengths.cut:
-            _log.warning(message, which, lengths.describe())
-        else:
-            _log.info(message, which, lengths.describe())
+    is_packed = len(others) == 3 and bool(others[0])  # SFTTrainer's others are (packing, formatting_func, dataset_name)
+    unlimited = copy.copy(args)
+    unlimited.max_length = None
+    measured = prepare(dataset, processing_class, unlimited, *((False, *others[1:]) if is_packed else others))
+    prepared = limited = measured
+    if args.max_length is not None or is_packed:
+        prepared = prepare(dataset, processing_class, args, *others)
+        limited = measured if is_packed else prepared  # packing puts several rows into one
+    tokens = list(_lengths(measured, *columns))
+    dropped = len(measured) - len(limited)
+    longer = sum(length > args.max_length for length in tokens) if args.max_length is not None else 0
+    keeps_whole = is_packed and args.packing_strategy != "bfd"
+    return prepared, RowLengths(
+        rows=len(measured),
+        shortest=min(tokens),
+        longest=max(tokens),
+        max_length=args.max_length,
+        dropped=dropped,
+        cut=0 if keeps_whole else max(0, longer - dropped),
+    )
 
 
 def _lengths(dataset: Dataset, start: tuple[str, ...], texts: tuple[str, ...]) -> Iterator[int]:
@@ -109,13 +108,3 @@ def _lengths(dataset: Dataset, start: tuple[str, ...], texts: tuple[str, ...]) -
         counted = {name: pyarrow.compute.list_value_length(batch[name]).to_pylist() for name in (*start, *texts)}
         for row in range(len(batch)):
             yield sum(counted[name][row] for name in start) + max(counted[name][row] for name in texts)
-
-
-def _nothing_left(name: str, lengths: Lengths) -> DataError:
-    return DataError(
-        f"max_length leaves none of the {lengths.rows} rows",
-        where="data" if name == "train" else "data.eval",
-        got=f"trainer.args.max_length={lengths.max_length}, and rows of {lengths.shortest} to {lengths.longest} tokens",
-        expected=f"at least {lengths.shortest} for the shortest row, {lengths.longest} for all of them",
-        hint=f"trainer.args.max_length={lengths.longest}",
-    )

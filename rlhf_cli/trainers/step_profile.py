@@ -3,23 +3,29 @@
 Code that passes rows of tokens to a model calls `count` once, right where it calls the model; wrappers that delegate to
 such code do not. Without a listener, a call only checks an empty list.
 
-Passes of our own that bypass TRL's count themselves.
+Waiting is the time in the functions of torch.distributed with which accelerate and TRL gather, reduce and broadcast. It
+does not include what engines do in C++ or on their own streams: DDP averages gradients within backward, and a GPU
+computes during FSDP's gathers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
+import torch.distributed
 from accelerate import Accelerator
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
+from trl.extras.profiling import ProfilingContext
 
+from rlhf_cli.for_a_while import with_values
 from rlhf_cli.runs.phase_clock import REWARD, PhaseClock
 from rlhf_cli.tables.metrics import ELAPSED, PHASES, SHARE, SLOTS, SLOTS_PER_TOKEN, TOKENS, Where
 from rlhf_cli.trainers.token_slots import TokenSlots, count
-from rlhf_cli.trainers.trl_protocol import TrlTrainer
+from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _DIGITS = 6
 """A clock is accurate to a microsecond at best, and every log event has some twenty of these numbers."""
@@ -78,32 +84,80 @@ _IDS, _PROMPT = "input_ids", "prompt"
 """Prompt ids do not go through a model separately: the ids of the answers include them."""
 
 
-class CountedRows(TrlTrainer):
-    """For a TRL trainer that learns from rows: the model computes all token slots of its batches."""
-
-    def compute_loss(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
-        """Return TRL's loss after counting the batch."""
-        for name in [name for name in inputs if name.endswith(_IDS) and not name.startswith(_PROMPT)]:
-            ids, mask = inputs[name], inputs.get(f"{name.removesuffix(_IDS)}attention_mask")
-            if isinstance(ids, Tensor):
-                count(ids.numel(), ids.numel() if mask is None else mask.sum())
-        return super().compute_loss(model, inputs, *args, **named)
+def count_rows(inputs: TrlBatch) -> None:
+    """Count a batch of a trainer that learns from rows: the model computes all token slots."""
+    for name in [name for name in inputs if name.endswith(_IDS) and not name.startswith(_PROMPT)]:
+        ids, mask = inputs[name], inputs.get(f"{name.removesuffix(_IDS)}attention_mask")
+        if isinstance(ids, Tensor):
+            count(ids.numel(), ids.numel() if mask is None else mask.sum())
 
 
-class CountedLogps(TrlTrainer):
-    """For a TRL trainer that generates: count the passes that compute log-probabilities."""
+_COLLECTIVES = (
+    *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "barrier"),
+    *("broadcast", "broadcast_object_list", "gather_object", "reduce"),
+)
 
-    def _get_per_token_logps_and_entropies(
-        self,
-        model: Any,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        logits_to_keep: int,
-        batch_size: int | None = None,
-        compute_entropy: bool = False,
-        **others: Any,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        count(input_ids.numel(), attention_mask.sum())
-        return super()._get_per_token_logps_and_entropies(
-            model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
-        )
+
+@contextlib.contextmanager
+def timed_waits(
+    clock: PhaseClock, *, wanted: bool = True, settle: Callable[[], object] | None = None
+) -> Iterator[None]:
+    """Report the time inside collectives to `clock` as waiting, in this context.
+
+    If not `wanted`, for a single rank, change no function. `settle` waits for a GPU, because a collective may return
+    before it has finished.
+    """
+
+    def timed(collective: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(collective)
+        def call(*args: object, **named: object) -> object:
+            with clock.waiting():
+                done = collective(*args, **named)
+                if settle is not None:
+                    settle()
+                return done
+
+        return call
+
+    names = _COLLECTIVES if wanted else ()
+    with with_values(torch.distributed, **{name: timed(getattr(torch.distributed, name)) for name in names}):
+        yield
+
+
+class ProfiledCalls:
+    """Seconds by TRL's own name, `profiling/Time taken: GRPOTrainer.compute_loss`, summed over calls."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add the seconds that one call took."""
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
+    def taken(self) -> dict[str, float]:
+        """Return the sums since the last call."""
+        taken, self._seconds = self._seconds, {}
+        return taken
+
+
+@contextlib.contextmanager
+def profiled_calls(*, wanted: bool = True) -> Iterator[ProfiledCalls]:
+    """Collect all profiled calls of TRL in this process in this context, in addition to TRL's own logging.
+
+    Do not collect any if not `wanted`.
+    """
+    calls = ProfiledCalls()
+    if not wanted:
+        yield calls
+        return
+    log_metrics = ProfilingContext._log_metrics
+
+    def collect(self: ProfilingContext, duration: float) -> None:
+        calls.add(f"{self.metric_prefix}: {self.name}", duration)
+        log_metrics(self, duration)
+
+    ProfilingContext._log_metrics = collect  # type: ignore[method-assign]
+    try:
+        yield calls
+    finally:
+        ProfilingContext._log_metrics = log_metrics  # type: ignore[method-assign]

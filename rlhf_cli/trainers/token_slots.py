@@ -33,7 +33,7 @@ class TokenSlots:
         return slots, tokens
 
 
-_asking: list[TokenSlots] = []
+_listeners: list[TokenSlots] = []
 
 
 def count(slots: int, tokens: int | Tensor) -> None:
@@ -42,7 +42,7 @@ def count(slots: int, tokens: int | Tensor) -> None:
     Each row counts all its tokens, even if rows share the slots of their prompt, so the ratio may be below 1. `tokens`
     is a number, or a scalar tensor.
     """
-    for slots_of in _asking:
+    for slots_of in _listeners:
         slots_of.add(slots, tokens)
 
 
@@ -50,19 +50,19 @@ def count(slots: int, tokens: int | Tensor) -> None:
 def counted_slots() -> Iterator[TokenSlots]:
     """Count every pass of this process in this context."""
     counted = TokenSlots()
-    _asking.append(counted)
+    _listeners.append(counted)
     try:
         yield counted
     finally:
-        _asking.remove(counted)
+        _listeners.remove(counted)
 
 
 @contextlib.contextmanager
 def uncounted() -> Iterator[None]:
     """Count no pass in this context: an evaluation's passes are not part of the training."""
-    asking = list(_asking)
-    _asking.clear()
+    asking = list(_listeners)
+    _listeners.clear()
     try:
         yield
     finally:
-        _asking[:] = asking
+        _listeners[:] = asking

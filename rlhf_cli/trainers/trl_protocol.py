@@ -47,8 +47,10 @@ if TYPE_CHECKING:
         activation_checkpointing_kwargs: dict[str, Any] | None  # a text has been parsed by the time it is read
         log_completions: bool
         lr_scheduler_kwargs: dict[str, Any] | None
+        max_length: int | None  # of trainers that learn from rows
         num_generations: int
         output_dir: str
+        packing_strategy: str  # of SFTTrainer
         steps_per_generation: int
 
     class EvaluationOutput:
@@ -150,11 +152,7 @@ if TYPE_CHECKING:
         def _save_optimizer_and_scheduler(self, output_dir: str) -> None: ...
 
         def _calculate_rewards(
-            self,
-            inputs: list[dict[str, Any]],
-            prompts: list[Any],
-            completions: list[Any],
-            completion_ids_list: list[list[int]],
+            self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
         ) -> Tensor: ...
         def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor: ...
         def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]: ...

@@ -140,7 +140,7 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
 
     meter = Meter(device)
     find_policy: Callable[..., Any] = assembling.policy_path
-    build: Callable[..., Any] = assembling.built_whole
+    build: Callable[..., Any] = assembling.build_trainer
 
     def at_the_beginning(*args: Any) -> Any:
         meter.begin()
@@ -168,7 +168,7 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
             built._generate_and_score_completions = generated
         return built
 
-    assembling.policy_path, assembling.built_whole = at_the_beginning, watched
+    assembling.policy_path, assembling.build_trainer = at_the_beginning, watched
     worker.run_rank(folder, resume=False)
     fullest = {phase: plan.memory.fullest(phase) for phase in ("generation", "training")}  # type: ignore[arg-type]
     return {

@@ -30,8 +30,8 @@ from transformers import TrainerCallback
 from transformers.utils import logging
 
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
-from rlhf_cli.trainers.row_passes import RowPasses
+from rlhf_cli.trainers.extensions import Extensions, RewardSetup
+from rlhf_cli.trainers.pass_mixin import PassMixin
 
 ROWS, GROUP, LONGEST, VOCABULARY = 32, 8, 128, 8192
 STEPS = 3
@@ -103,10 +103,11 @@ def step(models: Path, trainer: str, passes: str | None, *, equal_lengths: bool)
     given: dict[str, Any] = {"model": str(models / "policy"), "reward_funcs": [by_length], "args": args}
     given |= {"train_dataset": load_dataset("json", data_files=str(models / "prompts.jsonl"), split="train")}
     bases: tuple[type, ...] = (GivenAnswers, kind)
+    own: dict[str, Any] = {"equal_lengths": equal_lengths}
     if passes is not None:
-        bases = (BuiltWhole, GivenAnswers, RowPasses, kind)
-        given["additions"] = Additions(rewards=RewardParts(stack=RewardStack([]), passes=passes))  # type: ignore[arg-type]
-    made = type(kind.__name__, bases, {"equal_lengths": equal_lengths})(**given, callbacks=[clock])
+        bases = (GivenAnswers, PassMixin, kind)
+        own["extensions"] = Extensions(rewards=RewardSetup(stack=RewardStack([]), passes=passes))  # type: ignore[arg-type]
+    made = type(kind.__name__, bases, own)(**given, callbacks=[clock])
     made.train()
     return clock, made
 

@@ -26,8 +26,8 @@ from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.toy import digits_only, sums_correct
-from rlhf_cli.trainers.additions import Additions, RewardParts
-from rlhf_cli.trainers.mixing import built_whole
+from rlhf_cli.trainers.build_trainer import build_trainer
+from rlhf_cli.trainers.extensions import Extensions, RewardSetup
 
 PAIRS = 15
 BUILD = {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "context_tokens": 256, "seed": 0, "warm_start": None}
@@ -159,8 +159,8 @@ def dense_step(folder: Path) -> None:
 
 def with_stack_of(stack: RewardStack, *, is_dense: bool = False) -> Callable[..., Any]:
     """Return what makes GRPOTrainer with the stack mixed in."""
-    additions = Additions(rewards=RewardParts(stack=stack, is_dense=is_dense))
-    return functools.partial(built_whole, GRPOTrainer, additions)
+    extensions = Extensions(rewards=RewardSetup(stack=stack, is_dense=is_dense))
+    return functools.partial(build_trainer, GRPOTrainer, extensions)
 
 
 def trainer(kind: Callable[..., Any], functions: list[Any], folder: Path, max_steps: int = 1) -> Any:

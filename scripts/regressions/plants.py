@@ -95,20 +95,20 @@ def gate_inverted() -> None:
 
 @planted("dense rewards are summed to one number a row", "toy_speakers")
 def dense_ignored() -> None:
-    from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+    from rlhf_cli.trainers.reward_mixin import RewardMixin
 
-    WithRewardStack.is_dense = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment]
+    RewardMixin.is_dense = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment]
 
 
 @planted("the critic is not trained", "toy_ppo")
 def critic_not_trained() -> None:
-    from rlhf_cli.trainers.ppo.critic import Critic
+    from rlhf_cli.trainers.ppo.critic import TrainedCritic
 
     def step(self: Any) -> float:
         self._optimizer.zero_grad()
         return 0.0
 
-    Critic.step = step  # type: ignore[method-assign]
+    TrainedCritic.step = step  # type: ignore[method-assign]
 
 
 @planted("the KL penalty is a bonus", "toy_ppo")
@@ -121,7 +121,7 @@ def kl_sign() -> None:
 
 @planted("bootstrap's value stands beside the score, and not in its place", "toy_ppo", "truncation=bootstrap")
 def truncation_counts_twice() -> None:
-    import rlhf_cli.trainers.ppo.with_critic as module
+    import rlhf_cli.trainers.ppo.ppo_mixin as module
 
     module.without_last = lambda scores, lengths, is_given_way: scores
 

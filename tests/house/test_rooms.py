@@ -84,7 +84,7 @@ def test_negative_control_a_planted_import_closes_a_circle(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("module", "other"),
-    [("trainers.exact_resume", "config"), ("numerics.gae", "errors"), ("data.loading", "models")],
+    [("trainers.rollout_state", "config"), ("numerics.gae", "errors"), ("data.loading", "models")],
 )
 def test_negative_control_a_trespass_is_seen(module: str, other: str) -> None:
     key = f"{structure.PACKAGE}.{module}"

@@ -219,7 +219,7 @@ def test_any_is_declared_only_where_trl_and_transformers_are_overridden() -> Non
 def test_the_seams_are_those_of_trl_and_transformers() -> None:
     assert {"_compute_loss", "_save_checkpoint", "__init__"} < SEAMS["TrlTrainer"]
     assert {"on_log", "on_train_end"} < SEAMS["TrainerCallback"]
-    assert overridden("WithCritic", BASES) == SEAMS["TrlTrainer"]  # through RowPasses, and through WithRewardStack
+    assert overridden("PpoMixin", BASES) == SEAMS["TrlTrainer"]  # through PassMixin, and through RewardMixin
     assert overridden("RewardSamples", BASES) == SEAMS["TrainerCallback"]
     assert overridden("RewardStack", BASES) == set()
 

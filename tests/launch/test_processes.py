@@ -27,11 +27,11 @@ FOR_DDP = ["+model.lora.r=4", "critic.share=lora"]
 SPY = """
 import gc, hashlib, os, pathlib
 
-from rlhf_cli.trainers.ppo.critic import Critic
+from rlhf_cli.trainers.ppo.critic import TrainedCritic
 
 
 def spy(completions, trainer_state, **kwargs):
-    (critic,) = (one for one in gc.get_objects() if isinstance(one, Critic))
+    (critic,) = (one for one in gc.get_objects() if isinstance(one, TrainedCritic))
     for name, parameters in (("critic", critic.parameters()), ("values", critic.model.parameters())):
         digest = hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in parameters)).hexdigest()
         file = pathlib.Path(f"rank{os.environ['RANK']}-step{trainer_state.global_step}-{name}")

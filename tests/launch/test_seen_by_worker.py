@@ -13,7 +13,7 @@ from rlhf_cli.tables.modes import Passes, RowAttention
 
 def trainer_on(device: str, why: str | None, mode: Any = "packed") -> Any:
     return SimpleNamespace(
-        additions=SimpleNamespace(rewards=SimpleNamespace(passes="auto")),
+        extensions=SimpleNamespace(rewards=SimpleNamespace(passes="auto")),
         accelerator=SimpleNamespace(device=SimpleNamespace(type=device)),
         passes=Passes(mode),
         row_attention=RowAttention(why) if mode == "packed" else None,

@@ -85,7 +85,7 @@ class TestGood:
 
     def test_what_was_seen_is_in_the_provenance(self, folder: RunFolder, trainer: Ranked) -> None:
         fake = trainer()
-        fake.additions.left_out = {"train": {"equal": 2}}
+        fake.extensions.left_out = {"train": {"equal": 2}}
         run_rank(folder, resume=False)
         written = read_json(folder.provenance)
         assert (written["num_parameters"], written["num_train_rows"], written["world_size"]) == (7, 5, 1)

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForTokenClassification, PreTrainedTok
 from rlhf_cli.errors import ModelError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.critic_model import check_tokens
-from rlhf_cli.trainers.assemble.ppo_parts import separate_critic
+from rlhf_cli.trainers.assemble.ppo_setup import separate_critic
 
 WRITTEN = {"<pad>": 0, "<eos>": 1, "one": 2, "two": 3}
 PPO = ["exp=quickstart", "trainer=ppo", "trainer.args.num_generations=1", "launch=cpu"]

@@ -134,8 +134,8 @@ def test_a_file_belongs_to_the_innermost_room() -> None:
     files = list(OURS.mutated_files())
     assert len(files) == len(set(files))
     assert OURS.room("rlhf_cli/trainers/ppo/rollout.py") == "rlhf_cli/trainers/ppo"
-    assert OURS.room("rlhf_cli/trainers/row_passes.py") == "rlhf_cli/trainers"
-    assert {"rlhf_cli/trainers/row_passes.py", "rlhf_cli/data/formats/json_rows.py"} <= set(files)
+    assert OURS.room("rlhf_cli/trainers/pass_mixin.py") == "rlhf_cli/trainers"
+    assert {"rlhf_cli/trainers/pass_mixin.py", "rlhf_cli/data/formats/json_rows.py"} <= set(files)
 
 
 def test_the_nearest_tests_come_first_and_the_budget_ends_them() -> None:

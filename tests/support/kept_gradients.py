@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 
-from rlhf_cli.trainers.additions import Additions
+from rlhf_cli.trainers.extensions import Extensions
 
 PAD, EOS = 0, 1
 LONGEST = 12
@@ -74,7 +74,7 @@ def trained_on(
     *,
     model: Any,
     reward: Any = by_length,
-    additions: Additions | None = None,
+    extensions: Extensions | None = None,
     lora: LoraConfig | None = None,
     **settings: Any,
 ) -> tuple[list[Tensor], Any]:
@@ -92,8 +92,8 @@ def trained_on(
         "processing_class": tokenizer(model.config.vocab_size),
         "callbacks": [grabbed],
         **({"peft_config": copy.deepcopy(lora)} if lora is not None else {}),
-        **({"additions": additions} if additions is not None else {}),
     }
-    made = type(trl_trainer.__name__, bases, {})(**given)
+    own = {} if extensions is None else {"extensions": extensions}
+    made = type(trl_trainer.__name__, bases, own)(**given)
     made.train()
     return grabbed.gradients, made

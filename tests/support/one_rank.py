@@ -33,7 +33,7 @@ class FakeTrainer:
         self.train_dataset = [{}] * 5
         self.closed = 0
         stack = SimpleNamespace(close=self._close)
-        self.additions = SimpleNamespace(rewards=SimpleNamespace(stack=stack), left_out={})
+        self.extensions = SimpleNamespace(rewards=SimpleNamespace(stack=stack), left_out={})
         self.callbacks: list[Any] = []
         self.began_at: str | None = "not at all"
 

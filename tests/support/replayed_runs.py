@@ -40,7 +40,7 @@ def run_all(folders: list[RunFolder]) -> None:
 
     def replaying(*args: Any, **named: Any) -> Any:
         trainer = assemble(*args, **named)
-        if trainer.additions.rewards is not None:
+        if trainer.extensions.rewards is not None:
             _replay(trainer)
         return trainer
 

@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.tables.modes import PassSetting
-from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
-from rlhf_cli.trainers.row_passes import RowPasses
+from rlhf_cli.trainers.extensions import Extensions, RewardSetup
+from rlhf_cli.trainers.pass_mixin import PassMixin
 from tests.support.kept_gradients import EOS, LONGEST, PAD, random_prompts, trained_on
 
 VOCABULARY = 64
@@ -64,8 +64,8 @@ def trained(
     trl_trainer = getattr(trl, f"{trainer}Trainer")
     bases: tuple[type, ...] = (Given, *mixed, trl_trainer)
     if passes is not None:
-        bases = (BuiltWhole, Given, RowPasses, *mixed, trl_trainer)
-        settings["additions"] = Additions(rewards=RewardParts(stack=RewardStack([]), passes=passes))
+        bases = (Given, PassMixin, *mixed, trl_trainer)
+        settings["extensions"] = Extensions(rewards=RewardSetup(stack=RewardStack([]), passes=passes))
     return trained_on(
         prompts(),
         bases,

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.tables.modes import GenerationSetting
-from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
-from rlhf_cli.trainers.live_generation import LiveGeneration
+from rlhf_cli.trainers.extensions import Extensions, RewardSetup
+from rlhf_cli.trainers.rollout_mixin import RolloutMixin
 from tests.support.kept_gradients import random_prompts, trained_on
 from tests.support.tiny_decoders import ENDS, VOCABULARY, model_of
 
@@ -45,8 +45,8 @@ def trained(
     trl_trainer = getattr(trl, f"{trainer}Trainer")
     bases: tuple[type, ...] = (Counted, trl_trainer)
     if generation is not None:
-        bases = (BuiltWhole, LiveGeneration, Counted, trl_trainer)
-        settings["additions"] = Additions(rewards=RewardParts(stack=RewardStack([]), generation=generation))
+        bases = (RolloutMixin, Counted, trl_trainer)
+        settings["extensions"] = Extensions(rewards=RewardSetup(stack=RewardStack([]), generation=generation))
     policy = model if model is not None else model_of("llama")
     policy.generation_config.eos_token_id = ENDS
     return trained_on(

@@ -21,9 +21,9 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.evaluation import generation
 from rlhf_cli.evaluation.generation import Completion
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.trainers.additions import Answer, Answers
-from rlhf_cli.trainers.assemble.evaluation_in_training import DuringTraining
+from rlhf_cli.trainers.assemble.evaluation_in_training import TrainingEvaluation
 from rlhf_cli.trainers.assemble.stack_building import reward_stack
+from rlhf_cli.trainers.extensions import PolicyAnswer, PolicyAnswers
 from tests.support.golden_reward_model import save_golden_reward_model
 
 _CLOCKS = {"time": 0.0, "pairs_per_second": 0.0}
@@ -131,17 +131,19 @@ def during_training(place: Path) -> dict[str, str]:
         Experiment.model_validate({**config, "rewards": {"correct": CORRECT, "short": SHORT}}), device="cpu"
     )
 
-    def answer(row: dict[str, Any], text: str, right: float) -> Answer:
+    def answer(row: dict[str, Any], text: str, right: float) -> PolicyAnswer:
         kept = [right, 0.75 if right else None]
-        return Answer(row, text, list(map(ord, text)), len(text) > 4, kept, [None, None])
+        return PolicyAnswer(row, text, list(map(ord, text)), len(text) > 4, kept, [None, None])
 
     greedy = [answer(row, "2", float(row["answer"] == "2")) for row in SUMS]
     sampled = [answer(row, text, float(row["answer"] in text)) for row in SUMS for text in ("2", "it is 3.")]
     folder = RunFolder(place / "runs" / "policy" / "one")
-    sum_up = DuringTraining(folder, stack.components, "the 25% held out", writes=True)
+    sum_up = TrainingEvaluation(folder, stack.components, "the 25% held out", writes=True)
     metrics = {}
     for step in (5, 7):
-        metrics = sum_up({"greedy": Answers(1, greedy[: step - 4]), "sampled": Answers(2, sampled)}, [2.0, 1.0], step)
+        metrics = sum_up(
+            {"greedy": PolicyAnswers(1, greedy[: step - 4]), "sampled": PolicyAnswers(2, sampled)}, [2.0, 1.0], step
+        )
     stack.close()
     written = folder.path / "eval" / "training"
     return {

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,19 +19,16 @@ from trl.trainer.utils import RepeatSampler
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers import trl_protocol
-from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
-from rlhf_cli.trainers.exact_resume import ExactResume
-from rlhf_cli.trainers.finite_steps import FiniteSteps
-from rlhf_cli.trainers.in_phases import InPhases, InRolloutPhases
-from rlhf_cli.trainers.in_run_folder import InRunFolder
-from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
-from rlhf_cli.trainers.mixing import with_our_seams
-from rlhf_cli.trainers.policy_evaluation import WithEvaluation
-from rlhf_cli.trainers.ppo.with_critic import WithCritic
-from rlhf_cli.trainers.rloo_baselines import WithLeaveOneOut
-from rlhf_cli.trainers.stacked_rewards import WithRewardStack
-from rlhf_cli.trainers.watched_rounds import WatchedRounds
-from rlhf_cli.trainers.whole_checkpoints import WholeCheckpoints
+from rlhf_cli.trainers.build_trainer import extended_class
+from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin
+from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin
+from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, PpoSetup, RewardSetup
+from rlhf_cli.trainers.guard_mixin import GuardMixin
+from rlhf_cli.trainers.logging_mixin import LoggingMixin
+from rlhf_cli.trainers.pass_mixin import PassMixin
+from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
+from rlhf_cli.trainers.reward_mixin import RewardMixin
+from rlhf_cli.trainers.rollout_mixin import RolloutMixin
 from tests.support.signatures import ON_POLICY, parameters
 
 
@@ -38,11 +36,11 @@ from tests.support.signatures import ON_POLICY, parameters
 def test_calculate_rewards_takes_inputs_prompts_completions_and_ids(trainer) -> None:
     expected = ["self", "inputs", "prompts", "completions", "completion_ids_list"]
     assert parameters(trainer._calculate_rewards) == expected
-    assert parameters(WithRewardStack._calculate_rewards) == expected
+    assert parameters(RewardMixin._calculate_rewards) == expected
 
 
 def test_rloo_weighs_clips_penalises_leaves_one_out_and_normalises_in_this_order() -> None:
-    """trainers/rloo_baselines.py gives it scores of which its own baseline leaves our advantages."""
+    """trainers/reward_mixin.py gives it scores of which its own baseline leaves our advantages."""
     source = inspect.getsource(trl.RLOOTrainer._generate_and_score_completions)
     order = [
         "self._calculate_rewards(inputs, prompts, completions, completion_ids_list)",
@@ -54,15 +52,15 @@ def test_rloo_weighs_clips_penalises_leaves_one_out_and_normalises_in_this_order
     ]
     places = [source.index(text) for text in order]
     assert places == sorted(places)
-    ours = with_our_seams(trl.RLOOTrainer, Additions(rewards=RewardParts(stack=RewardStack([]))))
-    assert issubclass(ours, WithLeaveOneOut)
-    grouped = with_our_seams(trl.GRPOTrainer, Additions(rewards=RewardParts(stack=RewardStack([]))))
-    assert not issubclass(grouped, WithLeaveOneOut)
+    rewarded = Extensions(rewards=RewardSetup(stack=RewardStack([])))
+    for trainer in ON_POLICY:
+        ours = extended_class(trainer, rewarded)
+        assert ours.__new__(ours)._leaves_one_out == (trainer is trl.RLOOTrainer)
 
 
 @pytest.mark.parametrize("trainer", ON_POLICY)
 def test_log_takes_logs_and_start_time(trainer) -> None:
-    assert parameters(trainer.log) == ["self", "logs", "start_time"] == parameters(WithRewardStack.log)
+    assert parameters(trainer.log) == ["self", "logs", "start_time"] == parameters(RewardMixin.log)
 
 
 @pytest.mark.parametrize("trainer", ON_POLICY)
@@ -81,7 +79,7 @@ def test_tables_hold_prompt_completion_rewards_extra_advantages(trainer) -> None
 
 
 def test_checkpoints_go_where_get_output_dir_says() -> None:
-    assert parameters(Trainer._get_output_dir) == ["self", "trial"] == parameters(InRunFolder._get_output_dir)
+    assert parameters(Trainer._get_output_dir) == ["self", "trial"] == parameters(CheckpointMixin._get_output_dir)
     assert "self._get_output_dir(trial=trial)" in inspect.getsource(Trainer._save_checkpoint)
 
 
@@ -96,7 +94,7 @@ def test_an_evaluation_comes_after_the_log_and_before_the_save_and_tells_callbac
 
 
 def test_the_optimizer_is_saved_by_one_method() -> None:
-    own = WholeCheckpoints._save_optimizer_and_scheduler
+    own = CheckpointMixin._save_optimizer_and_scheduler
     assert parameters(Trainer._save_optimizer_and_scheduler) == ["self", "output_dir"] == parameters(own)
     assert "self._save_optimizer_and_scheduler(output_dir)" in inspect.getsource(Trainer._save_checkpoint)
 
@@ -104,10 +102,10 @@ def test_the_optimizer_is_saved_by_one_method() -> None:
 @pytest.mark.parametrize("trainer", [*ON_POLICY, trl.SFTTrainer, trl.DPOTrainer])
 def test_a_checkpoint_is_saved_by_one_method_that_asks_where_to(trainer) -> None:
     assert parameters(trainer._save_checkpoint) == ["self", "model", "trial"] == parameters(Trainer._save_checkpoint)
-    assert parameters(WholeCheckpoints._save_checkpoint) == ["self", "model", "trial"]
+    assert parameters(CheckpointMixin._save_checkpoint) == ["self", "model", "trial"]
     source = inspect.getsource(trainer._save_checkpoint)
     assert ("checkpoint_folder" in source) == ("self._get_output_dir(trial=trial)" in source)
-    assert parameters(WholeCheckpoints._get_output_dir) == ["self", "trial"]
+    assert parameters(CheckpointMixin._get_output_dir) == ["self", "trial"]
 
 
 def test_the_trainer_names_the_best_checkpoint_by_step_and_rotates_where_it_saves() -> None:
@@ -116,7 +114,7 @@ def test_the_trainer_names_the_best_checkpoint_by_step_and_rotates_where_it_save
         assert text in source, text
     expected = ["output_dir", "save_total_limit", "best_model_checkpoint", "use_mtime", "checkpoint_prefix"]
     assert parameters(rotate_checkpoints) == expected
-    assert parameters(Trainer._load_best_model) == ["self"] == parameters(WithCritic._load_best_model)
+    assert parameters(Trainer._load_best_model) == ["self"] == parameters(PpoMixin._load_best_model)
     assert parameters(Trainer._push_from_checkpoint) == ["self", "checkpoint_folder"]
     assert "self._push_from_checkpoint(output_dir)" in source
 
@@ -134,12 +132,12 @@ def test_rollouts_are_buffered_in_two_attributes(trainer) -> None:
 
 @pytest.mark.parametrize("name", [name for name, row in TRAINERS.items() if row.generates])
 def test_a_loss_is_asked_for_the_advantages_of_its_inputs(name: str, monkeypatch) -> None:
-    """trainers/left_out_rows.py gives it larger ones, and a larger `beta` and `entropy_coef`, for a while."""
+    """trainers/reward_mixin.py gives it larger ones, and a larger `beta` and `entropy_coef`, for a while."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     trainer = getattr(importlib.import_module(TRAINERS[name].module), name)
-    assert parameters(trainer._compute_loss) == ["self", "model", "inputs"] == parameters(WithoutLeftOut._compute_loss)
+    assert parameters(trainer._compute_loss) == ["self", "model", "inputs"] == parameters(RewardMixin._compute_loss)
     assert parameters(trainer._prepare_inputs) == ["self", "generation_batch"]
-    assert parameters(WithoutLeftOut._prepare_inputs) == ["self", "generation_batch"]
+    assert parameters(RewardMixin._prepare_inputs) == ["self", "generation_batch"]
     source = inspect.getsource(trainer._compute_loss)
     assert 'advantages = inputs["advantages"]' in source
     assert ("self.beta * " in source) == (trainer is not trl.RLOOTrainer)  # whose KL is in the reward
@@ -149,7 +147,9 @@ def test_a_loss_is_asked_for_the_advantages_of_its_inputs(name: str, monkeypatch
 
 @pytest.mark.parametrize("trainer", ON_POLICY)
 def test_the_sampler_draws_one_permutation_an_epoch_from_one_generator(trainer) -> None:
-    assert parameters(trainer._get_train_sampler) == ["self", "dataset"] == parameters(ExactResume._get_train_sampler)
+    assert (
+        parameters(trainer._get_train_sampler) == ["self", "dataset"] == parameters(CheckpointMixin._get_train_sampler)
+    )
     assert "return RepeatSampler(" in inspect.getsource(trainer._get_train_sampler)
     sampler = RepeatSampler(range(7), mini_repeat_count=1, seed=3)
     generator = torch.Generator().manual_seed(3)
@@ -177,21 +177,22 @@ def test_a_config_class_is_named_after_its_trainer(name: str) -> None:
 
 
 @pytest.mark.parametrize("trainer", ON_POLICY)
-def test_our_subclass_keeps_trls_name_and_puts_the_stack_first(trainer) -> None:
-    ours = with_our_seams(trainer, Additions(rewards=RewardParts(stack=RewardStack([]))))
+def test_a_trainer_that_generates_has_these_mixins_in_this_order(trainer) -> None:
+    """trainers/build_trainer.py says why each stands where it does."""
+    rewards = RewardSetup(stack=RewardStack([]))
+    inner = (GuardMixin, EvaluationMixin, PassMixin, RewardMixin, ExtendedTrainer)
+    ours = extended_class(trainer, Extensions(rewards=rewards))
     assert ours.__name__ == trainer.__name__
-    assert ours._calculate_rewards is InRolloutPhases._calculate_rewards
-    assert ours.__mro__.index(WithEvaluation) < ours.__mro__.index(WithRewardStack)
-    assert ours.__mro__.index(WithRewardStack) < ours.__mro__.index(trainer)
-    assert ours.__mro__[1:5] == (InRolloutPhases, InPhases, BuiltWhole, WholeCheckpoints)
-    assert issubclass(ours, ExactResume)
+    assert ours.__mro__[1:] == (LoggingMixin, CheckpointMixin, RolloutMixin, *inner, *trainer.__mro__)
+    ppo: Any = PpoSetup(None, None, None)  # type: ignore[arg-type]
+    ours = extended_class(trainer, Extensions(rewards=rewards, ppo=ppo))
+    assert ours.__mro__[1:] == (LoggingMixin, CheckpointMixin, RolloutMixin, PpoMixin, *inner, *trainer.__mro__)
 
 
-def test_a_trainer_without_rewards_gets_no_stack() -> None:
-    ours = with_our_seams(trl.SFTTrainer, Additions())
-    assert not issubclass(ours, WithRewardStack)
-    assert not issubclass(ours, ExactResume)
-    assert ours.__mro__[1:4] == (InPhases, BuiltWhole, WholeCheckpoints)
+def test_a_trainer_of_rows_has_three_mixins() -> None:
+    ours = extended_class(trl.SFTTrainer, Extensions())
+    expected = (LoggingMixin, CheckpointMixin, GuardMixin, ExtendedTrainer, *trl.SFTTrainer.__mro__)
+    assert ours.__mro__[1:] == expected
 
 
 @pytest.mark.parametrize("trainer", [trl.SFTTrainer, trl.DPOTrainer, trl.KTOTrainer, trl.RewardTrainer])
@@ -214,12 +215,12 @@ def test_a_trainer_that_generates_prepares_no_rows(trainer) -> None:
 
 def test_an_evaluation_is_one_loop_whose_metrics_are_logged_and_choose_the_best() -> None:
     expected = ["self", "dataloader", "description", "prediction_loss_only", "ignore_keys", "metric_key_prefix"]
-    assert parameters(Trainer.evaluation_loop) == expected == parameters(WithEvaluation.evaluation_loop)
+    assert parameters(Trainer.evaluation_loop) == expected == parameters(EvaluationMixin.evaluation_loop)
     source = inspect.getsource(Trainer.evaluate)
     assert "output = self.evaluation_loop(" in source
     assert "self.log(output.metrics)" in source
     assert parameters(Trainer._determine_best_metric) == ["self", "metrics", "trial"]
-    assert parameters(InRunFolder._determine_best_metric) == ["self", "metrics", "trial"]
+    assert parameters(CheckpointMixin._determine_best_metric) == ["self", "metrics", "trial"]
     assert 'f"eval_{metric_to_check}"' in inspect.getsource(Trainer._determine_best_metric)
 
 
@@ -243,7 +244,7 @@ def test_what_is_set_aside_for_greedy_answers(trainer) -> None:
 
 
 def test_a_step_is_taken_after_training_step_and_a_model_is_saved_by_one_method() -> None:
-    """So trainers/finite_steps.py looks in time, and what it refuses to save is saved by nobody."""
+    """So trainers/guard_mixin.py looks in time, and what it refuses to save is saved by nobody."""
     source = inspect.getsource(Trainer._run_epoch)
     order = [
         "_set_sync_gradients(do_sync_step)",
@@ -257,13 +258,13 @@ def test_a_step_is_taken_after_training_step_and_a_model_is_saved_by_one_method(
     assert "self.save_model(output_dir, _internal_call=True)" in inspect.getsource(Trainer._save_checkpoint)
     assert parameters(Trainer.save_model) == ["self", "output_dir", "_internal_call"]
     assert parameters(Trainer.training_step) == ["self", "model", "inputs", "num_items_in_batch"]
-    assert parameters(FiniteSteps.training_step) == ["self", "model", "inputs", "num_items_in_batch"]
+    assert parameters(GuardMixin.training_step) == ["self", "model", "inputs", "num_items_in_batch"]
 
 
 @pytest.mark.parametrize("trainer", ON_POLICY)
 def test_every_token_is_drawn_in_one_method(trainer) -> None:
     assert "self._generate_single_turn(" in inspect.getsource(trainer)
-    assert "_generate_single_turn" in vars(WatchedRounds)
+    assert "_generate_single_turn" in vars(GuardMixin)
 
 
 def declared_names(name: str) -> list[str]:
@@ -287,12 +288,13 @@ def test_what_mypy_believes_of_a_trainer_is_there() -> None:
     assert missing_from_trl(names) == []
     assert missing_from_trl(["_buffered_outputs", *names]) == ["_buffered_outputs"]
     assert trl_protocol.TrlTrainer is object  # nothing stands between a mixin and TRL
-    fields = {*trl.GRPOConfig.__dataclass_fields__, *trl.RLOOConfig.__dataclass_fields__}
+    configs = (trl.GRPOConfig, trl.RLOOConfig, trl.SFTConfig)
+    fields = {name for config in configs for name in config.__dataclass_fields__}
     assert {"log_completions", "output_dir"} < set(declared_names("TrlArguments")) <= fields
 
 
 def test_a_saved_model_has_the_arguments_beside_it() -> None:
-    """trainers/in_run_folder.py takes secrets out of them."""
+    """trainers/checkpoint_mixin.py takes secrets out of them."""
     assert "torch.save(self.args, os.path.join(output_dir, TRAINING_ARGS_NAME))" in inspect.getsource(Trainer._save)
-    assert parameters(InRunFolder._save) == ["self", "output_dir", "state_dict"] == parameters(Trainer._save)
+    assert parameters(CheckpointMixin._save) == ["self", "output_dir", "state_dict"] == parameters(Trainer._save)
     assert "self.state.log_history.append(output)" in inspect.getsource(Trainer.log)

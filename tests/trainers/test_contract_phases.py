@@ -12,12 +12,10 @@ from accelerate.utils import operations
 from transformers import Trainer
 from transformers.trainer_utils import speed_metrics
 
-from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.trainers.additions import Additions, RewardParts
-from rlhf_cli.trainers.exact_resume import ResumedState
-from rlhf_cli.trainers.in_phases import _COLLECTIVES, InPhases, InRolloutPhases
-from rlhf_cli.trainers.mixing import with_our_seams
-from rlhf_cli.trainers.step_profile import CountedLogps, CountedRows, StepProfile
+from rlhf_cli.trainers.logging_mixin import LoggingMixin
+from rlhf_cli.trainers.pass_mixin import PassMixin
+from rlhf_cli.trainers.rollout_mixin import RolloutMixin
+from rlhf_cli.trainers.step_profile import _COLLECTIVES
 from tests.support.signatures import ON_POLICY, parameters
 
 OF_ROWS = [trl.SFTTrainer, trl.DPOTrainer, trl.KTOTrainer, trl.RewardTrainer]
@@ -35,8 +33,8 @@ def test_an_epoch_reads_rows_takes_steps_and_clips_by_one_method_each() -> None:
     ]
     places = [source.index(call) for call in calls]
     assert places == sorted(places)
-    assert parameters(Trainer.get_batch_samples) == parameters(InPhases.get_batch_samples)
-    assert parameters(Trainer._clip_grad_norm) == ["self", "model"] == parameters(InPhases._clip_grad_norm)
+    assert parameters(Trainer.get_batch_samples) == parameters(LoggingMixin.get_batch_samples)
+    assert parameters(Trainer._clip_grad_norm) == ["self", "model"] == parameters(LoggingMixin._clip_grad_norm)
 
 
 def test_a_step_prepares_then_goes_forward_then_backward() -> None:
@@ -48,7 +46,9 @@ def test_a_step_prepares_then_goes_forward_then_backward() -> None:
 
 @pytest.mark.parametrize("trainer", [*OF_ROWS, *ON_POLICY])
 def test_a_loss_is_asked_for_a_model_and_a_batch(trainer: Any) -> None:
-    assert parameters(trainer.compute_loss)[:3] == ["self", "model", "inputs"] == parameters(InPhases.compute_loss)[:3]
+    assert (
+        parameters(trainer.compute_loss)[:3] == ["self", "model", "inputs"] == parameters(LoggingMixin.compute_loss)[:3]
+    )
 
 
 def test_what_is_logged_while_it_trains_has_a_loss_and_in_the_end_a_runtime() -> None:
@@ -61,7 +61,7 @@ def test_what_is_logged_while_it_trains_has_a_loss_and_in_the_end_a_runtime() ->
 def test_log_probabilities_are_computed_by_one_method_that_is_given_the_reference(trainer: Any) -> None:
     expected = ["self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"]
     theirs = trainer._get_per_token_logps_and_entropies
-    for method in (theirs, *(one._get_per_token_logps_and_entropies for one in (InRolloutPhases, CountedLogps))):
+    for method in (theirs, *(one._get_per_token_logps_and_entropies for one in (RolloutMixin, PassMixin))):
         assert parameters(method)[: len(expected)] == expected
     source = inspect.getsource(trainer._generate_and_score_completions)
     assert "self._get_per_token_logps_and_entropies(\n                        self.ref_model," in source
@@ -88,13 +88,3 @@ def test_accelerate_asks_torch_distributed_for_its_collectives_when_it_needs_the
     for name in ("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "broadcast"):
         assert name in _COLLECTIVES
         assert f"torch.distributed.{name}" in source
-
-
-def test_passes_are_counted_directly_above_trl_and_only_where_somebody_asks() -> None:
-    profile: Any = StepProfile.__new__(StepProfile)
-    rewarded = RewardParts(stack=RewardStack([]))
-    ours = with_our_seams(trl.GRPOTrainer, Additions(rewards=rewarded, profile=profile)).__mro__
-    assert ours[ours.index(ResumedState) + 1] is CountedLogps
-    of_rows = with_our_seams(trl.DPOTrainer, Additions(profile=profile)).__mro__
-    assert of_rows[of_rows.index(ResumedState) + 1] is CountedRows
-    assert CountedRows not in with_our_seams(trl.DPOTrainer, Additions()).__mro__

@@ -6,13 +6,10 @@ import inspect
 
 import pytest
 import torch
-import trl
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainerState, get_scheduler
 
-from rlhf_cli.trainers.additions import Additions
-from rlhf_cli.trainers.exact_resume import ResumedState
-from rlhf_cli.trainers.mixing import with_our_seams
+from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin
 from tests.support.signatures import parameters
 
 
@@ -33,15 +30,8 @@ def test_an_epoch_is_one_method_and_what_it_leaves_in_control_ends_training() ->
 
 
 def test_random_numbers_are_loaded_by_one_method() -> None:
-    assert parameters(Trainer._load_rng_state) == ["self", "checkpoint"] == parameters(ResumedState._load_rng_state)
+    assert parameters(Trainer._load_rng_state) == ["self", "checkpoint"] == parameters(CheckpointMixin._load_rng_state)
     assert "logger.info" in inspect.getsource(Trainer._load_rng_state)  # and without their file it goes on
-
-
-def test_ours_stands_directly_above_trl() -> None:
-    ours = with_our_seams(trl.SFTTrainer, Additions())
-    order = ours.__mro__
-    assert order.index(ResumedState) < order.index(trl.SFTTrainer)
-    assert all(order.index(ResumedState) > order.index(base) for base in order if base.__name__ == "InRunFolder")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.trainers.policy_evaluation import WithEvaluation
+from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin
 
 
 class Evaluates:
@@ -26,7 +26,7 @@ class Evaluates:
         return f"{prompt} answered"
 
 
-class Alone(WithEvaluation, Evaluates):  # type: ignore[misc]
+class Alone(EvaluationMixin, Evaluates):  # type: ignore[misc]
     def __init__(self, **given: Any) -> None:
         Evaluates.__init__(self, **given)
 

@@ -11,7 +11,7 @@ import torch
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.checkpoint_folders import problem_with
-from rlhf_cli.trainers import exact_resume as resume_module
+from rlhf_cli.trainers import checkpoint_mixin
 from tests.support.cut_runs import cut, events, goes_on_as, is_same, table
 
 UNEVEN = ["trainer.args.gradient_accumulation_steps=3", "trainer.args.max_steps=7"]
@@ -72,16 +72,16 @@ def test_a_log_in_the_middle_of_a_window_keeps_the_table_of_completions(whole, w
 @pytest.mark.parametrize(
     ("step", "lost"),
     [
-        (2, "_restore"),
-        (5, "_restore"),
-        (4, "_skip_epochs"),
+        (2, "load_rollouts"),
+        (5, "load_rollouts"),
+        (4, "skip_epochs"),
     ],  # after step 4 the buffer is used up: only the order counts
 )
 @pytest.mark.fault(7, 8)
 def test_negative_control_without_what_is_restored_the_model_is_another(
     whole, workplace: Path, monkeypatch: pytest.MonkeyPatch, step: int, lost: str
 ) -> None:
-    monkeypatch.setattr(resume_module, lost, lambda *_: None)
+    monkeypatch.setattr(checkpoint_mixin, lost, lambda *_, **__: None)
     folder = cut(whole(), step, workplace / "cut")
     assert main(["resume", str(folder.path)]) == 0
     assert not is_same(folder, whole())

@@ -12,7 +12,7 @@ from torch import Tensor
 import rlhf_cli.trainers.assemble.trainer
 from rlhf_cli.cli import main
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
-from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
+from rlhf_cli.trainers import reward_mixin
 from rlhf_cli.trainers.ppo.rollout import KlPenalty
 from tests.support.left_out_rounds import KEPT, NUM_ROWS, Learned, kept_rows, learn_from, round_of
 from tests.support.small_runs import PPO_SMALL, SMALL
@@ -111,7 +111,7 @@ def test_control_left_as_it_is_the_step_shrinks(
     """Without the correction half of the rows halve the step, but where tokens of the round are what it divides by."""
     trainer = trainer_of(name, loss_type)
     made = round_of(trainer, is_per_token=name == "ppo")
-    monkeypatch.setattr(WithoutLeftOut, "_kept", lambda self, batches: {"kept_rows": 1.0, "kept_batches": 1.0})
+    monkeypatch.setattr(reward_mixin, "kept_shares", lambda *_: {"kept_rows": 1.0, "kept_batches": 1.0})
     found, expected = learn_from(trainer, made, NUM_ROWS), learn_from(trainer, kept_rows(made), len(KEPT.nonzero()))
     is_right = loss_type is not None and name != "gmpo" and POLICY_LOSSES[loss_type].normaliser == "window"
     assert_near(found.gradient, expected.gradient * (1.0 if is_right else 0.5))

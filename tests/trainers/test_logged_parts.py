@@ -12,8 +12,8 @@ import torch
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.trainers import stacked_rewards
-from rlhf_cli.trainers.stacked_rewards import PartColumns
+from rlhf_cli.trainers import completions_table
+from rlhf_cli.trainers.completions_table import PartColumns
 from tests.support.tolerances import ARITHMETIC
 
 HALVES = """
@@ -78,7 +78,7 @@ def test_a_rank_without_parts_has_the_columns_of_the_others(monkeypatch: pytest.
 
     Here `b` gives every row of this rank a plain score, and the other rank names parts for it.
     """
-    monkeypatch.setattr(stacked_rewards, "gather_object", lambda own: [*own, "b"])
+    monkeypatch.setattr(completions_table, "gather_object", lambda own: [*own, "b"])
     stack = RewardStack([Component("a", lambda **_: [[1.0, 2.0], 0.5]), Component("b", lambda **_: [0.5, 0.5])])
     stack.evaluate(prompts=["p", "p"], completions=["xy", "z"])
     columns = PartColumns()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trl.extras.profiling import ProfilingContext
 
-from rlhf_cli.trainers.in_phases import profiled_calls
+from rlhf_cli.trainers.step_profile import profiled_calls
 from tests.support.signatures import parameters
 
 

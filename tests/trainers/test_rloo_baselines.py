@@ -14,8 +14,7 @@ from trl import RLOOTrainer
 
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.trainers.rloo_baselines import WithLeaveOneOut
-from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+from rlhf_cli.trainers.reward_mixin import RewardMixin
 from tests.support.tolerances import ARITHMETIC
 
 GROUP = 4
@@ -56,7 +55,7 @@ def rounds(train, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
     found: list[Round] = []
     logps: list[Tensor] = []
     forward = RLOOTrainer._get_per_token_logps_and_entropies
-    scored = WithLeaveOneOut._generate_and_score_completions
+    scored = RewardMixin._generate_and_score_completions
 
     def remember(self: Any, *args: Any, **named: Any) -> Any:
         output = forward(self, *args, **named)
@@ -72,7 +71,7 @@ def rounds(train, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
         return output
 
     monkeypatch.setattr(RLOOTrainer, "_get_per_token_logps_and_entropies", remember)
-    monkeypatch.setattr(WithLeaveOneOut, "_generate_and_score_completions", watch)
+    monkeypatch.setattr(RewardMixin, "_generate_and_score_completions", watch)
 
     def run(*overrides: str, name: str = "one") -> tuple[list[Round], RunFolder]:
         words = ("trainer.args.learning_rate=0.05", "trainer.args.num_iterations=1", *overrides)
@@ -159,7 +158,7 @@ def test_a_penalty_applies_to_every_row(rounds, monkeypatch: pytest.MonkeyPatch)
     What such a row had scored gives way: it counts as 0 of every reward, and no other row is compared with it.
     """
     is_cut = [True, False, False, True, False, False, False, True]
-    monkeypatch.setattr("rlhf_cli.trainers.stacked_rewards.find_truncated", lambda *args: is_cut)
+    monkeypatch.setattr("rlhf_cli.trainers.reward_mixin.find_truncated", lambda *args: is_cut)
     words = ("truncation=eos_penalty", "truncation.penalty=3", "truncation.mode=replace", "trainer.args.beta=0.0")
     (one, *_), _ = rounds(*EXCLUDING, *words)
     totals = [math.fsum(column[row] or 0.0 for column in weighted()) for row in range(len(A))]
@@ -184,11 +183,11 @@ def test_z_scores_are_left_out_of_too(rounds) -> None:
 
 
 def test_where_nothing_is_excluded_the_advantages_are_trls_to_the_last_bit(rounds, monkeypatch) -> None:
-    """With the KL of a policy that moves, and clipping; beside RLOO with the reward stack alone, without the mixin."""
+    """With the KL of a policy that moves, and clipping; beside RLOO without our correction."""
     settings = ("+rewards.a={fn: './mine.py:a'}", "+rewards.whole={fn: './mine.py:whole', weight: 0.3}")
     settings += ("trainer.args.reward_clip_range=[0, 2.5]", "trainer.args.beta=0.7")
     _, ours = rounds(*settings)
-    monkeypatch.setattr("rlhf_cli.trainers.mixing.WithLeaveOneOut", WithRewardStack)
+    monkeypatch.setattr(RewardMixin, "_leaves_one_out", False)
     _, theirs = rounds(*settings, name="theirs")
     assert advantages_of(ours) == advantages_of(theirs)
     assert len(advantages_of(ours)) == 3

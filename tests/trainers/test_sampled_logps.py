@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from rlhf_cli.plan import launch_problems
-from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+from rlhf_cli.trainers.reward_mixin import RewardMixin
 from tests.support.ppo_by_hand import DROP, EOS, LIMIT, PLAIN, REWARDS, logps_of, plain, stir, unpadded
 from tests.support.small_runs import PPO_SMALL
 from tests.support.tolerances import MODEL
@@ -90,7 +90,7 @@ def steps(train, before_training, workplace, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(launch_problems, "_strategy_problems", lambda *_: [])  # vLLM is for GPUs, and this one is none
     before_training(lambda trainer: stir(trainer.model, 0.05, seed=1))
     taken: list[Step] = []
-    compute_loss = WithRewardStack._compute_loss
+    compute_loss = RewardMixin._compute_loss
 
     def spied(self: Any, model: Any, inputs: dict[str, Any]) -> Tensor:
         loss = compute_loss(self, model, inputs)
@@ -105,7 +105,7 @@ def steps(train, before_training, workplace, monkeypatch: pytest.MonkeyPatch) ->
         step.gradient = {name: step.gradient[name] + one for name, one in zip(named, gradient, strict=True)}
         return loss
 
-    monkeypatch.setattr(WithRewardStack, "_compute_loss", spied)
+    monkeypatch.setattr(RewardMixin, "_compute_loss", spied)
 
     def run(trainer: str, mode: str, *overrides: str) -> list[Step]:
         taken.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlhf_cli.trainers.finite_steps import _are_finite, num_elements, own_shard
+from rlhf_cli.trainers.guard_mixin import _are_finite, num_elements, own_shard
 
 
 def as_zero_3_has_it(shard: list[float], *, num_ranks: int) -> torch.nn.Parameter:

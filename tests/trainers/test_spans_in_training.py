@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.runs.metrics_file import read_metrics, series
-from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+from rlhf_cli.trainers.reward_mixin import RewardMixin
 from tests.support.tolerances import ARITHMETIC
 
 REWARD = """
@@ -33,7 +33,7 @@ def test_a_reward_of_spans(train, workplace: Path, trainer: str) -> None:
 def test_the_tokenizer_leaves_out_what_is_no_text() -> None:
     """As in the completions that rewards are shown: a special token is no character of theirs."""
 
-    class Alone(WithRewardStack):
+    class Alone(RewardMixin):
         def __init__(self) -> None:
             self.processing_class: Any = SimpleNamespace(decode=self.decoded)
 

@@ -13,8 +13,7 @@ from trl.trainer.utils import use_adapter
 
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.tables.metrics import PHASES
-from rlhf_cli.trainers.in_phases import timed_waits
-from rlhf_cli.trainers.step_profile import StepProfile, is_reference
+from rlhf_cli.trainers.step_profile import StepProfile, is_reference, timed_waits
 from rlhf_cli.trainers.token_slots import TokenSlots
 
 

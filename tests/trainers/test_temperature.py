@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from rlhf_cli.runs.metrics_file import read_metrics
-from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+from rlhf_cli.trainers.reward_mixin import RewardMixin
 from tests.support.ppo_by_hand import DROP, ENDINGS, LIMIT, PLAIN, REWARDS, logps_of, plain, stir, unpadded
 from tests.support.tolerances import MODEL
 
@@ -57,7 +57,7 @@ def run(train, before_training, workplace, monkeypatch: pytest.MonkeyPatch) -> C
         trainer._get_per_token_logps_and_entropies = noted
 
     before_training(prepare)
-    set_advantages, compute_loss = WithRewardStack._set_advantages, WithRewardStack._compute_loss
+    set_advantages, compute_loss = RewardMixin._set_advantages, RewardMixin._compute_loss
 
     def spied(self: Any, output: dict[str, Any]) -> Any:
         seen.policy, seen.reference = (plain(one, AutoModelForCausalLM) for one in (self.model, self.ref_model))
@@ -69,8 +69,8 @@ def run(train, before_training, workplace, monkeypatch: pytest.MonkeyPatch) -> C
         seen.updates.append((plain(self.model, AutoModelForCausalLM), inputs, seen.latest))
         return loss
 
-    monkeypatch.setattr(WithRewardStack, "_set_advantages", spied)
-    monkeypatch.setattr(WithRewardStack, "_compute_loss", compute_spied)
+    monkeypatch.setattr(RewardMixin, "_set_advantages", spied)
+    monkeypatch.setattr(RewardMixin, "_compute_loss", compute_spied)
 
     def call(temperature: float) -> tuple[Seen, dict[str, Any]]:
         code, folder = train(*WORDS, f"trainer.args.temperature={temperature}")

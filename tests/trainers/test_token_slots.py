@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.trainers.step_profile import CountedLogps, CountedRows
+from rlhf_cli.tables.modes import Passes
+from rlhf_cli.trainers.pass_mixin import PassMixin
+from rlhf_cli.trainers.step_profile import count_rows
 from rlhf_cli.trainers.token_slots import TokenSlots, count, counted_slots, uncounted
 
 IDS = torch.zeros(2, 5, dtype=torch.long)
@@ -21,19 +23,14 @@ def slots() -> Iterator[TokenSlots]:
         yield counted
 
 
-class Rows:
-    def compute_loss(self, model: object, inputs: object) -> float:
-        return 1.5
-
-
 class Logps:
-    def _get_per_token_logps_and_entropies(self, *given: object, **others: object) -> tuple[object, object]:
-        return given, others
+    def _get_per_token_logps_and_entropies(self, *given: torch.Tensor, **others: object) -> tuple[torch.Tensor, ...]:
+        self.given, self.others = given, others
+        return torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(())
 
 
 def test_a_batch_of_rows_is_counted_by_its_masks(slots: TokenSlots) -> None:
     """Two rows of 5 and 2 in 10 slots, and KTO's second set, 3 of 4; the prompts in front of them are in these."""
-    trainer: Any = type("Counted", (CountedRows, Rows), {})()
     batch = {
         "input_ids": IDS,
         "attention_mask": MASK,
@@ -42,23 +39,22 @@ def test_a_batch_of_rows_is_counted_by_its_masks(slots: TokenSlots) -> None:
         "prompt_input_ids": IDS,
         "labels": IDS,
     }
-    assert trainer.compute_loss(None, batch) == 1.5
+    count_rows(batch)
     assert slots.taken() == (14, 10)
     assert slots.taken() == (0, 0)
 
 
 def test_a_batch_without_a_mask_has_no_padding(slots: TokenSlots) -> None:
-    trainer: Any = type("Counted", (CountedRows, Rows), {})()
-    trainer.compute_loss(None, {"input_ids": IDS})
+    count_rows({"input_ids": IDS})
     assert slots.taken() == (10, 10)
 
 
-def test_a_pass_for_log_probabilities_is_counted_and_handed_on_as_it_is(slots: TokenSlots) -> None:
-    trainer: Any = type("Counted", (CountedLogps, Logps), {})()
-    given, others = trainer._get_per_token_logps_and_entropies("model", IDS, MASK, 3, batch_size=1, num_images=None)
-    assert given[0] == "model"
-    assert given[3:] == (3, 1, False)
-    assert others == {"num_images": None}
+def test_trls_own_pass_for_log_probabilities_is_counted_and_handed_on_as_it_is(slots: TokenSlots) -> None:
+    trainer: Any = type("Counted", (PassMixin, Logps), {"passes": Passes("plain")})()
+    trainer._get_per_token_logps_and_entropies("model", IDS, MASK, 3, batch_size=1, num_images=None)
+    assert trainer.given[0] == "model"
+    assert trainer.given[3:] == (3, 1, False)
+    assert trainer.others == {"num_images": None}
     assert slots.taken() == (10, 7)
 
 

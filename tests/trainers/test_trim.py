@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.packing.row_attention import has_relative_positions
-from rlhf_cli.trainers import row_passes
+from rlhf_cli.trainers import pass_mixin
 from rlhf_cli.trainers.forward_pass import by_length, reordered_in_windows, trimmed, used_columns
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
@@ -210,7 +210,7 @@ class TestInARun:
     ) -> None:
         accumulated = ("trainer.args.gradient_accumulation_steps=2", "trainer.args.steps_per_generation=4")
         widths: list[tuple[int, int]] = []
-        trim_real = row_passes.trimmed
+        trim_real = pass_mixin.trimmed
 
         def spied(batch: Any, *, may_move: bool) -> Any:
             found = trim_real(batch, may_move=may_move)
@@ -219,7 +219,7 @@ class TestInARun:
             return found
 
         with monkeypatch.context() as patch:
-            patch.setattr(row_passes, "trimmed", spied)
+            patch.setattr(pass_mixin, "trimmed", spied)
             with_it = run(*accumulated, *settings, f"trainer.passes={passes}", name="with")
         assert any(after < before for before, after in widths)
         without = run(*accumulated, *settings, "trainer.passes=plain", name="without")

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+from rlhf_cli.trainers.reward_mixin import RewardMixin
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 ON_ONE_RANK = SimpleNamespace(gather=lambda tensor: tensor, process_index=0, num_processes=1)
 
 
-class Alone(WithRewardStack):
+class Alone(RewardMixin):
     """Has what was settled of two rows, and no trainer below it."""
 
     _own_rows = slice(0, 2)  # type: ignore[assignment]

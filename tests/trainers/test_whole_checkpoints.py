@@ -17,8 +17,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.checkpoint_folders import commit, problem_with, staging_place
-from rlhf_cli.trainers.additions import Additions
-from rlhf_cli.trainers.mixing import built_whole
+from rlhf_cli.trainers.build_trainer import build_trainer
+from rlhf_cli.trainers.extensions import Extensions
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def sft(tmp_path: Path):
             "disable_tqdm": True,
             **args,
         }
-        return built_whole(
+        return build_trainer(
             trl.SFTTrainer,
-            Additions(),
+            Extensions(),
             model=model,
             args=trl.SFTConfig(**given),
             train_dataset=rows,

@@ -12,11 +12,11 @@ from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
 from rlhf_cli.models.model_folders import (
     TINY_VOCABULARY,
-    Policy,
+    PolicyVocabulary,
     describe_critic,
     describe_model,
     describe_reward_model,
-    read_policy,
+    read_vocabulary,
 )
 from rlhf_cli.models.tokenizer_files import read_json
 from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, tiny_shapes
@@ -92,10 +92,10 @@ def critic_problems(experiment: Experiment, composed: Composed, known: Known) ->
     if critic is None or critic.init == "policy":
         return
     if model.build is not None:
-        policy = Policy(TINY_VOCABULARY)
+        policy = PolicyVocabulary(TINY_VOCABULARY)
     else:
         assert model.path is not None
-        policy = read_policy(model.path, model.tokenizer, where=composed.origins.where("model.path"))
+        policy = read_vocabulary(model.path, model.tokenizer, where=composed.origins.where("model.path"))
     describe_critic(critic.init, policy, where=composed.origins.where("critic.init"))
 
 

@@ -10,7 +10,6 @@ from rlhf_cli.data.rows import describe_shared, prompt_key
 from rlhf_cli.measure.evaluation_files import Evaluation, Heading, evaluation_json
 from rlhf_cli.measure.pictures import can_draw, draw_history
 from rlhf_cli.measure.policy_results import (
-    AnsweredPrompt,
     PartAnswers,
     PolicyEvaluation,
     completions_of,
@@ -22,10 +21,10 @@ from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.scored_rows import settled_rows
 from rlhf_cli.runs.run_folder import PICTURE, RunFolder, in_training, write_json
-from rlhf_cli.trainers.additions import Answers
+from rlhf_cli.trainers.extensions import PolicyAnswers
 
 
-class DuringTraining:
+class TrainingEvaluation:
     """Summarise a policy's answers in a trainer's evaluation; every rank has one, and only the first `writes`.
 
     `aggregate` computes totals as in training; `trained_on` is an argument of `sum_up_answers`.
@@ -44,11 +43,11 @@ class DuringTraining:
         self._trained_on = trained_on
         self._folder, self._data, self._writes = folder, data, writes
         self._components, self._aggregate = list(components), aggregate
-        self._has_said_why = False
+        self._has_warned = False
 
     def __call__(
         self,
-        asked: dict[str, Answers],
+        asked: dict[str, PolicyAnswers],
         weights: list[float],
         step: int,
         running: Mapping[str, RunningDeviation] | None = None,
@@ -69,24 +68,14 @@ class DuringTraining:
         )
         rows = iter(settled.rows)
         parts = {
-            name: PartAnswers(
-                answers.each,
-                [
-                    AnsweredPrompt(one.row, one.completion, one.completion_ids, one.is_truncated)
-                    for one in answers.answers
-                ],
-                [next(rows) for _ in answers.answers],
-            )
+            name: PartAnswers(answers.each, list(answers.answers), [next(rows) for _ in answers.answers])
             for name, answers in asked.items()
         }
-        if settled.no_total is not None and self._writes and not self._has_said_why:
+        if settled.no_total is not None and self._writes and not self._has_warned:
             logging.getLogger("rlhf").warning("evaluations have no total: %s", settled.no_total)
-            self._has_said_why = True
+            self._has_warned = True
         evaluation = sum_up_answers(
-            parts,
-            [component.name for component in self._components],
-            no_total=settled.no_total,
-            trained_on=self._trained_on,
+            parts, [one.name for one in self._components], no_total=settled.no_total, trained_on=self._trained_on
         )
         if self._writes:
             self._write(evaluation, parts, step)

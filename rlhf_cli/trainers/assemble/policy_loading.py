@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from datasets import Dataset
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
+from transformers import AutoConfig, AutoTokenizer, TrainingArguments
 from trl import is_conversational
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -20,7 +20,7 @@ from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.models.cache import whole_model
 from rlhf_cli.models.critic_model import head_names
 from rlhf_cli.models.loading import PromptTokens, require_model
-from rlhf_cli.models.tiny import TinyBuild, TinyWarmStart, tiny_model_path
+from rlhf_cli.models.tiny import TinyBuild, tiny_model_path
 from rlhf_cli.plan.checks.prompt_checks import prompt_limit
 
 if TYPE_CHECKING:
@@ -44,24 +44,8 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
     def warming_up(step: int, steps: int) -> None:
         on_progress("warming up the tiny model", step, steps)
 
-    return str(tiny_model_path(_recipe(model.build), partial(warm_start_rows, model.build), warming_up))
-
-
-def _recipe(build: Build) -> TinyBuild:
-    """Convert the section to the input of the model's builder, which does not depend on configurations."""
-    start = build.warm_start
-    return TinyBuild(
-        hidden_size=build.hidden_size,
-        num_layers=build.num_layers,
-        num_heads=build.num_heads,
-        context_tokens=build.context_tokens,
-        seed=build.seed,
-        warm_start=None
-        if start is None
-        else TinyWarmStart(
-            worlds=start.worlds, steps=start.steps, batch_size=start.batch_size, learning_rate=start.learning_rate
-        ),
-    )
+    recipe = cast(TinyBuild, model.build.model_dump())
+    return str(tiny_model_path(recipe, partial(warm_start_rows, model.build), warming_up))
 
 
 def warm_start_rows(build: Build) -> list[dict[str, str]]:
@@ -111,12 +95,9 @@ def _quantization(bits: str) -> BitsAndBytesConfig:
     )
 
 
-_Rows = tuple[Dataset, Dataset | None]
-
-
 def readable_rows(
     experiment: Experiment, args: TrainingArguments, policy: str, train: Dataset, held_out: Dataset | None
-) -> _Rows:
+) -> tuple[Dataset, Dataset | None]:
     """Return training and held-out rows that the model at `policy` can read.
 
     Raise ModelError if its tokenizer has no end-of-sequence token or, for conversations, no chat template. Raise
@@ -129,10 +110,26 @@ def readable_rows(
         trust_remote_code=model.trust_remote_code,
     )
     where = "model.tokenizer" if model.tokenizer else "model.path"
-    _check_end(tokenizer, where)
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            "the tokenizer has no token for the end of a text: nothing could end, and nothing be padded",
+            where=where,
+            got=f"{tokenizer.name_or_path}: eos_token is not set",
+            expected="eos_token in its tokenizer_config.json",
+            hint="model.tokenizer=FOLDER_OR_HUB_ID",
+        )
     # TRL replaces the tokenizer's template by the one of `chat_template_path`.
-    if is_conversational(train[0]) and getattr(args, "chat_template_path", None) is None:
-        _check_chat_template(tokenizer, where)
+    has_own_template = getattr(args, "chat_template_path", None) is not None
+    if is_conversational(train[0]) and not has_own_template and tokenizer.chat_template is None:
+        raise ModelError(
+            "the model has no chat template, and the rows are conversations",
+            where=where,
+            got=str(tokenizer.name_or_path),
+            expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
+            hint=Prose(
+                "plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"
+            ),
+        )
     limit = _prompt_limit(experiment, args, policy) if experiment.trainer.row.generates else None
     if limit is None:
         return train, held_out
@@ -151,9 +148,9 @@ def _fitting(
     why = f"at most {limit}, what the model reads less trainer.args.max_completion_length"
     fitting = without_overlong(rows, overlong, limit, policy=policy, last=tokens.last, why=why, name=name)
     if overlong and args.process_index == 0:
-        said = f"{name}: {describe_overlong(overlong, len(rows), limit, policy)}"
-        logging.getLogger("rlhf").warning(said)
-        print(f"warning: {said}")
+        message = f"{name}: {describe_overlong(overlong, len(rows), limit, policy)}"
+        logging.getLogger("rlhf").warning(message)
+        print(f"warning: {message}")
     return fitting
 
 
@@ -165,27 +162,3 @@ def _prompt_limit(experiment: Experiment, args: TrainingArguments, policy: str) 
     served = getattr(args, "vllm_max_model_length", None)
     completion = getattr(args, "max_completion_length", None)
     return prompt_limit(read, served, completion, where="trainer.args.max_completion_length")
-
-
-def _check_end(tokenizer: PreTrainedTokenizerBase, where: str) -> None:
-    if tokenizer.eos_token_id is None:
-        raise ModelError(
-            "the tokenizer has no token for the end of a text: nothing could end, and nothing be padded",
-            where=where,
-            got=f"{tokenizer.name_or_path}: eos_token is not set",
-            expected="eos_token in its tokenizer_config.json",
-            hint="model.tokenizer=FOLDER_OR_HUB_ID",
-        )
-
-
-def _check_chat_template(tokenizer: PreTrainedTokenizerBase, where: str) -> None:
-    if tokenizer.chat_template is None:
-        raise ModelError(
-            "the model has no chat template, and the rows are conversations",
-            where=where,
-            got=str(tokenizer.name_or_path),
-            expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
-            hint=Prose(
-                "plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"
-            ),
-        )

@@ -6,10 +6,9 @@ import json
 import re
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -39,7 +38,7 @@ _NAMES = {"prompts": "prompt", "completions": "completion"}
 _NO_DATA = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
 
 
-class KeptFailures:
+class FailureRecorder:
     """Save failed calls of rank `rank` in the run folder; called from any thread that runs rewards."""
 
     def __init__(self, run: RunFolder, experiment: Experiment, rank: int) -> None:
@@ -101,12 +100,11 @@ def _kind(error: BaseException) -> str:
 
 def _message(call: FailedCall) -> str:
     """Return the error in one line; a function that was given a single row has called it row 0."""
-    if not isinstance(call.error, RewardError):
+    error = call.error
+    if not isinstance(error, RewardError):
         return call.message
-    what = call.error.what
-    if call.row is not None:
-        what = what.replace(f"row {call.error.row}", f"row {call.row}")
-    return f"{what}: {call.error.got}"
+    what = error.what if call.row is None else error.what.replace(f"row {error.row}", f"row {call.row}")
+    return f"{what}: {error.got}"
 
 
 def _place(error: BaseException) -> str:
@@ -153,7 +151,7 @@ def reward_stack(experiment: Experiment, *, device: str | torch.device) -> Rewar
     return RewardStack([replace(one, timeout_s=None) if one.name in free else one for one in components])
 
 
-def guarded_stack(
+def training_stack(
     experiment: Experiment, *, device: str | torch.device, run: RunFolder, rank: int, running: RunningReward
 ) -> RewardStack:
     """Return the same stack for a training, which ends if too many rows fail.
@@ -161,12 +159,17 @@ def guarded_stack(
     Rows on which a reward fails, and this rank's first failing batches, are saved in the run folder. `running` tracks
     which rewards are running.
     """
+
+    def record(row: dict[str, object]) -> None:
+        with run.reward_errors.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(redacted_tree(row), default=str) + "\n")
+
     return RewardStack(
         _components(experiment, device),
-        record_error=_recorder(run.reward_errors),
+        record_error=record,
         max_errors=MaxErrors(experiment.guards.max_error_share, experiment.guards.error_window),
         running=running,
-        keep_failure=KeptFailures(run, experiment, rank),
+        keep_failure=FailureRecorder(run, experiment, rank),
     )
 
 
@@ -210,11 +213,3 @@ def _score(name: str, reward: Reward, device: str | torch.device, *, may_pack: b
     if reward.isolate:
         return Isolated(reward.fn, reward.args, timeout_s=timeout_of(reward))
     return resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")
-
-
-def _recorder(file: Path) -> Callable[[dict[str, object]], None]:
-    def record(row: dict[str, object]) -> None:
-        with file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(redacted_tree(row), default=str) + "\n")
-
-    return record

@@ -31,13 +31,13 @@ from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.running_reward import RunningReward
 from rlhf_cli.tables.trl_trainers import TEXT
-from rlhf_cli.trainers.additions import Additions, BuiltWhole, RewardParts
-from rlhf_cli.trainers.assemble.evaluation_in_training import DuringTraining
+from rlhf_cli.trainers.assemble.evaluation_in_training import TrainingEvaluation
 from rlhf_cli.trainers.assemble.policy_loading import OnProgress, lora_config, policy_path, readable_rows
-from rlhf_cli.trainers.assemble.ppo_parts import ppo_parts
-from rlhf_cli.trainers.assemble.stack_building import aggregate_of, guarded_stack, truncation_policy
+from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
+from rlhf_cli.trainers.assemble.stack_building import aggregate_of, training_stack, truncation_policy
 from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
-from rlhf_cli.trainers.mixing import built_whole
+from rlhf_cli.trainers.build_trainer import build_trainer
+from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
 from rlhf_cli.trainers.reward_samples import RewardSamples
 from rlhf_cli.trainers.step_profile import StepProfile
 from rlhf_cli.trainers.token_slots import TokenSlots
@@ -127,8 +127,8 @@ def assemble(
     on_pairs: OnPairs,
     heartbeat: Heartbeat,
     profiled: tuple[PhaseClock, TokenSlots] | None = None,
-) -> BuiltWhole:
-    """Return the trainer that runs `experiment` in `folder`, with data and models loaded; `heartbeat` gets its phases.
+) -> ExtendedTrainer:
+    """Return the trainer that runs `experiment` in `folder`, with data and models loaded; it reports phases to `heartbeat`.
 
     It logs the measurements of `profiled`, its clock and token counter; None for no profile. Raise UserError for errors
     that only the libraries can detect: a value that TRL rejects, an unreachable hub.
@@ -137,7 +137,7 @@ def assemble(
     trainer_class = trainer_class_of(experiment.trainer)
     args = trl_config(experiment, folder)
     with loaded_whole(args):
-        stack = _guarded(experiment, args, folder, heartbeat, profiled) if row.generates else None
+        stack = _stack(experiment, args, folder, heartbeat, profiled) if row.generates else None
     pairs = PreferencePairs(experiment) if "reward_model" in row.sections else None
     train_dataset, eval_dataset = training_rows(experiment, pairs)
     if stack is not None:
@@ -148,8 +148,8 @@ def assemble(
     train_dataset, eval_dataset = readable_rows(experiment, args, policy, train_dataset, eval_dataset)
     trained_on = _trained_on(train_dataset, eval_dataset, says=args.process_index == 0)
     with loaded_whole(args):
-        ppo = ppo_parts(experiment, policy)
-    additions = Additions(
+        ppo = ppo_setup(experiment, policy)
+    extensions = Extensions(
         table_log=folder.log,
         measured=row.measured,
         left_out=pairs.left_out if pairs is not None else {},
@@ -159,13 +159,13 @@ def assemble(
         profile=None
         if profiled is None
         else StepProfile(*profiled, stack.names if stack is not None else None, has_critic=ppo is not None),
-        rewards=_reward_parts(experiment, stack, folder, args, trained_on) if stack is not None else None,
+        rewards=_reward_setup(experiment, stack, folder, args, trained_on) if stack is not None else None,
         ppo=ppo,
     )
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
     given |= {"model": policy, **_reward_functions(experiment, stack), **_adapter_and_tokenizer(experiment, policy)}
     with quiet():  # TRL prepares the rows of trainers that learn from them
-        trainer = built_whole(trainer_class, additions, **given)
+        trainer = build_trainer(trainer_class, extensions, **given)
     _check_learns(trainer)
     if experiment.model.quantize is not None:
         restore_head_dtype(trainer.model)
@@ -174,7 +174,7 @@ def assemble(
     return trainer
 
 
-def _guarded(
+def _stack(
     experiment: Experiment,
     args: TrainingArguments,
     folder: RunFolder,
@@ -188,7 +188,7 @@ def _guarded(
 
     rank = args.process_index
     running = RunningReward(folder.path, rank, on_change=hear)
-    return guarded_stack(experiment, device=args.device, run=folder, rank=rank, running=running)
+    return training_stack(experiment, device=args.device, run=folder, rank=rank, running=running)
 
 
 def _trained_on(train: Dataset, held_out: Dataset | None, *, says: bool) -> frozenset[bytes]:
@@ -200,31 +200,27 @@ def _trained_on(train: Dataset, held_out: Dataset | None, *, says: bool) -> froz
     return trained_on
 
 
-def _reward_parts(
-    experiment: Experiment,
-    stack: RewardStack,
-    folder: RunFolder,
-    args: TrainingArguments,
-    trained_on: frozenset[bytes],
-) -> RewardParts:
-    aggregate, rows = aggregate_of(experiment), describe_eval_rows(experiment.data)
-    sum_up = DuringTraining(
+def _reward_setup(
+    experiment: Experiment, stack: RewardStack, folder: RunFolder, args: TrainingArguments, trained_on: frozenset[bytes]
+) -> RewardSetup:
+    section, aggregate = experiment.trainer, aggregate_of(experiment)
+    sum_up = TrainingEvaluation(
         folder,
         stack.components,
-        rows,
+        describe_eval_rows(experiment.data),
         writes=args.process_index == 0,
         aggregate=aggregate,
         trained_on=trained_on,
     )
-    return RewardParts(
+    return RewardSetup(
         stack=stack,
         aggregate=aggregate,
-        is_dense=experiment.trainer.dense,
+        is_dense=section.dense,
         no_signal=None if experiment.guards.no_signal == "off" else experiment.guards.no_signal,
         truncation=truncation_policy(experiment),
-        loss_divisor=experiment.trainer.row.loss_divisor,
-        passes=experiment.trainer.passes,
-        generation="plain" if experiment.trainer.passes == "plain" else experiment.trainer.generation,
+        loss_divisor=section.row.loss_divisor,
+        passes=section.passes,
+        generation="plain" if section.passes == "plain" else section.generation,
         sum_up=sum_up,
     )
 
@@ -249,7 +245,7 @@ def _adapter_and_tokenizer(experiment: Experiment, policy: str) -> dict[str, obj
 
 
 def _show_pairs(
-    trainer: BuiltWhole, experiment: Experiment, pairs: PreferencePairs, folder: RunFolder, on_pairs: OnPairs
+    trainer: ExtendedTrainer, experiment: Experiment, pairs: PreferencePairs, folder: RunFolder, on_pairs: OnPairs
 ) -> None:
     if trainer.is_world_process_zero():
         pairs.warn()
@@ -258,7 +254,7 @@ def _show_pairs(
         trainer.add_callback(RewardSamples(trainer, num_samples, file=folder.samples, on_pairs=on_pairs))
 
 
-def _check_learns(trainer: BuiltWhole) -> None:
+def _check_learns(trainer: ExtendedTrainer) -> None:
     """Raise ModelError if no weight takes a gradient: the whole run would train nothing."""
     parameters = list(trainer.model.parameters())
     if not any(parameter.requires_grad for parameter in parameters):

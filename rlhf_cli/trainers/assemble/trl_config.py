@@ -37,7 +37,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.trainers.assemble.policy_loading import model_init_kwargs
-from rlhf_cli.trainers.assemble.ppo_parts import args_with_critic
+from rlhf_cli.trainers.assemble.ppo_setup import ppo_args
 from rlhf_cli.trainers.assemble.stack_building import truncation_policy
 
 if TYPE_CHECKING:
@@ -113,12 +113,7 @@ def _fsdp2(*, offload: bool) -> JsonTree:
 
 
 def _deepspeed(stage: int, *, offload: bool) -> JsonTree:
-    zero: JsonTree = {
-        "stage": stage,
-        "overlap_comm": True,
-        "contiguous_gradients": True,
-        "reduce_bucket_size": "auto",
-    }
+    zero: JsonTree = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": "auto"}
     if stage == 3:
         zero |= {
             "stage3_prefetch_bucket_size": "auto",
@@ -129,14 +124,12 @@ def _deepspeed(stage: int, *, offload: bool) -> JsonTree:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         if stage == 3:
             zero["offload_param"] = {"device": "cpu", "pin_memory": True}
+    filled_in = ("gradient_accumulation_steps", "gradient_clipping", "train_batch_size")
     return {
         "zero_optimization": zero,
         "bf16": {"enabled": "auto"},
         "fp16": {"enabled": "auto"},
-        "gradient_accumulation_steps": "auto",
-        "gradient_clipping": "auto",
-        "train_batch_size": "auto",
-        "train_micro_batch_size_per_gpu": "auto",
+        **dict.fromkeys((*filled_in, "train_micro_batch_size_per_gpu"), "auto"),
         # The Trainer creates the configured optimizer, also if it is offloaded.
         "zero_force_ds_cpu_optimizer": False,
     }
@@ -213,7 +206,7 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
     """Return TRL's own config object. Raise ConfigError with TRL's message if it rejects a value."""
     trainer = experiment.trainer
     config_class = config_class_of(trainer)
-    owned: dict[str, object] = {
+    reserved: dict[str, object] = {
         "output_dir": str(folder.path),
         "run_name": folder.label,
         "seed": experiment.seed,
@@ -227,19 +220,19 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
     }
     if experiment.rewards:
         # The stack sets them before every batch; TRL requires one per reward.
-        owned["reward_weights"] = [1.0] * (len(experiment.rewards) + truncation_policy(experiment).changes_total)
+        reserved["reward_weights"] = [1.0] * (len(experiment.rewards) + truncation_policy(experiment).changes_total)
     if experiment.aggregate == "normalize_then_sum" and hasattr(config_class, "scale_rewards"):
         # The stack z-scores each reward within its group; TRL still has to divide by the batch's deviation.
-        owned["scale_rewards"] = "batch"
+        reserved["scale_rewards"] = "batch"
     if experiment.reward_model is not None:
-        owned["center_rewards_coefficient"] = experiment.reward_model.center or None
+        reserved["center_rewards_coefficient"] = experiment.reward_model.center or None
     open_store()
-    if owned["use_cpu"]:
-        start_process_group(trl_args.trainer(trainer.trl), trainer.args, deepspeed="deepspeed" in owned)
+    if reserved["use_cpu"]:
+        start_process_group(trl_args.trainer(trainer.trl), trainer.args, deepspeed="deepspeed" in reserved)
     try:
         if experiment.critic is not None:
-            return args_with_critic(experiment, config_class, owned)
-        return config_class(**owned, **trainer.args)
+            return ppo_args(experiment, config_class, reserved)
+        return config_class(**reserved, **trainer.args)
     except (ValueError, TypeError) as error:
         raise ConfigError(
             f"{trainer.row.config_class} refuses these arguments",

@@ -81,7 +81,7 @@ class CriticSettings:
     max_grad_norm: float = 1.0
 
 
-class Critic:
+class TrainedCritic:
     """The common part of both critics: optimizer, rollout values, steps, checkpoints.
 
     `model` holds the parameters. `shares_backward`: the value loss is part of the policy's backward pass.
@@ -117,11 +117,7 @@ class Critic:
         for parameter in self.parameters():
             groups[names[id(parameter)] in decaying].append(parameter)
         optimizer = optimizer_class(
-            [
-                {"params": parameters, "weight_decay": args.weight_decay * decays}
-                for decays, parameters in groups.items()
-            ],
-            **options,
+            [{"params": some, "weight_decay": args.weight_decay * decays} for decays, some in groups.items()], **options
         )
         self._optimizer = self._wrap(trainer, optimizer)
         self._schedule = get_scheduler(
@@ -147,13 +143,13 @@ class Critic:
         Dropout is off. ids, mask: (B, P + C), prompts padded on the left, completions on the right. The rows go through
         the model `batch_size` at a time, sorted by prompt if they are packed, else by length.
         """
+        values = mask.new_zeros((len(ids), num_completion + 1), dtype=torch.float32)
+        prompts = slice(ids.shape[1] - num_completion)
+        order = rows_by_prompt(ids[:, prompts], mask[:, prompts]) if is_packed else by_length(mask)
         was_training = self.model.training
         self.model.eval()
         try:
             with torch.no_grad():
-                values = mask.new_zeros((len(ids), num_completion + 1), dtype=torch.float32)
-                prompts = slice(ids.shape[1] - num_completion)
-                order = rows_by_prompt(ids[:, prompts], mask[:, prompts]) if is_packed else by_length(mask)
                 for rows in order.split(batch_size):
                     values[rows] = self._values(ids[rows], mask[rows], num_completion, autocast, is_packed=is_packed)
         finally:
@@ -250,7 +246,7 @@ class Critic:
         raise NotImplementedError
 
 
-class SeparateCritic(Critic):
+class SeparateCritic(TrainedCritic):
     """A critic that is a token-classification model with one label, separate from the policy."""
 
     model: PreTrainedModel

@@ -25,7 +25,7 @@ from transformers import AutoModelForTokenClassification, PretrainedConfig, PreT
 
 from rlhf_cli.errors import ModelError, RlhfError
 from rlhf_cli.for_a_while import with_values
-from rlhf_cli.trainers.ppo.critic import Autocast, Critic, CriticSettings
+from rlhf_cli.trainers.ppo.critic import Autocast, CriticSettings, TrainedCritic
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 ADAPTER = "critic"
@@ -33,7 +33,7 @@ _HEAD = "critic_head"
 _WEIGHTS = "adapter_model.safetensors"
 
 
-class SharedLoraCritic(Critic):
+class SharedLoraCritic(TrainedCritic):
     """A LoRA adapter of the policy's shape and a float32 linear head, with an optimizer of their own.
 
     model: a PeftModel. The head becomes its child `critic_head`, so that it is placed and synchronised between ranks

@@ -42,11 +42,11 @@ def group(train, workplace: Path, before_training, says, monkeypatch: pytest.Mon
     """`group(*overrides)`: one step on one group of ROWS, or of the completions given."""
     import torch  # here, for most tests of this room do without it and TRL
 
-    from rlhf_cli.trainers.stacked_rewards import WithRewardStack
+    from rlhf_cli.trainers.reward_mixin import RewardMixin
 
     (workplace / "mine.py").write_text(REWARDS)
     seen = Seen()
-    generate_and_score = WithRewardStack._generate_and_score_completions
+    generate_and_score = RewardMixin._generate_and_score_completions
 
     def prepare(trainer: Any) -> None:
         seen.trainer = trainer
@@ -69,7 +69,7 @@ def group(train, workplace: Path, before_training, says, monkeypatch: pytest.Mon
         return output
 
     before_training(prepare)
-    monkeypatch.setattr(WithRewardStack, "_generate_and_score_completions", spied)
+    monkeypatch.setattr(RewardMixin, "_generate_and_score_completions", spied)
 
     def run(
         *overrides: str,

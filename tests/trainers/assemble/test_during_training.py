@@ -17,7 +17,7 @@ from rlhf_cli.runs.metrics_file import describe_held_out, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.tables.metrics import is_of_the_clock
 from rlhf_cli.trainers.assemble.evaluation_in_training import metrics_of
-from rlhf_cli.trainers.policy_evaluation import WithEvaluation
+from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin
 from tests.support.tolerances import ARITHMETIC
 
 EVERY_STEP = ["data.eval.fraction=0.25", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1"]
@@ -86,7 +86,7 @@ def test_training_does_not_notice_that_it_is_evaluated(train, monkeypatch: pytes
     plain = of_training(train(rows, name="plain")[1])
     assert of_training(train(*EVERY_STEP, name="evaluated")[1]) == plain
     # Negative control: without random numbers of its own it would.
-    monkeypatch.setattr(WithEvaluation, "_own_randomness", lambda self: contextlib.nullcontext())
+    monkeypatch.setattr(EvaluationMixin, "_own_randomness", lambda self: contextlib.nullcontext())
     assert of_training(train(*EVERY_STEP, name="noticed")[1]) != plain
 
 

@@ -21,7 +21,7 @@ from rlhf_cli.runs.failure_capsules import Capsule, capsules_of, read_capsule
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.redaction import remember
 from rlhf_cli.trainers.assemble import stack_building
-from rlhf_cli.trainers.assemble.stack_building import KeptFailures
+from rlhf_cli.trainers.assemble.stack_building import FailureRecorder
 
 BATCH: dict[str, Any] = {
     "prompts": ["zero", "one", "two", "three"],
@@ -40,7 +40,7 @@ class Keeps:
     def __init__(self, folder: Path, *, rank: int = 0) -> None:
         self.run = RunFolder(folder)
         experiment: Any = SimpleNamespace(rewards={"mine": Reward(fn="m:f", args={"unit": "words"}, timeout_s=5.0)})
-        self.keep = KeptFailures(self.run, experiment, rank)
+        self.keep = FailureRecorder(self.run, experiment, rank)
 
     def __call__(self, score: Any, *others: Component, **rules: Any) -> BaseException | None:
         stack = RewardStack([*others, Component("mine", score, **rules)], keep_failure=self.keep)

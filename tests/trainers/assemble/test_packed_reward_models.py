@@ -14,7 +14,7 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.running_reward import RunningReward
-from rlhf_cli.trainers.assemble.stack_building import guarded_stack, reward_stack
+from rlhf_cli.trainers.assemble.stack_building import reward_stack, training_stack
 from tests.support.random_reward_model import save_random_reward_model
 from tests.support.tolerances import MODEL
 
@@ -46,7 +46,7 @@ def in_score(words: list[str], _: Path) -> RewardStack:
 
 def in_training(words: list[str], place: Path) -> RewardStack:
     experiment, run = prepare(words, keep_run_names=True).experiment, RunFolder(place / "run")
-    return guarded_stack(experiment, device="cpu", run=run, rank=0, running=RunningReward(place, 0))
+    return training_stack(experiment, device="cpu", run=run, rank=0, running=RunningReward(place, 0))
 
 
 @pytest.mark.parametrize("build", [in_score, in_training])

@@ -10,8 +10,8 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from rlhf_cli.trainers import live_generation
-from rlhf_cli.trainers.live_generation import KeptLogps, LiveGeneration
+from rlhf_cli.trainers import rollout_mixin
+from rlhf_cli.trainers.rollout_mixin import KeptLogps, RolloutMixin
 from tests.support.sampling_trainers import distance, trained
 from tests.support.tiny_decoders import model_of
 
@@ -33,7 +33,7 @@ def logged(trainer: Any, name: str) -> list[float]:
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_gradients_with_a_pass_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Two rounds of two steps. In the first the pass is made as well, and the difference logged; it is rounding."""
-    monkeypatch.setattr(live_generation, "_CHECK_EVERY", 2)
+    monkeypatch.setattr(rollout_mixin, "_CHECK_EVERY", 2)
     case = CASES[name]
     theirs, stock = trained(tmp_path / "theirs", None, **case)
     ours, live = trained(tmp_path / "ours", "auto", **case)
@@ -96,7 +96,7 @@ def test_whose_sampling_is_what_a_pass_comes_to() -> None:
     def may_keep(**changed: Any) -> bool:
         accelerator = SimpleNamespace(mixed_precision=changed.pop("precision", "no"))
         trainer = SimpleNamespace(**{"model": model_of("llama"), "accelerator": accelerator, "tools": None, **changed})
-        return LiveGeneration._may_keep.fget(trainer)  # type: ignore[attr-defined]
+        return RolloutMixin._may_keep.fget(trainer)  # type: ignore[attr-defined]
 
     assert may_keep()
     assert may_keep(tools=[])
@@ -107,12 +107,12 @@ def test_whose_sampling_is_what_a_pass_comes_to() -> None:
 
 def test_every_so_many_rounds_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round is two micro-batches, learned from three times: six steps; of three rounds the first is checked."""
-    monkeypatch.setattr(live_generation, "_CHECK_EVERY", 3)
+    monkeypatch.setattr(rollout_mixin, "_CHECK_EVERY", 3)
 
     def is_checked(step: int, *, training: bool = True) -> bool:
         args, model = SimpleNamespace(steps_per_generation=2), SimpleNamespace(training=training)
         trainer = SimpleNamespace(args=args, num_iterations=3, model=model, _step=step)
-        return LiveGeneration._is_checked.fget(trainer)  # type: ignore[attr-defined]
+        return RolloutMixin._is_checked.fget(trainer)  # type: ignore[attr-defined]
 
     assert [is_checked(step) for step in (0, 5, 6, 12, 18, 24)] == [True, True, False, False, True, False]
     assert not is_checked(0, training=False)

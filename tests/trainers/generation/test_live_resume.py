@@ -10,7 +10,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.trainers.live_generation import LiveGeneration
+from rlhf_cli.trainers.rollout_mixin import RolloutMixin
 from tests.support.cut_runs import WINDOWS, goes_on_as
 
 ANSWERS = [word for word in WINDOWS if not word.startswith("model.build.")] + [
@@ -22,24 +22,24 @@ ANSWERS = [word for word in WINDOWS if not word.startswith("model.build.")] + [
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> tuple[RunFolder, list[LiveGeneration]]:
+def whole(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> tuple[RunFolder, list[RolloutMixin]]:
     """A run, and its trainer."""
-    place, trainers = tmp_path_factory.mktemp("whole"), list[LiveGeneration]()
-    init = LiveGeneration.__init__
+    place, trainers = tmp_path_factory.mktemp("whole"), list[RolloutMixin]()
+    init = RolloutMixin.__init__
 
-    def noted(self: LiveGeneration, *args: Any, **named: Any) -> None:
+    def noted(self: RolloutMixin, *args: Any, **named: Any) -> None:
         init(self, *args, **named)
         trainers.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setenv("RLHF_CACHE", str(model_cache))
-        patch.setattr(LiveGeneration, "__init__", noted)
+        patch.setattr(RolloutMixin, "__init__", noted)
         assert main(["train", *ANSWERS, "run.name=whole"]) == 0
     return RunFolder(place / "runs" / "quickstart" / "whole"), trainers
 
 
-def test_rows_left_their_batches(whole: tuple[RunFolder, list[LiveGeneration]]) -> None:
+def test_rows_left_their_batches(whole: tuple[RunFolder, list[RolloutMixin]]) -> None:
     """Without this, equality would say nothing."""
     run, (trainer,) = whole
     slots = trainer._generating.live.slots
@@ -51,7 +51,7 @@ def test_rows_left_their_batches(whole: tuple[RunFolder, list[LiveGeneration]]) 
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_goes_on_as_if_it_had_not_stopped(
-    whole: tuple[RunFolder, list[LiveGeneration]], workplace: Path, step: int
+    whole: tuple[RunFolder, list[RolloutMixin]], workplace: Path, step: int
 ) -> None:
     """In the middle of a round, whose kept probabilities lie in the checkpoint, and between two."""
     goes_on_as(whole[0], step, workplace / "cut")

@@ -26,7 +26,7 @@ from rlhf_cli.errors import ModelError
 from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.row_attention import why_not_packed
 from rlhf_cli.tables.modes import Passes
-from rlhf_cli.trainers.row_passes import chosen_passes
+from rlhf_cli.trainers.pass_mixin import chosen_passes
 from tests.support.same_rollouts import distance, policy, trained
 
 SHAPE: dict[str, Any] = {

@@ -15,7 +15,7 @@ from torch import Tensor
 from rlhf_cli.models.packing import row_attention, varlen_kernel
 from rlhf_cli.tables.modes import Passes
 from rlhf_cli.trainers.forward_pass import Forward
-from rlhf_cli.trainers.row_passes import RowPasses, tried_rows
+from rlhf_cli.trainers.pass_mixin import PassMixin, tried_rows
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
 from tests.support.same_rollouts import distance, policy, trained
 
@@ -27,7 +27,7 @@ PLAIN = torch.full((12,), -2.0)
 
 
 def trying(precision: str = "no", gathered: Callable[[Tensor], Tensor] = lambda one: one) -> Any:
-    trainer = object.__new__(type("Tries", (RowPasses,), {}))
+    trainer = object.__new__(type("Tries", (PassMixin,), {}))
     trainer.passes, trainer.model = Passes("packed"), policy()  # type: ignore[misc]
     trainer.accelerator = SimpleNamespace(
         gather=gathered,
@@ -105,8 +105,8 @@ def test_the_mean_is_over_tokens(monkeypatch: pytest.MonkeyPatch, off: float, ve
     padding would be 1e-4. Half of 0.0015 is below, and without the token of probability 1 it would be above.
     """
     trainer: Any = trying()
-    trainer.__class__ = type("Tries", (RowPasses, GivesLogps), {})
-    trainer.additions = None
+    trainer.__class__ = type("Tries", (PassMixin, GivesLogps), {})
+    trainer.extensions = None
     ids = torch.tensor([[5, 5, 5, 1, *[0] * 38]] * 4)
     ids[0, 2:] = 0  # a row that was left out has nothing to try
 

@@ -133,7 +133,7 @@ class TestControls:
                 yield (query, key, value), None
 
         monkeypatch.setattr(row_attention, "_cut", cut)
-        monkeypatch.setattr("rlhf_cli.trainers.row_passes.RowPasses._has_tried", True)
+        monkeypatch.setattr("rlhf_cli.trainers.pass_mixin.PassMixin._has_tried", True)
         assert worst(tmp_path, "packed", **EXACT) > FAR
 
     def test_positions_of_the_flat_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ class TestControls:
             real(self, **given | {"position_ids": torch.arange(given["input_ids"].shape[1]).unsqueeze(0) * 3})
 
         monkeypatch.setattr(packed_rows.PackedRows, "__init__", other)
-        monkeypatch.setattr("rlhf_cli.trainers.row_passes.RowPasses._has_tried", True)
+        monkeypatch.setattr("rlhf_cli.trainers.pass_mixin.PassMixin._has_tried", True)
         assert worst(tmp_path, "packed", **EXACT) > FAR
 
 

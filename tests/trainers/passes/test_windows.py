@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from rlhf_cli.tables.modes import Passes
-from rlhf_cli.trainers import forward_pass, row_passes
-from rlhf_cli.trainers.row_passes import RowPasses
+from rlhf_cli.trainers import forward_pass, pass_mixin
+from rlhf_cli.trainers.pass_mixin import PassMixin
 
 LLAMA = SimpleNamespace(get_text_config=lambda: SimpleNamespace(rope_theta=1e4), is_encoder_decoder=False)
 
@@ -31,7 +31,7 @@ class Generates:
         return self._buffered_inputs[self._step]
 
 
-class Trims(RowPasses, Generates):  # type: ignore[misc]
+class Trims(PassMixin, Generates):  # type: ignore[misc]
     def __init__(self, *args: Any) -> None:
         Generates.__init__(self, *args)
         self.passes = Passes("trimmed")
@@ -51,8 +51,8 @@ def test_windows(monkeypatch: pytest.MonkeyPatch, steps: int, accumulation: int,
         asked.append(window)
         return batches[::-1]
 
-    monkeypatch.setattr(row_passes, "reordered_in_windows", turned)
-    monkeypatch.setattr(row_passes, "trimmed", lambda batch, *, may_move: ("trimmed", batch))
+    monkeypatch.setattr(pass_mixin, "reordered_in_windows", turned)
+    monkeypatch.setattr(pass_mixin, "trimmed", lambda batch, *, may_move: ("trimmed", batch))
     trainer = Trims(steps, accumulation)
     inputs = trainer._prepare_inputs(range(steps))
     assert asked == ([] if window is None else [window])
@@ -62,7 +62,7 @@ def test_windows(monkeypatch: pytest.MonkeyPatch, steps: int, accumulation: int,
 
 
 def test_nothing_is_sorted_or_cut_in_an_evaluation_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_passes, "trimmed", lambda batch, *, may_move: torch.tensor(-1))
+    monkeypatch.setattr(pass_mixin, "trimmed", lambda batch, *, may_move: torch.tensor(-1))
     evaluating = Trims(2, 2)
     evaluating.model.training = False
     assert evaluating._prepare_inputs([10, 11]) == 11

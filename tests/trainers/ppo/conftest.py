@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.trainers.ppo.critic import SeparateCritic
-from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from tests.support.ppo_by_hand import DISCOUNTED, DROP, ENDINGS, LIMIT, PLAIN, REWARDS, Rollouts, plain, rows_of, stir
 from tests.support.ppo_losses_by_hand import Step, gradient_of
 from tests.support.watched_critic import Watched
@@ -62,7 +62,7 @@ def prepared(workplace: Path, before_training) -> list[Any]:
 def rollouts(train_ppo, prepared, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rollouts]:
     """`rollouts(*overrides)`: a small PPO run, and what was in its rollouts."""
     seen = Rollouts()
-    set_advantages = WithCritic._set_advantages
+    set_advantages = PpoMixin._set_advantages
 
     def spied(self: Any, output: dict[str, Any]) -> Any:
         rows = rows_of(self, output)
@@ -73,7 +73,7 @@ def rollouts(train_ppo, prepared, monkeypatch: pytest.MonkeyPatch) -> Callable[.
         seen.settled.append(self._settled)
         return shares
 
-    monkeypatch.setattr(WithCritic, "_set_advantages", spied)
+    monkeypatch.setattr(PpoMixin, "_set_advantages", spied)
 
     def run(*overrides: str, rewards: tuple[str, ...] = PLAIN, name: str = "one") -> Rollouts:
         nonlocal seen
@@ -92,7 +92,7 @@ def steps(rollouts, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]
     """`steps(*overrides)`: a small run's optimizer steps, with the gradients as they were before they were clipped."""
     taken: list[Step] = []
     window: list[dict[str, Any]] = []
-    compute_loss, step = WithCritic._compute_loss, SeparateCritic.step
+    compute_loss, step = PpoMixin._compute_loss, SeparateCritic.step
     trainers: list[Any] = []
 
     def compute_spied(self: Any, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -115,7 +115,7 @@ def steps(rollouts, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]
         window.clear()
         return step(self)
 
-    monkeypatch.setattr(WithCritic, "_compute_loss", compute_spied)
+    monkeypatch.setattr(PpoMixin, "_compute_loss", compute_spied)
     monkeypatch.setattr(SeparateCritic, "step", step_spied)
 
     def run(*overrides: str, **named: Any) -> list[Step]:

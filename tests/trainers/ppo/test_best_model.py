@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 
 
 class LoadsTheBest:
@@ -18,7 +18,7 @@ class LoadsTheBest:
         self.loaded.append("policy")
 
 
-class Alone(WithCritic, LoadsTheBest):  # type: ignore[misc]
+class Alone(PpoMixin, LoadsTheBest):  # type: ignore[misc]
     def __init__(self, best: Path) -> None:
         self.loaded = []
         self.state: Any = SimpleNamespace(best_model_checkpoint=str(best))

@@ -13,8 +13,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel, Trainer
 
-from rlhf_cli.trainers.ppo.with_critic import WithCritic
-from rlhf_cli.trainers.row_passes import RowPasses
+from rlhf_cli.trainers.pass_mixin import PassMixin
+from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from tests.support.signatures import parameters
 
 
@@ -35,12 +35,12 @@ class TestCritic:
     )
     def test_signatures(self, owner, name: str, expected: list[str]) -> None:
         assert parameters(getattr(owner, name)) == expected
-        assert parameters(getattr(WithCritic, name)) == expected
+        assert parameters(getattr(PpoMixin, name)) == expected
 
     def test_log_probabilities_are_asked_for_by_one_method(self) -> None:
-        ours = parameters(RowPasses._get_per_token_logps_and_entropies)
-        # On top of it WithCritic passes on whatever it is given.
-        assert parameters(WithCritic._get_per_token_logps_and_entropies) == ["self", "model", "args", "named"]
+        ours = parameters(PassMixin._get_per_token_logps_and_entropies)
+        # On top of it PpoMixin passes on whatever it is given.
+        assert parameters(PpoMixin._get_per_token_logps_and_entropies) == ["self", "model", "args", "named"]
         theirs = parameters(trl.GRPOTrainer._get_per_token_logps_and_entropies)
         assert ours == [*theirs[:7], "others"]
         source = inspect.getsource(trl.GRPOTrainer._compute_loss)

@@ -15,7 +15,7 @@ from transformers import AutoModelForTokenClassification, NemotronConfig, Nemotr
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.run_folder import read_json
-from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from tests.support.ppo_by_hand import plain, stir, unpadded, values_of
 from tests.support.watched_critic import Watched
 
@@ -61,7 +61,7 @@ def test_without_the_trial_its_values_are_wrong(
     watch: Callable[..., Watched], workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control, and what a run had for values before critics were tried."""
-    monkeypatch.setattr(WithCritic, "_has_tried_critic", True)
+    monkeypatch.setattr(PpoMixin, "_has_tried_critic", True)
     seen = watch(f"critic.init={nemotron(workplace / 'nemotron')}", "critic.learning_rate=0.01", on=stirred)
     assert seen.trainer.passes.describe() == "packed"
     assert farthest(seen) > 0.1

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import rlhf_cli.trainers.assemble.trainer
 from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
-from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from tests.support.ppo_by_hand import assert_rows
 from tests.support.small_runs import starting_model
 from tests.support.tolerances import MODEL
@@ -65,7 +65,7 @@ def test_neither_model_drops_anything_in_the_update(watch, dropping_model, monke
     A critic on the policy's body has an adapter of its own, with the same dropout.
     """
     found: list[tuple[float, float]] = []
-    value_loss = WithCritic._value_loss
+    value_loss = PpoMixin._value_loss
 
     def spied(self: Any, inputs: Any) -> Any:
         values = self.critic.values(inputs, self.accelerator.autocast).detach()
@@ -80,7 +80,7 @@ def test_neither_model_drops_anything_in_the_update(watch, dropping_model, monke
             for parameter in seen.trainer.critic.parameters():
                 parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
 
-    monkeypatch.setattr(WithCritic, "_value_loss", spied)
+    monkeypatch.setattr(PpoMixin, "_value_loss", spied)
     for asked in ((), (ASKED,)):
         watch(*words, *asked, on=stir_critic, name=f"asked{len(asked)}")
     off, on = found[0], found[len(found) // 2]
@@ -105,7 +105,7 @@ def test_rollout_passes_have_none_though_it_is_asked_for(rollouts, before_traini
         return logps, [row.logps for row in run.rows[0]]
 
     assert_rows(*kept("one"))
-    monkeypatch.delattr(WithCritic, "_get_per_token_logps_and_entropies")
+    monkeypatch.delattr(PpoMixin, "_get_per_token_logps_and_entropies")
     with pytest.raises(AssertionError):  # control: TRL's passes leave the policy in training
         assert_rows(*kept("control"))
 

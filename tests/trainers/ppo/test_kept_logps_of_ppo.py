@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.trainers.live_generation import KeptLogps
-from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
+from rlhf_cli.trainers.rollout_mixin import KeptLogps
 from tests.support.ppo_by_hand import Rollouts, assert_rows, raw_advantages, total_of, whitened
 from tests.support.tolerances import MODEL
 
@@ -27,14 +27,14 @@ STEPS = dict(zip(CASES, (2, 4, 5), strict=True))
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of every pass without a gradient that was made for log-probabilities: whether it was the policy's."""
     made: list[bool] = []
-    compute = WithCritic._get_per_token_logps_and_entropies
+    compute = PpoMixin._get_per_token_logps_and_entropies
 
     def spied(self: Any, model: Any, *args: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():
             made.append(model is self.model)
         return compute(self, model, *args, **named)
 
-    monkeypatch.setattr(WithCritic, "_get_per_token_logps_and_entropies", spied)
+    monkeypatch.setattr(PpoMixin, "_get_per_token_logps_and_entropies", spied)
     return made
 
 

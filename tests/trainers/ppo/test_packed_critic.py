@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassificat
 from transformers import Qwen2ForTokenClassification as Qwen2Critic
 
 from rlhf_cli.models.packing.row_attention import register
-from rlhf_cli.trainers.ppo.critic import Critic, CriticSettings, SeparateCritic
+from rlhf_cli.trainers.ppo.critic import CriticSettings, SeparateCritic, TrainedCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from tests.support.tolerances import MODEL_OF_TENSORS
 
@@ -34,11 +34,11 @@ def double(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
 
 
-def critic_of(arrangement: str, dtype: torch.dtype) -> Critic:
+def critic_of(arrangement: str, dtype: torch.dtype) -> TrainedCritic:
     """A critic of random weights; its norms are torch's, as those of transformers compute in float32 whatever comes."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        critic: Critic
+        critic: TrainedCritic
         if arrangement == "separate":
             critic = SeparateCritic(LlamaForTokenClassification(LlamaConfig(**SIZES, **TOKENS)), SETTINGS)
         elif arrangement == "qwen2":
@@ -72,7 +72,7 @@ def rows() -> dict[str, torch.Tensor]:
 _WIDTHS = {"prompt_ids": 4, "prompt_mask": 4, "completion_ids": WIDTH, "completion_mask": WIDTH}
 
 
-def alone(critic: Critic, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+def alone(critic: TrainedCritic, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """(4, 6): each row through the model without a token of padding; before every completion token and after it."""
     found = []
     for row in range(4):

@@ -44,7 +44,7 @@ def test_ppo_with_a_critic_on_the_policy_s_backbone(whole, workplace: Path, step
 def test_negative_control_without_the_critic_s_state_ppo_goes_on_differently(
     whole, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(critic_module.Critic, "load_state", lambda self, folder: None)
+    monkeypatch.setattr(critic_module.TrainedCritic, "load_state", lambda self, folder: None)
     folder = cut(whole(*PPO), 4, workplace / "cut")  # the next rollout is judged by the critic as it is then
     assert main(["resume", str(folder.path)]) == 0
     assert not is_same(folder, whole(*PPO))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from peft import AutoPeftModelForTokenClassification
 
-from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from tests.support.ppo_by_hand import (
     DISCOUNTED,
     DROP,
@@ -44,7 +44,7 @@ def rounds(watch, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
     (workplace / "mine.py").write_text(REWARDS)
     outputs: list[dict[str, Any]] = []
     saved: list[Path] = []
-    set_advantages = WithCritic._set_advantages
+    set_advantages = PpoMixin._set_advantages
 
     def spied(self: Any, output: dict[str, Any]) -> Any:
         saved.append(workplace / f"critic-{len(saved)}")
@@ -53,7 +53,7 @@ def rounds(watch, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
         outputs.append({name: value.clone() for name, value in output.items()})
         return shares
 
-    monkeypatch.setattr(WithCritic, "_set_advantages", spied)
+    monkeypatch.setattr(PpoMixin, "_set_advantages", spied)
 
     def start(seen: Any) -> None:
         spread_head(seen)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from trl import GRPOTrainer
 
-from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from tests.support.ppo_by_hand import DROP, EOS, GAMMA, LAMBDA, PLAIN, assert_rows, gae_of, raw_advantages, whitened
 from tests.support.tolerances import ARITHMETIC, MODEL
 
@@ -45,14 +45,14 @@ class TestDense:
     def test_speakers(self, train_ppo, prepared, monkeypatch: pytest.MonkeyPatch) -> None:
         """Every byte of the line with the larger number gains its part of 1, every one of the other loses it."""
         found: list[Any] = []
-        set_advantages = WithCritic._set_advantages
+        set_advantages = PpoMixin._set_advantages
 
         def spied(self: Any, output: dict[str, Any]) -> Any:
             shares = set_advantages(self, output)
             found.append((self._rollout[0], self._settled))
             return shares
 
-        monkeypatch.setattr(WithCritic, "_set_advantages", spied)
+        monkeypatch.setattr(PpoMixin, "_set_advantages", spied)
         texts: list[str] = []
 
         def speak(self: Any, prompt_ids: list[list[int]], *args: Any, **named: Any) -> tuple[list[list[int]], None]:

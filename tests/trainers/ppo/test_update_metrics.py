@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.trainers.ppo.with_critic import WithCritic
+from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from tests.support.tolerances import ARITHMETIC
 
 
-class Alone(WithCritic):
+class Alone(PpoMixin):
     """Has what is read of a trainer on one rank."""
 
     _mode = "train"  # type: ignore[assignment]

@@ -16,10 +16,10 @@ from trl import RLOOTrainer
 
 from rlhf_cli.models.decoding.eligibility import CausalModel, drops_out
 from rlhf_cli.models.decoding.generating import Generating, GenerationMode, expected_mode
-from rlhf_cli.trainers.additions import Additions
-from rlhf_cli.trainers.trl_protocol import TrlTrainer
+from rlhf_cli.trainers.extensions import ExtendedTrainer
 
-_Adapters = frozenset[tuple[tuple[str, ...], bool]]
+Adapters = frozenset[tuple[tuple[str, ...], bool]]
+"""The adapters that layers use, and whether they are disabled."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class KeptLogps:
     """(B, C) float32 `logps`, 0 after a row's end, and the active adapters; they are only valid for these adapters."""
 
     logps: Tensor
-    adapters: _Adapters
+    adapters: Adapters
 
     @classmethod
     def of(cls, model: nn.Module, logps: Tensor) -> KeptLogps:
@@ -54,7 +54,7 @@ def computes_as_it_samples(model: nn.Module, mixed_precision: str) -> bool:
     return mixed_precision == "no" and is_float32 and not drops_out(model)
 
 
-def _adapters_in_use(model: nn.Module) -> _Adapters:
+def _adapters_in_use(model: nn.Module) -> Adapters:
     layers = [layer for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
     return frozenset((tuple(layer.active_adapters), layer.disable_adapters) for layer in layers)
 
@@ -63,17 +63,16 @@ _CHECK_EVERY = 100
 """Number of rounds between comparisons of kept and recomputed log-probabilities; the first round is compared."""
 
 
-class LiveGeneration(TrlTrainer):
-    """For a TRL trainer that generates: generate as set by `additions.rewards.generation`."""
+class RolloutMixin(ExtendedTrainer):
+    """For a TRL trainer that generates: generate as set by `extensions.rewards.generation`."""
 
-    additions: Additions
     _generating: Generating
     _kept_logps: KeptLogps | None = None
     """Log-probabilities of the current rollout, until they are used."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        assert self.additions.rewards is not None
-        self._generating = Generating(is_plain=self.additions.rewards.generation == "plain")
+        assert self.extensions.rewards is not None
+        self._generating = Generating(is_plain=self.extensions.rewards.generation == "plain")
         super().__init__(*args, **named)
 
     @property
@@ -130,10 +129,10 @@ class LiveGeneration(TrlTrainer):
     @property
     def _is_asked_again(self) -> bool:
         """Return whether the policy's log-probabilities of rollout tokens are needed again."""
-        has_penalty = self.additions.ppo is not None and self.additions.ppo.kl.is_used
+        has_penalty = self.extensions.ppo is not None and self.extensions.ppo.kl.is_used
         steps = self.args.steps_per_generation * self.num_iterations
         is_off_policy = self.args.gradient_accumulation_steps % steps != 0
-        return RLOOTrainer in type(self).__mro__ or has_penalty or is_off_policy
+        return issubclass(type(self), RLOOTrainer) or has_penalty or is_off_policy
 
     @property
     def _may_keep(self) -> bool:

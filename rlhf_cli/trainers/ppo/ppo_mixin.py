@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +17,25 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from rlhf_cli.for_a_while import with_values
 from rlhf_cli.numerics.ppo_losses import k3, value_losses
 from rlhf_cli.rewards.stack.reward_matrix import last_token_rewards, token_rewards
-from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.heartbeat import CRITIC, VALUES, during
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
-from rlhf_cli.trainers.finite_steps import Named
+from rlhf_cli.trainers.completions_table import overwrite_last
 from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
-from rlhf_cli.trainers.ppo.critic import Critic, whole_rows
+from rlhf_cli.trainers.guard_mixin import GuardMixin, Named
+from rlhf_cli.trainers.pass_mixin import PassMixin, tried_rows
+from rlhf_cli.trainers.ppo.critic import TrainedCritic, whole_rows
 from rlhf_cli.trainers.ppo.rollout import (
     Advantages,
-    KlPenalty,
     Rollout,
     advantages_of,
     rollout_metrics,
     rollout_shares,
     without_last,
 )
-from rlhf_cli.trainers.row_passes import RowPasses, tried_rows
-from rlhf_cli.trainers.stacked_rewards import WithRewardStack, overwrite_last
+from rlhf_cli.trainers.reward_mixin import RewardMixin
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _STATE_FILE = "kl_state.json"
@@ -42,20 +43,19 @@ _COEF = "kl_coef"
 """Key of a micro-batch: the KL coefficient in the loss while this round is used for training."""
 
 
-class WithCritic(RowPasses, WithRewardStack):
-    """For GRPOTrainer: turn it into PPO; `additions.ppo` has the settings and creates the critic."""
+class PpoMixin(GuardMixin, PassMixin, RewardMixin):
+    """For GRPOTrainer: turn it into PPO; `extensions.ppo` has the settings and creates the critic."""
 
-    _fill = "zero"
     _has_tried_critic: bool = False
     _micro_batch: TrlBatch
     _rollout: tuple[Rollout, Advantages]
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        parts = self.additions.ppo
-        assert parts is not None
-        self.ppo, self.kl = parts.settings, parts.kl
-        self.critic: Critic = parts.make_critic(self.model)
+        setup = self.extensions.ppo
+        assert setup is not None
+        self.ppo, self.kl = setup.settings, setup.kl
+        self.critic: TrainedCritic = setup.make_critic(self.model)
         if self.args.disable_dropout:
             switch_off_dropout(self.model)
             switch_off_dropout(self.critic.body())  # `critic.dropout` is not affected: it is applied before the head
@@ -63,7 +63,8 @@ class WithCritic(RowPasses, WithRewardStack):
     # --- the rollout ---
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        with self._beta(self.kl.coef if self.kl.is_used else 0.0):  # TRL calls the reference only if beta is not 0
+        beta = self.kl.coef if self.kl.is_used else 0.0  # TRL calls the reference only if it is not 0
+        with with_values(self, beta=beta):
             output = super()._generate_and_score_completions(inputs)
         metrics = self._metrics[self._mode]
         metrics.pop("frac_reward_zero_std", None)  # about groups, which PPO does not have
@@ -87,7 +88,7 @@ class WithCritic(RowPasses, WithRewardStack):
                     self.model, ids, mask, num_completion, batch_size=batch_size
                 )
             output["old_per_token_logps"] = logps
-        with during(self.additions.heartbeat, VALUES):
+        with during(self.extensions.heartbeat, VALUES):
             values = self.critic.rollout_values(
                 *(ids, mask, num_completion, batch_size, self.accelerator.autocast),
                 is_packed=self._packs_values(output),
@@ -161,7 +162,7 @@ class WithCritic(RowPasses, WithRewardStack):
     # --- the update ---
 
     def _compute_loss(self, model: Any, inputs: TrlBatch) -> Tensor:
-        with self._beta(float(inputs.get(_COEF, self.kl.coef_in_loss))):
+        with with_values(self, beta=float(inputs.get(_COEF, self.kl.coef_in_loss))):
             loss = super()._compute_loss(model, inputs)
         self._log_update(loss, inputs)
         self._micro_batch = inputs
@@ -172,7 +173,7 @@ class WithCritic(RowPasses, WithRewardStack):
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
         """Take TRL's step, then the critic's; the policy does not change during the critic's warmup."""
         loss = super().training_step(model, inputs, num_items_in_batch)
-        with during(self.additions.heartbeat, CRITIC):
+        with during(self.extensions.heartbeat, CRITIC):
             self._train_critic()
         if self.state.global_step < self.critic.settings.warmup_steps:
             for parameter in self.critic.not_mine(model):
@@ -269,19 +270,19 @@ class WithCritic(RowPasses, WithRewardStack):
         with self.critic.left_out_of_policy():
             super()._save(output_dir, state_dict)
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
+    def save_state(self, folder: Path) -> None:
+        """Write the critic and the KL coefficient."""
+        super().save_state(folder)
         if self.args.should_save:
-            folder = checkpoint_folder(Path(self._get_output_dir(trial)), self.state.global_step)
             self.critic.save_state(folder / "critic")
             (folder / _STATE_FILE).write_text(json.dumps({"coef": self.kl.coef}), encoding="utf-8")
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None:
-            self.critic.load_state(Path(checkpoint, "critic"))
-            coef = json.loads(Path(checkpoint, _STATE_FILE).read_text(encoding="utf-8"))["coef"]
-            self.kl = KlPenalty(self.kl.where, coef, self.kl.target, self.kl.horizon)
+    def load_state(self, folder: Path) -> None:
+        """Restore the critic and the KL coefficient."""
+        super().load_state(folder)
+        self.critic.load_state(folder / "critic")
+        coef = json.loads((folder / _STATE_FILE).read_text(encoding="utf-8"))["coef"]
+        self.kl = replace(self.kl, coef=coef)
 
     def _load_best_model(self) -> None:
         super()._load_best_model()

@@ -24,7 +24,7 @@ from rlhf_cli.models.packing.varlen_kernel import distrust, heads_of_model, why_
 from rlhf_cli.tables.modes import Passes, PassSetting, RowAttention
 from rlhf_cli.tables.packable_models import refused_packing
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
-from rlhf_cli.trainers.additions import Additions
+from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.forward_pass import (
     Forward,
     Scored,
@@ -34,7 +34,7 @@ from rlhf_cli.trainers.forward_pass import (
     reordered_in_windows,
     trimmed,
 )
-from rlhf_cli.trainers.token_slots import uncounted
+from rlhf_cli.trainers.token_slots import count, uncounted
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 
@@ -145,10 +145,9 @@ class PassTrial:
 _log = logging.getLogger("rlhf")
 
 
-class RowPasses(TrlTrainer):
+class PassMixin(ExtendedTrainer):
     """For a TRL trainer that generates: compute the results of `_get_per_token_logps_and_entropies`."""
 
-    additions: Additions
     _latest_logps: Tensor
     """(B, T): from the last forward pass of any model."""
     _has_tried: bool = False
@@ -158,8 +157,8 @@ class RowPasses(TrlTrainer):
     @functools.cached_property
     def passes(self) -> Passes:
         """Return how rows go through the models. Raise ModelError if a model does not support the requested way."""
-        assert self.additions.rewards is not None
-        return chosen_passes(self, self.additions.rewards.passes, self._critic_body())
+        assert self.extensions.rewards is not None
+        return chosen_passes(self, self.extensions.rewards.passes, self._critic_body())
 
     def _critic_body(self) -> torch.nn.Module | None:
         """Return the part of a critic that reads the same rows; None without a critic."""
@@ -262,6 +261,7 @@ class RowPasses(TrlTrainer):
         stock = super()._get_per_token_logps_and_entropies
         has_others = any(value is not None and value is not False for value in others.values())
         if has_others or self.passes.mode == "plain":
+            count(input_ids.numel(), attention_mask.sum())
             logps, entropies, aux_loss = stock(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others
             )

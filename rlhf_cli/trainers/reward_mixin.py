@@ -1,33 +1,32 @@
 """Reward a TRL trainer by the reward stack, through `_calculate_rewards`.
 
-TRL reads a table's columns before it computes advantages, so a column is added empty and filled later.
-
 TRL evaluates the stack's columns and gathers them into a matrix. This file settles it (offset, clip, normalise, gate,
 exclude, aggregate) and returns it; TRL weighs, sums, baselines and scales as usual. Afterwards the metrics that TRL
 took from the settled matrix are set to the raw scores, so that runs with other weights and gates are comparable.
+
+RLOO's baseline of a row is the mean over the other rows, which is wrong for a reward that does not apply to all rows
+(numerics/group_advantages.py). Then TRL gets scores from which its leave-one-out computes the correct advantages
+(stack/settled_round.py), so that TRL still handles the KL in the reward and the normalisation.
 """
 
 from __future__ import annotations
 
-import json
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
+from trl import RLOOTrainer
 
+from rlhf_cli.for_a_while import with_values
 from rlhf_cli.numerics.group_advantages import process_advantages
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
 from rlhf_cli.rewards.stack.component import RewardOutcome
-from rlhf_cli.rewards.stack.dead_signal import share_of_dead_groups
+from rlhf_cli.rewards.stack.dead_signal import DeadRound, component_statistics, is_dead, share_of_dead_groups
 from rlhf_cli.rewards.stack.reward_matrix import Settled, token_rewards
 from rlhf_cli.rewards.stack.reward_metrics import (
-    TOTAL_COLUMN,
     Counts,
     advantage_shares,
     component_metrics,
@@ -35,98 +34,53 @@ from rlhf_cli.rewards.stack.reward_metrics import (
     table_columns,
 )
 from rlhf_cli.rewards.stack.scored_rows import read_running, write_running
-from rlhf_cli.rewards.stack.settled_round import settle_round
+from rlhf_cli.rewards.stack.settled_round import leave_out_scores, settle_round
 from rlhf_cli.rewards.stack.truncation import COMPONENT, FLAG, Endings, find_truncated, truncation_metrics
-from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
-from rlhf_cli.text.json_values import finite_or_none
-from rlhf_cli.trainers.additions import Stack
-from rlhf_cli.trainers.in_run_folder import InRunFolder
-from rlhf_cli.trainers.left_out_rows import WithoutLeftOut
+from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, Normaliser
+from rlhf_cli.trainers.completions_table import TABLE_COLUMNS, PartColumns, overwrite_last, table_file, write_table
+from rlhf_cli.trainers.extensions import ExtendedTrainer
+from rlhf_cli.trainers.left_out_rows import (
+    KEPT_BATCHES,
+    KEPT_ROWS,
+    count_metrics_over_kept,
+    entropy_over_kept,
+    kept_shares,
+)
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
-_COLUMN = "{}.parts"
 
+class RewardMixin(ExtendedTrainer):
+    """For a TRL trainer with reward functions: score by a stack, as set by `extensions.rewards`.
 
-class PartColumns:
-    """The rewards that have returned parts so far, on any rank: their columns stay in all later tables.
-
-    Columns are gathered one by one, so every rank needs the same ones in the same order, whatever its rows got.
+    `loss_divisor` is the divisor of the trainer's loss, None if it follows from its `loss_type`.
     """
 
-    def __init__(self) -> None:
-        self._names: list[str] = []
-
-    def empty(self, stack: Stack, num_rows: int) -> dict[str, list[object]]:
-        """Return column -> one None per row of this rank, for the rewards that have returned parts so far.
-
-        Every rank must call this.
-        """
-        own = [name for name in stack.names if any(row is not None for row in stack.outcomes[name].tokens)]
-        named = {*self._names, *gather_object(own)}
-        self._names = [name for name in stack.names if name in named]
-        return {_COLUMN.format(name): [None] * num_rows for name in self._names}
-
-    def filled(self, stack: Stack, advantages: Tensor) -> dict[str, list[str | None]]:
-        """Return column -> one JSON text per row of this rank: start, end, text, reward and advantage of each part.
-
-        advantages: (rows of this rank, tokens), or (rows,) if all tokens of a row share one. A part's advantage is the
-        mean over its tokens, null if it has no tokens.
-        """
-        return {
-            _COLUMN.format(name): [_as_json(stack, name, row, advantages[row]) for row in range(len(advantages))]
-            for name in self._names
-        }
-
-
-def _as_json(stack: Stack, name: str, row: int, advantages: Tensor) -> str | None:
-    parts = stack.parts(name, row)
-    if parts is None:
-        return None
-    of_parts = []
-    for part in parts:
-        of_tokens = advantages[list(part.tokens)] if advantages.ndim and part.tokens else advantages
-        advantage = of_tokens.mean().item() if part.tokens else None
-        shown = {"start": part.start, "end": part.end, "text": part.text, "reward": part.reward}
-        of_parts.append({**shown, "advantage": advantage})
-    return json.dumps(of_parts, ensure_ascii=False)
-
-
-_TABLE_COLUMNS = {"step", "prompt", "completion", "advantage", TOTAL_COLUMN}
-"""Columns that the completions table always has."""
-
-_Logged = TypeVar("_Logged")
-
-
-class WithRewardStack(WithoutLeftOut, InRunFolder):
-    """For a TRL trainer with reward functions: score by a stack, as set by `additions.rewards`."""
-
-    reward_stack: Stack
+    loss_divisor: Normaliser | None
     _fill: Fill = "group"
+    _scores_for_rloo: Tensor | None = None
+    """(N, K): the scores that RLOO gets instead of the settled rewards, None if no entry is excluded."""
     _settled: Settled
     _endings: Endings
     _running: dict[str, RunningDeviation]
     _counts: Counts
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        rewards = self.additions.rewards
+        rewards = self.extensions.rewards
         assert rewards is not None
+        if self.extensions.ppo is not None or self._leaves_one_out:
+            self._fill = "zero"
         self.reward_stack, self.aggregate = rewards.stack, rewards.aggregate
         self.is_dense, self.truncation = rewards.is_dense, rewards.truncation
         self.loss_divisor = rewards.loss_divisor
         super().__init__(*args, **named)
         self.reward_stack.decode = self._decode
         self._parts = PartColumns()
+        self._clip_range = getattr(self, "reward_clip_range", None)
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self.processing_class.decode(list(ids), skip_special_tokens=True))
 
-    def _calculate_rewards(
-        self,
-        inputs: list[dict[str, Any]],
-        prompts: list[Any],
-        completions: list[Any],
-        completion_ids_list: list[list[int]],
-    ) -> Tensor:
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         """Return TRL's matrix, (rows of all ranks, rewards), to weigh and sum; all-NaN rows are unscorable."""
         with self.reward_stack.batch():
             raw = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
@@ -160,7 +114,21 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         self.reward_weights = settled.trl_weights
         self._counts = Counts.of(outcomes, self.accelerator)
         self._log_table(inputs, outcomes)
-        return settled.for_trl
+        return self._for_rloo() if self._leaves_one_out else settled.for_trl
+
+    @property
+    def _leaves_one_out(self) -> bool:
+        return issubclass(type(self), RLOOTrainer)
+
+    def _for_rloo(self) -> Tensor:
+        """Return the matrix that RLOO weighs and sums; corrected scores have clipped totals."""
+        given = leave_out_scores(self._settled, self.aggregate, self._num_generations, self._clip_range)
+        self._scores_for_rloo = given.scores
+        if given.scores is not None:
+            self.reward_weights = given.weights
+            if given.is_clipped:
+                self.reward_clip_range = None  # until TRL has computed advantages
+        return given.for_trl
 
     def _find_endings(self, inputs: list[dict[str, object]], completion_ids: list[list[int]]) -> Endings:
         """Return how the rows of all ranks ended; a dataset, rollout or environment may mark one as truncated."""
@@ -180,6 +148,8 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
+        if self._leaves_one_out:
+            self.reward_clip_range = self._clip_range
         settled = self._settled
         self._drop_unscorable(output)
         shares = self._set_advantages(output)
@@ -189,6 +159,11 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
                 metrics[name][-1] = value  # TRL has just taken it from the settled matrix
             else:
                 metrics[name].append(value)
+        if self._scores_for_rloo is not None:  # TRL logged the mean of the corrected scores
+            totals = settled.row_totals
+            totals = totals[~totals.isnan()]
+            metrics["reward"][-1] = totals.mean().item() if totals.numel() else torch.nan
+            metrics["reward_std"][-1] = totals.std().item() if totals.numel() > 1 else torch.nan
         if alike := metrics.get("frac_reward_zero_std"):
             alike[-1] = share_of_dead_groups(self._compared_totals(), self._num_generations)
         for name, value in truncation_metrics(settled, self._endings).items():
@@ -235,7 +210,8 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
 
     def _summed_by_trl(self) -> Tensor:
         """Return (rows of all ranks, rewards): the parts of the totals from which TRL computed advantages."""
-        return self._settled.for_trl * self._settled.trl_weights
+        scores = self._settled.for_trl if self._scores_for_rloo is None else self._scores_for_rloo
+        return scores * self._settled.trl_weights
 
     def _compared_totals(self) -> Tensor:
         """Return (rows of all ranks,), the totals that TRL compared within a group, NaN for a row without one."""
@@ -266,7 +242,7 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         for outcome in outcomes:
             for column, values in outcome.extra.items():
                 self._log_completion_extra(column, values)
-        taken = _TABLE_COLUMNS | set(self.reward_stack.names) | set(self._pending_extra_logs)
+        taken = TABLE_COLUMNS | set(self.reward_stack.names) | set(self._pending_extra_logs)
         for column in inputs[0]:
             if column not in taken:
                 self._log_completion_extra(column, [row.get(column) for row in inputs])
@@ -279,46 +255,81 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as in TRL, and save the table of completions; an evaluation does not change the table of its step."""
-        file = Path(self.args.output_dir, "completions", f"completions_{self.state.global_step:05d}.parquet")
+        file = table_file(self)
         written = file.read_bytes() if not self.model.training and file.is_file() else None
         super().log(logs, start_time)
         if self.args.log_completions and self.accelerator.is_main_process:
-            self._write_completions(file)
+            write_table(self)
             if written is not None:  # TRL's GRPOTrainer wrote a mixture of both
                 file.write_bytes(written)
 
-    def _write_completions(self, file: Path) -> None:
-        """Write the completions table for all trainers.
-
-        TRL's GRPOTrainer saves it to disk, its RLOOTrainer only to wandb.
-        """
-        logs = self._logs
-        if file.exists() or not logs["prompt"]:
-            return
-        columns = {
-            "step": [self.state.global_step] * len(logs["prompt"]),
-            "prompt": logs["prompt"],
-            "completion": logs["completion"],
-            **logs["rewards"],
-            **logs["extra"],
-            "advantage": logs["advantages"],
-        }
-        file.parent.mkdir(exist_ok=True)
-        # TRL's own table has null for missing scores instead of NaN.
-        rows = {name: list(map(finite_or_none, values)) for name, values in columns.items()}
-        pyarrow.parquet.write_table(pyarrow.table(rows), file)
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
+    def save_state(self, folder: Path) -> None:
+        """Write the running deviations."""
+        super().save_state(folder)
         if self.args.should_save:
-            folder = checkpoint_folder(Path(self._get_output_dir(trial)), self.state.global_step)
             write_running(folder, getattr(self, "_running", {}))
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        running = read_running(Path(checkpoint)) if checkpoint else None
+    def load_state(self, folder: Path) -> None:
+        """Restore the running deviations."""
+        super().load_state(folder)
+        running = read_running(folder)
         if running is not None:
             self._running = running
+
+    # --- the loss without left-out rows ---
+
+    def _prepare_inputs(self, generation_batch: Any) -> TrlBatch:
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        if not self.model.training:
+            return inputs | kept_shares([inputs], self.accelerator)
+        batches = self._buffered_inputs
+        assert batches is not None
+        if batches is not before:
+            shares = kept_shares(batches, self.accelerator)
+            batches = self._buffered_inputs = [batch | shares for batch in batches]
+        return batches[self._step % self.args.steps_per_generation]
+
+    def _compute_loss(self, model: Any, inputs: TrlBatch) -> Tensor:
+        if inputs.get(KEPT_ROWS, 1.0) == 1.0:
+            return super()._compute_loss(model, inputs)
+        share = self.kept_share(inputs)
+        with with_values(self, beta=self.beta / share), entropy_over_kept(self, inputs[KEPT_BATCHES]):
+            loss = super()._compute_loss(model, inputs | {"advantages": inputs["advantages"] / share})
+        is_sequence_level = self.loss_divisor is None and getattr(self, "importance_sampling_level", "") == "sequence"
+        counts_clipped_rows = is_sequence_level or not hasattr(self, "loss_type")  # RLOO
+        count_metrics_over_kept(self, inputs, counts_clipped_rows=counts_clipped_rows)
+        return loss
+
+    def kept_share(self, inputs: TrlBatch) -> float:
+        """Return the share of the loss's divisor that is not left out; 1 if it divides by tokens of the round."""
+        divisor = self.loss_divisor or POLICY_LOSSES[self.loss_type].normaliser
+        if divisor == "window":
+            return 1.0
+        share: float = inputs.get(KEPT_BATCHES if divisor == "micro-batch" else KEPT_ROWS, 1.0)
+        return share
+
+    # --- a round without a signal ---
+
+    def dead_round(self, advantages: Tensor) -> DeadRound | None:
+        """Return a description of the round if every advantage of all ranks is 0, up to rounding of equal totals."""
+        # What is compared: the rows of a prompt, or with a critic those of the round.
+        group_size = self._settled.raw.shape[0] if self.extensions.ppo is not None else self._num_generations
+        outcomes = self.reward_stack.outcomes.values()
+        is_by_token = self.is_dense and any(row is not None for outcome in outcomes for row in outcome.tokens)
+        largest = advantages.detach().abs().max().item() if advantages.numel() else 0.0
+        own = torch.tensor([[largest, float(is_by_token)]], device=self.accelerator.device)
+        largest, by_token = self.accelerator.gather(own).max(dim=0).values.tolist()
+        # A row's total does not determine token rewards, and a critic's errors always give advantages.
+        if largest != 0.0 and (by_token or not is_dead(self._compared_totals(), group_size)):
+            return None
+        left_out = self.truncation.leaves_out(self._endings)
+        counts = [(row[0], row[2]) for row in self._counts.values.tolist()]  # rows no gate closed, rows that failed
+        return DeadRound(
+            step=self.state.global_step + 1,
+            components=component_statistics(self._settled, self.reward_stack.components, counts, group_size),
+            left_out=0.0 if left_out is None else left_out.float().mean().item(),
+        )
 
     @property
     def _num_generations(self) -> int:
@@ -331,13 +342,6 @@ class WithRewardStack(WithoutLeftOut, InRunFolder):
         accelerator = self.accelerator
         count = self._settled.raw.shape[0] // accelerator.num_processes
         return slice(accelerator.process_index * count, (accelerator.process_index + 1) * count)
-
-
-def overwrite_last(logged: deque[_Logged], values: Sequence[_Logged]) -> None:
-    """Replace the values that TRL logged last; its logs hold one training round, an evaluation may be larger."""
-    kept = values[-len(logged) :]
-    for row, value in enumerate(kept, start=-len(kept)):
-        logged[row] = value
 
 
 def _matrix(columns: list[list[float | None]], like: Tensor) -> Tensor:

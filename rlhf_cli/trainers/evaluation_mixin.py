@@ -1,4 +1,4 @@
-"""Evaluate the policy by its rewards, and break an evaluation off after a signal.
+"""Evaluate the policy by its rewards.
 
 TRL's evaluation loop samples `num_generations_eval` answers per prompt and logs means of batches. Here it runs a second
 time with greedy decoding, and each answer is kept with its scores, for intervals over prompts, pass@k and maj@k.
@@ -23,9 +23,8 @@ from transformers import GenerationConfig
 
 from rlhf_cli.for_a_while import with_values
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
-from rlhf_cli.trainers.additions import Answer, Answers
-from rlhf_cli.trainers.stacked_rewards import WithRewardStack
-from rlhf_cli.trainers.trl_protocol import TrlTrainer
+from rlhf_cli.trainers.extensions import PolicyAnswer, PolicyAnswers
+from rlhf_cli.trainers.reward_mixin import RewardMixin
 
 if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput
@@ -37,10 +36,10 @@ _IN_GREEDY = (
 """TRL's generation arguments that do not concern sampling."""
 
 
-class WithEvaluation(WithRewardStack):
-    """For a TRL trainer that samples: evaluate twice; `additions.rewards.sum_up` is called on every rank."""
+class EvaluationMixin(RewardMixin):
+    """For a TRL trainer that samples: evaluate twice; `extensions.rewards.sum_up` is called on every rank."""
 
-    _collected: list[Answer] | None = None
+    _collected: list[PolicyAnswer] | None = None
 
     def evaluation_loop(
         self,
@@ -53,20 +52,20 @@ class WithEvaluation(WithRewardStack):
         """Run TRL's loop and return its output, including the metrics of `sum_up`."""
         dataset = cast(Dataset, dataloader.dataset)
 
-        def answered(loader: DataLoader[object]) -> tuple[EvaluationOutput, Answers]:
+        def answered(loader: DataLoader[object]) -> tuple[EvaluationOutput, PolicyAnswers]:
             self._collected = []
             try:
-                output = super(WithEvaluation, self).evaluation_loop(
+                output = super(EvaluationMixin, self).evaluation_loop(
                     loader, description, prediction_loss_only, ignore_keys, metric_key_prefix
                 )
                 each = self._num_generations
                 # The last batch repeats the first rows if ranks would otherwise have none.
-                return output, Answers(each, self._collected[: len(dataset) * each])
+                return output, PolicyAnswers(each, self._collected[: len(dataset) * each])
             finally:
                 self._collected = None
 
-        assert self.additions.rewards is not None
-        sum_up = self.additions.rewards.sum_up
+        assert self.extensions.rewards is not None
+        sum_up = self.extensions.rewards.sum_up
         with self._own_randomness():
             output, sampled = answered(dataloader)
             if sum_up is None:
@@ -80,19 +79,13 @@ class WithEvaluation(WithRewardStack):
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
         return output
 
-    def _calculate_rewards(
-        self,
-        inputs: list[dict[str, Any]],
-        prompts: list[Any],
-        completions: list[Any],
-        completion_ids_list: list[list[int]],
-    ) -> Tensor:
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         matrix = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self._collected is not None:
             outcomes = [self.reward_stack.outcomes[name] for name in self.reward_stack.names]
             is_truncated = self._endings.is_truncated[self._own_rows].tolist()
             own = [
-                Answer(
+                PolicyAnswer(
                     {**row, "prompt": prompts[index]},
                     completions[index],
                     list(completion_ids_list[index]),
@@ -156,41 +149,3 @@ class WithEvaluation(WithRewardStack):
                 }
             stack.enter_context(with_values(self, **instead))
             yield
-
-
-class EvaluationBrokenOff(Exception):
-    """Raised by a callback between two batches of an evaluation, on all ranks at the same batch."""
-
-
-class BreaksOffEvaluations(TrlTrainer):
-    """For any TRL trainer: save and stop when a callback raises `EvaluationBrokenOff`."""
-
-    def _maybe_log_save_evaluate(self, *args: Any, **named: Any) -> None:
-        try:
-            super()._maybe_log_save_evaluate(*args, **named)
-        except EvaluationBrokenOff:
-            self.control.should_evaluate = False
-            self.control.should_save = self.control.should_training_stop = True
-            super()._maybe_log_save_evaluate(*args, **named)  # the step is logged already: this saves
-
-    def evaluation_loop(
-        self,
-        dataloader: DataLoader[Any],
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvaluationOutput:
-        """Evaluate; if it is interrupted, drop what TRL has gathered for its next log."""
-        logs = copy.deepcopy(getattr(self, "_logs", None))
-        try:
-            return super().evaluation_loop(
-                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-            )
-        except EvaluationBrokenOff:
-            if logs is not None:
-                self._logs = logs
-            if hasattr(self, "_metrics"):
-                self._metrics["eval"].clear()
-            self.model.train()  # TRL logs by the mode of the model
-            raise

@@ -1,4 +1,4 @@
-"""Stop before an optimizer step from NaN or infinity, and dump the batch.
+"""End a run that cannot learn any more: numbers that are not finite, or rewards without a signal.
 
 Before every optimizer step, check the losses of its micro-batches, the gradient and the trained weights; before every
 save, check the weights again. The findings are summed over the ranks, so that all of them stop at the same place. The
@@ -9,12 +9,13 @@ saved.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from accelerate.utils import broadcast_object_list
@@ -22,11 +23,15 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlhf_cli.errors import GuardStopped, Prose
+from rlhf_cli.rewards.stack.dead_signal import DeadRound, explain_dead_rounds
 from rlhf_cli.runs.checkpoint_folders import newest_whole
 from rlhf_cli.runs.heartbeat import CHECKS, during
 from rlhf_cli.text.redaction import redacted_tree
-from rlhf_cli.trainers.additions import Additions
-from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
+from rlhf_cli.trainers.extensions import ExtendedTrainer
+from rlhf_cli.trainers.trl_protocol import TrlBatch
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 
 AsText = Callable[[Sequence[int]], str]
 
@@ -127,17 +132,31 @@ Named = Iterable[tuple[str, torch.nn.Parameter]]
 _FOUND = ("the loss", "the gradient", "a weight")
 
 
-class FiniteSteps(TrlTrainer):
-    """For any TRL trainer: raise GuardStopped before a step or a save with values that are not finite."""
+_NAN_PROBABILITIES = ("probability tensor contains", "device-side assert triggered")
+"""torch's messages on a CPU and on a GPU when it samples a token from NaN probabilities."""
 
-    additions: Additions
+
+class EvaluationBrokenOff(Exception):
+    """Raised by a callback between two batches of an evaluation, on all ranks at the same batch."""
+
+
+class GuardMixin(ExtendedTrainer):
+    """For any TRL trainer: raise GuardStopped before a step, a save or a rollout that cannot help the run.
+
+    A trainer with rewards has `dead_round`. If a callback raises EvaluationBrokenOff, save and stop.
+    """
+
+    dead_round: Callable[[Tensor], DeadRound | None]
     _window: list[tuple[TrlBatch, Tensor]]
     """The micro-batches of the latest optimizer step, and their losses."""
     _is_window_over: bool = False
 
     def __init__(self, *args: Any, **named: Any) -> None:
         self._window = []
+        self._dead_rounds: list[DeadRound] = []
         super().__init__(*args, **named)
+
+    # --- numbers that are not finite ---
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
         """Return TRL's loss, and remember the micro-batch while training."""
@@ -164,6 +183,54 @@ class FiniteSteps(TrlTrainer):
         self.refuse_non_finite([], self._trained(), with_gradient=False)
         super().save_model(output_dir, _internal_call)
 
+    def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
+        """Generate as in TRL. Raise GuardStopped if the policy's probabilities are NaN."""
+        try:
+            return super()._generate_single_turn(*args, **named)
+        except RuntimeError as error:
+            if not any(text in str(error) for text in _NAN_PROBABILITIES):
+                raise
+            details = ["the policy's probabilities of the next token are NaN: its weights have left all bounds"]
+            self.stop(["the policy's answer"], details, cause=error, alone=True)
+
+    # --- rewards without a signal ---
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return TRL's rollout with our advantages. Raise GuardStopped after too many rounds without a signal."""
+        output = super()._generate_and_score_completions(inputs)
+        rewards = self.extensions.rewards
+        if self.model.training and rewards is not None and rewards.no_signal is not None:
+            dead = self.dead_round(output["advantages"])
+            self._dead_rounds = [] if dead is None else [*self._dead_rounds, dead]
+            if len(self._dead_rounds) >= rewards.no_signal:
+                raise _no_signal(self._dead_rounds)
+        return output
+
+    # --- an evaluation that a signal or a rule ends ---
+
+    def _maybe_log_save_evaluate(self, *args: Any, **named: Any) -> None:
+        try:
+            super()._maybe_log_save_evaluate(*args, **named)
+        except EvaluationBrokenOff:
+            self.control.should_evaluate = False
+            self.control.should_save = self.control.should_training_stop = True
+            super()._maybe_log_save_evaluate(*args, **named)  # the step is logged already: this saves
+
+    def evaluation_loop(self, *args: Any, **named: Any) -> EvaluationOutput:
+        """Evaluate; if it is interrupted, drop what TRL has gathered for its next log."""
+        logs = copy.deepcopy(getattr(self, "_logs", None))
+        try:
+            return super().evaluation_loop(*args, **named)
+        except EvaluationBrokenOff:
+            if logs is not None:
+                self._logs = logs
+            if hasattr(self, "_metrics"):
+                self._metrics["eval"].clear()
+            self.model.train()  # TRL logs by the mode of the model
+            raise
+
+    # --- what the mixins above may call ---
+
     def _trained(self) -> Named:
         """Return name and parameter for everything that a checkpoint contains."""
         return self.model.named_parameters()
@@ -174,7 +241,7 @@ class FiniteSteps(TrlTrainer):
         losses: scalars of the micro-batches of one step. trained: frozen parameters in it are skipped. The cost is a
         reduction of three numbers over the ranks, and a pass over gradient and weights.
         """
-        with during(self.additions.heartbeat, CHECKS):
+        with during(self.extensions.heartbeat, CHECKS):
             parameters = [(name, parameter) for name, parameter in trained if parameter.requires_grad]
             found = self._not_finite(losses, parameters, with_gradient=with_gradient)
         if found:
@@ -261,3 +328,14 @@ def _described(
             f"{what.partition(' ')[2]}: {len(bad)} of {len(known)} tensors" + (f", {bad[0]} the first" if bad else "")
         )
     return lines
+
+
+def _no_signal(rounds: Sequence[DeadRound]) -> GuardStopped:
+    cause, lines = explain_dead_rounds(rounds)
+    return GuardStopped(
+        f"no signal in {len(rounds)} rounds in a row: {cause}",
+        where=f"steps {rounds[0].step} to {rounds[-1].step}, every advantage of which was 0",
+        got="\n".join(lines),
+        expected="totals that differ between completions of one prompt: without, nothing is learned",
+        hint="rlhf score +exp=..., or guards.no_signal=off",
+    )

@@ -1,22 +1,21 @@
-"""Hold what we add to a TRL trainer, given to it when it is constructed."""
+"""The base of our mixins, and what a trainer is built with beside TRL's arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
+from rlhf_cli.measure.policy_results import AnsweredPrompt
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.stack.aggregating import Aggregate
-from rlhf_cli.rewards.stack.component import Component, RewardOutcome
-from rlhf_cli.rewards.stack.token_offsets import Decode, ScoredPart
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.truncation import TruncationPolicy
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.tables.modes import GenerationSetting, PassSetting
 from rlhf_cli.tables.trl_trainers import Normaliser
-from rlhf_cli.trainers.ppo.critic import Critic
+from rlhf_cli.trainers.ppo.critic import TrainedCritic
 from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings
 from rlhf_cli.trainers.step_profile import StepProfile
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
@@ -27,74 +26,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One answer of the policy. `row` has the dataset's columns; `raw` and `fixed` have one entry per reward."""
+class PolicyAnswer(AnsweredPrompt):
+    """One answer of the policy, with its scores: `raw` and `fixed` have one entry per reward."""
 
-    row: dict[str, object]
-    completion: str | list[dict[str, object]]
-    completion_ids: list[int]
-    is_truncated: bool
     raw: list[float | None]
     fixed: list[float | None]
 
 
 @dataclass(frozen=True)
-class Answers:
+class PolicyAnswers:
     """All answers of all ranks to the held-out prompts; the `each` answers to a prompt are adjacent."""
 
     each: int
-    answers: list[Answer]
+    answers: list[PolicyAnswer]
 
 
 SumUp = Callable[
-    [dict[str, Answers], list[float], int, Mapping[str, RunningDeviation]],
+    [dict[str, PolicyAnswers], list[float], int, Mapping[str, RunningDeviation]],
     dict[str, float | None],
 ]
 """Compute metric -> value from the answers by sampling mode, reward weights, step and running deviations by reward."""
 
 
-class Stack(Protocol):
-    """The interface of a reward stack that a trainer needs."""
-
-    outcomes: dict[str, RewardOutcome]
-    decode: Decode | None
-
-    @property
-    def components(self) -> Sequence[Component]:
-        """Return the components, in the order of the columns."""
-        ...
-
-    @property
-    def names(self) -> list[str]:
-        """Return the names of the components."""
-        ...
-
-    def batch(self) -> AbstractContextManager[None]:
-        """Open a context in which the stack is evaluated once."""
-        ...
-
-    def weights(self, step: int, max_steps: int) -> list[float]:
-        """Return every component's weight at that optimizer step."""
-        ...
-
-    def close(self) -> None:
-        """End the stack's threads and processes."""
-        ...
-
-    def parts(self, name: str, row: int) -> list[ScoredPart] | None:
-        """Return the parts of a dense row with their rewards; None for a plain score."""
-        ...
-
-    def token_values(self, name: str, row: int, divisor: float) -> list[float | None] | None:
-        """Return a dense row's values, one per token, after offset and clip and divided by `divisor`.
-
-        Return None if the row's score was not dense.
-        """
-        ...
-
-
 @dataclass(frozen=True)
-class RewardParts:
+class RewardSetup:
     """How a generating trainer scores its completions, in training and in an evaluation.
 
     `is_dense`: every token has its own advantage. `no_signal`: the run ends after this many consecutive rounds whose
@@ -103,7 +58,7 @@ class RewardParts:
     how rows go through the models. `generation`: how completions are generated.
     """
 
-    stack: Stack
+    stack: RewardStack
     aggregate: Aggregate = "sum"
     is_dense: bool = False
     no_signal: int | None = None
@@ -115,17 +70,17 @@ class RewardParts:
 
 
 @dataclass(frozen=True)
-class PpoParts:
-    """The parts that PPO needs beside rewards. `make_critic` is called once, with the loaded policy."""
+class PpoSetup:
+    """What PPO needs beside rewards. `make_critic` is called once, with the loaded policy."""
 
     settings: PpoSettings
     kl: KlPenalty
-    make_critic: Callable[[PreTrainedModel | PeftModel], Critic]
+    make_critic: Callable[[PreTrainedModel | PeftModel], TrainedCritic]
 
 
 @dataclass(frozen=True)
-class Additions:
-    """Everything that the trainers' mixins read; None in `rewards` or `ppo` if the trainer does not use them.
+class Extensions:
+    """Everything that our mixins read; `rewards` and `ppo` are None for a trainer that does not use them.
 
     - `table_log` receives TRL's printed output.
     - `measured` are the columns of a prepared row: its beginning, and texts, of which only the longest counts; None if
@@ -145,15 +100,22 @@ class Additions:
     may_lose_state: bool = False
     heartbeat: Heartbeat | None = None
     profile: StepProfile | None = None
-    rewards: RewardParts | None = None
-    ppo: PpoParts | None = None
+    rewards: RewardSetup | None = None
+    ppo: PpoSetup | None = None
 
 
-class BuiltWhole(TrlTrainer):
-    """First of all mixins; it stores the additions before any other mixin's constructor runs."""
+class ExtendedTrainer(TrlTrainer):
+    """A TRL trainer with our mixins; this is the base of all of them.
 
-    additions: Additions
+    `extensions` is an attribute of the built class, so it is there before any constructor runs. CheckpointMixin calls
+    `save_state` and `load_state` with a checkpoint's folder; a mixin with state of its own overrides both and calls
+    super(). Only the rank with `args.should_save` writes.
+    """
 
-    def __init__(self, *args: Any, additions: Additions, **named: Any) -> None:
-        self.additions = additions
-        super().__init__(*args, **named)
+    extensions: Extensions
+
+    def save_state(self, folder: Path) -> None:
+        """Write a mixin's own state into a checkpoint."""
+
+    def load_state(self, folder: Path) -> None:
+        """Restore what `save_state` wrote."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from peft import PeftModel
@@ -13,8 +14,8 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import whole_number, whole_number_or_none
 from rlhf_cli.models.critic_model import build_critic, check_tokens
-from rlhf_cli.trainers.additions import PpoParts
-from rlhf_cli.trainers.ppo.critic import Critic, CriticSettings, SeparateCritic
+from rlhf_cli.trainers.extensions import PpoSetup
+from rlhf_cli.trainers.ppo.critic import CriticSettings, SeparateCritic, TrainedCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings
 
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlArguments
 
 
-def args_with_critic(
-    experiment: Experiment, config_class: Callable[..., TrlArguments], owned: dict[str, object]
+def ppo_args(
+    experiment: Experiment, config_class: Callable[..., TrlArguments], reserved: dict[str, object]
 ) -> TrlArguments:
-    """Return TRL's config object for PPO. `owned` are the fields that other sections of the experiment set.
+    """Return TRL's config object for PPO. `reserved` are the fields that other sections of the experiment set.
 
     TRL's config rejects groups of fewer than two, which a group-mean baseline needs but PPO does not. So the config is
     created with a size that divides the round, and gets the true one afterwards.
@@ -43,7 +44,7 @@ def args_with_critic(
         given.setdefault("ddp_find_unused_parameters", False)
     beta = kl.coef if kl is not None and kl.form.needs_reference else 0.0  # TRL loads a reference if it is not 0
     allowed = asked if asked > 1 else _round_size(trl_args.trainer(experiment.trainer.trl), given)
-    args = config_class(**owned, **given, beta=beta, num_generations=allowed, num_generations_eval=in_eval)
+    args = config_class(**reserved, **given, beta=beta, num_generations=allowed, num_generations_eval=in_eval)
     args.num_generations = asked
     return args
 
@@ -78,8 +79,8 @@ def separate_critic(experiment: Experiment, policy: str) -> SeparateCritic | Non
     return SeparateCritic(built, _settings(experiment))
 
 
-def ppo_parts(experiment: Experiment, policy: str) -> PpoParts | None:
-    """Return the parts that PPO needs, None for a trainer without a critic. `policy` is the path of the policy."""
+def ppo_setup(experiment: Experiment, policy: str) -> PpoSetup | None:
+    """Return what PPO needs, None for a trainer without a critic. `policy` is the path of the policy."""
     ppo, kl, section = experiment.trainer.ppo, experiment.kl, experiment.critic
     if section is None:
         return None
@@ -88,14 +89,14 @@ def ppo_parts(experiment: Experiment, policy: str) -> PpoParts | None:
     settings, dropout = _settings(experiment), section.dropout
     separate = separate_critic(experiment, policy)
 
-    def make_critic(model: PreTrainedModel | PeftModel) -> Critic:
+    def make_critic(model: PreTrainedModel | PeftModel) -> TrainedCritic:
         if separate is not None:
             return separate
         assert isinstance(model, PeftModel)
         return SharedLoraCritic(model, settings, dropout=dropout)
 
     target, horizon = (None, None) if kl.controller == "fixed" else (kl.controller.target, kl.controller.horizon)
-    return PpoParts(
+    return PpoSetup(
         settings=PpoSettings(ppo.gamma, ppo.gae_lambda, ppo.whiten_advantages),
         kl=KlPenalty(kl.where, kl.coef, target, horizon),
         make_critic=make_critic,
@@ -103,12 +104,5 @@ def ppo_parts(experiment: Experiment, policy: str) -> PpoParts | None:
 
 
 def _settings(experiment: Experiment) -> CriticSettings:
-    critic = experiment.critic
-    assert critic is not None
-    return CriticSettings(
-        learning_rate=critic.learning_rate,
-        warmup_steps=critic.warmup_steps,
-        value_clip=critic.value_clip,
-        loss_coef=critic.loss_coef,
-        max_grad_norm=critic.max_grad_norm,
-    )
+    assert experiment.critic is not None
+    return CriticSettings(**{field.name: getattr(experiment.critic, field.name) for field in fields(CriticSettings)})

@@ -1,0 +1,42 @@
+"""Build the subclass of a TRL trainer that runs experiments: at most eight mixins above it, one concern each.
+
+docs/architecture.md draws them. Their order matters, outermost first:
+
+- LoggingMixin: its phases enclose everything below.
+- CheckpointMixin: its manifest covers what all others save.
+- RolloutMixin, above PPO, which puts the model into evaluation mode: it compares log-probabilities in training mode.
+- PpoMixin, above the guards: the policy's gradient is checked before the critic takes its step.
+- GuardMixin, above the evaluation, which it breaks off, and above the rewards, whose signal it watches.
+- EvaluationMixin, PassMixin, RewardMixin: the last returns to TRL what TRL sums.
+"""
+
+from __future__ import annotations
+
+from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin
+from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin
+from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions
+from rlhf_cli.trainers.guard_mixin import GuardMixin
+from rlhf_cli.trainers.logging_mixin import LoggingMixin
+from rlhf_cli.trainers.pass_mixin import PassMixin
+from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
+from rlhf_cli.trainers.reward_mixin import RewardMixin
+from rlhf_cli.trainers.rollout_mixin import RolloutMixin
+
+
+def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTrainer]:
+    """Return the subclass of a TRL trainer with the mixins that `extensions` need.
+
+    It keeps TRL's class name, which TRL writes into profiling metrics and model cards.
+    """
+    mixins: tuple[type, ...] = (LoggingMixin, CheckpointMixin, GuardMixin)
+    if extensions.rewards is not None:
+        ppo = () if extensions.ppo is None else (PpoMixin,)
+        mixins = (LoggingMixin, CheckpointMixin, RolloutMixin, *ppo, GuardMixin)
+        mixins += (EvaluationMixin, PassMixin, RewardMixin)
+    own = {"__module__": __name__, "__doc__": trl_trainer.__doc__, "extensions": extensions}
+    return type(trl_trainer.__name__, (*mixins, trl_trainer), own)
+
+
+def build_trainer(trl_trainer: type, extensions: Extensions, **given: object) -> ExtendedTrainer:
+    """Construct a trainer of that class from TRL's arguments."""
+    return extended_class(trl_trainer, extensions)(**given)

@@ -1,0 +1,296 @@
+"""Save checkpoints that are whole or not there, and resume them exactly, with what was typed for the resumed run.
+
+All code that saves calls `_get_output_dir`: TRL, the Trainer below it, our own mixins. While a checkpoint is being
+saved, it returns a staging folder, which `runs/checkpoint_folders.py` turns into a checkpoint when all have written.
+
+The Trainer restores weights, optimizer, schedule and random numbers, and continues silently if a checkpoint lacks part
+of them. With them it restores the optimizer's options, the schedule's base rates and the intervals of saving, logging
+and evaluating. Here a lacking part is refused, and what was typed counts. `rollout_state.py` has what TRL itself loses.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.serialization import get_crc32_options, set_crc32_options
+from transformers import TrainingArguments
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import rotate_checkpoints
+
+from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.runs.checkpoint_folders import (
+    checkpoint_folder,
+    checkpoints_in,
+    clear_staging,
+    commit,
+    missing_state,
+    newest_whole,
+    problem_with,
+    refuse_missing,
+    staging_place,
+)
+from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
+from rlhf_cli.runs.text_endings import write_text_endings
+from rlhf_cli.text.redaction import redacted_tree
+from rlhf_cli.text.suggest import nearest
+from rlhf_cli.trainers.extensions import ExtendedTrainer
+from rlhf_cli.trainers.guard_mixin import num_elements
+from rlhf_cli.trainers.rollout_state import load_rollouts, save_rollouts, skip_epochs
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+if TYPE_CHECKING:
+    from trl.trainer.utils import RepeatSampler
+
+_STATE_FILE = "trainer_state.json"
+_OPTIONS = ("weight_decay", "betas", "eps")
+"""The optimizer options that come from arguments; some optimizers also keep counters in their groups."""
+
+
+class CheckpointMixin(ExtendedTrainer):
+    """For any TRL trainer, outside of all mixins that save: publish a checkpoint in a single step, and resume it."""
+
+    _staging: Path | None = None
+    _to_push: bool = False
+    _from_weights_alone: bool = False
+    _train_sampler: RepeatSampler | None = None
+    _pending_loss: tuple[torch.Tensor, int] | None = None
+
+    # --- saving ---
+
+    def _get_output_dir(self, trial: Any) -> str:
+        if self._staging is not None:
+            return str(self._staging)
+        return str(Path(super()._get_output_dir(trial=trial), "checkpoints"))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(self._get_output_dir(trial))
+        place = staging_place(folder, self.state.global_step)
+        staged = checkpoint_folder(place, self.state.global_step)
+        writes = self.args.should_save
+        if writes:
+            clear_staging(folder)
+        # No rank writes before the left-overs are gone, and no rank hashes before all have written.
+        self.accelerator.wait_for_everyone()
+        self._staging, self._to_push = place, False
+        try:
+            super()._save_checkpoint(model, trial)
+            self.save_state(staged)
+            if self.extensions.rewards is not None and not self.args.save_only_model:
+                save_rollouts(self, staged)
+            self.accelerator.wait_for_everyone()
+            self._name_best(folder, staged)
+            if writes:
+                commit(staged)
+        except BaseException as error:
+            written = bytes_below(place)
+            if writes:
+                shutil.rmtree(place, ignore_errors=True)
+            if not is_full(error):
+                raise
+            kept = newest_whole(folder)[0]
+            needed = bytes_below(kept) if kept is not None else _bytes_needed(self)
+            raise no_room(folder / staged.name, needed=max(needed, written), kept=kept, error=error) from error
+        finally:
+            self._staging = None
+        if writes:
+            self._prune(folder)
+        if self._to_push:
+            self._push_from_checkpoint(str(folder / staged.name))
+        self.accelerator.wait_for_everyone()
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        # transformers calls this on every rank, but only the rank that writes creates the folder
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir or self.args.output_dir)
+        hide_in_arguments(self.args, folder / TRAINING_ARGS_NAME)
+        if self.extensions.ends_with_eos is not None:
+            write_text_endings(folder, with_eos=self.extensions.ends_with_eos)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        # Other users download from the hub: its scan for harmful pickles needs complete archives.
+        with nullcontext() if self.args.push_to_hub else _without_crc32():
+            super()._save_optimizer_and_scheduler(output_dir)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Upload once the folder has its final name, because uploads run in the background."""
+        if self._staging is not None:
+            self._to_push = True
+        else:
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def _name_best(self, folder: Path, staged: Path) -> None:
+        """Record the best checkpoint's final path in the state; the Trainer recorded the staging path."""
+        state = self.state
+        if not state.best_global_step:
+            return
+        best = checkpoint_folder(folder, state.best_global_step)
+        if best.name == staged.name or best.is_dir():
+            state.best_model_checkpoint = str(best)
+        if self.args.should_save:
+            state.save_to_json(str(staged / _STATE_FILE))
+
+    def _prune(self, folder: Path) -> None:
+        """Rotate checkpoints as in the Trainer, but in their final folder and in the order of their steps."""
+        limit = self.args.save_total_limit
+        if limit is None or limit <= 0:
+            return
+        for step, path in checkpoints_in(folder):
+            # A later step exists if this run went back to an older checkpoint because the later one did not verify.
+            # Rotation would treat it as the newest, and delete the checkpoint that was just written.
+            if step > self.state.global_step and problem_with(path) is not None:
+                shutil.rmtree(path)
+        rotate_checkpoints(
+            output_dir=str(folder),
+            save_total_limit=limit,
+            best_model_checkpoint=self.state.best_model_checkpoint,
+            use_mtime=False,
+        )
+
+    def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:
+        wanted = self.args.metric_for_best_model
+        if wanted is not None:
+            name = wanted if wanted.startswith("eval_") else f"eval_{wanted}"
+            was_there = any(name in event for event in self.state.log_history[:-1])
+            if name not in metrics and not was_there and not _may_come(name, metrics):
+                close = nearest(name, metrics)
+                raise ConfigError(
+                    f"no evaluation logs {name}, by which the best checkpoint was to be chosen",
+                    where="trainer.args.metric_for_best_model",
+                    got=wanted,
+                    expected="one of " + ", ".join(metrics),
+                    hint=f"trainer.args.metric_for_best_model={close}" if close else None,
+                )
+            if metrics.get(name) is None:
+                # A reward may have scored no row this time, or not only 0 and 1: that must not end the run.
+                logging.getLogger("rlhf").warning("this evaluation has no %s: its checkpoint is not the best", name)
+                return False
+        return super()._determine_best_metric(metrics, trial)
+
+    # --- resuming ---
+
+    def _get_train_sampler(self, dataset: Any = None) -> RepeatSampler | None:
+        self._train_sampler = super()._get_train_sampler(dataset)
+        return self._train_sampler
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        # The Trainer's state came from the checkpoint, including the old intervals of saving and logging.
+        self.state.compute_steps(self.args, self.state.max_steps)
+        folder = Path(checkpoint)
+        missing = missing_state(folder)
+        if missing and not self.extensions.may_lose_state:
+            refuse_missing(folder, missing)
+        if missing:
+            self._from_weights_alone = True
+            if self.is_world_process_zero():
+                lacks = f"{folder.name} lacks {', '.join(missing)}"
+                print(f"{lacks}: going on from its weights; optimizer, schedule and random numbers begin anew")
+        else:
+            schedule = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+            rates = list(getattr(schedule, "base_lrs", []))
+            typed = [{name: group[name] for name in _OPTIONS if name in group} for group in self.optimizer.param_groups]
+            super()._load_optimizer_and_scheduler(checkpoint)
+            for group, options in zip(self.optimizer.param_groups, typed, strict=True):
+                group.update(options)
+            _use_base_rates(schedule, self.optimizer, rates)
+        self.load_state(folder)
+        if self.extensions.rewards is not None:
+            self._pending_loss = load_rollouts(self, folder, may_be_missing=self.extensions.may_lose_state)
+            skip_epochs(self._train_sampler, int(self.state.epoch or 0))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if not self._from_weights_alone:
+            super()._load_rng_state(checkpoint)
+        # The Trainer sets these to zero after it has loaded the rest; it calls this method once before its first step.
+        if self._pending_loss is not None:
+            loss, self._globalstep_last_logged = self._pending_loss
+            self._tr_loss += loss
+            # The Trainer reports the mean loss of this call's own steps at the end.
+            self._total_loss_scalar -= loss.item()
+            self._pending_loss = None
+
+    def _run_epoch(self, *args: Any, **named: Any) -> None:
+        """Skip the epoch if the last step is done: a run that was killed before it finished has no steps left."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True  # transformers would make one step more
+            return
+        super()._run_epoch(*args, **named)
+
+
+def hide_in_arguments(args: TrainingArguments, file: Path) -> None:
+    """Rewrite `file`, where transformers has just saved the arguments, if one of them contains a secret."""
+    values = {field.name: getattr(args, field.name, None) for field in dataclasses.fields(args)}
+    hidden = dict(zip(values, redacted_tree(list(values.values())), strict=True))  # reads the environment only once
+    changed = {name: value for name, value in hidden.items() if isinstance(value, str | list | tuple | dict)}
+    changed = {name: value for name, value in changed.items() if value != values[name]}
+    if changed:
+        shown = copy.copy(args)
+        vars(shown).update(changed)
+        torch.save(shown, file)
+
+
+def _may_come(name: str, metrics: Mapping[str, object]) -> bool:
+    """Return whether it is pass@k or maj@k of a reward that has not scored any row yet."""
+    is_attempts = name.startswith(("eval_pass@", "eval_maj@"))
+    return is_attempts and metrics.get(f"eval_sampled/rewards/{name.rpartition('/')[2]}", 0.0) is None
+
+
+@contextmanager
+def _without_crc32() -> Iterator[None]:
+    """Make torch.save skip the CRC-32 of its output inside this context, a third of its time.
+
+    torch.load does not check it; the hash in the checkpoint's manifest detects damaged files.
+    """
+    before = get_crc32_options()
+    set_crc32_options(False)
+    try:
+        yield
+    finally:
+        set_crc32_options(before)
+
+
+def _bytes_needed(trainer: TrlTrainer) -> int:
+    """Return the size of a first checkpoint: the saved weights, plus twice the trained ones (Adam's state)."""
+    has_adapter = hasattr(trainer.model, "peft_config")  # of which only the trained parameters are saved
+    saved, trained = 0, 0
+    for parameter in trainer.model.parameters():
+        size = num_elements(parameter) * parameter.element_size()
+        saved += size if parameter.requires_grad or not has_adapter else 0
+        trained += size if parameter.requires_grad else 0
+    return saved if trainer.args.save_only_model else saved + 2 * trained
+
+
+def _use_base_rates(schedule: object, optimizer: Optimizer, rates: list[float]) -> None:
+    """Set the learning rates of the schedule's current step from the base rates that were typed.
+
+    They are unchanged if the arguments are. A schedule that is not a factor per step only has its old rates: for it,
+    raise RunError if the base rate changed.
+    """
+    if not isinstance(schedule, LambdaLR):
+        if rates != list(getattr(schedule, "base_lrs", [])):
+            raise RunError(
+                "this schedule keeps the learning rate that it was begun with",
+                where="trainer.args.learning_rate",
+                got=type(schedule).__name__,
+                hint="rlhf train ... model.path=CHECKPOINT",
+            )
+        return
+    schedule.base_lrs = [*rates]
+    factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
+    for group, rate, factor in zip(optimizer.param_groups, rates, factors, strict=True):
+        group["initial_lr"], group["lr"] = rate, rate * factor
+    schedule._last_lr = [group["lr"] for group in optimizer.param_groups]

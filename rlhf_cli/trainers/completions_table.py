@@ -1,0 +1,105 @@
+"""Fill TRL's table of completions with the dataset's columns and the stack's results, and save it.
+
+TRL reads a table's columns before it computes advantages, so a column is added empty and filled later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow
+import pyarrow.parquet
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from rlhf_cli.rewards.stack.reward_metrics import TOTAL_COLUMN
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.text.json_values import finite_or_none
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+_COLUMN = "{}.parts"
+
+TABLE_COLUMNS = frozenset({"step", "prompt", "completion", "advantage", TOTAL_COLUMN})
+"""Columns that the completions table always has."""
+
+_Logged = TypeVar("_Logged")
+
+
+class PartColumns:
+    """The rewards that have returned parts so far, on any rank: their columns stay in all later tables.
+
+    Columns are gathered one by one, so every rank needs the same ones in the same order, whatever its rows got.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+
+    def empty(self, stack: RewardStack, num_rows: int) -> dict[str, list[object]]:
+        """Return column -> one None per row of this rank, for the rewards that have returned parts so far.
+
+        Every rank must call this.
+        """
+        own = [name for name in stack.names if any(row is not None for row in stack.outcomes[name].tokens)]
+        named = {*self._names, *gather_object(own)}
+        self._names = [name for name in stack.names if name in named]
+        return {_COLUMN.format(name): [None] * num_rows for name in self._names}
+
+    def filled(self, stack: RewardStack, advantages: Tensor) -> dict[str, list[str | None]]:
+        """Return column -> one JSON text per row of this rank: start, end, text, reward and advantage of each part.
+
+        advantages: (rows of this rank, tokens), or (rows,) if all tokens of a row share one. A part's advantage is the
+        mean over its tokens, null if it has no tokens.
+        """
+        return {
+            _COLUMN.format(name): [_as_json(stack, name, row, advantages[row]) for row in range(len(advantages))]
+            for name in self._names
+        }
+
+
+def _as_json(stack: RewardStack, name: str, row: int, advantages: Tensor) -> str | None:
+    parts = stack.parts(name, row)
+    if parts is None:
+        return None
+    shown = []
+    for part in parts:
+        of_tokens = advantages[list(part.tokens)] if advantages.ndim and part.tokens else advantages
+        advantage = of_tokens.mean().item() if part.tokens else None
+        shown.append(
+            {"start": part.start, "end": part.end, "text": part.text, "reward": part.reward, "advantage": advantage}
+        )
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def overwrite_last(logged: deque[_Logged], values: Sequence[_Logged]) -> None:
+    """Replace the values that TRL logged last; its logs hold one training round, an evaluation may be larger."""
+    kept = values[-len(logged) :]
+    for row, value in enumerate(kept, start=-len(kept)):
+        logged[row] = value
+
+
+def table_file(trainer: TrlTrainer) -> Path:
+    """Return the file of the current step's table, named as in TRL's GRPOTrainer."""
+    return Path(trainer.args.output_dir, "completions", f"completions_{trainer.state.global_step:05d}.parquet")
+
+
+def write_table(trainer: TrlTrainer) -> None:
+    """Save the table if TRL has not: its GRPOTrainer saves it to disk, its RLOOTrainer only to wandb."""
+    logs, file = trainer._logs, table_file(trainer)
+    if file.exists() or not logs["prompt"]:
+        return
+    columns = {
+        "step": [trainer.state.global_step] * len(logs["prompt"]),
+        "prompt": logs["prompt"],
+        "completion": logs["completion"],
+        **logs["rewards"],
+        **logs["extra"],
+        "advantage": logs["advantages"],
+    }
+    file.parent.mkdir(exist_ok=True)
+    # TRL's own table has null for missing scores instead of NaN.
+    rows = {name: list(map(finite_or_none, values)) for name, values in columns.items()}
+    pyarrow.parquet.write_table(pyarrow.table(rows), file)
