@@ -128,7 +128,7 @@ def assemble(
     heartbeat: Heartbeat,
     profiled: tuple[PhaseClock, TokenSlots] | None = None,
 ) -> ExtendedTrainer:
-    """Return the trainer that runs `experiment` in `folder`, with data and models loaded; it reports phases to `heartbeat`.
+    """Return the trainer that runs `experiment` in `folder`, with data and models loaded; `heartbeat` gets its phases.
 
     It logs the measurements of `profiled`, its clock and token counter; None for no profile. Raise UserError for errors
     that only the libraries can detect: a value that TRL rejects, an unreachable hub.
