@@ -18,19 +18,19 @@ UNEVEN = ["trainer.args.gradient_accumulation_steps=3", "trainer.args.max_steps=
 """Steps of 3, 3 and 2 micro-batches an epoch: no window of four ends where a step does, but at the epoch's end."""
 
 
-@pytest.mark.parametrize("step", range(1, 8))
+@pytest.mark.parametrize("step", [2, 3, 4, 7])
 @pytest.mark.fault(7, 8)
-def test_grpo_from_every_step(whole, workplace: Path, step: int) -> None:
+def test_grpo_from_any_step(whole, workplace: Path, step: int) -> None:
     goes_on_as(whole(), step, workplace / "cut")
 
 
-@pytest.mark.parametrize("step", [3, 4, 6])
+@pytest.mark.parametrize("step", [3, 4])
 @pytest.mark.fault(7)
 def test_rloo(whole, workplace: Path, step: int) -> None:
     goes_on_as(whole("trainer=rloo"), step, workplace / "cut")
 
 
-@pytest.mark.parametrize("step", [1, 3, 5])
+@pytest.mark.parametrize("step", [1, 5])
 @pytest.mark.fault(7)
 def test_where_no_step_ends_with_a_slice_of_the_rollout(whole, workplace: Path, step: int) -> None:
     goes_on_as(whole(*UNEVEN), step, workplace / "cut")

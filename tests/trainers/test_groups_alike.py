@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pyarrow.parquet
-import pytest
 import torch
 
 from rlhf_cli.rewards.stack.dead_signal import share_of_dead_groups
@@ -23,11 +22,10 @@ def test_negative_control_the_deviation_of_equal_totals_is_not_zero() -> None:
     assert not torch.isclose(EQUAL.std(), torch.zeros(()))  # as TRL asks
 
 
-@pytest.mark.parametrize("name", ["grpo", "rloo"])
-def test_in_training(train, says, name: str) -> None:
+def test_in_training(train, says) -> None:
     """One answer to whatever is asked: all totals of a prompt are the same."""
     says([50, 51, 52])
-    _, folder = train(f"trainer={name}", "guards.no_signal=off")
+    _, folder = train("trainer=rloo", "guards.no_signal=off")
     assert series(read_metrics(folder.metrics), "frac_reward_zero_std")[1] == [1.0] * 3
 
 

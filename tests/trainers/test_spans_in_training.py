@@ -6,8 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.trainers.reward_mixin import RewardMixin
 from tests.support.tolerances import ARITHMETIC
@@ -18,12 +16,11 @@ def halves(completions, **kwargs):
 """
 
 
-@pytest.mark.parametrize("trainer", ["grpo", "rloo"])
-def test_a_reward_of_spans(train, workplace: Path, trainer: str) -> None:
+def test_a_reward_of_spans(train, workplace: Path) -> None:
     """Every row with a text is worth 3/4, one without nothing."""
     (workplace / "spans.py").write_text(REWARD)
     drop = ["~rewards.correct", "~rewards.format", "~rewards.brevity"]
-    code, folder = train(f"trainer={trainer}", *drop, "++rewards.halves={fn: './spans.py:halves'}")
+    code, folder = train("trainer=rloo", *drop, "++rewards.halves={fn: './spans.py:halves'}")
     assert code == 0
     _, means = series(read_metrics(folder.metrics), "rewards/halves/mean")
     assert len(means) == 3

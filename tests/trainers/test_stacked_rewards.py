@@ -105,7 +105,8 @@ class TestWorkedExample:
         _, folder = four_rows(gated(otherwise), "trainer=rloo", "trainer.args.beta=0.0")
         assert table(folder)["advantage"] == pytest.approx(expected, **ARITHMETIC)
 
-    def test_the_table_says_what_happened_to_each_row(self, four_rows) -> None:
+    def test_table_and_metrics_say_what_happened_to_each_row(self, four_rows) -> None:
+        """The table row by row; metrics are raw where a reward applies, and add up."""
         _, folder = four_rows(gated("zero"), "rewards.b.weight=2")
         rows = table(folder)
         assert rows["b"][0] == pytest.approx(0.5, **ARITHMETIC)
@@ -113,9 +114,6 @@ class TestWorkedExample:
         assert rows["b.effective"] == pytest.approx([0.5, 0.0, 0.1, 0.0], **ARITHMETIC)
         assert rows["b.weighted"] == pytest.approx([1.0, 0.0, 0.2, 0.0], **ARITHMETIC)
         assert rows["b.closed_by"] == [None, "a", None, "a"]
-
-    def test_metrics_are_raw_where_it_applies_and_add_up(self, four_rows) -> None:
-        _, folder = four_rows(gated("zero"), "rewards.b.weight=2")
         event = read_metrics(folder.metrics)[0]
         assert event["rewards/b/mean"] == pytest.approx(0.3, **ARITHMETIC)
         assert event["rewards/b/std"] == pytest.approx(0.4 / 2**0.5, **ARITHMETIC)
@@ -179,15 +177,18 @@ def test_a_custom_aggregate_decides_the_total(four_rows, trainer: str) -> None:
     assert "rewards/a/advantage_share" not in event
 
 
+ZA = [(x - 0.5) / (0.57735026 + 1e-4) for x in (1, 0, 1, 0)]
+ZC = [(x - 2.5) / (1.29099445 + 1e-4) for x in (1, 2, 3, 4)]
+ZS = [x + 0.5 * y for x, y in zip(ZA, ZC, strict=True)]
+"""Each reward z-scored in its group, weighed and summed, as in GDPO."""
+
+
 def test_normalize_then_sum_equals_trls_own(four_rows) -> None:
-    """By hand from GDPO: each reward z-scored in its group, summed, divided by the batch's deviation."""
+    """GRPO divides by the batch's deviation."""
     rewards = {"a": reward("a"), "c": reward("c", weight=0.5)}
     _, folder = four_rows(rewards, "aggregate=normalize_then_sum")
-    za = [(x - 0.5) / (0.57735026 + 1e-4) for x in (1, 0, 1, 0)]
-    zc = [(x - 2.5) / (1.29099445 + 1e-4) for x in (1, 2, 3, 4)]
-    total = [x + 0.5 * y for x, y in zip(za, zc, strict=True)]
-    deviation = (sum(value**2 for value in total) / 3) ** 0.5
-    assert table(folder)["advantage"] == pytest.approx([value / (deviation + 1e-4) for value in total], **ARITHMETIC)
+    deviation = (sum(value**2 for value in ZS) / 3) ** 0.5
+    assert table(folder)["advantage"] == pytest.approx([value / (deviation + 1e-4) for value in ZS], **ARITHMETIC)
     assert table(folder)["total"] == pytest.approx([1.5, 1.0, 2.5, 2.0], **ARITHMETIC)  # of the scores, not of z
     event = read_metrics(folder.metrics)[0]
     assert event["reward"] == pytest.approx(0.5 + 0.5 * 2.5, **ARITHMETIC)
@@ -197,10 +198,7 @@ def test_normalize_then_sum_equals_trls_own(four_rows) -> None:
 def test_normalize_then_sum_gives_rloo_z_scores_to_leave_one_out_of(four_rows) -> None:
     rewards = {"a": reward("a"), "c": reward("c", weight=0.5)}
     _, folder = four_rows(rewards, "trainer=rloo", "aggregate=normalize_then_sum", "trainer.args.beta=0.0")
-    za = [(x - 0.5) / (0.57735026 + 1e-4) for x in (1, 0, 1, 0)]
-    zc = [(x - 2.5) / (1.29099445 + 1e-4) for x in (1, 2, 3, 4)]
-    total = [x + 0.5 * y for x, y in zip(za, zc, strict=True)]
-    expected = [value - (sum(total) - value) / 3 for value in total]
+    expected = [value - (sum(ZS) - value) / 3 for value in ZS]
     assert table(folder)["advantage"] == pytest.approx(expected, **ARITHMETIC)
 
 
@@ -263,7 +261,7 @@ def test_a_row_without_a_total_of_the_aggregate_does_not_train(four_rows, workpl
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [("return 'x' * 4", "'x'"), ("return [1.0]", "1 totals for 4 rows"), ("raise ValueError('no')", "ValueError: no")],
+    [("return [1.0]", "1 totals for 4 rows"), ("raise ValueError('no')", "ValueError: no")],
 )
 def test_an_aggregate_that_fails_is_named(four_rows, workplace: Path, capsys, body: str, said: str) -> None:
     source = (workplace / "mine.py").read_text() + f"\ndef odd(rewards, weights):\n    {body}\n"

@@ -7,7 +7,7 @@ import math
 import pyarrow.parquet
 import pytest
 
-from tests.support.watched_critic import BOTH, is_same, logged
+from tests.support.watched_critic import SHARED, is_same, logged
 
 
 class TestEvaluation:
@@ -16,8 +16,7 @@ class TestEvaluation:
     SMALL = ("+data.eval.fraction=0.15", "trainer.args.per_device_eval_batch_size=3")
     LARGE = ("+data.eval.fraction=0.5", "trainer.args.per_device_eval_batch_size=40")
 
-    @BOTH
-    @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small batches", "a batch larger than a round"])
+    @pytest.mark.parametrize(("arrangement", "size"), [([], LARGE), (SHARED, SMALL)], ids=["large", "shared"])
     def test_evaluation_runs_beside_training(self, watch, arrangement: list[str], size: tuple[str, ...]) -> None:
         seen = watch(*arrangement, *self.EVAL, *size)
         names = ("eval_loss", "eval_reward", "eval_ppo/explained_variance", "eval_ppo/policy_loss", "eval_ppo/entropy")

@@ -24,9 +24,9 @@ PPO = (
 """Everything that has a state: the critic, its optimizer and schedule, the coefficient, a reward's deviation."""
 
 
-@pytest.mark.parametrize("step", range(1, 8))
+@pytest.mark.parametrize("step", [1, 2, 4, 7])
 @pytest.mark.fault(9)
-def test_ppo_from_every_step(whole, workplace: Path, step: int) -> None:
+def test_ppo_from_any_step(whole, workplace: Path, step: int) -> None:
     goes_on_as(whole(*PPO), step, workplace / "cut")
     own, theirs = (
         load_file(run.path / "critic" / "model.safetensors") for run in (RunFolder(workplace / "cut"), whole(*PPO))
