@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 
 import rlhf_cli
-from rlhf_cli.cli.output import is_json_alone, json_alone, print_problems, tell, value_streams
+from rlhf_cli.cli.output import is_json_alone, json_alone, print_error, print_problems, value_streams
 from rlhf_cli.cli.verbs import GROUPS, TEN, VERBS
 from rlhf_cli.errors import (
     CTRL_C,
@@ -89,7 +89,7 @@ def _written(code: int) -> int:
         into_nothing(sys.stdout)  # else Python flushes again at exit and complains
         return code
     except OSError as error:
-        tell("error", f"what was to be printed cannot be written: {error.strerror}")
+        print_error("error", f"what was to be printed cannot be written: {error.strerror}")
         return EXIT_CRASH
     return code
 
@@ -115,7 +115,7 @@ def _dispatch(words: list[str]) -> int:
         unknown = UserError(f"there is no verb {verb!r}", hint=f"rlhf {shlex.join(_meant(verb, rest))}")
         if JSON in words:
             print_problems(unknown)
-        tell("error", str(unknown))
+        print_error("error", str(unknown))
         return unknown.exit_code
     usage = usage_of(verb)
     if any(word in ("-h", "--help") for word in rest):
@@ -183,7 +183,7 @@ def _refused(error: RlhfError) -> int:
     if isinstance(error, RewardFailed) and error.__cause__ is not None:
         traceback.print_exception(_from_the_reward_on(error.__cause__))
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-    tell(label, f"{error}{notes}")
+    print_error(label, f"{error}{notes}")
     return error.exit_code
 
 

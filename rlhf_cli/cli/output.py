@@ -30,7 +30,7 @@ def json_alone() -> Iterator[None]:
     if _is_real(stdout):
         own = os.dup(_STDOUT)
         os.dup2(_STDERR, _STDOUT)
-    with _closed_without_a_word(own) if own is not None else contextlib.nullcontext(stdout) as kept:
+    with _ignoring_broken_pipe(own) if own is not None else contextlib.nullcontext(stdout) as kept:
         _kept.append(cast(TextIO, Lasting(kept)) if isinstance(stdout, Lasting) else kept)
         sys.stdout = sys.stderr
         try:
@@ -43,7 +43,7 @@ def json_alone() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _closed_without_a_word(own: int) -> Iterator[TextIO]:
+def _ignoring_broken_pipe(own: int) -> Iterator[TextIO]:
     """Open a context with a stream to a file descriptor; ignore a broken pipe on closing."""
     stream = open(own, "w", encoding="utf-8")  # noqa: SIM115  closed below
     try:
@@ -111,7 +111,7 @@ _RED, _YELLOW, _GREEN, _PLAIN = "\x1b[1;31m", "\x1b[1;33m", "\x1b[32m", "\x1b[0m
 _TRY = re.compile(r"^(  (?:try|advice):)", re.MULTILINE)
 
 
-def tell(label: str, text: str) -> None:
+def print_error(label: str, text: str) -> None:
     """Print `label: text`, in colour on a colour terminal unless NO_COLOR is set."""
     text = printable(text)
     if _is_coloured():

@@ -1,43 +1,43 @@
-"""One file a command. Each has `run(argv) -> exit code` and a docstring that is its help."""
+"""One file per command. Each has `run(argv) -> exit code`, and its docstring is the command's help."""
 
 GROUPS = {
     "begin": {
-        "init": "a project of your own: experiment, rewards with tests, data",
-        "doctor": "what this machine has and lacks to train on, and what to type",
-        "list": "experiments, rewards, trainers, models, data: what there is",
+        "init": "create a project: experiment, rewards with tests, data",
+        "doctor": "what this machine has and lacks for training, and what to type",
+        "list": "the experiments, rewards, trainers, models and data there are",
     },
     "before a run": {
-        "check": "everything that can be known before a run",
-        "show": "the resolved configuration, with where each value came from",
-        "audit": "attack the rewards before a training does",
-        "score": "the rewards of an experiment on completions from a file",
+        "check": "everything that can be checked before a run",
+        "show": "the resolved configuration, with the origin of each value",
+        "audit": "attack the rewards before training does",
+        "score": "score completions from a file with an experiment's rewards",
     },
     "run": {
         "train": "compose, check, freeze and run an experiment; -m sweeps",
-        "resume": "go on with an interrupted run",
-        "status": "what has become of runs: state, step, time left, Slurm's job",
-        "join": "be one of the machines that train a run (launch.rdzv)",
+        "resume": "continue an interrupted run",
+        "status": "the state of runs: step, time left, Slurm job",
+        "join": "add this machine to a run on several machines (launch.rdzv)",
     },
     "after a run": {
         "compare": "runs side by side: means over seeds, a verdict in words",
         "report": "one HTML page of runs: verdict, curves, front, completions",
         "why": "what is wrong with a run, by its log, and what to change",
-        "whatif": "what other weights or gates would have made of a run",
-        "eval": "a trained reward model or policy on rows it has not seen",
+        "whatif": "a run's rollouts under other weights or gates",
+        "eval": "a trained reward model or policy on unseen rows",
         "generate": "n completions a prompt: best of n, pairs, answers to train on",
-        "verify": "whether runs came to what their `expect:` says",
-        "reproduce": "run a run again: equal, or what differs first, and why",
+        "verify": "whether runs met their `expect:`",
+        "reproduce": "run a run again: equal, or the first difference and its causes",
     },
     "hand on": {
-        "export": "a finished run as a model folder to give away, with its card",
+        "export": "a finished run as a model folder to publish, with its card",
         "sync": "send to wandb what runs recorded offline",
         "schema": "JSON Schema of the configuration, for editors",
         "completion": "a completion script for bash or zsh",
     },
 }
-"""What one is about -> verb -> one line for `rlhf --help`. The module of a verb is imported when it is called."""
+"""Group -> verb -> its line in `rlhf --help`. A verb's module is imported when the verb is called."""
 
 TEN = ("init", "list", "check", "train", "resume", "status", "compare", "report", "why", "eval")
-"""What `rlhf --help` shows; `rlhf --help-all` shows every verb."""
+"""The verbs that `rlhf --help` shows; `rlhf --help-all` shows all."""
 
 VERBS = {verb: summary for verbs in GROUPS.values() for verb, summary in verbs.items()}

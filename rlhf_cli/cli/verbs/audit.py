@@ -1,15 +1,15 @@
-"""rlhf audit +exp=NAME [overrides]     attack the rewards before a training does: sixteen kinds of degenerate answer
+"""rlhf audit +exp=NAME [overrides]     attack the rewards before training does: sixteen kinds of degenerate answer
                                      (empty, the prompt copied, many answers listed, tags only, orders to a judge ...)
                                      on real rows, scored by the experiment's own rewards, weights, gates and truncation
-                                     policy, against the right answer. What gets as much is shown, with the reward that
+                                     policy. An answer that gets as much as the right one is shown, with the reward that
                                      let it in and what to type. Nothing is trained; a model.path is needed
-                                     only where a reward counts tokens (docs/audit.md)
+                                     only if a reward counts tokens (docs/audit.md)
 
---limit N          so many rows (default 64; 8 where a reward asks a model, a server or a sandbox)
+--limit N          number of rows (default 64; 8 if a reward asks a model, a server or a sandbox)
 --kinds KIND ...   only these kinds; several may be joined by commas
---gold COLUMN      where the right answers are, or a text with {column} in it, written as a policy should write it:
-                   '<think>so</think><answer>{answer}</answer>'. Left out, both are looked for
---strict           end with exit code 2 where a hole is found
+--gold COLUMN      the column of right answers, or a text with {column} in it, as a policy should write it:
+                   '<think>so</think><answer>{answer}</answer>'. By default, both are looked for
+--strict           end with exit code 2 if there is a hole
 --json             print one object: holes, kinds with totals and shares, advice
 """
 
@@ -28,10 +28,9 @@ from rlhf_cli.jobs.usage import read_options
 
 
 def run(argv: list[str]) -> int:
-    """Audit the rewards of an experiment and print what was found; returns the exit code.
+    """Audit the rewards of an experiment, print the result and return the exit code.
 
-    Raises ConfigError where there is nothing to attack, and what composing, reading the data and building the rewards
-    raise.
+    Raises ConfigError if there is no reward to attack.
     """
     options = read_options(__doc__, argv, verb="audit")
     kinds = chosen_kinds(options.texts("--kinds"))

@@ -1,12 +1,12 @@
-"""rlhf check +exp=NAME [overrides]     everything that can be known before a run: keys, types, values, data files,
-columns, reward functions, model folder, batch arithmetic, room for checkpoints; with run.resume=auto what a run that
-goes on would refuse. Imports no torch and writes nothing.
+"""rlhf check +exp=NAME [overrides]     everything that can be checked before a run: keys, types, values, data files,
+columns, reward functions, model folder, batch arithmetic, disk space for checkpoints; with run.resume=auto, whether the
+existing run could continue. Imports no torch and writes nothing.
 
---allow KEY ...   with run.resume=auto: although this key, or `data`, `code`, `config`, is another one now
---take-over       with run.resume=auto: of a run that another machine left
---rows N          the first N prompts as the model will see them, special tokens and all, how long all are in tokens,
-                  and every reward tried on the right answer, on no answer, on the prompt itself
---json            the plan as one object
+--allow KEY ...   with run.resume=auto: accept that this key, or `data`, `code`, `config`, has changed
+--take-over       with run.resume=auto: take over a run that another machine left
+--rows N          show the first N prompts as the model will see them, with special tokens, the lengths of all prompts
+                  in tokens, and every reward on the right answer, an empty answer and the prompt itself
+--json            print the plan as one object
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from rlhf_cli.jobs.usage import read_options
 
 
 def run(argv: list[str]) -> int:
-    """Check an experiment and show what it would do; returns the exit code."""
+    """Check an experiment, print the plan of its run and return the exit code."""
     options = read_options(__doc__, argv, verb="check")
     prepared = prepare(options.words)
-    # A typo is refused above, before what draws and plans is imported.
 
     from rlhf_cli.cli.output import print_json
     from rlhf_cli.display.plan_tables import describe_launch

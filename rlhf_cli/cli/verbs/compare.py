@@ -1,24 +1,24 @@
-"""rlhf compare RUN...        runs side by side: what differs, a line a setting, and which is better beyond doubt
+"""rlhf compare RUN...        runs side by side: what differs, a line per setting, and which is significantly better
 
-RUN is a run folder, a sweep, a folder of runs, a glob in quotes, run:NAME, or wandb:entity/project[/group]. Of a folder
-with more than 12 runs the newest sweep, or the newest single runs, are shown, and the others are listed. Runs that
-differ only in their seed become one line with mean and 95 % interval. Components are raw; a total is shown only where
-it is the same sum in all runs. Where one key differs the verdict on each component comes of itself.
+RUN is a run folder, a sweep, a folder of runs, a glob in quotes, run:NAME, or wandb:entity/project[/group]. For a
+folder with more than 12 runs, the newest sweep or the newest single runs are shown, and the others are listed. Runs
+that differ only in their seed become one line with mean and 95 % interval. Components are raw; a total is shown only if
+it is the same sum in all runs. If one key differs, there is a verdict on each component.
 
---on METRIC        the verdict is about this: correct, kl, length, total or a name of metrics.jsonl; more than one with
+--on METRIC        give the verdict on this: correct, kl, length, total or a name of metrics.jsonl; several with
                    commas. -kl: less is better
---by KEY           the key whose values it tells apart (its end is enough: weight), where several differ
---baseline VALUE   hold the other values against this one, not each against each: fewer comparisons
+--by KEY           if several keys differ: compare the values of this one (its end is enough: weight)
+--baseline VALUE   compare the other values with this one, not all pairs: fewer comparisons
 --weights a=1,b=2  one total for all runs: the sum of their raw means with these weights
 --window WINDOW    last (a tenth of the log events; default), last-K (K of them), best, auc (area per step), first
 --estimator NAME   iqm: interquartile mean with a bootstrap over seeds instead of the mean with Student's interval
 --metrics A,B      show these instead
---front A,B[,C]    the front over these instead of the first components
---runs             each run as well
---json             all of it as JSON
---csv FILE         a row a run; - for the screen
---latex [FILE.tex]   a table for booktabs; on the screen without a file
---png FILE.png     a picture: intervals, differences and the front (pip install 'rlhf-cli[plot]')
+--front A,B[,C]    the Pareto front over these instead of the first components
+--runs             show each run as well
+--json             print all of it as JSON
+--csv FILE         write a row per run; - for the screen
+--latex [FILE.tex]   write a table for booktabs; print it without a file
+--png FILE.png     draw intervals, differences and the front (pip install 'rlhf-cli[plot]')
 --wandb-view       save a view of these runs in wandb, raw rewards by what differs (pip install 'rlhf-cli[wandb-view]')
 """
 
@@ -51,10 +51,10 @@ _LOOKED_INTO = 3
 
 
 def run(argv: list[str]) -> int:
-    """Compare the runs that `argv` names and print it; returns the exit code.
+    """Compare the runs in `argv`, print the comparison and return the exit code.
 
-    A run that cannot be read is left out, and it is said why. Raises RunError where none is named or none has logged
-    anything, Problems where none can be read, UserError for what no run has.
+    A run that cannot be read is left out and named. Raises RunError if no run is named or none has logged anything,
+    Problems if none can be read, UserError for a metric that no run has.
     """
     options = _parse(argv)
     asked = ComparisonOptions(
@@ -87,9 +87,7 @@ def run(argv: list[str]) -> int:
 
 
 def _groups(options: Options, asked: ComparisonOptions) -> list[RunGroup]:
-    """Return the groups of a folder of many runs, of which a screen shows the newest; none where something was asked
-    for: files, one key, every run.
-    """
+    """Return the groups of a folder with many runs; [] if options ask for all of them."""
     files = ("--csv", "--latex", "--png", "--wandb-view", "--runs")
     if len(options.words) != 1 or asked != ComparisonOptions() or options.as_json or any(map(options.on, files)):
         return []
@@ -126,7 +124,7 @@ def _is_for_screen(options: Options, name: str) -> bool:
 
 @contextlib.contextmanager
 def _file(option: str, place: Path) -> Iterator[Path]:
-    """Give a file to be written, in a folder that is there. Raises RunError where it cannot be."""
+    """Yield the file, in an existing folder. Raises RunError if it cannot be written."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         yield place
@@ -135,7 +133,7 @@ def _file(option: str, place: Path) -> Iterator[Path]:
 
 
 def _refuse_nothing(comparison: Comparison, problems: Sequence[RlhfError]) -> None:
-    """Raise RunError where no two runs can be held against each other, nor a single one shown."""
+    """Raise RunError if no two runs can be compared, nor a single one shown."""
     runs = comparison.runs
     num_logged = sum(run.metrics.num_events > 0 for run in runs)
     if num_logged == 1 or (num_logged and comparison.in_common):
@@ -153,7 +151,7 @@ def _refuse_nothing(comparison: Comparison, problems: Sequence[RlhfError]) -> No
 
 
 def _not_comparable(runs: Sequence[LoggedRun], shared: Sequence[str]) -> RunError:
-    """Return the error for runs that log the same name and are compared by other numbers: it is no number of both."""
+    """Return the error for runs that log metrics of the same name with different meanings."""
     by = [f"{run.name} ({run.trainer}): {', '.join(run.weights) or 'its loss'}" for run in runs[:4]]
     return RunError(
         f"the runs are compared by different numbers: {' and '.join(shared[:3])} of the one is not that of the other",
@@ -164,7 +162,7 @@ def _not_comparable(runs: Sequence[LoggedRun], shared: Sequence[str]) -> RunErro
 
 
 def _view(runs: Sequence[LoggedRun]) -> str:
-    """Save a view of the runs in wandb and return its address. Raises UserError where that cannot be."""
+    """Save a view of the runs in wandb and return its address. Raises UserError if they are not in one project."""
     from rlhf_cli.runs.tracking.workspace_view import make_view
 
     folders = [run.folder for run in runs if run.folder is not None]
@@ -180,7 +178,7 @@ def _view(runs: Sequence[LoggedRun]) -> str:
 
 
 def _all_names(runs: Sequence[LoggedRun]) -> list[str]:
-    """Return every metric that the first runs have logged, to suggest one of them."""
+    """Return every metric of the first runs, for suggestions."""
     files = [run.folder.metrics for run in runs if run.folder is not None]
     return list(dict.fromkeys(name for file in files[:_LOOKED_INTO] for name in read_columns(file)))
 
@@ -190,7 +188,7 @@ def _names(options: Options, flag: str) -> tuple[str, ...]:
 
 
 def _estimator(options: Options) -> str:
-    """Return how a setting's seeds are put together. Raises UserError for what is no way to."""
+    """Return the name of the estimator. Raises UserError for an unknown one."""
     name = options.text("--estimator") or MEAN
     if name not in ESTIMATORS:
         raise UserError("there is no such estimator", where="--estimator", got=name, expected=" or ".join(ESTIMATORS))
@@ -198,7 +196,7 @@ def _estimator(options: Options) -> str:
 
 
 def _parse(argv: list[str]) -> Options:
-    """Return what was typed. Raises RunError where no run is named, UserError for two things on one screen."""
+    """Return the options. Raises RunError if no run is named, UserError for two outputs on one screen."""
     options = read_options(__doc__, argv, verb="compare")
     if not options.words:
         raise RunError(

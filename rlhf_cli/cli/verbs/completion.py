@@ -15,7 +15,7 @@ _BASH = r"""
 _rlhf() {
     local program="${COMP_WORDS[0]/#\~/$HOME}" line="${COMP_LINE:0:COMP_POINT}" word
     COMPREPLY=()
-    # bash breaks words at = and :, an override does not: what is printed is the part that bash is to insert
+    # bash breaks words at = and :, so only the part after the last of them is printed
     while IFS= read -r word; do
         COMPREPLY+=("$word")
     done < <("$program" completion words "$line" "$COMP_WORDBREAKS" 2>/dev/null)
@@ -43,7 +43,7 @@ compdef _rlhf rlhf
 
 
 def run(argv: list[str]) -> int:
-    """Print a completion script, or the candidates for a line; returns the exit code.
+    """Print a completion script, or the completions of a line, and return the exit code.
 
     Raises UserError for another shell.
     """
@@ -64,8 +64,8 @@ def run(argv: list[str]) -> int:
 
 
 def _candidates(line: str, breaks: str | None) -> list[str]:
-    """Return what the last word of a line may become; for bash, whose `breaks` are given, what is to be inserted."""
-    # Pydantic looks through all installed packages for plugins of its own, half of the time that Tab may take.
+    """Return the completions of a line's last word; for bash, whose word `breaks` are given, the text to insert."""
+    # pydantic's search of all installed packages for plugins would double the time.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from rlhf_cli.cli.completion import candidates, for_bash, typed_line
 

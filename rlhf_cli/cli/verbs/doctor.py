@@ -1,7 +1,7 @@
-"""rlhf doctor     what this machine has and lacks to train on, and what to type: GPU, packages, extras, network,
-logins, cores, memory, disk, sandbox. Exit code 2 where something that training needs is missing or does not fit.
+"""rlhf doctor     what this machine has and lacks for training, and what to type: GPU, packages, extras, network,
+logins, cores, memory, disk, sandbox, Slurm. Exit code 2 if something that training needs is missing or does not fit.
 
-  --torch   import torch as well, and have it compute: seconds instead of a blink
+  --torch   import torch and compute with it, too: takes seconds
   --json    {can_train, conditions: [{area, name, state, found, fix, is_needed}]}; state: ok, warn, missing, unfit
 """
 
@@ -19,7 +19,7 @@ from rlhf_cli.project.doctor.machine import can_train
 
 
 def run(argv: list[str]) -> int:
-    """Look at this machine and print what was found; returns the exit code."""
+    """Examine this machine, print the result and return the exit code."""
     options = read_options(__doc__, argv, verb="doctor")
     options.refuse_words("rlhf doctor takes flags alone")
     conditions = examine(with_torch=options.on("--torch"))

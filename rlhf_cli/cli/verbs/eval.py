@@ -1,24 +1,24 @@
-"""rlhf eval RUN [key=value ...]       what a trained model is worth on rows it has not seen: tables, JSON and a picture
+"""rlhf eval RUN [key=value ...]       evaluate a trained model on rows that it has not seen: tables, JSON and a picture
                                     in RUN/eval/
 
-RUN is a run folder, run:NAME, or a reward model's own folder; whether it holds a reward model or a policy is read from
-it. The rows are those the run held out (data.eval), else --data. key=value changes the run's configuration:
-model.path=FOLDER takes another policy or a checkpoint, data.eval.path=FILE other rows.
+RUN is a run folder, run:NAME, or a reward model's own folder; whether it is a reward model or a policy is read from it.
+The rows are those that the run held out (data.eval), or --data. key=value changes the run's configuration:
+model.path=FOLDER evaluates another policy or a checkpoint, data.eval.path=FILE other rows.
 
---data FILE      evaluate on these rows: a file, a folder of files or a hub id. For a reward model prompt, chosen,
+--data FILE      evaluate on these rows: a file, a folder of files or a hub id. A reward model needs prompt, chosen,
                  rejected; a column `subset` gives the RewardBench table
 --rows N         only N of the rows, evenly spread
 --out FOLDER     write there instead of RUN/eval/
---json           print what is written as NAME.json instead of the tables
+--json           print the content of NAME.json instead of tables
 --batch-size N   completions in one batch
---trust          run the reward files and other code that the run names, though somebody else made it
+--trust          run the reward files and other code that the run names, even if somebody else made it
 
 for a reward model
 --slice COLUMN ...   accuracy by this column's values
---chat           score plain texts as a user's and an assistant's message
+--chat           score plain texts as messages of a user and an assistant
 --eos            plain texts end with the end-of-sequence token
---no-eos         or do not; without either as those did that the model was trained on, and so it scores as a reward,
-                 too. `offset: auto` subtracts their mean
+--no-eos         or do not. By default they end as in the model's training, as they do when it scores as a reward.
+                 `offset: auto` subtracts their mean
 
 for a policy
 --samples N      completions a prompt beside the greedy one, sampled as in training (default 4; 0 for none)
@@ -59,9 +59,9 @@ _LONGEST_NAME = 100
 
 
 def run(argv: list[str]) -> int:
-    """Evaluate one model, write the figures and show them; returns the exit code.
+    """Evaluate one model, write and print the results, and return the exit code.
 
-    Raises RunError where no run is named, ConfigError for an option that does not fit the model.
+    Raises RunError if no run is named, ConfigError for an option that does not fit the model.
     """
     options = _parse(argv)
     words, data = options.words, options.text("--data")
@@ -137,7 +137,7 @@ def _prepare(target: Target, words: list[str], data: str | None) -> Prepared:
 
 
 def _parse(argv: list[str]) -> Options:
-    """Return what was typed, with every number looked at before a model is."""
+    """Return the options; numbers are checked before a model is loaded."""
     options = read_options(__doc__, argv, verb="eval")
     for name, least in (("--rows", 1), ("--batch-size", 1), ("--samples", 0)):
         options.number(name, least=least)
@@ -170,17 +170,17 @@ def _is_typed(words: list[str], key: str) -> bool:
 
 
 def _with_eos(options: Options, target: Target) -> bool:
-    """Return whether plain texts end with the end-of-sequence token: as in the model's training if nothing is said."""
+    """Return whether plain texts end with the end-of-sequence token; by default as in the model's training."""
     if options.on("--eos") or options.on("--no-eos"):
         return options.on("--eos")
     return trained_with_eos(target.model) is True
 
 
 def _name(options: Options, words: list[str], target: Target, against: Target | None) -> str:
-    """Return the name of the files: the rows, then all that sets the figures apart from those of plain `eval RUN`.
+    """Return the name of the files: the rows, then every option that changes the results of plain `eval RUN`.
 
-    Only the run's own rows and model make `held_out`, whose mean `offset: auto` takes. (Where the model was trained on
-    the prompts of all of them, `evaluate` calls the files `training_rows`.)
+    Only the run's own rows and model give `held_out`, whose mean `offset: auto` subtracts. (If the model was trained on
+    the prompts of all of these rows, `evaluate` names the files `training_rows`.)
     """
     data, samples = options.text("--data"), options.number("--samples", least=0)
     parts = ["other_rows" if data is None and _has_other_rows(words) else _rows_name(data)]
@@ -191,7 +191,7 @@ def _name(options: Options, words: list[str], target: Target, against: Target | 
         parts.append(f"{rows}_rows")
     if samples not in (None, _SAMPLES):
         parts.append(f"{samples}_samples")
-    # The batch decides which random numbers a sampled answer gets.
+    # The random numbers of a sampled answer depend on its batch.
     if (batch_size := options.number("--batch-size")) is not None and target.kind == POLICY:
         parts.append(f"batches_of_{batch_size}")
     parts += [_as_name(word) for word in words if not _is_typed([word], "run.root")]
@@ -209,7 +209,7 @@ def _has_other_rows(words: list[str]) -> bool:
 
 
 def _rows_name(data: str | None) -> str:
-    """Return `held_out`, or the name of the file that `--data` gave."""
+    """Return `held_out`, or the stem of the file given by `--data`."""
     if data is None:
         return HELD_OUT
     stem = Path(data).name.partition(".")[0]
@@ -217,7 +217,7 @@ def _rows_name(data: str | None) -> str:
 
 
 def _as_name(word: str) -> str:
-    """Turn `trainer.args.temperature=0.5` into `temperature_0.5`; of a path in it take the last part."""
+    """Return `temperature_0.5` for `trainer.args.temperature=0.5`; of a path, only the last part is kept."""
     key, equals, value = word.lstrip("+~").partition("=")
     name = f"{key.rpartition('.')[2]}_{Path(value).name}" if equals else word
     if key == "model.path":

@@ -1,15 +1,16 @@
-"""rlhf export RUN     the model of a finished run as a folder to give away: whole weights (an adapter is merged into
-its base), tokenizer, a card with rewards, data, evaluations and provenance. transformers and vLLM load it by itself.
+"""rlhf export RUN     write the model of a finished run to a folder to publish: whole weights (an adapter is merged
+into its base), tokenizer, a card with rewards, data, evaluations and provenance. transformers and vLLM load it as it
+is.
 
-RUN is a run folder or run:NAME. Secrets, and the paths of this machine, stay here.
+RUN is a run folder or run:NAME. Secrets and the paths of this machine are left out.
 
-  --out FOLDER       write there; RUN/export without it. A folder that is there is refused, but for --push
-  --push REPO        upload it to the hub as OWNER/NAME, private; a folder that --out names and an export wrote is
-                     uploaded as it is, so that its card can be edited first
+  --out FOLDER       write there; RUN/export without it. An existing folder is refused, except with --push
+  --push REPO        upload it to the hub as OWNER/NAME, private; a folder of an earlier export, named by --out, is
+                     uploaded unchanged, so that its card can be edited first
   --public           with --push: everybody may see it
-  --checkpoint N     the weights of checkpoint-N, also of a run that has not finished
+  --checkpoint N     the weights of checkpoint-N, also of an unfinished run
   --critic           the critic of a PPO run instead of its policy
-  --trust            run the code that comes with the model, which is then in the folder, too
+  --trust            run the code that comes with the model, which the folder will then contain
   --json             {folder, kind, step, merged, files, bytes, weights_sha256, notes, pushed_to}
 """
 
@@ -22,20 +23,20 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.project_screens import show_given_away
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
-from rlhf_cli.jobs.prepare import find_run, is_run_name
+from rlhf_cli.jobs.run_arguments import run_at
 from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.project.export.exported_folder import exported_before, give_away
 from rlhf_cli.project.export.source_model import find_source
-from rlhf_cli.runs.run_folder import RunFolder, open_run
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import with_newest
 
 _FOLDER = "export"
 
 
 def run(argv: list[str]) -> int:
-    """Write the model of a run, upload it where that is asked, and say where it is; returns the exit code.
+    """Write the model of a run, upload it with --push, print its location and return the exit code.
 
-    Raises RunError for what is no run or has not finished, ModelError for weights that cannot be given away.
+    Raises RunError for a folder that is not a run or a run that has not finished, ModelError for unusable weights.
     """
     options = read_options(__doc__, argv, verb="export")
     if len(options.words) != 1:
@@ -49,7 +50,7 @@ def run(argv: list[str]) -> int:
     repo = options.text("--push")
     if options.on("--public") and repo is None:
         raise ConfigError("--public is for --push", where="command line", hint="--push OWNER/NAME --public")
-    folder = _run(options.words[0])
+    folder = run_at(options.words[0], [], where="rlhf export")
     source = find_source(
         folder,
         step=options.number("--checkpoint", least=0),
@@ -70,14 +71,10 @@ def run(argv: list[str]) -> int:
 
 
 def _flags(options: Options) -> list[str]:
-    """Return the flags that name the weights and the folder, to be typed again when they are uploaded."""
+    """Return the flags to type again for the upload."""
     values = [(name, options.text(name)) for name in ("--out", "--checkpoint")]
     typed = [word for name, value in values if value is not None for word in (name, value)]
     return [*typed, *(["--critic"] if options.on("--critic") else [])]
-
-
-def _run(word: str) -> RunFolder:
-    return find_run(word, "runs", where="rlhf export") if is_run_name(word) else open_run(Path(word))
 
 
 def _out(options: Options, folder: RunFolder) -> Path:

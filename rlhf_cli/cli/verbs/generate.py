@@ -1,25 +1,25 @@
-"""rlhf generate RUN [key=value ...]       n completions a prompt with the scores of the run's rewards: what the best of
-rlhf generate MODEL +exp=NAME [...]     n is worth, preference pairs, and the best answers as training data
+"""rlhf generate RUN [key=value ...]       n completions a prompt, scored by the run's rewards: the best of n's value,
+rlhf generate MODEL +exp=NAME [...]     preference pairs, and the best answers as training data
 
-RUN is a run folder or run:NAME. MODEL is a folder, a hub id or run:NAME, and prompts and rewards are then those of the
-experiment. Prompts are those of the rows that are trained on, since what is made here is to train on; for a baseline
-that a run can be held against ask for those that were held out. trainer.args.temperature=0.7 and the like say how to
-sample, model.path=CHECKPOINT takes another model.
+RUN is a run folder or run:NAME. MODEL is a folder, a hub id or run:NAME, with the prompts and rewards of the
+experiment. The prompts are those of the training rows, because the output is training data; for a baseline to compare
+runs with, use the held-out prompts. trainer.args.temperature=0.7 and the like set how to sample, model.path=CHECKPOINT
+takes another model.
 
 -n N             completions a prompt (default 8)
---limit N        so many prompts, evenly spread over the rows (default 100)
+--limit N        number of prompts, evenly spread over the rows (default 100)
 --all            all prompts
---held-out       the prompts that training does not see (data.eval)
+--held-out       prompts that training does not see (data.eval)
 --data FILE      the prompts of this file, with the columns that the rewards read
 --by REWARD      pick by this reward instead of the total
---margin X       only pairs whose scores are at least so far apart
---keep N         so many of the best answers to a prompt (default 1)
---at-least X     only answers with such a score
---out FOLDER     write there, else into RUN/generated, or generated/MODEL here
---overwrite      write over what is there
+--margin X       only pairs whose scores differ by at least X
+--keep N         number of best answers to keep per prompt (default 1)
+--at-least X     only answers with at least this score
+--out FOLDER     write there; else into RUN/generated, or generated/MODEL here
+--overwrite      replace existing files
 --batch-size N   completions sampled at once (default 32); another number draws other random numbers
---trust          run the reward files that RUN names, though somebody else made it
---json           print what is in best_of_n.json, and where the files are
+--trust          run the reward files that RUN names, even if somebody else made it
+--json           print the content of best_of_n.json, and the paths of the files
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _SAMPLES, _LIMIT = 8, 100
 
 
 def run(argv: list[str]) -> int:
-    """Sample, score, write and show; returns the exit code.
+    """Sample, score, write and print the result; return the exit code.
 
-    Raises RunError where no run or model is named, or files would be overwritten, ConfigError for what does not fit.
+    Raises RunError if no run or model is named or files would be overwritten, ConfigError for options that conflict.
     """
     options = read_options(__doc__, argv, verb="generate")
     num_samples = options.number("-n") or _SAMPLES
@@ -100,7 +100,7 @@ def run(argv: list[str]) -> int:
 
 
 def _prepared(options: Options) -> tuple[Target, Prepared]:
-    """Return whose completions are asked for, and the experiment that scores them."""
+    """Return the model to sample from, and the experiment that scores its completions."""
     words, data = options.words, options.text("--data")
     named = next((word for word in words if names_a_run(word) and not word.startswith("+")), None)
     if named is None:
@@ -127,7 +127,7 @@ def _prepared(options: Options) -> tuple[Target, Prepared]:
 
 
 def _decimal(options: Options, name: str) -> float | None:
-    """Return the value of a flag as a number, None where it was not typed. Raises ConfigError for what is none."""
+    """Return the value of a flag as a number, None without the flag. Raises ConfigError if it is not a number."""
     text = options.text(name)
     if text is None:
         return None
@@ -141,7 +141,7 @@ def _decimal(options: Options, name: str) -> float | None:
 
 
 def _commands(target: Target) -> dict[str, str]:
-    """Return a command for each file of training data, which begins where these completions came from."""
+    """Return a command for each file of training data, which starts from the sampled model."""
     return {
         name: shlex.join(
             [

@@ -1,12 +1,12 @@
-"""rlhf init [FOLDER]     a project of your own: an experiment, rewards with tests, data, README.md, AGENTS.md
+"""rlhf init [FOLDER]     create a project: an experiment, rewards with tests, data, README.md, AGENTS.md
 
-What is not said by a flag is asked at a terminal, three questions at most; without a terminal it is grpo, tiny, sample.
+At a terminal, up to three questions ask for what no flag says; otherwise the defaults are grpo, tiny, sample.
 `rlhf train +exp=first` works in it at once. No file is overwritten.
 
   --trains NAME     grpo, rloo, ppo: by rewards; sft: on demonstrations; dpo, orpo, cpo, kto: on judged answers;
                     reward: a reward model
   --model NAME      tiny, a model folder, or a hub id
-  --data NAME       sample, or a file of yours (JSONL, JSON, CSV, Parquet), whose columns are looked at
+  --data NAME       sample, or a file of yours (JSONL, JSON, CSV, Parquet), whose columns are read
   --column ROLE=COLUMN ...    this column of the file is the prompt, answer, chosen, rejected, completion or label
   --json            {folder, files, trains, model, data, rename, next}
 """
@@ -32,15 +32,15 @@ from rlhf_cli.project.scaffold.project_files import USUAL, project_files, refuse
 
 
 def run(argv: list[str]) -> int:
-    """Write a project and say what to type in it; returns the exit code.
+    """Write a project, print what to type in it and return the exit code.
 
-    Raises ConfigError, DataError or ModelError for an answer that means nothing, UserError where files are there.
+    Raises ConfigError, DataError or ModelError for an unusable answer, UserError if files would be overwritten.
     """
     options = read_options(__doc__, argv, verb="init")
     if len(options.words) > 1:
         raise _several_folders(options, argv)
     folder = Path(options.words[0]).expanduser() if options.words else Path()
-    refuse_to_overwrite(folder, USUAL)  # before anybody answers questions for nothing
+    refuse_to_overwrite(folder, USUAL)  # before any question
     console = Screen() if sys.stdin.isatty() and sys.stdout.isatty() and not options.as_json else None
     choices = _choices(options, folder, console)
     files = project_files(choices, folder.resolve().name)
@@ -65,7 +65,7 @@ def run(argv: list[str]) -> int:
 
 
 def _several_folders(options: Options, argv: list[str]) -> ConfigError:
-    """Return the error of several words that are no flags: columns without their flag, or a name with blanks."""
+    """Return the error for several words: columns without their flag, or a name with blanks."""
     columns = [word for word in options.words if "=" in word] if options.texts("--column") else []
     if columns:
         with_flags = [part for word in argv for part in (("--column", word) if word in columns else (word,))]
@@ -85,7 +85,7 @@ def _several_folders(options: Options, argv: list[str]) -> ConfigError:
 
 
 def _choices(options: Options, folder: Path, console: Console | None) -> ProjectChoices:
-    """Return the answers, from flags, else from questions where there is a `console`, else what is usual."""
+    """Return the choices from flags, else from questions if there is a `console`, else the defaults."""
     trains, model, data = options.text("--trains"), options.text("--model"), options.text("--data")
     typed = dict(_role_and_column(word) for word in options.texts("--column"))
     training = training_named(trains or (project_screens.ask_training(console) if console else "grpo"))

@@ -1,11 +1,11 @@
-"""rlhf join HOST:PORT     be one of the machines that train a run
+"""rlhf join HOST:PORT     add this machine to a run on several machines
 
 `rlhf train ... launch.nodes=2 launch.rdzv=HOST:PORT` on the first machine prints the line to type on the others, and
 waits for them. They need the same Python environment, and the run's folder under the same path (a shared file system).
-What is typed on any of them to stop the run, stops it on all, after it is saved.
+Stopping the run on any of them saves it and stops it on all.
 
-  --trust          run the reward files and other code that the run names, though it is not known here who made it
-  --json           what came of the run as one object, at the end
+  --trust          run the reward files and other code that the run names, although its maker is unknown here
+  --json           print the result of the run as one object, at the end
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rlhf_cli.runs.run_status import run_result
 
 
 def run(argv: list[str]) -> int:
-    """Train on this machine what another one offers; returns the exit code, which is that of the first machine.
+    """Train on this machine what the first machine offers, and return its exit code.
 
-    Raises what `invited` and `train_with_others` raise, and RunError for a run that names code of somebody else's.
+    Raises RunError for a run that names somebody else's code, and what `invited` and `train_with_others` raise.
     """
     options = read_options(__doc__, argv, verb="join")
     words = options.words

@@ -1,16 +1,16 @@
-"""rlhf list [GROUP [NAME [WORD...]]]     what there is to choose from, and what is known of it
+"""rlhf list [GROUP [NAME [WORD...]]]     what there is to choose from, and its documentation
 
 rlhf list                          experiments, rewards, trainers, models, data: every group with its options
 rlhf list reward                   the options of one group
 rlhf list reward judge             what it scores, its arguments, a worked example, YAML to paste
-rlhf list reward ./rewards.py:fn   the same of a function of yours; its source is read, not run
-rlhf list trainer grpo             TRL's arguments with their defaults, and what is set under another key here
-rlhf list trainer grpo learning rate     those of them in which these words occur, with TRL's help
-rlhf list exp quickstart           the file of an option: what it says of itself, and what it sets
-rlhf list metrics kl               what is logged, and what it means; those in which words occur
-rlhf list keys rewards             keys of the configuration: those below a key, or those in which words occur
+rlhf list reward ./rewards.py:fn   the same for a function of yours; its source is read, not run
+rlhf list trainer grpo             TRL's arguments with their defaults, and those set by another key here
+rlhf list trainer grpo learning rate     the arguments with these words, with TRL's help
+rlhf list exp quickstart           the file of an option: its description and its settings
+rlhf list metrics kl               logged metrics and their meaning; those with these words
+rlhf list keys rewards             keys of the configuration: those below a key, or with these words
 
---json   all of it as JSON
+--json   print all of it as JSON
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Options = dict[str, Path]
 
 
 def run(argv: list[str]) -> int:
-    """Print what there is of what `argv` names; returns the exit code.
+    """Print the page of a group, option, metric or key, and return the exit code.
 
     Raises ConfigError for a group, an option or an argument that does not exist.
     """
@@ -43,7 +43,7 @@ def run(argv: list[str]) -> int:
     if not words:
         if is_json:
             return _as_json(_options_json(known))
-        show_groups(wide_console(), known, more="rlhf list GROUP NAME says what is known of one")
+        show_groups(wide_console(), known, more="rlhf list GROUP NAME describes one")
         return EXIT_OK
     group, names = _group(words[0], known), words[1:]
     if group == _KEYS:
@@ -59,7 +59,7 @@ def run(argv: list[str]) -> int:
     if not names:
         if is_json:
             return _as_json(_options_json({group: known[group]}))
-        more = f"rlhf list {group} NAME says what is known of one"
+        more = f"rlhf list {group} NAME describes one"
         show_groups(wide_console(), {group: known[group]}, more=more)
         return EXIT_OK
     if group == "reward":
@@ -72,7 +72,7 @@ def _place(group: str) -> tuple[int, str]:
 
 
 def _group(typed: str, known: dict[str, _Options]) -> str:
-    """Return the group that was meant: `rewards` is `reward`, `key` is `keys`."""
+    """Return the group, also for `rewards` or `key`. Raises ConfigError for an unknown one."""
     names = [*known, _KEYS, _METRICS]
     for meant in (typed, typed.removesuffix("s"), f"{typed}s", *(["exp"] if typed.startswith("experiment") else [])):
         if meant in names:

@@ -1,9 +1,9 @@
 """rlhf report RUN | SWEEP ...          one HTML file that needs no network: verdict, curves, Pareto front, completions
-side by side, findings, what differs, commands and versions. RUN is a run folder, a sweep, a folder of runs, a glob in
+side by side, findings, differences, commands and versions. RUN is a run folder, a sweep, a folder of runs, a glob in
 quotes, run:NAME, or wandb:entity/project[/group]
 
---out FILE   where it is written; else report.html in the folder that was named, of several in the one around them
---json       print where it is and what it holds as one object
+--out FILE   write it there; by default to report.html in the folder named, or in the common folder of several
+--json       print its path and contents as one object
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _KILOBYTE = 1000
 
 
 def run(argv: list[str]) -> int:
-    """Write the report of the runs that `argv` names and say where it is; returns the exit code.
+    """Write the report of the runs in `argv`, print its path and return the exit code.
 
-    Raises RunError where none is named or none can be read, UserError where the file cannot be written.
+    Raises RunError if no run is named or none can be read, UserError if the file cannot be written.
     """
     options = read_options(__doc__, argv, verb="report")
     words = options.words
@@ -65,7 +65,7 @@ def run(argv: list[str]) -> int:
 
 
 def _folder_of(words: Sequence[str], runs: Sequence[LoggedRun]) -> Path:
-    """Return the folder that one word names, else the one around all runs; the current one for runs from elsewhere."""
+    """Return the only folder named, else the common folder of all runs, or the current one for runs of wandb."""
     if len(words) == 1 and Path(words[0]).expanduser().is_dir():
         return Path(words[0]).expanduser()
     places = [run.folder.path.resolve() for run in runs if run.folder is not None]

@@ -1,15 +1,15 @@
-"""rlhf reproduce RUN [key=value ...]   run it again from its folder, in a new one, and say whether it came out the
-same: every metric but times to the last bit, and the weights; or the first step and metric that differ, and what is
-recorded that may be why: settings, data, reward code, starting model, versions, threads, processor. RUN stays as it is
+"""rlhf reproduce RUN [key=value ...]   run it again from its folder, in a new one, and compare: every metric except
+times to the last bit, and the weights; or the first step and metric that differ, and recorded differences that may be
+the cause: settings, data, reward code, starting model, versions, threads, processor. RUN is not changed
 
-key=value is for asking what a change changes first. The new run lies in runs/reproduced and is not tracked.
+key=value shows what a change affects first. The new run is in runs/reproduced and is not tracked.
 
   --steps N        only the first N steps, with the schedules of the whole run
-  --against RUN    hold it against this run, which is there already, and train nothing
-  --trust          run the reward files and other code that the run names, though somebody else made it
+  --against RUN    compare with this existing run, and train nothing
+  --trust          run the reward files and other code that the run names, even if somebody else made it
   --json           an object: `equal`, `first_difference`, `weights`, `causes`
 
-Exit code 0 where it is equal, 1 where it differs.
+Exit code 0 if the runs are equal, 1 if they differ.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from rlhf_cli.runs.run_status import with_newest
 
 
 def run(argv: list[str]) -> int:
-    """Run a run again and print whether it came out the same; returns the exit code.
+    """Run a run again, print whether the result is the same, and return the exit code.
 
-    Raises RunError for what is no run or has logged nothing, and whatever ends the new run.
+    Raises RunError for a folder that is not a run or has logged nothing, and whatever ends the new run.
     """
     options = read_options(__doc__, argv, verb="reproduce")
     named = [word for word in options.words if names_a_run(word)]

@@ -1,21 +1,21 @@
-"""rlhf resume RUN [key=value ...]     go on with an interrupted run from its last whole checkpoint
-rlhf resume SWEEP [-j N]            run what is missing of a sweep, was stopped or killed, or has failed
+"""rlhf resume RUN [key=value ...]     continue an interrupted run from its last complete checkpoint
+rlhf resume SWEEP [-j N]            run the jobs of a sweep that are missing, interrupted or failed
 
-key=value changes the run from here on. What leaves the result alone is taken and shown: more steps where no schedule
-hangs on them, when to save, log and evaluate, track, guards, launch's times. What does not is refused, all at once.
+key=value changes the run from here on. Changes that do not alter the result are accepted and shown: more steps if no
+schedule depends on them, when to save, log and evaluate, track, guards, launch's times. All others are refused at once.
 
-  --allow KEY ...  go on although this key (or section) is another one; or `data`, `code`, `config`, for files that
-                   have changed since the run was begun
-  --take-over      go on with a run that another machine left without a word, where its process is gone
-  --trust          run the reward files and other code that the run names, though somebody else made it
+  --allow KEY ...  accept that this key (or section) has changed; or `data`, `code`, `config`, for files that have
+                   changed since the run started
+  --take-over      continue a run that another machine left without a final status, if its process is gone
+  --trust          run the reward files and other code that the run names, even if somebody else made it
   --dry-run        show what would be run, and run nothing
-  --json           what came of it as one object, at the end; what is shown meanwhile goes to stderr
+  --json           print the result as one object, at the end; other output goes to stderr
 
 of a sweep
-  --failed         only the runs that have failed
-  -j, --jobs N     so many runs at a time
+  --failed         only the failed runs
+  -j, --jobs N     number of runs at a time
   --watch METRIC   the metric that the table shows
-  -v, --verbose    the panels of every run
+  -v, --verbose    show the panels of every run
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from rlhf_cli.sweeps.sweep_folder import is_sweep, refuse_of_sweeps, sweep_optio
 
 
 def run(argv: list[str]) -> int:
-    """Go on with the run that `argv` names; returns the exit code.
+    """Continue the run or sweep in `argv`, and return the exit code.
 
-    Raises RunError where something else was typed than the run was begun with, and while it is being trained.
+    Raises RunError if the configuration has changed in a way that is not allowed, or the run is being trained.
     """
     options = read_options(__doc__, argv, verb="resume")
     how, words = resume_options(options), options.words
@@ -58,7 +58,7 @@ def run(argv: list[str]) -> int:
 
 
 def _resume(console: Console, words: list[str], how: ResumeOptions, options: Options) -> RunFolder:
-    """Go on with one run and return its folder."""
+    """Continue one run and return its folder."""
     named = [word for word in words if names_a_run(word)]
     if len(named) != 1:
         raise RunError(
@@ -71,7 +71,7 @@ def _resume(console: Console, words: list[str], how: ResumeOptions, options: Opt
     refuse_of_sweeps(options, "rlhf resume SWEEP")
     status = read_status(folder)
     if not words and not how.allowed and status.state == FINISHED:
-        say_finished(console, folder)  # nothing was typed that it could be judged by
+        say_finished(console, folder)
         return folder
     if status.state == QUEUED and status.job_id != own_job_id():
         raise RunError(
@@ -90,7 +90,7 @@ def _resume(console: Console, words: list[str], how: ResumeOptions, options: Opt
 
 
 def _by_name(word: str) -> RunError:
-    """Return the error that says which run may be meant by `run:NAME`, which everywhere else is one that is done."""
+    """Return the error for `run:NAME`, which elsewhere means a finished run, with a folder to type instead."""
     newest = newest_run(Path("runs", word.partition(":")[2]))
     return RunError(
         "run:NAME is a run that has finished, and there is nothing to go on with",

@@ -1,13 +1,13 @@
 """rlhf schema [GROUP | VERB]     JSON Schema: without a word of an experiment, which is the whole configuration, else
 of the files of a group of conf/ (rlhf schema reward), or of what a verb prints with --json (rlhf schema compare)
 
-An editor with a YAML language server checks and completes a file that begins with
+An editor with a YAML language server checks and completes a file that starts with
     # yaml-language-server: $schema=rlhf.schema.json
-where `rlhf schema --out rlhf.schema.json` has written it. It knows keys, types and values; what several keys have to do
-with one another is for `rlhf check`.
+after `rlhf schema --out rlhf.schema.json`. The schema has keys, types and values; `rlhf check` also checks keys against
+each other.
 
 --out FILE.json   write it there
---json            it is JSON in any case
+--json            no effect: the output is always JSON
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rlhf_cli.text.suggest import nearest
 
 
 def run(argv: list[str]) -> int:
-    """Print or write a schema; returns the exit code. Raises ConfigError for what is neither group nor verb."""
+    """Print or write a schema and return the exit code. Raises ConfigError for any other word."""
     options = read_options(__doc__, argv, verb="schema")
     what, *more = options.words or ["exp"]
     verbs = [verb for verb in VERBS if verb != "completion"]

@@ -1,17 +1,17 @@
 """rlhf score +exp=NAME [overrides] --completions FILE
-rlhf score RUN [overrides]         the rewards of an experiment, or of a run as it was frozen, on given completions, no
-                                   policy: every component raw, effective and weighted, a row at a time; how each lies,
-                                   what goes with what
+rlhf score RUN [overrides]         score given completions with the rewards of an experiment or of a run, without a
+                                   policy: every component raw, effective and weighted for each row, distributions and
+                                   correlations
 
 --completions FILE   JSONL, JSON, CSV or Parquet with prompt, completion and the columns the rewards read; a run
-                     folder, run:NAME or its completions/ stands for its last table, as RUN does without any. With one
-                     of RUN/failures/ the reward that failed there is called again, alone and as in training: it fails
-                     in the same way, until it is mended
---label COLUMN       which answers are good, by a column of true and false: how well each reward and the total agree
+                     folder, run:NAME or its completions/ means its last table, as does RUN alone. A file of
+                     RUN/failures/ calls the reward that failed there again, alone and as in training: it fails in the
+                     same way until it is fixed
+--label COLUMN       a column of true and false that marks good answers: how well each reward and the total agree
 --against WORD ...   the same rows under another weighting beside it: rewards.brevity.weight=0.5
---trust              run the reward files that RUN names, though somebody else made it
---limit N            only the first N rows are scored
---show N             print the first N rows as texts, coloured by what each part got
+--trust              run the reward files that RUN names, even if somebody else made it
+--limit N            score only the first N rows
+--show N             print the first N rows as texts, coloured by the reward of each part
 --json               print one object: rows with prompt and completion, summary, distributions, correlations ...
 """
 
@@ -33,9 +33,9 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 
 def run(argv: list[str]) -> int:
-    """Score the completions of a file by an experiment's rewards and print them; returns the exit code.
+    """Score the completions of a file with an experiment's rewards, print them and return the exit code.
 
-    Raises ConfigError where no file is named.
+    Raises ConfigError if no file is named.
     """
     options = read_options(__doc__, argv, verb="score")
     limit, shown = options.number("--limit"), options.number("--show", least=0)
@@ -86,7 +86,7 @@ def run(argv: list[str]) -> int:
 
 
 def _experiment(run: RunFolder | None, words: list[str], capsule: Capsule | None) -> Experiment:
-    """Return the experiment of the words, on top of a run's where there is one; of a failure, that reward alone."""
+    """Return the experiment that the words describe, on top of a run if given; for a failure, only its reward."""
     if run is None:
         experiment = prepare(words, adjust=without_policy_and_data).experiment
     else:

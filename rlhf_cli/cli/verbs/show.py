@@ -1,17 +1,17 @@
-"""rlhf show +exp=NAME [overrides] [KEY...]     the resolved configuration, each value with the place it came from
+"""rlhf show +exp=NAME [overrides] [KEY...]     the resolved configuration, with the origin of each value
 
-KEY is a section or a key (rewards, trainer.args): only these are shown. A run folder or run:NAME in the place of
-+exp=NAME shows what the run was frozen with.
+KEY is a section or a key (rewards, trainer.args): only these are shown. A run folder or run:NAME instead of +exp=NAME
+shows the frozen configuration of the run.
 
 rlhf show +exp=quickstart rewards                    one section
-rlhf show +exp=quickstart --changed                  what the experiment says, without what is default
-rlhf show +exp=quickstart --against toy_ppo          what differs between two experiments, and where it comes from
+rlhf show +exp=quickstart --changed                  what the experiment sets, without defaults
+rlhf show +exp=quickstart --against toy_ppo          what differs between two experiments, with origins
 rlhf show +exp=quickstart --against runs/quickstart/20260131-101500      the same against a run
 rlhf show +exp=quickstart --against '+exp=quickstart trainer=rloo'       the same against other words
 
---changed            only what is not default
+--changed            only values that are not defaults
 --against WORDS      an experiment's name, a run, or overrides in quotes
---json               the configuration and its origins, or the differences, as JSON
+--json               print the configuration and its origins, or the differences, as JSON
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rlhf_cli.text.json_values import JsonTree
 
 
 def run(argv: list[str]) -> int:
-    """Print the configuration that `argv` describes, or where it differs from another; returns the exit code."""
+    """Print the configuration that `argv` describes, or its differences from another, and return the exit code."""
     options = read_options(__doc__, argv, verb="show")
     named = named_experiment(options.words)
     here = _side(named)
@@ -61,7 +61,7 @@ def _side(named: NamedExperiment) -> Side:
 
 
 def _words_of(against: str) -> list[str]:
-    """Return the words that stand in one word: a name alone is an experiment's."""
+    """Split the value of --against into words; a name alone is an experiment."""
     return [f"+exp={against}"] if against in groups().get("exp", {}) else shlex.split(against)
 
 
@@ -70,7 +70,7 @@ def _is_asked(key: str, keys: tuple[str, ...]) -> bool:
 
 
 def _origins(tree: JsonTree, origins: Origins, prefix: str = "") -> dict[str, str]:
-    """Return where the values of a tree come from, by dotted key; a default has no origin."""
+    """Return dotted key -> origin of a tree's values; a default has none."""
     found: dict[str, str] = {}
     for name, value in tree.items():
         key = f"{prefix}.{name}" if prefix else name

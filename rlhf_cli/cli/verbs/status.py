@@ -1,9 +1,9 @@
-"""rlhf status [RUN | SWEEP | FOLDER ...]   what has become of runs: state, step, time left, checkpoint, Slurm's job
+"""rlhf status [RUN | SWEEP | FOLDER ...]   the state of runs: step, time left, checkpoint, Slurm job
 
-Without words it is every run under runs/, and what this user has in Slurm's line. A run that Slurm ended is shown as
-what Slurm says of it: TIMEOUT, CANCELLED, NODE_FAIL.
+Without words it shows every run under runs/, and this user's jobs in Slurm's queue. A run that Slurm ended shows
+Slurm's state: TIMEOUT, CANCELLED, NODE_FAIL.
 
-  --json   a list of objects instead of a table; times in seconds
+  --json   print a list of objects instead of a table; times in seconds
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROOT = Path("runs")
 
 
 def run(argv: list[str]) -> int:
-    """Print the state of the runs that `argv` names; returns the exit code. Raises RunError for what is no run."""
+    """Print the state of the runs in `argv` and return the exit code. Raises RunError for a path that is not a run."""
     options = read_options(__doc__, argv, verb="status")
     words = options.words
     places = [place_of(word, where="rlhf status") for word in words]

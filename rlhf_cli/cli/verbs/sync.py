@@ -1,10 +1,9 @@
 """rlhf sync RUN | SWEEP | FOLDER ...   send to wandb what runs recorded offline, and the reports of sweeps
 
-A run that was sent already is left as it is, one that still trains is sent when it has ended. Needs a login: `wandb
-login`, or WANDB_API_KEY.
+Runs that were sent already, or are still training, are skipped. Needs a login: `wandb login`, or WANDB_API_KEY.
 
-  --dry-run   say what would be sent and send nothing; needs no login
-  --json      a list of objects instead of lines
+  --dry-run   print what would be sent and send nothing; needs no login
+  --json      print a list of objects instead of lines
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _STYLES = {"sent": "green", "to send": "cyan", "not sent": "red"}
 
 
 def run(argv: list[str]) -> int:
-    """Send what the folders in `argv` have for wandb; returns the exit code, 1 where some of it could not be sent.
+    """Send the records of the runs in `argv` to wandb; return the exit code, 1 if some could not be sent.
 
-    Raises RunError for what is no run, UserError where nobody is logged in.
+    Raises RunError for a path that is not a run, UserError without a login.
     """
     options = read_options(__doc__, argv, verb="sync")
     words = options.words

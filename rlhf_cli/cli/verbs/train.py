@@ -2,18 +2,18 @@
 rlhf train -m +exp=NAME a.b=1,2 'seed=range(0,5)'    sweep: one run for every combination, then a table
 
 An override is key=value (rewards.correct.weight=2, trainer.args.learning_rate=1e-5, seed=7), a group choice
-(trainer=rloo, data=gsm8k, track=none) or ~key to leave something out. `rlhf list` shows the groups, `rlhf show`
-with the same words shows the configuration they make, `rlhf check` what they would run. With launch=slurm the run, or
-the sweep as an array, is left to Slurm: `rlhf status` says what becomes of it.
+(trainer=rloo, data=gsm8k, track=none) or ~key to remove something. `rlhf list` shows the groups, `rlhf show` with the
+same words the resulting configuration, `rlhf check` the run. With launch=slurm the run, or the sweep as an array, is
+submitted to Slurm; `rlhf status` shows its state.
 
-  -m, --multirun   sweep: a,b,c, choice(), range(), glob(), as Hydra has them; all is checked before the first run
-  -j, --jobs N     with -m: so many runs at a time
-  --watch METRIC   with -m: the metric that the table shows, of metrics.jsonl; the total reward if none is named
-  -v, --verbose    with -m: the panels of every run, before and after it
+  -m, --multirun   sweep: a,b,c, choice(), range(), glob() as in Hydra; all runs are checked before the first starts
+  -j, --jobs N     with -m: number of runs at a time
+  --watch METRIC   with -m: the metric of metrics.jsonl that the table shows (default: the total reward)
+  -v, --verbose    with -m: show the panels of every run, before and after it
   --dry-run        show what would be started, process by process, and start nothing
-  --allow KEY ...  with run.resume=auto: go on although this key, or `data`, `code`, `config`, is another one now
-  --take-over      with run.resume=auto: go on with a run that another machine left without a word
-  --json           what came of it as one object, at the end; what is shown meanwhile goes to stderr
+  --allow KEY ...  with run.resume=auto: accept that this key, or `data`, `code`, `config`, has changed
+  --take-over      with run.resume=auto: continue a run that another machine left without a final status
+  --json           print the result as one object, at the end; other output goes to stderr
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DRY_RUN = "--dry-run"
 
 
 def run(argv: list[str]) -> int:
-    """Train one experiment, or every combination of a sweep; returns the exit code."""
+    """Train one experiment, or every combination of a sweep, and return the exit code."""
     options = read_options(__doc__, argv, verb="train")
     if options.on("-m"):
         from rlhf_cli.sweeps import sweep
@@ -57,7 +57,7 @@ def run(argv: list[str]) -> int:
 
 
 def _train(console: Console, options: Options) -> dict[str, object]:
-    """Train one experiment, leave it to Slurm or, with --dry-run, show what it would be; returns what came of it."""
+    """Train one experiment, submit it to Slurm or, with --dry-run, show its plan; return the JSON of the result."""
     words, is_dry = options.words, options.on(DRY_RUN)
     how = resume_options(options)
     _refuse_search(words)
@@ -81,7 +81,7 @@ def _train(console: Console, options: Options) -> dict[str, object]:
 
 
 def _refuse_search(words: list[str]) -> None:
-    """Raise ConfigError where a search is asked for and `-m` was forgotten: one run that finds nothing is none."""
+    """Raise ConfigError for a search without `-m`: a single run cannot search."""
     asked = [word for word in words if word.lstrip("+").startswith(("sweep=", "sweep.")) and word != "sweep=null"]
     if asked:
         raise ConfigError(

@@ -1,10 +1,10 @@
-"""rlhf verify RUN | SWEEP ...          whether runs have come to what their `expect:` says: met, missed, or open where
-the run has not come so far, each with its number; a run that expects nothing is named. docs/expectations.md says how
-the numbers are read
+"""rlhf verify RUN | SWEEP ...          whether runs met their `expect:`: met, missed, or open if the run has not come
+so far, each with its number; a run without expectations is named. docs/expectations.md explains how the numbers are
+read
 
   --json   an object: `state`, and `runs`, each with its `expectations`
 
-Exit code 0 where everything is met, 1 where anything is missed or open, 2 where no run expects anything.
+Exit code 0 if everything is met, 1 if anything is missed or open, 2 if no run has expectations.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from rlhf_cli.runs.run_status import with_newest
 
 
 def run(argv: list[str]) -> int:
-    """Print what became of what the runs in `argv` were expected to come to; returns the exit code.
+    """Print which expectations the runs in `argv` met, and return the exit code.
 
-    Raises RunError, or Problems with all of them, for what is no run or cannot be read, and where nothing is expected.
+    Raises RunError, or Problems with all of them, for paths that are not readable runs, or without any expectation.
     """
     options = read_options(__doc__, argv, verb="verify")
     if not options.words:
@@ -45,7 +45,7 @@ def run(argv: list[str]) -> int:
 
 
 def _verified(words: list[str]) -> list[VerifiedRun]:
-    """Return every run that the words mean, once. Raises what is wrong with any of them, all at once."""
+    """Return the runs that the words name, each once. Raises the errors of all words together."""
     runs: dict[object, VerifiedRun] = {}
     problems: list[UserError] = []
     for word in words:

@@ -1,22 +1,21 @@
-"""rlhf whatif RUN key=value ...     what other weights, gates, aggregate, normalisation or truncation policy would
-                                  have made of the rollouts that a run stored: totals, order, advantages. No training
+"""rlhf whatif RUN key=value ...     totals, order and advantages of a run's stored rollouts under other weights, gates,
+                                  aggregate, normalisation or truncation policy. No training
 
 RUN is a run folder, or run:NAME. key=value changes the run's configuration: rewards.NAME.weight, gate, offset, clip,
 normalize, on_error; aggregate, primary, truncation; trainer.args.scale_rewards, normalize_advantages,
 reward_clip_range. Several words are one question; several values, rewards.NAME.weight=0,0.1,0.5, are a table of
-questions. The first step is exact: any run of this seed begins with these rollouts (docs/whatif.md).
+questions. The first step is exact: any run with this seed starts with these rollouts (docs/whatif.md).
 
---recompute      compute, on the stored texts, scores that the run has not: rows that a gate turned away, a new reward,
-                 a reward with other args. Plain functions only
---show N         so many of the completions that move most (default 3)
---trust          run the reward files and other code that the run names, though somebody else made it
---json           print one object instead of the tables
+--recompute      compute missing scores on the stored texts: rows that a gate excluded, a new reward, or
+                 other args. Plain functions only
+--show N         number of completions to show, those that move most (default 3)
+--trust          run the reward files and other code that the run names, even if somebody else made it
+--json           print one object instead of tables
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 from rlhf_cli.analysis.whatif.question import WhatIfQuestion, alternatives
 from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
@@ -25,10 +24,10 @@ from rlhf_cli.config.schema.reward_sections import AGGREGATES
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.jobs.one_run import refuse_foreign_code
-from rlhf_cli.jobs.prepare import find_run, is_run_name
+from rlhf_cli.jobs.run_arguments import run_at
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.jobs.whatif_request import ask
-from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
+from rlhf_cli.runs.run_folder import RunFolder, names_a_run
 from rlhf_cli.runs.run_status import read_status, with_newest
 
 _PIPE_WIDTH = 120
@@ -36,9 +35,9 @@ _MOVERS = 3
 
 
 def run(argv: list[str]) -> int:
-    """Answer one question, or several, of one run and print it; returns the exit code.
+    """Answer one question, or several, about one run, print the answers and return the exit code.
 
-    Raises RunError where no run is named, and what `ask`, `read_rounds` and `what_if` raise.
+    Raises RunError if no run is named, and what `ask`, `read_rounds` and `what_if` raise.
     """
     options = read_options(__doc__, argv, verb="whatif")
     words, recompute = options.words, options.on("--recompute")
@@ -77,9 +76,7 @@ def _folder(words: list[str]) -> RunFolder:
             hint=with_newest("rlhf whatif", " rewards.NAME.weight=0.3"),
         )
     words.remove(named[0])
-    if is_run_name(named[0]):
-        return find_run(named[0], "runs", where="rlhf whatif")
-    return open_run(Path(named[0]))
+    return run_at(named[0], [], where="rlhf whatif")
 
 
 def _names_code(question: WhatIfQuestion) -> bool:

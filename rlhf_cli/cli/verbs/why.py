@@ -1,9 +1,9 @@
-"""rlhf why RUN | SWEEP ...             what was logged, read: findings from the worst on, each with its evidence and
-what to type instead; then what is fine, and what could not be looked at. Of several runs a line each. A run may be at
-work, or have failed: that is said first. run:NAME is the newest finished run of an experiment.
-docs/diagnosis.md has every finding, and how often it is wrong
+"""rlhf why RUN | SWEEP ...             diagnose runs from their logs: findings, worst first, each with its evidence and
+what to type instead; then passed checks, and checks that were impossible. For several runs, one line each. A run may
+still be running, or have failed: that comes first. run:NAME is the newest finished run of an experiment.
+docs/diagnosis.md describes every finding, and how often it is wrong
 
-  --json   an object, of several runs a list of them
+  --json   an object; for several runs a list of them
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rlhf_cli.runs.run_status import with_newest
 
 
 def run(argv: list[str]) -> int:
-    """Print a diagnosis of the runs that `argv` names; returns the exit code, whatever was found.
+    """Print a diagnosis of the runs in `argv` and return the exit code, whatever the findings.
 
-    Raises RunError for what is no run, and where the one run that is named cannot be read.
+    Raises RunError for a path that is not a run, and if the only run cannot be read.
     """
     options = read_options(__doc__, argv, verb="why")
     words = options.words
