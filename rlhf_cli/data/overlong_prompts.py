@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rlhf_cli.data.rows import numbered
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import ConfigError, DataError, Prose
 
 if TYPE_CHECKING:
     import datasets
@@ -15,6 +15,27 @@ if TYPE_CHECKING:
 
 OverlongPrompts = Literal["error", "drop", "truncate"]
 _BATCH = 1000
+
+
+def prompt_limit(read: object, served: object, completion: object, *, where: str) -> int | None:
+    """Return how many tokens a prompt may have, or None if the model's context is unknown.
+
+    `read` is the model's own limit, `served` the limit of the server that generates, `completion` the most tokens of an
+    answer; each may be None. Raise ConfigError, naming `where`, if no token is left for a prompt.
+    """
+    context = min((number for number in (read, served) if isinstance(number, int) and number > 0), default=None)
+    if context is None:
+        return None
+    written = completion if isinstance(completion, int) and completion > 0 else 1
+    if written >= context:
+        raise ConfigError(
+            "completions leave no room for a prompt",
+            where=where,
+            got=f"{written}, and the model reads {context} tokens",
+            expected="fewer than it reads, prompt and completion together",
+            hint=f"trainer.args.max_completion_length={context // 2}",
+        )
+    return context - written
 
 
 def overlong_in(

@@ -90,7 +90,7 @@ def test_the_page_counts_what_was_lost() -> None:
     # The first kills fell when a step was logged and a save half done, the other before its command made a step.
     assert "| GRPO, 1 process | 2 | 3 | 3 / 0 / 0 | 1 | 2 | 0 | 2 of 3 |" in said
     assert "| PPO, 2 processes | 1 | 1 | 1 / 0 / 0 | 1 | 1 | 0 |\n" in said
-    assert "1 of 1 runs ended as the run that never stopped. What else was not kept:\n\n- nothing" in said
+    assert "1 of 1 runs ended like the undisturbed run. Other problems:\n\n- no problem" in said
     assert "A checkpoint of 4 MB" in said
     assert "| CPU s | 2.500 | 1.500 | 1.75 | 1.50–2.00 | 1.15 |" in said
 

@@ -10,9 +10,14 @@ from typing import cast
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting
-from rlhf_cli.data.overlong_prompts import describe_overlong, no_cut_of_conversations, refuse_overlong
+from rlhf_cli.data.overlong_prompts import (
+    describe_overlong,
+    no_cut_of_conversations,
+    prompt_limit,
+    refuse_overlong,
+)
 from rlhf_cli.data.rows import RowTable, values_of
-from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError, in_a_line
+from rlhf_cli.errors import ModelError, Prose, UserError, in_a_line
 from rlhf_cli.models.model_folders import failing_template
 from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
@@ -26,28 +31,6 @@ from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.runs.run_folder import run_of
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.text.json_values import JsonTree, section
-
-
-def prompt_limit(read: object, served: object, completion: object, *, where: str) -> int | None:
-    """Return how many tokens a prompt may have, or None if the model's context is unknown.
-
-    `read` is the model's own limit, `served` the limit of the server that generates, `completion` the most tokens of an
-    answer; each may be None. Raise ConfigError, naming `where`, if no token is left for a prompt.
-    """
-    context = min((number for number in (read, served) if isinstance(number, int) and number > 0), default=None)
-    if context is None:
-        return None
-    written = completion if isinstance(completion, int) and completion > 0 else 1
-    if written >= context:
-        raise ConfigError(
-            "completions leave no room for a prompt",
-            where=where,
-            got=f"{written}, and the model reads {context} tokens",
-            expected="fewer than it reads, prompt and completion together",
-            hint=f"trainer.args.max_completion_length={context // 2}",
-        )
-    return context - written
-
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 _ADDED = 8

@@ -14,14 +14,13 @@ from trl import is_conversational
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Build
-from rlhf_cli.data.overlong_prompts import describe_overlong, overlong_in, without_overlong
+from rlhf_cli.data.overlong_prompts import describe_overlong, overlong_in, prompt_limit, without_overlong
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.models.cache import whole_model
 from rlhf_cli.models.critic_model import head_names
 from rlhf_cli.models.loading import PromptTokens, require_model
 from rlhf_cli.models.tiny import TinyBuild, tiny_model_path
-from rlhf_cli.plan.checks.prompt_checks import prompt_limit
 
 if TYPE_CHECKING:
     from peft import LoraConfig
