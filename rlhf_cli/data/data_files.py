@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rlhf_cli.data.formats import FORMATS, Row, rows_of
+from rlhf_cli.data.formats import FORMATS, SUFFIXES, Row, rows_of
 from rlhf_cli.data.formats.decoded_text import shorten
-from rlhf_cli.data.formats.json_rows import arrow_schema
+from rlhf_cli.data.formats.json_rows import read_by_arrow
 from rlhf_cli.data.source import MIXED, NULL, DataSource, Kind, kind_of, label, merge
 from rlhf_cli.errors import DataError, Prose
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-SUFFIXES = {suffix: row.name for row in FORMATS.values() for suffix in row.suffixes}
-"""Map a file suffix to its format."""
-
-# Suffixes of data files that we cannot read: `prompts/mine.txt` is a missing file, not a hub id.
-_OTHER_FILES = (
+_OTHER_FILES = [
     ".txt",
     ".tsv",
     ".gz",
@@ -37,7 +31,9 @@ _OTHER_FILES = (
     ".yml",
     ".pkl",
     ".db",
-)
+]
+"""Suffixes of data files that we cannot read: `prompts/mine.txt` is a missing file, not a hub id."""
+
 _HUB_ID = re.compile(r"(?:[\w-][\w.-]*/[\w-][\w.-]*|[\w-]+)", re.ASCII)
 
 
@@ -72,9 +68,17 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], str]:
                 expected=", ".join(SUFFIXES),
                 hint=Prose("convert it, one JSON object a line in a .jsonl file is the simplest"),
             )
-    formats = sorted({str(format_of(file)) for file in files})
+    examples = {str(format_of(file)): file.name for file in reversed(files)}
+    formats = sorted(examples)
     if len(formats) > 1:
-        raise _several_formats(files, formats, where)
+        pattern = f"{where}='{files[0].parent / f'*.{formats[0]}'}'"
+        raise DataError(
+            f"files of {len(formats)} formats in one source",
+            where=where,
+            got=", ".join(f"{kind}: {examples[kind]}" for kind in formats),
+            expected="one format",
+            hint=Prose(f"a pattern for one of them, such as {pattern}, or two sources under mix"),
+        )
     for key in ("subset", "revision"):
         if getattr(source, key) is not None:
             raise DataError(
@@ -135,25 +139,19 @@ def near_files(path: Path) -> str:
     return Prose(f"data files in {folder}: {', '.join(readable[:8]) or 'none'}")
 
 
-def _several_formats(files: Sequence[Path], formats: Sequence[str], where: str) -> DataError:
-    examples = {str(format_of(file)): file.name for file in reversed(files)}
-    pattern = files[0].parent / f"*.{formats[0]}"
-    return DataError(
-        f"files of {len(formats)} formats in one source",
-        where=where,
-        got=", ".join(f"{kind}: {examples[kind]}" for kind in formats),
-        expected="one format",
-        hint=Prose(f"a pattern for one of them, such as {where}='{pattern}', or two sources under mix"),
-    )
-
-
-_WORTH_ARROW_BYTES = 8 << 20
+_LARGE_BYTES = 8 << 20
 """Python reads smaller files, which avoids importing Arrow."""
+
+_FIRST_ROWS = 1000
+"""Rows that determine the column types of a large file, unless the caller wants to keep more."""
+
+_MOST_KEPT_ROWS = 100_000
+"""A caller that wants to keep more rows gets all of them from Python."""
 
 
 @dataclass
 class Scan:
-    """The result of reading a text table: the kind of every column, its first rows, the number of rows.
+    """The result of reading files: the kind of every column, the first rows, the number of rows.
 
     `seen` maps a column to the place and text of its first value.
     """
@@ -173,11 +171,18 @@ class Scan:
             if len(self.rows) < limit:
                 self.rows.append(row)
             for column, value in row.items():
-                kind = kind_of(value)
-                known = self.kinds.get(column, NULL)
+                kind, known = kind_of(value), self.kinds.get(column, NULL)
                 merged = merge(known, kind)
                 if merged == MIXED:
-                    raise _mixed(column, where, value, kind, self.seen.get(column, ("?", "?")), known)
+                    first_where, first_text = self.seen.get(column, ("?", "?"))
+                    hint = "write every row of a column as one type; numbers that are labels or answers are best "
+                    raise DataError(
+                        f"the column {column!r} holds {label(known)} in one row and {label(kind)} in another",
+                        where=where,
+                        got=f"{shorten(str(value), width=40)} ({label(kind)})",
+                        expected=f"{label(known)}, as {first_text} in {first_where}",
+                        hint=Prose(hint + "written as text"),
+                    )
                 self.kinds[column] = merged
                 if value is not None and column not in self.seen:
                     self.seen[column] = (where, shorten(str(value), width=40))
@@ -188,11 +193,20 @@ def scan(paths: Sequence[Path], format_name: str, limit: int = 0, *, texts: Coll
 
     Raise DataError on the first bad line, on a column that holds two kinds of value, and on a file without rows.
     """
-    if FORMATS[format_name].blocks is not None and sum(path.stat().st_size for path in paths) > _WORTH_ARROW_BYTES:
-        try:
-            return _by_blocks(paths, format_name, limit)
-        except DataError:
-            pass  # the row-by-row scan below reports the error and its line
+    if limit <= _MOST_KEPT_ROWS and is_large(paths, format_name):
+        import pyarrow as pa
+
+        found = Scan()
+        # The scan by rows below reports an error and its line.
+        with contextlib.suppress(DataError, pa.ArrowException, OSError):
+            found.add(islice(rows_of(format_name, paths[0]), max(limit, _FIRST_ROWS)), limit)
+            found.num_rows = 0
+            for path in paths:
+                before = found.num_rows
+                found.num_rows += sum(batch.num_rows for batch in read_by_arrow(path, found.kinds))
+                if found.num_rows == before:
+                    raise no_rows(path)
+            return found
     found = Scan()
     for path in paths:
         before = found.num_rows
@@ -202,36 +216,9 @@ def scan(paths: Sequence[Path], format_name: str, limit: int = 0, *, texts: Coll
     return found
 
 
-def _by_blocks(paths: Sequence[Path], format_name: str, limit: int) -> Scan:
-    """Read the files block by block; Python reads only the rows to keep and rows that may change a column's kind."""
-    read = FORMATS[format_name].blocks
-    assert read is not None, f"{format_name} has no blocks"
-    found = Scan()
-    schema: pa.Schema | None = None
-    for path in paths:
-        before = found.num_rows
-        for block in read(path):
-            table = None if schema is None or len(found.rows) < limit else block.table(schema)
-            if table is None:
-                found.add(block.rows(), limit)
-                schema = arrow_schema(found.kinds) if found.kinds else None
-            else:
-                found.num_rows += table.num_rows
-        if found.num_rows == before or not found.kinds:
-            raise no_rows(path)
-    return found
-
-
-def _mixed(column: str, where: str, value: object, kind: Kind, first: tuple[str, str], known: Kind) -> DataError:
-    return DataError(
-        f"the column {column!r} holds {label(known)} in one row and {label(kind)} in another",
-        where=where,
-        got=f"{shorten(str(value), width=40)} ({label(kind)})",
-        expected=f"{label(known)}, as {first[1]} in {first[0]}",
-        hint=Prose(
-            "write every row of a column as one type; numbers that are labels or answers are best written as text"
-        ),
-    )
+def is_large(paths: Sequence[Path], format_name: str) -> bool:
+    """Return whether to read these files by Arrow, which pays for its import."""
+    return FORMATS[format_name].may_be_large and sum(path.stat().st_size for path in paths) > _LARGE_BYTES
 
 
 def no_rows(path: Path) -> DataError:

@@ -1,28 +1,26 @@
-"""Build one `datasets.Dataset` from sources, through Arrow's cache where rows are read in blocks.
+"""Build one `datasets.Dataset` from sources.
 
-The first block determines the column types, and Arrow parses the following blocks with them. If Arrow rejects a block,
-Python reads it. If its rows change a column's type (values in a column that was all null, floats among integers), the
-table is discarded and written again with the types of the whole file.
+Files are parsed once into Arrow files in the cache folder of `datasets`, and memory-mapped from there.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
+from uuid import uuid4
 
 import datasets
 import pyarrow as pa
+from datasets.arrow_writer import ArrowWriter
 
 from rlhf_cli.data import worlds
-from rlhf_cli.data.data_files import Scan, find_files, is_hub, no_rows, scan
+from rlhf_cli.data.data_files import find_files, is_hub, is_large, scan
 from rlhf_cli.data.formats import FORMATS, Row, rows_of
-from rlhf_cli.data.formats.json_rows import arrow_schema
+from rlhf_cli.data.formats.json_rows import read_by_arrow
 from rlhf_cli.data.peeking import renamed
 from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, DataSource, Kind, ListKind, RecordKind
 from rlhf_cli.data.template import Template, refuse_missing_columns, render
@@ -31,115 +29,10 @@ from rlhf_cli.errors import DataError, Prose
 from rlhf_cli.services.hub_lookup import Question, look_up
 
 _ARROW_TYPES = {NULL: "null", BOOL: "bool", INTEGER: "int64", NUMBER: "float64", TEXT: "string"}
-_BATCH_ROWS = 100_000
-"""Larger than any block, so that each block is one record batch: opening the file reads one page per batch."""
 Feature: TypeAlias = "datasets.List | datasets.Json | datasets.Value | dict[str, Feature]"
 
-
-class Unlike(Exception):
-    """Later rows do not fit the column types of the first rows."""
-
-
-@dataclass
-class BlocksConfig(datasets.BuilderConfig):
-    """The files to read, their format, and the column types so far."""
-
-    paths: tuple[str, ...] = ()
-    format_name: str = "jsonl"
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
-
-
-class RowBlocks(datasets.ArrowBasedBuilder):
-    """A `datasets` builder, which writes the tables under a lock and publishes them when complete."""
-
-    BUILDER_CONFIG_CLASS = BlocksConfig
-
-    @property
-    def _ours(self) -> BlocksConfig:
-        assert isinstance(self.config, BlocksConfig)
-        return self.config
-
-    def _info(self) -> datasets.DatasetInfo:
-        return datasets.DatasetInfo(features=features_of(self._ours.kinds))
-
-    def _split_generators(self, dl_manager: object) -> list[datasets.SplitGenerator]:
-        return [datasets.SplitGenerator(name="train", gen_kwargs={})]
-
-    def _generate_tables(self, **kwargs: object) -> Iterator[tuple[datasets.builder.Key, pa.Table]]:
-        asked = self._ours
-        schema = arrow_schema(asked.kinds)
-        read = FORMATS[asked.format_name].blocks
-        assert schema is not None
-        assert read is not None
-        for number, path in enumerate(map(Path, asked.paths)):
-            num_tables = 0
-            for block in read(path):
-                table = block.table(schema)
-                if table is None:
-                    seen = Scan(kinds=dict(asked.kinds))
-                    seen.add(block.rows(), limit=len(block))
-                    if seen.kinds != asked.kinds:
-                        raise Unlike
-                    table = pa.Table.from_pylist(seen.rows, schema)
-                if table.num_rows:
-                    yield datasets.builder.Key(number, num_tables), table
-                    num_tables += 1
-            if not num_tables:
-                raise no_rows(path)
-
-
-def features_of(kinds: Mapping[str, Kind]) -> datasets.Features:
-    """Return the column types as `datasets` features."""
-    return datasets.Features(**{column: _feature(kind) for column, kind in kinds.items()})
-
-
-def _feature(kind: Kind) -> Feature:
-    if isinstance(kind, ListKind):
-        return datasets.List(_feature(kind.item))
-    if isinstance(kind, RecordKind):
-        return {name: _feature(of) for name, of in kind.fields.items()}
-    # A mixed type inside a column is stored as JSON, e.g. message contents that are text in one row and a list in
-    # another.
-    return datasets.Value(_ARROW_TYPES[kind]) if kind in _ARROW_TYPES else datasets.Json()
-
-
-def table_of_files(
-    paths: tuple[str, ...], format_name: str, kinds: Mapping[str, Kind] | None, fingerprint: str
-) -> datasets.Dataset | None:
-    """Return the rows of the files from the cache entry `fingerprint`, and write that entry if it is missing.
-
-    kinds: the column types; None to infer them from the first block. Return None if Arrow has no type for a column.
-        Raise DatasetGenerationError, caused by the error in the rows or by `Unlike`.
-    """
-    known = _first_kinds(Path(paths[0]), format_name) if kinds is None else kinds
-    if not known or arrow_schema(known) is None:
-        return None
-    builder = RowBlocks(
-        config_id=f"default-fingerprint={fingerprint}",
-        paths=paths,
-        format_name=format_name,
-        kinds=known,
-        writer_batch_size=_BATCH_ROWS,
-    )
-    builder.download_and_prepare()
-    dataset = builder.as_dataset(split="train")
-    assert isinstance(dataset, datasets.Dataset)
-    dataset._fingerprint = fingerprint
-    return dataset
-
-
-def _first_kinds(path: Path, format_name: str) -> Mapping[str, Kind]:
-    read = FORMATS[format_name].blocks
-    assert read is not None
-    seen = Scan()
-    for block in read(path):
-        seen.add(block.rows(), limit=0)
-        break
-    return seen.kinds
-
-
-# Part of the cache key of parsed files. Increase it when a reader in formats/ returns other rows for the same bytes.
-_READER_REVISION = 2
+_READER_REVISION = 3
+"""Part of the cache key of parsed files. Increase it when a reader returns other rows for the same bytes."""
 
 
 def load_split(
@@ -148,9 +41,8 @@ def load_split(
     """Read every source, apply split, rename, select, `transcripts` and the prompt template, and mix.
 
     Interleave several sources at random in proportion to their weights until the first one is exhausted. The same
-    arguments give the same rows in the same order. Files are parsed once into the Arrow cache of `datasets` and
-    memory-mapped from there. `transcripts`: split dialogues into prompt and answers. `seed` is used for the mixture and
-    for worlds without their own seed.
+    arguments give the same rows in the same order. `transcripts`: split dialogues into prompt and answers. `seed` is
+    used for the mixture and for worlds without their own seed.
 
     Raise DataError for every user error, with the file and line or the config key.
     """
@@ -173,19 +65,17 @@ def load_split(
 
 
 def _read(source: DataSource, seed: int, *, transcripts: bool) -> datasets.Dataset:
-    if source.world is not None:
-        rows = worlds.generate(source.world, source.args, seed=seed, name=source.name)
-        dataset = _sliced(datasets.Dataset.from_list(rows), source)
-    elif is_hub(source):
-        dataset = _read_hub(source)
-    else:
-        with quiet():
+    with quiet(not is_hub(source)):
+        if source.world is not None:
+            rows = worlds.generate(source.world, source.args, seed=seed, name=source.name)
+            dataset = _sliced(datasets.Dataset.from_list(rows), source)
+        elif is_hub(source):
+            dataset = _read_hub(source)
+        else:
             dataset = _sliced(_read_files(source), source)
     dataset = _selected(_renamed(dataset, source), source)
-    if not transcripts:
-        return dataset
     with quiet():
-        return split_transcripts(dataset, name=source.name)
+        return split_transcripts(dataset, name=source.name) if transcripts else dataset
 
 
 def _read_files(source: DataSource) -> datasets.Dataset:
@@ -195,55 +85,63 @@ def _read_files(source: DataSource) -> datasets.Dataset:
         files = [str(path.absolute()) for path in paths]
         return datasets.load_dataset(format_name, data_files=files, split="train")
     stamps = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    if FORMATS[format_name].blocks is not None:
-        key = repr((_READER_REVISION, format_name, stamps))
-        dataset = _by_blocks(paths, format_name, hashlib.sha256(key.encode()).hexdigest()[:32])
-        if dataset is not None:
-            return dataset
-    scanned = scan(paths, format_name, texts=source.texts)
-    key = repr((_READER_REVISION, format_name, stamps, scanned.kinds))
+    texts = sorted(source.texts) if FORMATS[format_name].is_untyped else []
+    key = repr((_READER_REVISION, format_name, stamps, texts))
+    fingerprint = hashlib.sha256(key.encode()).hexdigest()[:32]
+    file = Path(datasets.config.HF_DATASETS_CACHE) / "rlhf" / f"{fingerprint}.arrow"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(f"{fingerprint}-{uuid4().hex}")  # other processes may write the same file
+        try:
+            _write(partial, paths, format_name, source)
+            partial.replace(file)
+        finally:
+            partial.unlink(missing_ok=True)
+    dataset = datasets.Dataset.from_file(str(file))
+    dataset._fingerprint = fingerprint
+    return dataset
+
+
+def _write(file: Path, paths: Sequence[Path], format_name: str, source: DataSource) -> None:
+    """Write the rows of the files into an Arrow file. Raise DataError if they are invalid."""
+    kinds = scan(paths, format_name, texts=source.texts).kinds
+    features = features_of(kinds)
+    if is_large(paths, format_name):
+        try:
+            with ArrowWriter(features=features, path=str(file)) as writer:
+                for path in paths:
+                    for batch in read_by_arrow(path, kinds):
+                        writer.write_table(pa.Table.from_batches([batch]))
+                writer.finalize()
+            return
+        except (pa.ArrowException, OSError):
+            pass  # Python reads other rows than Arrow does
     try:
-        return datasets.Dataset.from_generator(
-            _rows,
-            features=features_of(scanned.kinds),
-            # A tuple, because `datasets` would distribute a list over processes as shards.
-            gen_kwargs={
-                **{"paths": tuple(map(str, paths)), "format_name": format_name, "columns": tuple(scanned.kinds)},
-                "texts": tuple(sorted(source.texts)),
-            },
-            fingerprint=hashlib.sha256(key.encode()).hexdigest()[:32],
-        )
-    except datasets.exceptions.DatasetGenerationError as error:
+        with ArrowWriter(features=features, path=str(file)) as writer:
+            for path in paths:
+                for _, row in rows_of(format_name, path, source.texts):
+                    writer.write(features.encode_example({column: row.get(column) for column in kinds}))
+            writer.finalize()
+    except (pa.ArrowException, OverflowError) as error:
         # The scan found no error, so this is a limit of Arrow, for example an integer of more than 64 bits.
         raise DataError(
-            "these rows do not fit into a table",
-            where=str(paths[0]),
-            got=error.__cause__,
-            hint=Prose("write it as text"),
+            "these rows do not fit into a table", where=str(paths[0]), got=error, hint=Prose("write it as text")
         ) from error
 
 
-def _by_blocks(paths: Sequence[Path], format_name: str, fingerprint: str) -> datasets.Dataset | None:
-    """Return the rows of files that can be read block by block; None if the rows must be read one by one.
-
-    That is the case if a row is invalid (the caller then reports it) or if Arrow has no type for a column.
-    """
-    names = tuple(map(str, paths))
-    with contextlib.suppress(datasets.exceptions.DatasetGenerationError, DataError):
-        try:
-            return table_of_files(names, format_name, None, fingerprint)
-        except datasets.exceptions.DatasetGenerationError as error:
-            if not isinstance(error.__cause__, Unlike):
-                return None
-        # A column's type changes later in the file, so scan the whole file for the types.
-        return table_of_files(names, format_name, scan(paths, format_name).kinds, fingerprint)
-    return None
+def features_of(kinds: Mapping[str, Kind]) -> datasets.Features:
+    """Return the column types as `datasets` features."""
+    return datasets.Features(**{column: _feature(kind) for column, kind in kinds.items()})
 
 
-def _rows(paths: tuple[str, ...], format_name: str, columns: tuple[str, ...], texts: tuple[str, ...]) -> Iterator[Row]:
-    for path in paths:
-        for _, row in rows_of(format_name, Path(path), texts):
-            yield {column: row.get(column) for column in columns}
+def _feature(kind: Kind) -> Feature:
+    if isinstance(kind, ListKind):
+        return datasets.List(_feature(kind.item))
+    if isinstance(kind, RecordKind):
+        return {name: _feature(of) for name, of in kind.fields.items()}
+    # A mixed type inside a column is stored as JSON, e.g. message contents that are text in one row and a list in
+    # another.
+    return datasets.Value(_ARROW_TYPES[kind]) if kind in _ARROW_TYPES else datasets.Json()
 
 
 def _read_hub(source: DataSource) -> datasets.Dataset:
@@ -299,10 +197,9 @@ def _sliced(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
             got=source.split,
             expected="train, or a part of it such as train[:90%]: files and worlds have no other split",
         ) from error
-    part_of_it: datasets.Dataset = dataset.select(
-        [index for part in ranges for index in range(part.from_ or 0, part.to or 0)]
-    )
-    return part_of_it
+    rows = [index for part in ranges for index in range(part.from_ or 0, part.to or 0)]
+    sliced: datasets.Dataset = dataset.select(rows)
+    return sliced
 
 
 def _renamed(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
@@ -357,16 +254,17 @@ def _do_not_mix(sources: Sequence[DataSource], parts: Sequence[datasets.Dataset]
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet(is_quick: bool = True) -> Iterator[None]:
     """Hide the progress bars of `datasets` in the `with` block, whose work takes a second.
 
-    The environment variable for progress bars takes precedence.
+    The environment variable for progress bars takes precedence. Without `is_quick`, do nothing.
     """
-    wanted = datasets.utils.are_progress_bars_disabled() or "HF_DATASETS_DISABLE_PROGRESS_BARS" in os.environ
-    if not wanted:
-        datasets.disable_progress_bars()
+    was_disabled = datasets.utils.are_progress_bars_disabled() or "HF_DATASETS_DISABLE_PROGRESS_BARS" in os.environ
+    if was_disabled or not is_quick:
+        yield
+        return
+    datasets.disable_progress_bars()
     try:
         yield
     finally:
-        if not wanted:
-            datasets.enable_progress_bars()
+        datasets.enable_progress_bars()

@@ -126,7 +126,5 @@ def _got(overlong: Mapping[int, int], rows: int) -> str:
 def describe_overlong(overlong: Mapping[int, int], rows: int, limit: int, policy: OverlongPrompts) -> str:
     """Return `3 of 64 prompts have more than 496 tokens (the longest 1263) and are left out`."""
     done = "are left out" if policy == "drop" else "lose their beginnings"
-    return (
-        f"{len(overlong)} of {rows} prompts have more than {limit} tokens (the longest {max(overlong.values())}) "
-        f"and {done}"
-    )
+    longest = max(overlong.values())
+    return f"{len(overlong)} of {rows} prompts have more than {limit} tokens (the longest {longest}) and {done}"

@@ -10,9 +10,10 @@ from functools import partial
 from rlhf_cli.data import worlds
 from rlhf_cli.data.data_files import find_files, is_hub, no_rows, scan
 from rlhf_cli.data.formats import FORMATS, Row
+from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.template import Template, missing_column, refuse_missing_columns, template_columns
-from rlhf_cli.data.transcripts import prompt_is_made
+from rlhf_cli.data.template import Template, missing_column, refuse_missing_columns, render, template_columns
+from rlhf_cli.data.transcripts import prompt_is_made, split_row
 from rlhf_cli.errors import DataError, Prose
 
 
@@ -20,10 +21,8 @@ from rlhf_cli.errors import DataError, Prose
 class Preview:
     """Facts about a source before `split`, `rename` and `select`, without training libraries.
 
-    columns: empty if not known yet (a hub dataset).
-    rows: the first few.
-    num_rows: None if unknown.
-    origin: a phrase for the plan that `rlhf check` prints.
+    columns: empty if not known yet (a hub dataset). rows: the first few. num_rows: None if unknown. origin: a phrase
+    for the plan that `rlhf check` prints.
     """
 
     columns: tuple[str, ...]
@@ -82,10 +81,6 @@ def column_names_after(
     return columns if "prompt" in columns else (*columns, "prompt")
 
 
-def _override(key: str, value: str) -> str:
-    return shlex.quote(f"{key}={value}")
-
-
 def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:
     """Return `columns` under their new names, in their old order.
 
@@ -94,7 +89,8 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
     new_names: dict[str, str] = {}
     for new, old in rename.items():
         where = f"{name}.rename.{new}"
-        if old not in columns and new in columns and new not in rename.values():
+        is_taken = new in columns and new not in rename.values()
+        if old not in columns and is_taken:
             raise DataError(
                 f"the data has no column {old!r}, and one that is called {new!r}",
                 where=where,
@@ -106,7 +102,7 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
             raise missing_column(old, columns, where, partial(_override, where))
         if old in new_names:
             raise DataError(f"the column {old!r} is renamed twice", where=where, got=f"{new_names[old]} and {new}")
-        if new in columns and new not in rename.values():
+        if is_taken:
             raise DataError(
                 f"there is a column {new!r} already",
                 where=where,
@@ -115,3 +111,53 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
             )
         new_names[old] = new
     return tuple(new_names.get(column, column) for column in columns)
+
+
+def _override(key: str, value: str) -> str:
+    return shlex.quote(f"{key}={value}")
+
+
+def prepared_rows(
+    source: DataSource, preview: Preview, prompt: Template | None, columns: Sequence[str], *, transcripts: bool = False
+) -> RowTable | None:
+    """Return the rows of a preview as the trainer will see them: selected, renamed, with the prompt filled in.
+
+    `columns` are their final columns. Return None if only `datasets` can tell: a hub dataset or a slice of a split.
+    Raise DataError if a prompt cannot be filled in.
+    """
+    if not preview.rows or (source.split is not None and "[" in source.split):
+        return None
+    start, stop = source.bounds or (0, len(preview.rows))
+    new_names = {old: new for new, old in source.rename.items()}
+    is_split = transcripts and prompt_is_made([new_names.get(name, name) for name in preview.columns])
+    rows = []
+    for number, read in enumerate(preview.rows[start:stop], 1):
+        row = {new_names.get(name, name): value for name, value in read.items()}
+        if is_split:
+            row |= split_row(row)
+        if prompt is not None:
+            row["prompt"] = render(prompt, row, name=f"data.prompt, row {number} of {source.name}")
+        rows.append(row)
+    return RowTable(rows, columns)
+
+
+def first_rows(
+    sources: Sequence[DataSource], *, prompt: Template | None, transcripts: bool, seed: int, limit: int
+) -> list[Row]:
+    """Return at most `limit` rows as a trainer will see them, usually without the slow import of `datasets`.
+
+    The training loader reads mixtures, slices of a split and hub datasets. Raise DataError like `peek`, or if the
+    template is invalid.
+    """
+    source = sources[0]
+    if len(sources) == 1 and not is_hub(source):
+        last = (source.bounds or (0, 0))[0] + limit
+        preview = peek(source, last, seed=seed)
+        columns = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=transcripts)
+        table = prepared_rows(source, preview, prompt, columns, transcripts=transcripts)
+        if table is not None:
+            return [table[row] for row in range(min(limit, len(table)))]
+    from rlhf_cli.data.loading import load_split  # imports datasets
+
+    dataset = load_split(sources, prompt=prompt, seed=seed, transcripts=transcripts)
+    return [dict(dataset[row]) for row in range(min(limit, len(dataset)))]

@@ -1,6 +1,6 @@
-"""Read preference pairs: transcripts, token ids, margins, and what is wrong with them.
+"""Read preference pairs: token ids, margins, and what is wrong with them.
 
-Llama 2 (arXiv 2307.09288, 3.2.2) puts it into the loss, -log sigmoid(r_chosen - r_rejected - margin), so that the
+Llama 2 (arXiv 2307.09288, 3.2.2) puts a margin into the loss, -log sigmoid(r_chosen - r_rejected - margin), so that the
 scores of a clearly better answer are pushed further apart.
 
 TRL 1.16 trains on `chosen_ids` and `rejected_ids` without padding. The format of before 2025 has `input_ids_chosen`,
@@ -55,44 +55,54 @@ def distances(dataset: Table, rule: MarginRule, *, name: str = "data") -> tuple[
     A distance is the value of `column`, or the chosen score minus the rejected one. Raise DataError if a column is
     missing.
     """
-    for column in rule.columns:
-        if column not in dataset.column_names:
-            raise missing_column(column, dataset.column_names, f"reward_model.margin, on {name}")
-    all_distances: list[float] = []
+    _check_margin_columns(dataset.column_names, rule, name)
+    found: list[float] = []
     wrong: dict[int, str] = {}
     read = [values_of(dataset, column) for column in rule.columns]
     for index, values in enumerate(zip(*read, strict=True)):
-        complaint = next((_complaint(value) for value in values if _complaint(value) is not None), None)
+        complaint = next(filter(None, map(_complaint, values)), None)
         distance = math.nan
         if complaint is None:
             numbers = [float(value) for value in values]
             distance = numbers[0] if len(numbers) == 1 else numbers[0] - numbers[1]
             if distance < 0:
-                of = "" if len(numbers) == 1 else f", {values[0]} less {values[1]}"
-                complaint = f"{distance:g}, below 0{of}"
+                complaint = f"{distance:g}, below 0" + ("" if len(numbers) == 1 else f", {values[0]} less {values[1]}")
         if complaint is not None:
             wrong[index], distance = complaint, math.nan
-        all_distances.append(distance)
-    return all_distances, wrong
+        found.append(distance)
+    return found, wrong
+
+
+def _check_margin_columns(columns: Sequence[str], rule: MarginRule, name: str) -> None:
+    for column in rule.columns:
+        if column not in columns:
+            raise missing_column(column, columns, f"reward_model.margin, on {name}")
+
+
+def _complaint(value: object) -> str | None:
+    """Return the problem with a number, or None."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, str):
+        return f"{value!r:.40}, text"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return f"{value!r:.40}, a {type(value).__name__}"
+    return None if math.isfinite(value) else f"{value}, no finite number"
 
 
 def refuse_margins(wrong: dict[int, str], rule: MarginRule, num_rows: int, *, name: str = "data") -> DataError:
     """Return the error for rows without a valid margin: the rows, their values and a hint."""
     rows = sorted(wrong)
-    read = " and ".join(rule.columns)
-    is_text = "text" in wrong[rows[0]]
+    quotes = "numbers are written without quotes; " if "text" in wrong[rows[0]] else ""
+    columns = f"column{'s' if len(rule.columns) > 1 else ''} {' and '.join(rule.columns)}"
     return DataError(
-        f"no margin can be had from the column{'s' if len(rule.columns) > 1 else ''} {read} "
-        f"for {len(wrong)} of {num_rows} pairs",
+        f"no margin can be had from the {columns} for {len(wrong)} of {num_rows} pairs",
         where=f"{name}, {numbered([row + 1 for row in rows])} (the first row is 1)",
         got="\n".join(f"row {row + 1}: {wrong[row]}" for row in rows[:_SHOWN]),
         expected="a finite number of 0 or more"
         if rule.column is not None
         else "two finite numbers, the chosen answer's not the smaller",
-        hint=Prose(
-            ("numbers are written without quotes; " if is_text else "")
-            + "reward_model.margin.on_bad=drop leaves such pairs out and counts them"
-        ),
+        hint=Prose(f"{quotes}reward_model.margin.on_bad=drop leaves such pairs out and counts them"),
     )
 
 
@@ -106,28 +116,13 @@ def margins(sound: Sequence[float], rule: MarginRule) -> list[float]:
         return list(sound)
     if rule.transform == "log1p":
         return [rule.scale * math.log1p(distance) for distance in sound]
-    if rule.transform == "rank":
-        return [rule.scale * share for share in _ranks(sound)]
-    return [rule.scale * distance for distance in sound]
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
+    if rule.transform == "identity":
+        return [rule.scale * distance for distance in sound]
     places: dict[float, list[int]] = {}
-    for place, value in enumerate(sorted(values), 1):
+    for place, value in enumerate(sorted(sound), 1):
         places.setdefault(value, []).append(place)
-    shares = {value: sum(of) / len(of) / len(values) for value, of in places.items()}
-    return [shares[value] for value in values]
-
-
-def _complaint(value: object) -> str | None:
-    """Return the problem with a number, or None."""
-    if value is None:
-        return "nothing (null)"
-    if isinstance(value, str):
-        return f"{value!r:.40}, text"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return f"{value!r:.40}, a {type(value).__name__}"
-    return None if math.isfinite(value) else f"{value}, no finite number"
+    shares = {value: sum(of) / len(of) / len(sound) for value, of in places.items()}
+    return [rule.scale * shares[value] for value in sound]
 
 
 IDS = ("chosen_ids", "rejected_ids")
@@ -159,33 +154,6 @@ def with_ids(dataset: Dataset, *, name: str = "data") -> Dataset:
     return renamed
 
 
-def cut_padding(ids: object, mask: object, where: str) -> list[int]:
-    """Return the ids that `mask` (None: all ones) keeps. Raise DataError unless they are contiguous."""
-    if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
-        raise DataError("not a list of token ids", where=where, got=f"{ids!r:.80}")
-    if mask is None:
-        return ids
-    if not isinstance(mask, list) or len(mask) != len(ids) or not set(mask) <= {0, 1}:
-        raise DataError(
-            "the attention mask is not one 0 or 1 a token id",
-            where=where,
-            got=f"{len(ids)} ids, mask {mask!r:.80}",
-        )
-    kept = [place for place, bit in enumerate(mask) if bit]
-    if not kept:
-        return []
-    first, last = kept[0], kept[-1]
-    if len(kept) != last - first + 1:
-        raise DataError(
-            "the attention mask leaves out tokens in the middle",
-            where=where,
-            got=f"mask {mask!r:.80}",
-            expected="zeros for padding at one end: TRL attends to every token of an answer",
-            hint=Prose("drop such rows, or the tokens themselves"),
-        )
-    return ids[first : last + 1]
-
-
 def _former_names(columns: Sequence[str]) -> dict[str, tuple[str, str]] | None:
     return next((names for names in _FORMER if all(ids in columns for ids, _ in names.values())), None)
 
@@ -197,6 +165,27 @@ def _cut_row(
         new: cut_padding(row[ids], row.get(mask), f"{name}, row {index + 1}, column {ids} (the first row is 1)")
         for new, (ids, mask) in names.items()
     }
+
+
+def cut_padding(ids: object, mask: object, where: str) -> list[int]:
+    """Return the ids that `mask` (None: all ones) keeps. Raise DataError unless they are contiguous."""
+    if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
+        raise DataError("not a list of token ids", where=where, got=f"{ids!r:.80}")
+    if mask is None:
+        return ids
+    if not isinstance(mask, list) or len(mask) != len(ids) or not set(mask) <= {0, 1}:
+        got = f"{len(ids)} ids, mask {mask!r:.80}"
+        raise DataError("the attention mask is not one 0 or 1 a token id", where=where, got=got)
+    kept = [place for place, bit in enumerate(mask) if bit]
+    if kept and len(kept) != kept[-1] - kept[0] + 1:
+        raise DataError(
+            "the attention mask leaves out tokens in the middle",
+            where=where,
+            got=f"mask {mask!r:.80}",
+            expected="zeros for padding at one end: TRL attends to every token of an answer",
+            hint=Prose("drop such rows, or the tokens themselves"),
+        )
+    return [ids[place] for place in kept]
 
 
 MARGIN = "margin"
@@ -220,13 +209,11 @@ class PreferenceRules:
 
 def check_pair_columns(columns: Sequence[str], rules: PreferenceRules, *, name: str = "data") -> None:
     """Raise DataError unless these columns hold a pair and the columns of the margin."""
-    if not is_tokenised(columns):
-        for column in _TEXTS:
-            if column not in columns:
-                raise missing_column(column, columns, name)
-    for column in rules.margin.columns if rules.margin is not None else ():
-        if column not in columns:
-            raise missing_column(column, columns, f"reward_model.margin, on {name}")
+    for column in _TEXTS:
+        if column not in columns and not is_tokenised(columns):
+            raise missing_column(column, columns, name)
+    if rules.margin is not None:
+        _check_margin_columns(columns, rules.margin, name)
 
 
 def judge_pairs(dataset: Dataset, rules: PreferenceRules, *, name: str = "data") -> Dataset:
@@ -285,15 +272,9 @@ def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[st
 
 def no_pair_left(reasons: Sequence[str], *, name: str) -> DataError:
     """Return the error for a dataset whose pairs were all dropped."""
-    counts = _counted(reasons)
-    return DataError(
-        "no pair is left to learn from",
-        where=name,
-        got=", ".join(f"{number} with {why.replace('_', ' ')}" for why, number in counts.items()) or "0 rows",
-        hint=Prose(
-            "mend these rows: reward_model.on_bad_pair and reward_model.margin.on_bad would leave out all of them"
-        ),
-    )
+    dropped = (f"{number} with {why.replace('_', ' ')}" for why, number in _counted(reasons).items())
+    hint = "mend these rows: reward_model.on_bad_pair and reward_model.margin.on_bad would leave out all of them"
+    return DataError("no pair is left to learn from", where=name, got=", ".join(dropped) or "0 rows", hint=Prose(hint))
 
 
 def _counted(reasons: Sequence[str]) -> dict[str, int]:
@@ -321,17 +302,14 @@ def _says_nothing(answer: object) -> bool:
 
 
 def _refuse_pairs(bad: dict[int, str], dataset: Table, name: str) -> DataError:
-    rows = {why: [row + 1 for row in bad if bad[row] == why] for why in (_IDENTICAL, _EMPTY)}
     first = next(iter(bad))
-    row = dataset[first]
-    shown = {column: row[column] for column in (*_TEXTS, *IDS) if column in row}
+    shown = ", ".join(f"{column} {value!r:.60}" for column, value in dataset[first].items() if column in _TEXTS + IDS)
+    rows = {why: [row + 1 for row in bad if bad[row] == why] for why in (_IDENTICAL, _EMPTY)}
+    lines = [f"{why.replace('_', ' ')}: {numbered(numbers)}" for why, numbers in rows.items() if numbers]
     return DataError(
         f"{len(bad)} of {len(dataset)} pairs teach nothing",
         where=f"{name}, {numbered([row + 1 for row in bad])} (the first row is 1)",
-        got="\n".join(
-            [f"{why.replace('_', ' ')}: {numbered(numbers)}" for why, numbers in rows.items() if numbers]
-            + [f"row {first + 1}: " + ", ".join(f"{column} {value!r:.60}" for column, value in shown.items())]
-        ),
+        got="\n".join([*lines, f"row {first + 1}: {shown}"]),
         expected="two answers that differ, both with something in them",
         hint="reward_model.on_bad_pair=drop",
     )

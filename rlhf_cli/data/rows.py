@@ -9,13 +9,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.data.formats import Row
-from rlhf_cli.data.peeking import Preview
-from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.template import Template, missing_column, render
-from rlhf_cli.data.transcripts import prompt_is_made, split_row
+from rlhf_cli.data.template import missing_column
 from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:
@@ -24,30 +21,8 @@ if TYPE_CHECKING:
     Dataset: TypeAlias = datasets.Dataset
 
 
-class Batches(Protocol):
-    """Some columns of a table, read in batches."""
-
-    def iter(self, batch_size: int) -> Iterator[Mapping[str, Sequence[object]]]:
-        """Yield `column -> values` of `batch_size` rows at a time."""
-
-
-class Table(Protocol):
-    """The common interface of a `datasets.Dataset` and a RowTable."""
-
-    @property
-    def column_names(self) -> list[str]:
-        """Return the names of the columns."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, row: int) -> Mapping[str, object]: ...
-
-    def select_columns(self, column_names: list[str]) -> Batches:
-        """Return some of the columns."""
-
-
 class RowTable:
-    """Rows in memory; a column missing from a row is null there."""
+    """Rows in memory, with the methods of a `datasets.Dataset`; a column missing from a row is null there."""
 
     def __init__(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
         self._rows = rows
@@ -74,28 +49,7 @@ class RowTable:
             yield {name: [row.get(name) for row in rows] for name in self.column_names}
 
 
-def prepared_rows(
-    source: DataSource, preview: Preview, prompt: Template | None, columns: Sequence[str], *, transcripts: bool = False
-) -> RowTable | None:
-    """Return the rows of a preview as the trainer will see them: selected, renamed, with the prompt filled in.
-
-    `columns` are their final columns. Return None if only `datasets` can tell: a hub dataset or a slice of a split.
-    Raise DataError if a prompt cannot be filled in.
-    """
-    if not preview.rows or (source.split is not None and "[" in source.split):
-        return None
-    start, stop = source.bounds or (0, len(preview.rows))
-    new_names = {old: new for new, old in source.rename.items()}
-    is_split = transcripts and prompt_is_made([new_names.get(name, name) for name in preview.columns])
-    rows = []
-    for number, read in enumerate(preview.rows[start:stop], 1):
-        row = {new_names.get(name, name): value for name, value in read.items()}
-        if is_split:
-            row |= split_row(row)
-        if prompt is not None:
-            row["prompt"] = render(prompt, row, name=f"data.prompt, row {number} of {source.name}")
-        rows.append(row)
-    return RowTable(rows, columns)
+Table: TypeAlias = "datasets.Dataset | RowTable"
 
 
 _DIALOGUES = ("messages", "conversations")
@@ -227,8 +181,7 @@ def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> No
     for column in columns:
         if column not in dataset.column_names:
             raise missing_column(column, dataset.column_names, name)
-        empty = [number for number, value in enumerate(values_of(dataset, column), 1) if is_empty(value)]
-        if empty:
+        if empty := [number for number, value in enumerate(values_of(dataset, column), 1) if is_empty(value)]:
             raise DataError(
                 f"nothing in the column {column!r} of {len(empty)} of {len(dataset)} rows",
                 where=f"{name}, {numbered(empty)} (the first row is 1)",

@@ -56,10 +56,9 @@ class DataSource:
                 got=dict(self.args),
                 hint=f"~{self.name}.args",
             )
-        if self.world is not None:
-            for key in ("subset", "revision"):
-                if getattr(self, key) is not None:
-                    raise DataError(f"`{key}` belongs to a hub dataset, not to a world", where=f"{self.name}.{key}")
+        for key in ("subset", "revision") if self.world is not None else ():
+            if getattr(self, key) is not None:
+                raise DataError(f"`{key}` belongs to a hub dataset, not to a world", where=f"{self.name}.{key}")
         if self.weight < 0:
             raise DataError("a weight below 0", where=f"{self.name}.weight", got=self.weight)
         start, stop = self.bounds or (0, 1)
@@ -120,18 +119,13 @@ class RecordKind:
 Kind = str | ListKind | RecordKind
 
 
+_SCALARS = {str: TEXT, type(None): NULL, bool: BOOL, int: INTEGER, float: NUMBER}
+
+
 def kind_of(value: object) -> Kind:
     """Return the kind of a JSON value."""
-    if isinstance(value, str):
-        return TEXT
-    if value is None:
-        return NULL
-    if isinstance(value, bool):  # before int, because bool is a subclass of int
-        return BOOL
-    if isinstance(value, int):
-        return INTEGER
-    if isinstance(value, float):
-        return NUMBER
+    if (scalar := _SCALARS.get(type(value))) is not None:
+        return scalar
     if isinstance(value, list):
         item: Kind = NULL
         for element in value:
@@ -164,8 +158,6 @@ def merge(first: Kind, second: Kind) -> Kind:
 
 def label(kind: Kind) -> str:
     """Return a word for messages: `text`, `integer`, `list`, `object` ..."""
-    if isinstance(kind, ListKind):
-        return "list"
-    if isinstance(kind, RecordKind):
-        return "object"
-    return kind
+    if isinstance(kind, str):
+        return kind
+    return "list" if isinstance(kind, ListKind) else "object"

@@ -17,7 +17,7 @@ import pytest
 
 from rlhf_cli.data.data_files import Scan, scan
 from rlhf_cli.data.formats.csv_table import read as read_csv
-from rlhf_cli.data.formats.decoded_text import blocks, numbered_lines, shorten
+from rlhf_cli.data.formats.decoded_text import numbered_lines, shorten
 from rlhf_cli.data.formats.parquet import head
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import (
@@ -89,20 +89,9 @@ def test_a_text_is_shortened_around_a_place(width: int) -> None:
     assert shorten(text) == text
 
 
-def test_blocks_are_whole_lines_with_their_numbers(workplace: Path) -> None:
-    """Put together they are the file, whatever their size; the first line of each is counted by hand."""
+def test_lines_have_their_numbers(workplace: Path) -> None:
     lines = [b"x" * random.Random(n).randint(0, 40) + b"\n" for n in range(60)] + [b"no end"]
     (workplace / "t").write_bytes(b"\xef\xbb\xbf" + b"".join(lines))
-    for first, then in ((1, 1), (10, 100), (100, 10), (10_000, 1)):
-        found = list(blocks(workplace / "t", first, then))
-        assert b"".join(content for _, content in found) == b"".join(lines)
-        for (number, content), following in itertools.pairwise(found):
-            assert content.endswith(b"\n")
-            assert following[0] == number + content.count(b"\n")
-        assert found[0][0] == 1
-    sizes = [len(content) for _, content in blocks(workplace / "t", 1, 300)]
-    assert sizes[0] < 60
-    assert all(300 <= size <= 341 for size in sizes[1:-1])
     read = list(numbered_lines(workplace / "t"))
     assert [number for number, _ in read] == list(range(1, 62))
     assert "".join(line for _, line in read).encode() == b"".join(lines)
@@ -181,8 +170,8 @@ def test_a_scan_holds_so_many_rows_and_where_columns_began(refusal) -> None:
 def test_a_large_file_is_read_to_its_end_by_arrow(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From 8 MiB on; below it Arrow is not asked."""
     asked = []
-    by_blocks = scan.__globals__["_by_blocks"]
-    monkeypatch.setitem(scan.__globals__, "_by_blocks", lambda *given: asked.append(1) or by_blocks(*given))
+    by_arrow = scan.__globals__["read_by_arrow"]
+    monkeypatch.setitem(scan.__globals__, "read_by_arrow", lambda *given: asked.append(1) or by_arrow(*given))
     line = json.dumps({"a": "x" * 1014}) + "\n"
     assert len(line) == 1024
     for count in (8192, 8193):

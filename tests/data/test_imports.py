@@ -19,8 +19,7 @@ def heavy_after(code: str) -> list[str]:
 def test_everything_but_load_is_light_when_imported() -> None:
     room = ROOT / "rlhf_cli" / "data"
     modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(room.rglob("*.py"))]
-    heavy = ("rlhf_cli.data.loading", "rlhf_cli.data.loading")
-    light = [name.removesuffix(".__init__") for name in modules if name not in heavy]
+    light = [name.removesuffix(".__init__") for name in modules if name != "rlhf_cli.data.loading"]
     assert len(light) > 15
     assert heavy_after("import " + ", ".join(light)) == []
 
@@ -28,14 +27,14 @@ def test_everything_but_load_is_light_when_imported() -> None:
 def test_and_stays_light_when_used(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("question,answer\nwhy,42\n")
     code = f"""
-from rlhf_cli.data.peeking import column_names_after
-from rlhf_cli.data.peeking import peek
-from rlhf_cli.data.source import Source
+from rlhf_cli.data.peeking import column_names_after, first_rows, peek
+from rlhf_cli.data.source import DataSource as Source
 from rlhf_cli.data.template import render
 found = peek(Source(path={str(tmp_path / "rows.csv")!r}))
 assert column_names_after(found, {{}}, "Q: {{question}}") == ("question", "answer", "prompt")
 assert render("Q: {{question}}", found.rows[0]) == "Q: why"
 peek(Source(world="toy_sums"))
+first_rows([Source(path={str(tmp_path / "rows.csv")!r})], prompt="{{question}}", transcripts=False, seed=0, limit=4)
 """
     assert heavy_after(code) == []
 

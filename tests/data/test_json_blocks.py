@@ -1,4 +1,4 @@
-"""JSON Lines that Arrow reads many at a time: the rows, kinds and verdicts of Python's reader, and each line once.
+"""JSON Lines that Arrow reads: the rows, kinds and verdicts of Python's reader.
 
 The reader that looks at every line stays as it was, and is what the other is held against.
 """
@@ -8,17 +8,16 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow
 import pyarrow.json
 import pytest
 
-from rlhf_cli.data import data_files, loading
+from rlhf_cli.data import data_files
 from rlhf_cli.data.data_files import scan
 from rlhf_cli.data.formats import json_rows
-from rlhf_cli.data.formats import json_rows as json_lines
 from rlhf_cli.data.formats.json_rows import arrow_schema
 from rlhf_cli.data.loading import features_of, load_split
 from rlhf_cli.data.source import INTEGER, MIXED, NULL, TEXT, DataSource, ListKind, RecordKind
@@ -48,7 +47,6 @@ SPOILT = {
     "malformed": [FINE] * 9 + ['{"a": "x",}', FINE],
     "two on a line": [FINE] * 9 + [FINE + FINE] + [FINE] * 9,
     "one on two lines": [FINE] * 9 + ['{"a":', '"x"}'] + [FINE] * 9,
-    "two on a line and one on two": [FINE] * 2 + ['{"a":"x"}{"a":"y"}', '{"a":', '"z"}'] + [FINE] * 9,
     "no object": [FINE] * 9 + ["[1]"],
     "of another kind": [FINE] * 9 + ['{"a": 5}'],
     "of another kind than a late column": [FINE] * 5 + ['{"late": 1}'] + [FINE] * 9 + ['{"late": "x"}'],
@@ -60,18 +58,16 @@ SPOILT = {
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of a few lines, however small the file is."""
-    monkeypatch.setattr(json_rows, "_FIRST_BLOCK", 30)
-    monkeypatch.setattr(json_rows, "_BLOCK", 60)
-    monkeypatch.setattr(data_files, "_WORTH_ARROW_BYTES", -1)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow reads, however small the file is, with the types of the first five rows."""
+    monkeypatch.setattr(data_files, "_FIRST_ROWS", 5)
+    monkeypatch.setattr(data_files, "_LARGE_BYTES", -1)
 
 
 def by_lines(monkeypatch: pytest.MonkeyPatch, function: Callable[[], object]) -> object:
     """What `function` comes to without Arrow's reader; the text of the DataError that it ends in."""
     with monkeypatch.context() as patch:
-        patch.setattr(data_files, "_WORTH_ARROW_BYTES", 1 << 60)
-        patch.setattr(loading, "_by_blocks", lambda *_: None)
+        patch.setattr(data_files, "_LARGE_BYTES", 1 << 60)
         return outcome(function)
 
 
@@ -127,35 +123,30 @@ def test_types_are_those_of_datasets() -> None:
     assert arrow_schema({"a": TEXT, "m": ListKind(MIXED)}) is None
 
 
-def test_each_line_is_read_once(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 3,000 lines of one kind Python reads those of the first block, and Arrow each of the others once."""
-    monkeypatch.setattr(json_rows, "_FIRST_BLOCK", 1000)
-    monkeypatch.setattr(json_rows, "_BLOCK", 20_000)
+def test_who_reads_which_rows(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 3,000 lines of one kind Python reads the first five, for their types, and Arrow all; the cache holds them."""
     rows = [{"a": f"{number:05}", "n": 1000 + number} for number in range(3000)]
-    line = len(json.dumps(rows[0])) + 1
     (workplace / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     seen: Counter[str] = Counter()
-    parse, read_json = json_lines._parse, pyarrow.json.read_json
+    parse, open_json = json_rows._parse, pyarrow.json.open_json
 
-    def counted_table(source: pyarrow.BufferReader, **options: object) -> pyarrow.Table:
-        table = read_json(source, **options)
-        seen["by Arrow"] += table.num_rows
-        return table
+    def counted_batches(*given: object, **options: object) -> Iterator[pyarrow.RecordBatch]:
+        for batch in open_json(*given, **options):
+            seen["by Arrow"] += batch.num_rows
+            yield batch
 
     def counted_row(text: str, where: str) -> dict[str, object]:
         seen["by Python"] += 1
         return parse(text, where)
 
-    monkeypatch.setattr(json_lines, "_parse", counted_row)
-    monkeypatch.setattr(pyarrow.json, "read_json", counted_table)
-    first = 1000 // line + 1
+    monkeypatch.setattr(json_rows, "_parse", counted_row)
+    monkeypatch.setattr(pyarrow.json, "open_json", counted_batches)
     assert scan([workplace / "rows.jsonl"], "jsonl").num_rows == 3000
-    assert seen == {"by Python": first, "by Arrow": 3000 - first}
-    seen.clear()
+    assert seen == {"by Python": 5, "by Arrow": 3000}
     assert load_split([DataSource(path="rows.jsonl")], seed=0).to_list() == rows
-    assert seen == {"by Python": first, "by Arrow": 3000}
+    assert seen == {"by Python": 10, "by Arrow": 9000}
     seen.clear()
     assert len(load_split([DataSource(path="rows.jsonl")], seed=0)) == 3000  # it is in the cache
-    assert seen["by Arrow"] == 0
+    assert not seen
     (workplace / "rows.jsonl").write_text('{"a": "other", "n": 1}\n')
     assert len(load_split([DataSource(path="rows.jsonl")], seed=0)) == 1

@@ -10,7 +10,7 @@ import pytest
 from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns, only_learnt
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.overlong_prompts import no_cut_of_conversations, refuse_overlong
-from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.peeking import peek, prepared_rows
 from rlhf_cli.data.preferences import cut_padding, is_tokenised
 from rlhf_cli.data.rows import (
     RowTable,
@@ -18,7 +18,6 @@ from rlhf_cli.data.rows import (
     hold_out_places,
     is_empty,
     numbered,
-    prepared_rows,
     refuse_no_text,
     values_of,
 )

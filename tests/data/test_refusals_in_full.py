@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf_cli.data import worlds
-from rlhf_cli.data.first_rows import first_rows
 from rlhf_cli.data.loading import _do_not_mix, load_split
 from rlhf_cli.data.overlong_prompts import without_overlong
-from rlhf_cli.data.peeking import Preview, column_names_after, peek
+from rlhf_cli.data.peeking import Preview, column_names_after, first_rows, peek
 from rlhf_cli.data.preferences import (
     MarginRule,
     PreferenceRules,

@@ -10,11 +10,9 @@ import pytest
 
 from rlhf_cli.data import loading
 from rlhf_cli.data.data_files import find_files, format_of, is_hub, near_files
-from rlhf_cli.data.first_rows import first_rows
 from rlhf_cli.data.loading import load_split, quiet
-from rlhf_cli.data.peeking import peek, renamed
+from rlhf_cli.data.peeking import first_rows, peek, renamed
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.errors import DataError
 
 
 def test_a_part_of_a_split_may_be_empty_or_several(jsonl) -> None:
@@ -128,11 +126,25 @@ def test_first_rows_of_a_mixture_and_of_dialogues(jsonl) -> None:
     assert mixed == [dict(row) for row in load_split([world, world], seed=5).select(range(4))]
 
 
-def test_a_row_of_the_first_is_counted_from_the_files_beginning(jsonl) -> None:
-    path = jsonl([{"q": "x"}, {"q": "y"}, {"q": None}])
-    with pytest.raises(DataError, match="cannot be put") as caught:
-        first_rows([DataSource(path=path, select=(1, 3))], prompt="{q}", transcripts=False, seed=0, limit=9)
-    assert caught.value.where == "data.prompt, row 3 of data"
+@pytest.mark.parametrize(
+    "source",
+    [
+        DataSource(path="rows.csv", rename={"answer": "a"}, select=(2, 5)),
+        DataSource(path="rows.csv", select=3),
+        DataSource(path="rows.jsonl"),
+        DataSource(world="toy_sums", args={"num_rows": 20}, select=(1, 9)),
+        DataSource(path="rows.csv", split="train[50%:]"),
+    ],
+    ids=["renamed and selected", "the first", "lists", "a world", "a part, by datasets"],
+)
+def test_first_rows_are_as_a_training_reads_them(workplace: Path, source: DataSource) -> None:
+    (workplace / "rows.csv").write_text("q,a,n\n" + "".join(f"what is {n}?,it is {n},{n}\n" for n in range(9)))
+    (workplace / "rows.jsonl").write_text("".join(f'{{"q": "{n}", "a": [1.5, {n}.0]}}\n' for n in range(9)))
+    template = "Q: {prompt}" if source.world else "Q: {q}"
+    read = load_split([source], prompt=template, seed=3)
+    ours = first_rows([source], prompt=template, transcripts=False, seed=3, limit=4)
+    assert ours == [read[row] for row in range(min(4, len(read)))]
+    assert ours[0]["prompt"].startswith("Q: ")
 
 
 @pytest.mark.parametrize(

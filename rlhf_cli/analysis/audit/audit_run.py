@@ -12,7 +12,7 @@ from rlhf_cli.analysis.audit.audit_result import AuditResult
 from rlhf_cli.analysis.audit.degenerate_answers import KINDS, AttackKind
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Reward
-from rlhf_cli.data.first_rows import first_rows
+from rlhf_cli.data.peeking import first_rows
 from rlhf_cli.errors import ConfigError, DataError, Prose
 from rlhf_cli.evaluation.score_completions import rewards_without_tokenizer
 from rlhf_cli.plan.data_sources import training_sources

@@ -57,7 +57,7 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
                     f"{len(row)} cells in a table of {len(header)} columns",
                     where=where,
                     got=shorten(",".join(row)),
-                    expected=f"{', '.join(header)}",
+                    expected=", ".join(header),
                     hint=Prose("a comma or a line break inside a cell needs quotes around the cell"),
                 )
             else:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -20,44 +19,15 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     Raise DataError on bytes that are not UTF-8, on broken gzip and on an unreadable file.
     """
     number = 0
-    with _opened(path, lambda: number + 1) as stream:
-        for number, raw in enumerate(stream, 1):
-            yield number, _decode(raw.removeprefix(_BOM) if number == 1 else raw, f"{path}:{number}")
-
-
-def blocks(path: Path, first: int, then: int) -> Iterator[tuple[int, bytes]]:
-    """Yield `(number of its first line, whole lines)` of about `first` bytes, then of about `then` bytes each.
-
-    Raise DataError like `numbered_lines`, but do not check for UTF-8.
-    """
-    number = 1
-    with _opened(path, lambda: number) as stream:
-        size = first
-        while content := stream.read(size):
-            content += stream.readline()
-            yield number, content.removeprefix(_BOM) if number == 1 else content
-            number += content.count(b"\n")
-            size = then
-
-
-def decoded_lines(path: Path, first: int, lines: Iterable[bytes]) -> Iterator[tuple[int, str]]:
-    """Yield decoded lines with their numbers, starting at `first`. Raise DataError if a line is not UTF-8."""
-    for number, raw in enumerate(lines, first):
-        yield number, _decode(raw, f"{path}:{number}")
-
-
-@contextmanager
-def _opened(path: Path, line: Callable[[], int]) -> Iterator[IO[bytes]]:
-    """Open a file, plain or gzip; errors while reading it name the line that `line` returns."""
     try:
         with _open(path) as stream:
-            yield stream
+            for number, raw in enumerate(stream, 1):
+                yield number, _decode(raw.removeprefix(_BOM) if number == 1 else raw, f"{path}:{number}")
     except EOFError:
-        raise DataError(
-            "the gzip file is cut off", where=f"{path}:{line()}", hint=Prose("copy or download it again")
-        ) from None
+        hint = Prose("copy or download it again")
+        raise DataError("the gzip file is cut off", where=f"{path}:{number + 1}", hint=hint) from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError("the gzip file is damaged", where=f"{path}:{line()}", got=error) from None
+        raise DataError("the gzip file is damaged", where=f"{path}:{number + 1}", got=error) from None
     except OSError as error:
         raise DataError("the file cannot be read", where=str(path), got=error.strerror or error) from error
 

@@ -1,34 +1,30 @@
-"""Read JSON Lines, row by row or in Arrow blocks, and JSON files that are one list.
+"""Read JSON Lines, row by row or by Arrow, and JSON files that are one list.
 
 Arrow's reader is ten times as fast as Python's and, with explicit types, as strict: it rejects all other values, but
-does not report the line. So Arrow reads a block first. If it rejects the block, or if the block may not have one object
-per line, `json_lines` reads the same lines and reports the error.
+does not report the line. So a large file is read by Arrow with the types of its first rows. If Arrow rejects it, Python
+reads the same file, and reports an error with its line.
 """
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.data.formats.decoded_text import blocks, decoded_lines, numbered_lines, shorten
+from rlhf_cli.data.formats.decoded_text import numbered_lines, shorten
 from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, ListKind, RecordKind
 from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_BLOCK_BYTES = 1 << 21
+
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield the rows of a JSONL file with their `file:line`. Raise DataError at the first line that is no object."""
-    yield from parsed(path, numbered_lines(path))
-
-
-def parsed(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the rows of numbered lines of a file, like `read`."""
-    for number, line in lines:
+    for number, line in numbered_lines(path):
         if line.strip():
             where = f"{path}:{number}"
             yield where, _parse(line, where)
@@ -42,14 +38,13 @@ def _parse(line: str, where: str) -> dict[str, object]:
     except RecursionError:
         raise DataError("JSON nested too deeply to read", where=where, got=shorten(line)) from None
     if not isinstance(row, dict):
+        is_list = line.startswith("[")
         raise DataError(
             "a line that is not a JSON object",
             where=where,
             got=shorten(line),
             expected='one object a line, such as {"prompt": "..."}',
-            hint=Prose("a file that is one JSON list is read when its name ends in .json")
-            if line.startswith("[")
-            else None,
+            hint=Prose("a file that is one JSON list is read when its name ends in .json") if is_list else None,
         )
     check_text(row, line, where)
     return row
@@ -72,64 +67,41 @@ def check_text(row: object, source: str, where: str) -> None:
 
 def _malformed(line: str, where: str, error: json.JSONDecodeError) -> DataError:
     cut_off = not line.endswith("\n") and error.msg != "Extra data"
+    mended = "the program that wrote the file was stopped; delete this line or write the file again"
     return DataError(
         "the last line is cut off" if cut_off else f"malformed JSON: {error.msg} at character {error.pos + 1}",
         where=where,
         got=shorten(line, around=error.pos),
         expected="one complete JSON object a line",
-        hint=Prose("the program that wrote the file was stopped; delete this line or write the file again")
-        if cut_off
-        else None,
+        hint=Prose(mended) if cut_off else None,
     )
 
 
-_FIRST_BLOCK, _BLOCK = 1 << 18, 1 << 21
-"""Bytes per block. The first block is small, because Python infers the types from it."""
+def read_by_arrow(path: Path, kinds: Mapping[str, Kind]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a JSONL file in batches with the types of `kinds`.
 
+    Raise pyarrow.ArrowInvalid if a row has other types or columns, if the file is malformed, if it does not have one
+    object per line, or if Arrow has no type for a column.
+    """
+    import pyarrow as pa
+    import pyarrow.json
 
-class Block:
-    """Some lines of a file, starting at line `first`."""
-
-    def __init__(self, path: Path, first: int, content: bytes) -> None:
-        self._path, self._first, self._content = path, first, content
-
-    def __len__(self) -> int:
-        """Return the maximum number of rows."""
-        return self._content.count(b"\n") + 1
-
-    def rows(self) -> Iterator[tuple[str, dict[str, object]]]:
-        """Yield the rows with their `file:line`, with the errors of `json_lines.read`."""
-        yield from parsed(self._path, decoded_lines(self._path, self._first, io.BytesIO(self._content)))
-
-    def table(self, schema: pa.Schema) -> pa.Table | None:
-        """Return the lines as a table, or None if they do not fit the schema or may not be one object per line."""
-        import pyarrow as pa
-        import pyarrow.json
-
-        content = self._content.replace(b"\r\n", b"\n").rstrip(b"\n")
-        # If only `}` precedes and only `{` follows each line end, no object spans two lines. So each line has at least
-        # one object, and if the counts are equal, exactly one.
-        if not content.startswith(b"{") or not content.endswith(b"}"):
-            return None
-        num_lines = content.count(b"\n") + 1
-        if content.count(b"}\n{") != num_lines - 1:
-            return None
-        try:
-            table = pyarrow.json.read_json(
-                pa.BufferReader(content),
-                read_options=pyarrow.json.ReadOptions(block_size=len(content) + 1, use_threads=False),
-                parse_options=pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
-            )
-            table.validate(full=True)  # texts are UTF-8
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-            return None
-        return table if table.num_rows == num_lines else None
-
-
-def read_blocks(path: Path) -> Iterator[Block]:
-    """Yield the lines of a file in blocks. Raise DataError if the file cannot be read."""
-    for first, content in blocks(path, _FIRST_BLOCK, _BLOCK):
-        yield Block(path, first, content)
+    if (schema := arrow_schema(kinds)) is None:
+        raise pa.ArrowInvalid("no type for a column")
+    num_rows = 0
+    with pa.input_stream(path, compression="detect") as stream:
+        options = pyarrow.json.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
+        strict = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
+        for batch in pyarrow.json.open_json(stream, read_options=options, parse_options=strict):
+            batch.validate(full=True)  # texts are UTF-8
+            num_rows += batch.num_rows
+            yield batch
+    with pa.input_stream(path, compression="detect") as stream:
+        num_lines, last = 0, b"\n"
+        while block := stream.read(_BLOCK_BYTES):
+            num_lines, last = num_lines + block.count(b"\n"), block[-1:]
+    if num_rows != num_lines + (last != b"\n"):
+        raise pa.ArrowInvalid("not one object per line")
 
 
 def arrow_schema(kinds: Mapping[str, Kind]) -> pa.Schema | None:
@@ -168,12 +140,12 @@ def read_list(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        lines = text.splitlines()
+        line = dict(enumerate(text.splitlines(), 1)).get(error.lineno, "")
         one_object_a_line = error.msg == "Extra data" and text.lstrip().startswith("{")
         raise DataError(
             "several JSON values in a .json file" if one_object_a_line else f"malformed JSON: {error.msg}",
             where=f"{path}:{error.lineno}",
-            got=shorten(lines[error.lineno - 1] if error.lineno <= len(lines) else "", around=error.colno),
+            got=shorten(line, around=error.colno),
             expected=_EXPECTED,
             hint=Prose("one object a line is JSONL: rename the file to .jsonl") if one_object_a_line else None,
         ) from None
@@ -185,9 +157,9 @@ def read_list(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
             "a JSON file that is not a list", where=str(path), got=keys or shorten(text), expected=_EXPECTED
         )
     for number, row in enumerate(value, 1):
-        where = f"{path}: item {number}"
         if not isinstance(row, dict):
             got = shorten(json.dumps(row, ensure_ascii=False))
+            where = f"{path}: item {number}"
             raise DataError("an item that is not a JSON object", where=where, got=got, expected=_EXPECTED)
-        yield where, row
+        yield f"{path}: item {number}", row
     check_text(value, text, str(path))

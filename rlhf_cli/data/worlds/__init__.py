@@ -12,8 +12,6 @@ from inspect import signature
 from typing import get_type_hints
 
 from rlhf_cli.data.worlds import toy_preferences, toy_tasks
-from rlhf_cli.data.worlds import toy_preferences as toy_judgements
-from rlhf_cli.data.worlds import toy_tasks as toy_sums
 from rlhf_cli.errors import DataError
 from rlhf_cli.text.suggest import nearest
 
@@ -32,11 +30,11 @@ class World:
 
 
 WORLDS = {
-    "toy_demonstrations": World(toy_sums.demonstrations),
-    "toy_judgements": World(toy_judgements.generate_judgements),
+    "toy_demonstrations": World(toy_tasks.demonstrations),
+    "toy_judgements": World(toy_preferences.generate_judgements),
     "toy_preferences": World(toy_preferences.generate),
     "toy_speakers": World(toy_tasks.generate_speakers, toy_tasks.speaker_demonstrations),
-    "toy_sums": World(toy_sums.generate, toy_sums.demonstrations),
+    "toy_sums": World(toy_tasks.generate, toy_tasks.demonstrations),
 }
 
 
@@ -46,14 +44,12 @@ def generate(
     """Return the rows of a world; `args` may contain `num_rows` (1000) and `seed` (that of the call).
 
     limit: the maximum number of first rows; None for no limit. name: config key for messages. Raise DataError for an
-        unknown world, an unknown argument and an invalid value.
+    unknown world, an unknown argument and an invalid value.
     """
-    checked = _checked(world, args, name)
     count = num_rows(world, args, name=name)
-    checked.setdefault("seed", seed)
-    checked["num_rows"] = count if limit is None else min(limit, count)
+    count = count if limit is None else min(limit, count)
     try:
-        return [dict(row) for row in WORLDS[world].generate(**checked)]
+        return [dict(row) for row in WORLDS[world].generate(**{"seed": seed, **args, "num_rows": count})]
     except DataError as error:
         # The world knows its argument's name; we know the config key above it.
         error.where = f"{name}.args.{error.where}"
@@ -65,7 +61,7 @@ def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[d
 
     name: config key for messages. Raise DataError for an unknown world and for one without demonstrations.
     """
-    able = [other for other, made in WORLDS.items() if made.demonstrations is not None]
+    able = {other: made.demonstrations for other, made in WORLDS.items() if made.demonstrations is not None}
     if world not in able:
         raise DataError(
             f"there are no demonstrations of a world {world!r}",
@@ -74,14 +70,13 @@ def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[d
             expected=f"one of {', '.join(able)}",
             hint=nearest(world, able),
         )
-    generator = WORLDS[world].demonstrations
-    assert generator is not None
-    return generator(num_rows, seed)
+    return able[world](num_rows, seed)
 
 
 def num_rows(world: str, args: Mapping[str, object], *, name: str = "data") -> int:
     """Return how many rows `generate` gives without a limit. Raise like `generate`."""
-    count = _checked(world, args, name).get("num_rows", DEFAULT_NUM_ROWS)
+    _check_arguments(world, args, name)
+    count = args.get("num_rows", DEFAULT_NUM_ROWS)
     assert isinstance(count, int)  # by the generator's signature
     if count < 1:
         raise DataError("a world without rows", where=f"{name}.args.num_rows", got=count, expected="1 or more")
@@ -94,8 +89,8 @@ def with_columns(sets: Sequence[Sequence[str]]) -> list[str]:
     return [name for name, has in columns.items() if any(set(needed) <= has for needed in sets)]
 
 
-def _checked(world: str, args: Mapping[str, object], name: str) -> dict[str, object]:
-    """Return a copy of `args` after checking names and types against the generator's signature."""
+def _check_arguments(world: str, args: Mapping[str, object], name: str) -> None:
+    """Check names and types against the generator's signature."""
     if world not in WORLDS:
         raise DataError(
             f"no world named {world!r}",
@@ -119,4 +114,3 @@ def _checked(world: str, args: Mapping[str, object], name: str) -> dict[str, obj
             )
         if isinstance(value, bool) or not isinstance(value, hints[key]):
             raise DataError(f"wrong type for {key}", where=where, got=repr(value), expected=hints[key].__name__)
-    return dict(args)

@@ -52,16 +52,9 @@ def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, st
         prompt = f"{a}+{b}="
         scored = {true_score(prompt, text): text for text in _candidates(a + b, style)}
         worse, better = sorted(style.sample(sorted(scored), 2))
-        rows.append(
-            {
-                "prompt": prompt,
-                "chosen": scored[better],
-                "rejected": scored[worse],
-                "score_chosen": better,
-                "score_rejected": worse,
-                "reference": str(a + b),
-            }
-        )
+        answers = {"chosen": scored[better], "rejected": scored[worse]}
+        scores = {"score_chosen": better, "score_rejected": worse}
+        rows.append({"prompt": prompt, **answers, **scores, "reference": str(a + b)})
     return rows
 
 
@@ -88,12 +81,6 @@ def generate_judgements(num_rows: int, seed: int, max_value: int = 20) -> list[d
     for pair in generate(num_rows, seed, max_value):
         is_good = rng.random() < 0.5
         side = "chosen" if is_good else "rejected"
-        rows.append(
-            {
-                "prompt": pair["prompt"],
-                "completion": pair[side],
-                "label": is_good,
-                "score": pair[f"score_{side}"],
-            }
-        )
+        answer = {"completion": pair[side], "label": is_good, "score": pair[f"score_{side}"]}
+        rows.append({"prompt": pair["prompt"], **answer})
     return rows

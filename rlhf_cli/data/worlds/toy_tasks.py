@@ -1,9 +1,9 @@
 """Generate the toy tasks: sums, and two speakers in one completion.
 
-It is a small verifiable task. A reward can distinguish right or wrong, concise or wordy, ended or rambling on.
+Sums are a small verifiable task. A reward can distinguish right or wrong, concise or wordy, ended or rambling on.
 
-It is a small credit-assignment task: parts of one completion belong to different speakers, so a reward may go to the
-tokens of one of them only (for example the one with the larger number).
+Speakers are a small credit-assignment task: parts of one completion belong to different speakers, so a reward may go to
+the tokens of one of them only (for example the one with the larger number).
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from rlhf_cli.config.rules.trainer_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting
 from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns
-from rlhf_cli.data.peeking import column_names_after, peek
+from rlhf_cli.data.peeking import column_names_after, peek, prepared_rows
 from rlhf_cli.data.preferences import check_pair_columns, is_tokenised, no_pair_left, sound_pairs
-from rlhf_cli.data.rows import RowTable, check_prompts, hold_out_places, prepared_rows
+from rlhf_cli.data.rows import RowTable, check_prompts, hold_out_places
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, UserError
