@@ -151,11 +151,11 @@ def _choice(text: str, known: Groups) -> str | None:
     if path.suffix in (".yaml", ".yml"):
         group = path.parent.name if path.parent.name in known else "exp"
         return f"{'+' if group == 'exp' else ''}{group}={path.stem}"
-    group = next((group for group in ("exp", *known) if text in known.get(group, ())), None)
-    if group is None:
+    holder = next((group for group in ("exp", *known) if text in known.get(group, ())), None)
+    if holder is None:
         close = nearest(text, known.get("exp", {}))
         return f"+exp={close}" if close is not None else None
-    return {"exp": f"+exp={text}", "reward": f"reward@rewards.{text}={text}"}.get(group, f"{group}={text}")
+    return {"exp": f"+exp={text}", "reward": f"reward@rewards.{text}={text}"}.get(holder, f"{holder}={text}")
 
 
 def _with_its_value(typed: Sequence[str], place: int) -> str:
@@ -293,9 +293,11 @@ def _entries(file: Path) -> Iterator[_Entry]:
             key, value = node.value[0]
             match: Any = _WORDS.match(str(key.value))  # the pattern may be empty, so it always matches
             chosen = str(value.value)
-            option = chosen if re.fullmatch(r"[\w./-]+", chosen) and chosen != "null" else None
+            is_plain = re.fullmatch(r"[\w./-]+", chosen) is not None and chosen != "null"
             is_override, has_package = "override" in match["words"], match["at"] is not None
-            yield _Entry(line, f"{key.value}: ", match["group"].strip(), option, is_override, has_package)
+            yield _Entry(
+                line, f"{key.value}: ", match["group"].strip(), chosen if is_plain else None, is_override, has_package
+            )
 
 
 def _defaults_problems(overrides: list[str]) -> Iterator[ConfigError]:
@@ -352,7 +354,7 @@ def _entry_problem(entry: _Entry, file: Path, own_group: str, last_override: int
 
 # Shapes that differ between files
 
-_SHAPES = {yaml.SequenceNode: "a list", yaml.MappingNode: "keys with values"}
+_SHAPES: dict[type[yaml.Node], str] = {yaml.SequenceNode: "a list", yaml.MappingNode: "keys with values"}
 
 
 def _unlike_shapes(loader: NotingLoader) -> Iterator[ConfigError]:

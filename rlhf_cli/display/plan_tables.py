@@ -159,8 +159,8 @@ def workload_lines(plan: Plan) -> dict[str, str]:
         if work.completions is not None:
             epochs = f" ({_number(work.epochs)} times the data)" if work.epochs is not None else ""
             tokens = f", {_tokens(work.max_tokens)} generated at most" if work.max_tokens is not None else ""
-            longest = work.longest_prompt
-            prompt = f"; the longest prompt has {_count(longest, 'token')}" if longest is not None else ""
+            most = work.longest_prompt
+            prompt = f"; the longest prompt has {_count(most, 'token')}" if most is not None else ""
             lines["in all"] = f"{work.completions} completions of {work.prompts} prompts{epochs}{tokens}{prompt}"
     if (found := plan.evaluations) is not None:
         rows = f"{found.rows} rows" if found.rows is not None else "all held-out rows"

@@ -143,16 +143,16 @@ def variable_warnings(launch: Launch) -> list[str]:
 
 def _asks_for(launch: Launch) -> str:
     """Return where the default file differs from `launch`, or '' if no key differs."""
-    file = default_accelerate_file()
-    assert file is not None
+    path = default_accelerate_file()
+    assert path is not None
     try:
-        said = read_accelerate_file(file).said()
+        file = read_accelerate_file(path)
     except ConfigError as error:
-        return f"something else ({error.what.removeprefix(f'{file} ')})"
+        return f"something else ({error.what.removeprefix(f'{path} ')})"
     asked = launch.model_dump()
     names = ("strategy", "precision", "processes", "nodes", "offload")
-    others = [name for name in names if name in said and asked[name] not in (said[name], "auto")]
-    return ", ".join(f"{name} {said[name]}" for name in others)
+    values = {name: value for name in names if (value := getattr(file, name)) is not None}
+    return ", ".join(f"{name} {value}" for name, value in values.items() if asked[name] not in (value, "auto"))
 
 
 def _contradiction(name: str, said: str, key: str, value: object, origins: Origins) -> ConfigError:
