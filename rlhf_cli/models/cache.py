@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.services.judge_client import cache_folder
+from rlhf_cli.services.cache_folder import cache_folder
 
 
 def made_once(name: str, make: Callable[[Path], None]) -> Path:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from rlhf_cli.errors import Prose, RewardError
 from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
+from rlhf_cli.services.cache_folder import cache_folder
 from rlhf_cli.services.http_client import shown, together
-from rlhf_cli.services.judge_client import ChatClient, ReplyCache, Rubric, cache_folder
+from rlhf_cli.services.judge_client import ChatClient, ReplyCache, Rubric
 
 _SCORE = r"(?:score|rating)\s*[:=]\s*(-?\d+(?:\.\d+)?)"
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import rlhf_cli
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json, write_text
-from rlhf_cli.services.judge_client import cache_folder
+from rlhf_cli.services.cache_folder import cache_folder
 from rlhf_cli.text.json_values import JsonTree, section
 
 PENDING_CONFIG = "config_to_be"

@@ -25,71 +25,43 @@ _MOST_LINKS = 5
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
 
 
+class _Below:
+    """A path below the run folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunFolder, owner: type | None = None) -> Path:
+        return run.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """A run folder with the paths of its contents. It does not create them."""
 
     path: Path
 
-    @property
-    def config(self) -> Path:
-        """Return the path of the frozen configuration."""
-        return self.path / "config.yaml"
-
-    @property
-    def provenance(self) -> Path:
-        """Return the path of the facts needed to reproduce the run."""
-        return self.path / "provenance.json"
-
-    @property
-    def status(self) -> Path:
-        """Return the path of the state of the run."""
-        return self.path / "status.json"
-
-    @property
-    def metrics(self) -> Path:
-        """Return the path of the log events, one JSON object per line."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Return the folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def model(self) -> Path:
-        """Return the folder of the trained model, which exists once the run has finished."""
-        return self.path / "model"
-
-    @property
-    def critic(self) -> Path:
-        """Return the folder of the trained critic, which only runs with a critic have."""
-        return self.path / "critic"
-
-    @property
-    def reward_errors(self) -> Path:
-        """Return the path of the reward failures, one JSON object per line; it exists after the first failure."""
-        return self.path / "reward_errors.jsonl"
-
-    @property
-    def samples(self) -> Path:
-        """Return the path of the pairs scored in training, one JSON object per line."""
-        return self.path / "samples.jsonl"
-
-    @property
-    def traces(self) -> Path:
-        """Return the folder of torch profiler traces, which only runs with `profile=trace` have."""
-        return self.path / "profile"
-
-    @property
-    def log(self) -> Path:
-        """Return the path of the libraries' log messages and warnings."""
-        return self.path / "log.txt"
-
-    @property
-    def console(self) -> Path:
-        """Return the path of a sweep job's output; other runs print to the terminal."""
-        return self.path / "console.txt"
+    config = _Below("config.yaml")
+    """The frozen configuration."""
+    provenance = _Below("provenance.json")
+    """The facts needed to reproduce the run."""
+    status = _Below("status.json")
+    metrics = _Below("metrics.jsonl")
+    """The log events, one JSON object per line."""
+    checkpoints = _Below("checkpoints")
+    model = _Below("model")
+    """The trained model, which exists once the run has finished."""
+    critic = _Below("critic")
+    reward_errors = _Below("reward_errors.jsonl")
+    """The reward failures, one JSON object per line; it exists after the first failure."""
+    samples = _Below("samples.jsonl")
+    """The pairs scored in training, one JSON object per line."""
+    traces = _Below("profile")
+    """The folder of torch profiler traces, which only runs with `profile=trace` have."""
+    log = _Below("log.txt")
+    """The libraries' log messages and warnings."""
+    console = _Below("console.txt")
+    """A sweep job's output; other runs print to the terminal."""
 
     @property
     def sweep_group(self) -> str | None:

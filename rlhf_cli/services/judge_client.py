@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 import httpx2
-import platformdirs
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.services.http_client import JsonClient
@@ -160,8 +159,3 @@ class ReplyCache:
     def _file(self, request: Mapping[str, object]) -> Path:
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
         return self._folder / digest[:2] / f"{digest}.json"
-
-
-def cache_folder(name: str) -> Path:
-    """Return the subfolder `name` of $RLHF_CACHE or else of the user's cache folder; it may not exist yet."""
-    return Path(os.environ.get("RLHF_CACHE") or platformdirs.user_cache_dir("rlhf")) / name

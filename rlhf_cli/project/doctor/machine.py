@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.runs.disk_space import size
-from rlhf_cli.services.judge_client import cache_folder
+from rlhf_cli.services.cache_folder import cache_folder
 from rlhf_cli.services.sandbox.running import protections
 
 
