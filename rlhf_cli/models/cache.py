@@ -20,7 +20,7 @@ from rlhf_cli.errors import ModelError
 from rlhf_cli.services.cache_folder import cache_folder
 
 
-def made_once(name: str, make: Callable[[Path], None]) -> Path:
+def build_once(name: str, make: Callable[[Path], None]) -> Path:
     """Return the folder of the model called `name`; on first use `make` writes it.
 
     Write to a temporary folder and rename it, so that an interruption leaves no half-written model. Safe to call from
@@ -41,7 +41,7 @@ def made_once(name: str, make: Callable[[Path], None]) -> Path:
 _CONFIG = "adapter_config.json"
 
 
-def whole_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> str:
+def merged_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> str:
     """Return `path` itself, or for an adapter's folder, a folder with the adapter merged into its base.
 
     Safe to call from several processes at once. Raise ModelError if the adapter or its base cannot be loaded.
@@ -53,7 +53,7 @@ def whole_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fal
     for file in sorted(adapter.glob("adapter_*")):
         digest.update(file.read_bytes())
     name = f"merged-{digest.hexdigest()[:12]}"
-    return str(made_once(name, lambda folder: _merge(adapter, folder, dtype, trust_remote_code)))
+    return str(build_once(name, lambda folder: _merge(adapter, folder, dtype, trust_remote_code)))
 
 
 def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> None:

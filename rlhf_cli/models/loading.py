@@ -65,7 +65,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 @contextlib.contextmanager
-def loaded_whole(args: TrainingArguments) -> Iterator[None]:
+def loading_unsharded(args: TrainingArguments) -> Iterator[None]:
     """Open a context in which transformers loads models unsharded, whatever strategy `args` select."""
     # From our own argument, or from accelerate's config file; transformers checks both.
     config = getattr(args, "hf_deepspeed_config", None) or getattr(args.deepspeed_plugin, "dschf", None)

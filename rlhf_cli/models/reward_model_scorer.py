@@ -26,7 +26,7 @@ from trl import apply_chat_template, is_conversational
 from rlhf_cli.errors import ModelError, Prose, in_a_line
 from rlhf_cli.models.packing.packed_rows import packed_texts, passes_of
 from rlhf_cli.models.packing.row_attention import model_inputs, register, why_not_packed
-from rlhf_cli.models.packing.varlen_kernel import distrust, heads_of_model, why_a_row_each
+from rlhf_cli.models.packing.varlen_kernel import disable_varlen, heads_of_model, why_no_varlen
 from rlhf_cli.models.reward_checkpoint import load_reward_model, where_reward_model
 
 
@@ -138,7 +138,7 @@ class RewardModelScorer:
             texts = [text if text.endswith(eos) else text + eos for text in texts]
         encoded = self._tokenizer(text=texts, add_special_tokens=False, verbose=False)["input_ids"]
         rows = [self._fitted(ids) for ids in encoded]
-        scores = self._scores_by_tokens(rows) if self._goes_packed(rows) else self._scores_by_rows(rows)
+        scores = self._scores_by_tokens(rows) if self._should_pack(rows) else self._scores_by_rows(rows)
         self._refuse_non_finite(scores)
         return scores, [len(ids) for ids in encoded]
 
@@ -173,7 +173,7 @@ class RewardModelScorer:
         head = ids[:1] if ids[0] == self._tokenizer.bos_token_id and self.max_length > 1 else []
         return head + ids[len(ids) - self.max_length + len(head) :]
 
-    def _goes_packed(self, rows: list[list[int]]) -> bool:
+    def _should_pack(self, rows: list[list[int]]) -> bool:
         """Return whether to pack rows. On the first call, score three rows both ways and compare.
 
         This detects a model that does not pass arguments to its attention, or that attends to later tokens. If the
@@ -185,9 +185,9 @@ class RewardModelScorer:
             num_tried = max(2, min(_TRIED_ROWS, self.batch_size))
             tried = sorted(rows[row % len(rows)] for row in range(num_tried))
             wrong = self._why_not_as_padded(tried)
-            is_at_once = why_a_row_each(heads_of_model(self._model, self._device, self._model.dtype)) is None
+            is_at_once = why_no_varlen(heads_of_model(self._model, self._device, self._model.dtype)) is None
             if wrong is not None and is_at_once:
-                distrust(f"packed with torch's varlen_attn, {wrong}")
+                disable_varlen(f"packed with torch's varlen_attn, {wrong}")
                 _log.warning("packed texts attend a row each: with torch's varlen_attn %s (docs/passes.md)", wrong)
                 wrong = self._why_not_as_padded(tried)
             self.why_not_packed = None if wrong is None else f"packed, {wrong}"

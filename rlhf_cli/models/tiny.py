@@ -21,7 +21,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlhf_cli.models.cache import made_once
+from rlhf_cli.models.cache import build_once
 
 PAD, EOS = "<pad>", "<eos>"
 
@@ -93,7 +93,7 @@ def tiny_model_path(
         if json.loads(recipe.read_text(encoding="utf-8")) == build:
             return recipe.parent
     key = hashlib.sha256(json.dumps([_RECIPE_VERSION, build], sort_keys=True).encode()).hexdigest()[:12]
-    return made_once(f"tiny-{key}", lambda folder: build_tiny_model(build, demonstrations, on_progress, folder))
+    return build_once(f"tiny-{key}", lambda folder: build_tiny_model(build, demonstrations, on_progress, folder))
 
 
 def build_tiny_model(

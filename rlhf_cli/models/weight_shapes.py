@@ -80,13 +80,13 @@ def damaged_weights(folder: Path) -> str | None:
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
-class _Entry(TypedDict):
+class _HeaderEntry(TypedDict):
     shape: list[int]
     dtype: str
     data_offsets: list[int]
 
 
-def _header(file: Path) -> tuple[int, dict[str, _Entry]]:
+def _header(file: Path) -> tuple[int, dict[str, _HeaderEntry]]:
     """Return the length of a safetensors header in bytes, and its entries by tensor name."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")

@@ -3,7 +3,7 @@
 Only the rows with the most characters are counted, with the policy's own tokenizer and without torch. The chat template
 is not rendered: a message counts a few more tokens than its text.
 
-The run itself decides from the loaded model (trainers/passes/chosen_passes.py). Both use tables/packable_models.py.
+The run itself decides from the loaded model (trainers/pass_mixin.py). Both use tables/packable_models.py.
 """
 
 from __future__ import annotations

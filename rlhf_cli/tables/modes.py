@@ -43,11 +43,11 @@ class Passes:
 class RowAttention:
     """How packed rows attend: all at once with a GPU's variable-length kernel, or row by row, and why."""
 
-    why_a_row_each: str | None
+    why_no_varlen: str | None
 
     def describe(self) -> str:
         """Return `all rows at once (torch's varlen_attn)`, or `a row each (SDPA): it is computed in float32`."""
-        why = self.why_a_row_each
+        why = self.why_no_varlen
         return "all rows at once (torch's varlen_attn)" if why is None else f"a row each (SDPA): {why}"
 
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from trl.trainer.utils import FusedCausalLMOutput
 
+from rlhf_cli.models.decoding.eligibility import dropout_attributes
 from rlhf_cli.models.packing.one_pass_head import one_pass_head, only_states
 from rlhf_cli.models.packing.packed_rows import packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs
@@ -163,27 +164,13 @@ class Forward:
 
 def switch_off_dropout(model: nn.Module) -> None:
     """Set every dropout probability of `model` to 0."""
-    for module, name in list(_shares(model)):
+    for module, name in list(dropout_attributes(model)):
         setattr(module, name, 0.0)
 
 
-def drops(model: nn.Module) -> bool:
+def drops_in_training(model: nn.Module) -> bool:
     """Return whether a training pass drops anything at random."""
-    return any(getattr(module, name) > 0 for module, name in _shares(model))
-
-
-def _shares(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Yield the attributes that hold dropout probabilities, as (module, name).
-
-    They are in dropout layers, and in plain numbers of modules (`attention_dropout` of Llama and similar models), which
-    TRL's `disable_dropout` ignores.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            yield module, "p"
-        for name, value in vars(module).items():
-            if "dropout" in name and isinstance(value, float):
-                yield module, name
+    return any(getattr(module, name) > 0 for module, name in dropout_attributes(model))
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ from rlhf_cli.runs.heartbeat import (
 )
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
-from rlhf_cli.trainers.row_lengths import RowLengths, prepare_and_measure
+from rlhf_cli.trainers.row_lengths import PreparedLengths, prepare_and_measure
 from rlhf_cli.trainers.step_profile import count_rows, is_reference
 from rlhf_cli.trainers.token_slots import uncounted
 
@@ -48,7 +48,7 @@ class LoggingMixin(ExtendedTrainer):
     `lengths` has the measured rows by name of the data, if TRL prepares rows.
     """
 
-    lengths: dict[str, RowLengths]
+    lengths: dict[str, PreparedLengths]
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from rlhf_cli.errors import in_a_line
 from rlhf_cli.models.packing.packed_rows import rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, register, why_not_packed
-from rlhf_cli.models.packing.varlen_kernel import distrust, heads_of_model, why_a_row_each
+from rlhf_cli.models.packing.varlen_kernel import disable_varlen, heads_of_model, why_no_varlen
 from rlhf_cli.tables.modes import Passes, PassSetting, RowAttention
 from rlhf_cli.tables.packable_models import refused_packing
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
@@ -29,7 +29,7 @@ from rlhf_cli.trainers.forward_pass import (
     Forward,
     Scored,
     by_length,
-    drops,
+    drops_in_training,
     in_evaluation_mode,
     reordered_in_windows,
     trimmed,
@@ -65,7 +65,7 @@ def chosen_passes(trainer: TrlTrainer, setting: PassSetting, critic_body: nn.Mod
 
 def _why_not(model: nn.Module, *, is_trained: bool) -> str | None:
     why = why_not_packed(cast(PreTrainedModel, model))
-    if why is None and is_trained and drops(model):
+    if why is None and is_trained and drops_in_training(model):
         return "it drops at random in training, each row for itself"
     return why
 
@@ -89,60 +89,53 @@ def tried_rows(mask: Tensor, num_completion: int) -> Tensor:
     return order[torch.arange(_ROWS, device=mask.device) % len(order)]
 
 
-def why_attention_a_row_each(model: PreTrainedModel | PeftModel, accelerator: Accelerator) -> str | None:
+def why_no_varlen_for(model: PreTrainedModel | PeftModel, accelerator: Accelerator) -> str | None:
     """Return why a model's packed rows cannot attend in one kernel call; None if they can.
 
     This reads the configuration; each layer's actual input is checked again.
     """
     dtype = _AUTOCAST.get(accelerator.mixed_precision, model.dtype)
-    return why_a_row_each(heads_of_model(model, accelerator.device, dtype))
+    return why_no_varlen(heads_of_model(model, accelerator.device, dtype))
 
 
-class PassTrial:
-    """Try one model of a run. `what` names the compared numbers, for example `its log-probabilities`."""
+_log = logging.getLogger("rlhf")
 
-    def __init__(self, model: nn.Module, accelerator: Accelerator, what: str) -> None:
-        self._model, self._accelerator, self._what = model, accelerator, what
 
-    def why_wrong(self, padded: Callable[[], Tensor], packed: Callable[[], Tensor]) -> str | None:
-        """Return a description of what is wrong with packed rows, or None; it is the same on every rank.
+def why_packed_is_wrong(
+    model: nn.Module, accelerator: Accelerator, what: str, padded: Callable[[], Tensor], packed: Callable[[], Tensor]
+) -> str | None:
+    """Return a description of what is wrong with packed rows, or None; it is the same on every rank.
 
-        Both functions return the numbers of the same tokens. If they differ, or `packed` raises, with one kernel for
-        all rows, switch to one kernel call per row and try once more.
-        """
-        with in_evaluation_mode(self._model), torch.no_grad(), uncounted():  # a run that resumes tries again
-            expected = padded()
-            wrong, is_at_once = self._held_against(expected, packed)
-            if wrong is not None and is_at_once:
-                distrust(f"packed with torch's varlen_attn, {wrong}")
-                _log.warning("packed rows attend a row each: with torch's varlen_attn %s (docs/passes.md)", wrong)
-                wrong, _ = self._held_against(expected, packed)
-        return wrong
+    Both functions return the numbers of the same tokens; `what` names them, for example `its log-probabilities`. If
+    they differ, or `packed` raises, with one kernel for all rows, switch to one kernel call per row and try once more.
+    """
+    inner = accelerator.unwrap_model(model)
+    is_half = accelerator.mixed_precision != "no" or inner.dtype.itemsize < 4
 
-    def _held_against(self, expected: Tensor, packed: Callable[[], Tensor]) -> tuple[str | None, bool]:
-        """Return the problem, and whether rows attend in one kernel call on any rank.
-
-        All ranks call the model equally often.
-        """
+    def compare(expected: Tensor) -> tuple[str | None, bool]:
+        """Return the problem, and whether rows attend in one kernel call on any rank; all ranks call it equally."""
         difference, raised = torch.tensor(torch.inf, device=expected.device), "a pass raised on another rank"
-        model = self._accelerator.unwrap_model(self._model)
-        is_at_once = why_attention_a_row_each(model, self._accelerator) is None
+        uses_varlen = why_no_varlen_for(inner, accelerator) is None
         try:
             difference = (expected - packed()).abs().sum() / max(expected.numel(), 1)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError) as error:
             raised = f"a pass raised {in_a_line(error)}"
-        said = torch.stack([difference.float(), torch.full_like(difference, float(is_at_once), dtype=torch.float32)])
-        farthest, any_at_once = self._accelerator.gather(said.unsqueeze(0)).amax(dim=0).tolist()
-        is_half = self._accelerator.mixed_precision != "no" or model.dtype.itemsize < 4
+        own = torch.stack([difference.float(), torch.full_like(difference, float(uses_varlen), dtype=torch.float32)])
+        farthest, any_varlen = accelerator.gather(own.unsqueeze(0)).amax(dim=0).tolist()
         if farthest <= (_TOLERANCE_IN_HALF if is_half else _TOLERANCE):
-            return None, bool(any_at_once)
-        off = f"{self._what} were {farthest:.2g} off"
-        return raised if farthest == torch.inf else off, bool(any_at_once)
+            return None, bool(any_varlen)
+        return raised if farthest == torch.inf else f"{what} were {farthest:.2g} off", bool(any_varlen)
 
-
-_log = logging.getLogger("rlhf")
+    with in_evaluation_mode(model), torch.no_grad(), uncounted():  # a run that resumes tries again
+        expected = padded()
+        wrong, uses_varlen = compare(expected)
+        if wrong is not None and uses_varlen:
+            disable_varlen(f"packed with torch's varlen_attn, {wrong}")
+            _log.warning("packed rows attend a row each: with torch's varlen_attn %s (docs/passes.md)", wrong)
+            wrong, _ = compare(expected)
+    return wrong
 
 
 class PassMixin(ExtendedTrainer):
@@ -170,7 +163,7 @@ class PassMixin(ExtendedTrainer):
         if self.passes.mode != "packed":
             return None
         model = self.accelerator.unwrap_model(self.model)
-        return RowAttention(why_attention_a_row_each(model, self.accelerator))
+        return RowAttention(why_no_varlen_for(model, self.accelerator))
 
     # --- which rows go together ---
 
@@ -239,7 +232,7 @@ class PassMixin(ExtendedTrainer):
         """
         is_sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
         has_penalty = self.beta != 0 and "ref_per_token_logps" in inputs
-        if is_sharded or has_penalty or self._mixes_rows or drops(self.model) or not is_zero.any():
+        if is_sharded or has_penalty or self._mixes_rows or drops_in_training(self.model) or not is_zero.any():
             return None
         learned = ~is_zero
         if not learned.any():
@@ -321,7 +314,7 @@ class PassMixin(ExtendedTrainer):
         self, model: torch.nn.Module, what: str, padded: Callable[[], Tensor], packed: Callable[[], Tensor]
     ) -> None:
         """Compare packed with padded rows in one of the models; if they differ, all models use trimmed rows."""
-        wrong = PassTrial(model, self.accelerator, what).why_wrong(padded, packed)
+        wrong = why_packed_is_wrong(model, self.accelerator, what, padded, packed)
         if wrong is not None:
             self.passes = Passes("trimmed", f"packed, {wrong}")
             _log.warning("rows go through the model %s (docs/passes.md)", self.passes.describe())

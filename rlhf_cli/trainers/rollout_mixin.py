@@ -96,7 +96,7 @@ class RolloutMixin(ExtendedTrainer):
 
     def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
         live, model = self._generating.live, cast(CausalModel, self.model)
-        live.logps_temperature = self.temperature if self._is_asked_again and self._may_keep else None
+        live.logps_temperature = self.temperature if self._needs_logps_again and self._may_keep else None
         self._kept_logps = None
         with self._generating.of(model):
             generated = super()._generate_single_turn(*args, **named)
@@ -127,7 +127,7 @@ class RolloutMixin(ExtendedTrainer):
         return logps, None, None
 
     @property
-    def _is_asked_again(self) -> bool:
+    def _needs_logps_again(self) -> bool:
         """Return whether the policy's log-probabilities of rollout tokens are needed again."""
         has_penalty = self.extensions.ppo is not None and self.extensions.ppo.kl.is_used
         steps = self.args.steps_per_generation * self.num_iterations

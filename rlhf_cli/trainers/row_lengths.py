@@ -27,7 +27,7 @@ _log = logging.getLogger("rlhf")
 
 
 @dataclass(frozen=True)
-class RowLengths:
+class PreparedLengths:
     """The row lengths of one dataset in tokens, and the numbers of dropped and truncated rows."""
 
     rows: int
@@ -75,7 +75,7 @@ def prepare_and_measure(
     processing_class: object,
     args: TrlArguments,
     *others: object,
-) -> tuple[Dataset, RowLengths]:
+) -> tuple[Dataset, PreparedLengths]:
     """Return the prepared rows, and the lengths of `columns` of the rows that are prepared without a limit.
 
     columns: the beginning of a row, and its texts, of which only the longest counts.
@@ -92,7 +92,7 @@ def prepare_and_measure(
     dropped = len(measured) - len(limited)
     longer = sum(length > args.max_length for length in tokens) if args.max_length is not None else 0
     keeps_whole = is_packed and args.packing_strategy != "bfd"
-    return prepared, RowLengths(
+    return prepared, PreparedLengths(
         rows=len(measured),
         shortest=min(tokens),
         longest=max(tokens),

@@ -9,7 +9,7 @@ import pytest
 from transformers import TrainingArguments
 from transformers.integrations import deepspeed
 
-from rlhf_cli.models.loading import loaded_whole
+from rlhf_cli.models.loading import loading_unsharded
 
 
 class Zero3:
@@ -32,19 +32,19 @@ def args(request: pytest.FixtureRequest):
 
 def test_whole_inside_and_in_shards_again_outside(args: TrainingArguments) -> None:
     assert deepspeed.is_deepspeed_zero3_enabled()
-    with loaded_whole(args):
+    with loading_unsharded(args):
         assert not deepspeed.is_deepspeed_zero3_enabled()
     assert deepspeed.is_deepspeed_zero3_enabled()
 
 
 def test_in_shards_again_when_loading_failed(args: TrainingArguments) -> None:
-    with pytest.raises(OSError, match="no such model"), loaded_whole(args):
+    with pytest.raises(OSError, match="no such model"), loading_unsharded(args):
         raise OSError("no such model")
     assert deepspeed.is_deepspeed_zero3_enabled()
 
 
 def test_without_it_nothing_is_touched(tmp_path) -> None:
     plain = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, bf16=False)
-    with loaded_whole(plain):
+    with loading_unsharded(plain):
         assert not deepspeed.is_deepspeed_zero3_enabled()
     assert not deepspeed.is_deepspeed_zero3_enabled()

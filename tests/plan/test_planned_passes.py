@@ -16,7 +16,7 @@ from rlhf_cli.plan.checks.known import nothing_known
 from rlhf_cli.plan.planned_memory import planned_passes
 from rlhf_cli.tables.modes import Passes
 from rlhf_cli.tables.packable_models import WHERE_NOT_SAID, why_config_not_packed
-from rlhf_cli.trainers.forward_pass import drops
+from rlhf_cli.trainers.forward_pass import drops_in_training
 from tests.support.planning import planned
 from tests.support.small_runs import PPO_SMALL, SMALL
 
@@ -58,7 +58,7 @@ def test_the_plan_says_what_the_model_will_say(family: str, changed: dict[str, A
     shape = {"n_embd": 8, "n_head": 2, "n_layer": 1} if family == "gpt2" else SHAPE
     config = CONFIG_MAPPING[family](**shape, **changed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").train()
-    why = why_not_packed(model) or (DROPS if drops(model) else None)
+    why = why_not_packed(model) or (DROPS if drops_in_training(model) else None)
     said = of(json.loads(config.to_json_string()))
     assert said == (Passes("packed") if why is None else Passes("trimmed", why))
 

@@ -76,7 +76,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, kernel: Any = None) -> Any:
     def why(_heads: Any) -> str | None:
         return distrusted[0] if distrusted else None
 
-    monkeypatch.setattr(row_attention, "why_a_row_each", why)
-    monkeypatch.setattr("rlhf_cli.trainers.pass_mixin.why_a_row_each", why)
-    monkeypatch.setattr("rlhf_cli.models.reward_model_scorer.why_a_row_each", why)
+    monkeypatch.setattr(row_attention, "why_no_varlen", why)
+    monkeypatch.setattr("rlhf_cli.trainers.pass_mixin.why_no_varlen", why)
+    monkeypatch.setattr("rlhf_cli.models.reward_model_scorer.why_no_varlen", why)
     return kernel

@@ -11,7 +11,7 @@ component that is not known to treat each row independently is assumed to use al
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -166,16 +166,23 @@ def is_in_parts(model: nn.Module) -> bool:
     return torch.distributed.get_world_size() > 1 and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model))
 
 
-def drops_out(model: nn.Module) -> bool:
-    """Return whether `model` drops values at random, so that rows of the same prompt differ."""
+def dropout_attributes(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """Yield the attributes that hold dropout probabilities, as (module, name).
+
+    They are in dropout layers, and in plain numbers of modules (`attention_dropout` of Llama and similar models), which
+    TRL's `disable_dropout` ignores.
+    """
     for module in model.modules():
-        if not module.training:
-            continue
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0.0:
-            return True
-        if any("dropout" in name and isinstance(value, float) and value > 0.0 for name, value in vars(module).items()):
-            return True
-    return False
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            yield module, "p"
+        for name, value in vars(module).items():
+            if "dropout" in name and isinstance(value, float):
+                yield module, name
+
+
+def drops_out(model: nn.Module) -> bool:
+    """Return whether `model` drops values at random in its current mode, so that rows of the same prompt differ."""
+    return any(module.training and getattr(module, name) > 0.0 for module, name in dropout_attributes(model))
 
 
 def _why_not_cache(cache: Cache, model: str) -> str | None:

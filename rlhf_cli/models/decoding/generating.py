@@ -82,7 +82,7 @@ _MOST_ENDED = 1 / 8
 """
 
 
-class Unsuited(Exception):
+class NotEligible(Exception):
     """Raised before the first pass if rows may not leave the batch; its text is the reason."""
 
 
@@ -97,7 +97,7 @@ class Slots:
 
 @dataclass
 class LiveRows:
-    """Called by `generate` instead of its own loop; raise Unsuited if that is not possible.
+    """Called by `generate` instead of its own loop; raise NotEligible if that is not possible.
 
     With `logps_temperature`, keep the sampled tokens' log-probabilities as (rows, new tokens) float32, 0 after an end,
     for `take_logps`. They are of the model's own distribution at that temperature, without penalties and cut-offs, as
@@ -125,7 +125,7 @@ class LiveRows:
             or why_not_call(model, len(input_ids), logits_processor, stopping_criteria, inputs)
         )
         if why is not None:
-            raise Unsuited(why)
+            raise NotEligible(why)
         num_rows, width = input_ids.shape
         longest = stopping_criteria.max_length
         assert longest is not None  # generate sets it
@@ -225,7 +225,7 @@ class Generating:
         else:
             try:
                 found = stock(*args, **named, custom_generate=self.live)
-            except Unsuited as why:  # raised before the first forward pass or random draw
+            except NotEligible as why:  # raised before the first forward pass or random draw
                 self.mode = GenerationMode("plain", str(why))
             else:
                 self.mode = GenerationMode("live", _LEAVES)

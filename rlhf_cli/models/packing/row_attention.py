@@ -22,10 +22,10 @@ from rlhf_cli.models.packing.packed_rows import PackedRows
 from rlhf_cli.models.packing.varlen_kernel import (
     Heads,
     JoinedKeys,
-    attend_at_once,
     heads_of,
     joined_keys,
-    why_a_row_each,
+    varlen_attend,
+    why_no_varlen,
 )
 from rlhf_cli.tables.packable_models import ATTENTIONS, READ, is_rotary, why_values_not_packed
 
@@ -82,7 +82,7 @@ class Segments:
     def go_at_once(self, heads: Heads) -> bool:
         """Return whether one kernel attends in all segments."""
         if heads not in self._at_once:
-            self._at_once[heads] = why_a_row_each(heads) is None
+            self._at_once[heads] = why_no_varlen(heads) is None
         return self._at_once[heads]
 
     def joined(self, device: torch.device) -> JoinedKeys:
@@ -119,7 +119,7 @@ def _by_row(attention: Attention) -> Attention:
         segments.refuse_other_mask(attention_mask)
         if not others and _is_causal_alone(module, key, value, named) and segments.go_at_once(heads_of(query, key)):
             scaling = cast(float | None, named.get("scaling"))
-            return attend_at_once(segments.joined(query.device), query, key, value, scaling=scaling), None
+            return varlen_attend(segments.joined(query.device), query, key, value, scaling=scaling), None
         outputs = [
             attention(module, *parts, mask, *others, **named)[0] for parts, mask in _cut(segments, query, key, value)
         ]

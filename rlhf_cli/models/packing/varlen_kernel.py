@@ -87,7 +87,7 @@ def heads_of(query: Tensor, key: Tensor) -> Heads:
     return Heads(device, dtype, query.shape[1], key.shape[1], query.shape[3])
 
 
-def attend_at_once(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None) -> Tensor:
+def varlen_attend(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None) -> Tensor:
     """Return (1, tokens, heads, size) of query, key and value (1, heads, tokens, size), with grouped key heads.
 
     scaling: factor of the products, 1 / sqrt(size) by default. Raise torch's error if it lacks such a kernel.
@@ -139,7 +139,7 @@ def why_wrong(heads: Heads) -> str | None:
     with torch.inference_mode(mode=False), torch.enable_grad(), is_off, no_hooks:
         joined, given = joined_keys(_LENGTHS, _SHARED, heads.device), _drawn(heads)
         try:
-            found = _with_gradients(attend_at_once(joined, *given, scaling=_SCALING), given)
+            found = _with_gradients(varlen_attend(joined, *given, scaling=_SCALING), given)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError) as error:
@@ -202,7 +202,7 @@ def heads_of_model(model: PreTrainedModel | PeftModel, device: torch.device, dty
     )
 
 
-def why_a_row_each(heads: Heads) -> str | None:
+def why_no_varlen(heads: Heads) -> str | None:
     """Return why attention cannot be computed in all segments at once, in words; None if it can.
 
     The kernel is tried the first time that a device supports it.
@@ -210,7 +210,7 @@ def why_a_row_each(heads: Heads) -> str | None:
     return _distrusted[0] if _distrusted else _why_never(heads)
 
 
-def distrust(why: str) -> None:
+def disable_varlen(why: str) -> None:
     """Make all attention of this process run once per row, from the next pass on."""
     _distrusted.append(why)
 

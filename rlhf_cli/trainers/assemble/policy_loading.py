@@ -17,7 +17,7 @@ from rlhf_cli.config.schema.model_and_data import Build
 from rlhf_cli.data.overlong_prompts import describe_overlong, overlong_in, prompt_limit, without_overlong
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ModelError, Prose
-from rlhf_cli.models.cache import whole_model
+from rlhf_cli.models.cache import merged_model
 from rlhf_cli.models.critic_model import head_names
 from rlhf_cli.models.loading import PromptTokens, require_model
 from rlhf_cli.models.tiny import TinyBuild, tiny_model_path
@@ -38,7 +38,7 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
         assert model.path is not None
         trusts = model.trust_remote_code
         require_model(model.path, where="model.path", revision=model.revision, trust_remote_code=trusts)
-        return whole_model(model.path, dtype=model.dtype, trust_remote_code=model.trust_remote_code)
+        return merged_model(model.path, dtype=model.dtype, trust_remote_code=model.trust_remote_code)
 
     def warming_up(step: int, steps: int) -> None:
         on_progress("warming up the tiny model", step, steps)

@@ -21,7 +21,7 @@ from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
 from rlhf_cli.measure.scored_pairs import ScoredPair
 from rlhf_cli.models.critic_model import restore_head_dtype
-from rlhf_cli.models.loading import loaded_whole
+from rlhf_cli.models.loading import loading_unsharded
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.plan.data_sources import describe_eval_rows, eval_sources, preference_rules, training_sources
 from rlhf_cli.rewards.stack import truncation
@@ -136,18 +136,18 @@ def assemble(
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
     args = trl_config(experiment, folder)
-    with loaded_whole(args):
+    with loading_unsharded(args):
         stack = _stack(experiment, args, folder, heartbeat, profiled) if row.generates else None
     pairs = PreferencePairs(experiment) if "reward_model" in row.sections else None
     train_dataset, eval_dataset = training_rows(experiment, pairs)
     if stack is not None:
         _check_prompts(stack, train_dataset)
     # only the main process writes transformers' files
-    with loaded_whole(args), args.main_process_first(desc="the policy"):
+    with loading_unsharded(args), args.main_process_first(desc="the policy"):
         policy = policy_path(experiment, on_progress)
     train_dataset, eval_dataset = readable_rows(experiment, args, policy, train_dataset, eval_dataset)
     trained_on = _trained_on(train_dataset, eval_dataset, says=args.process_index == 0)
-    with loaded_whole(args):
+    with loading_unsharded(args):
         ppo = ppo_setup(experiment, policy)
     extensions = Extensions(
         table_log=folder.log,

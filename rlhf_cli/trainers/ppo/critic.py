@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
 
-def whole_rows(batch: TrlBatch) -> tuple[Tensor, Tensor]:
+def prompts_and_completions(batch: TrlBatch) -> tuple[Tensor, Tensor]:
     """Return (B, P + C) ids and mask of a batch's prompts and completions."""
     ids, mask = (torch.cat([batch[f"prompt_{part}"], batch[f"completion_{part}"]], dim=1) for part in ("ids", "mask"))
     return ids, mask
@@ -44,7 +44,7 @@ def has_value(mask: Tensor, num_completion: int) -> Tensor:
     return torch.arange(num_completion + 1, device=mask.device) <= counts.unsqueeze(1)
 
 
-def laid_out(
+def critic_inputs(
     ids: Tensor, mask: Tensor, num_completion: int, *, is_packed: bool, may_move: bool
 ) -> tuple[dict[str, object], Tensor]:
     """Return the model's input for (B, P + C) rows, and its positions with a value, row by row.
@@ -159,7 +159,7 @@ class TrainedCritic:
     def values(self, batch: TrlBatch, autocast: Autocast, *, is_packed: bool = False) -> Tensor:
         """Return (B, C): the value before every completion token of a micro-batch, with a gradient."""
         num_completion = batch["completion_ids"].shape[1]
-        return self._values(*whole_rows(batch), num_completion, autocast, is_packed=is_packed)[:, :-1]
+        return self._values(*prompts_and_completions(batch), num_completion, autocast, is_packed=is_packed)[:, :-1]
 
     def backward(self, loss: Tensor, *, is_last: bool) -> None:
         """Accumulate the gradient of a micro-batch, if `shares_backward` is False."""
@@ -178,7 +178,7 @@ class TrainedCritic:
         """Return the learning rate of the next step."""
         return float(self._schedule.get_last_lr()[0])
 
-    def not_mine(self, policy: torch.nn.Module) -> list[torch.nn.Parameter]:
+    def policy_parameters(self, policy: torch.nn.Module) -> list[torch.nn.Parameter]:
         """Return the policy's own parameters."""
         return list(policy.parameters())
 
@@ -232,7 +232,7 @@ class TrainedCritic:
     ) -> tuple[dict[str, object], Tensor]:
         # A policy with a larger padded vocabulary may sample an id without a token.
         ids = ids.clamp(max=self._last_token)
-        return laid_out(ids, mask, num_completion, is_packed=is_packed, may_move=self.may_move)
+        return critic_inputs(ids, mask, num_completion, is_packed=is_packed, may_move=self.may_move)
 
     def _every_state(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
         """Return (B, L, H): the head's input at all positions of the model's input."""

@@ -123,7 +123,7 @@ class SharedLoraCritic(TrainedCritic):
     def _is_mine(name: str) -> bool:
         return f".{ADAPTER}." in name or name.startswith(f"{_HEAD}.")
 
-    def not_mine(self, policy: nn.Module) -> list[nn.Parameter]:
+    def policy_parameters(self, policy: nn.Module) -> list[nn.Parameter]:
         """Return the policy's parameters without those of the critic's adapter and head."""
         mine = {id(parameter) for parameter in self.parameters()}
         return [parameter for parameter in policy.parameters() if id(parameter) not in mine]

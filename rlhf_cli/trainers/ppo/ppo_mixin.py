@@ -26,7 +26,7 @@ from rlhf_cli.trainers.completions_table import overwrite_last
 from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.guard_mixin import GuardMixin, Named
 from rlhf_cli.trainers.pass_mixin import PassMixin, tried_rows
-from rlhf_cli.trainers.ppo.critic import TrainedCritic, whole_rows
+from rlhf_cli.trainers.ppo.critic import TrainedCritic, prompts_and_completions
 from rlhf_cli.trainers.ppo.rollout import (
     Advantages,
     Rollout,
@@ -79,7 +79,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         return output
 
     def _set_advantages(self, output: TrlBatch) -> dict[str, float]:
-        ids, mask = whole_rows(output)
+        ids, mask = prompts_and_completions(output)
         num_completion = output["completion_ids"].shape[1]
         batch_size = self.args.per_device_train_batch_size
         if self.kl.is_used and "old_per_token_logps" not in output:
@@ -136,7 +136,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         """
         if self.passes.mode == "packed" and not self._has_tried_critic:
             self._has_tried_critic = True
-            ids, mask = whole_rows(batch)
+            ids, mask = prompts_and_completions(batch)
             num_completion = batch["completion_ids"].shape[1]
             few = tried_rows(mask, num_completion)
             rows = ids[few], mask[few], num_completion, self.accelerator.autocast
@@ -176,7 +176,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         with during(self.extensions.heartbeat, CRITIC):
             self._train_critic()
         if self.state.global_step < self.critic.settings.warmup_steps:
-            for parameter in self.critic.not_mine(model):
+            for parameter in self.critic.policy_parameters(model):
                 parameter.grad = None  # the policy's optimizer skips parameters without gradient
         return loss
 

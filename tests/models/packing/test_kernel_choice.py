@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlhf_cli.models.packing import row_attention, varlen_kernel
-from rlhf_cli.models.packing.varlen_kernel import Heads, distrust, heads_of_model, why_a_row_each, why_wrong
+from rlhf_cli.models.packing.varlen_kernel import Heads, disable_varlen, heads_of_model, why_no_varlen, why_wrong
 from tests.models.packing.test_row_attention import FAMILIES, laid_out, model_of, states
 from tests.support.reference_varlen import ReferenceVarlen
 
@@ -41,31 +41,31 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=str,
 )
 def test_where_it_can_be(changed: dict[str, object], why: str | None) -> None:
-    assert why_a_row_each(dataclasses.replace(GPU, **changed)) == why  # type: ignore[arg-type]
+    assert why_no_varlen(dataclasses.replace(GPU, **changed)) == why  # type: ignore[arg-type]
 
 
 def test_an_older_gpu_goes_a_row_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    assert why_a_row_each(GPU) is None
+    assert why_no_varlen(GPU) is None
     varlen_kernel._why_never.cache_clear()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert why_a_row_each(GPU) == "the GPU is of compute capability 7.5, and the kernels want 8.0"
+    assert why_no_varlen(GPU) == "the GPU is of compute capability 7.5, and the kernels want 8.0"
 
 
 def test_a_kernel_that_fails_its_trial_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Heads] = []
     monkeypatch.setattr(varlen_kernel, "why_wrong", lambda heads: tried.append(heads) or "it is 1 off")
     for _layer in range(3):
-        assert why_a_row_each(GPU) == "torch's varlen_attn was tried, and it is 1 off"
+        assert why_no_varlen(GPU) == "torch's varlen_attn was tried, and it is 1 off"
     assert tried == [GPU]
-    assert why_a_row_each(CPU) == "the device is cpu"
+    assert why_no_varlen(CPU) == "the device is cpu"
     assert tried == [GPU]  # where it cannot be it is not tried
 
 
 def test_what_a_model_found_wrong_holds_for_the_process() -> None:
-    assert why_a_row_each(GPU) is None
-    distrust("packed with torch's varlen_attn, its log-probabilities were 3 off")
-    assert why_a_row_each(dataclasses.replace(GPU, size=128)) == (
+    assert why_no_varlen(GPU) is None
+    disable_varlen("packed with torch's varlen_attn, its log-probabilities were 3 off")
+    assert why_no_varlen(dataclasses.replace(GPU, size=128)) == (
         "packed with torch's varlen_attn, its log-probabilities were 3 off"
     )
 
@@ -76,7 +76,7 @@ def test_heads_by_the_configuration_are_those_that_come_to_a_layer(
 ) -> None:
     """So that what a start says of a run is what its layers do. Qwen 3 says how large its heads are, others do not."""
     seen: set[Heads] = set()
-    monkeypatch.setattr(row_attention, "why_a_row_each", lambda heads: seen.add(heads) or "asked")
+    monkeypatch.setattr(row_attention, "why_no_varlen", lambda heads: seen.add(heads) or "asked")
     row_attention.register()
     model = model_of(family, torch.float32)
     states(model, **row_attention.model_inputs(laid_out()))

@@ -17,7 +17,7 @@ from transformers import GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaFo
 from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.packed_rows import packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
-from rlhf_cli.models.packing.varlen_kernel import attend_at_once, distrust, heads_of, joined_keys
+from rlhf_cli.models.packing.varlen_kernel import disable_varlen, heads_of, joined_keys, varlen_attend
 from rlhf_cli.models.reward_model_scorer import packed_scores
 from tests.models.packing.test_row_attention import (
     ANSWERS,
@@ -97,7 +97,7 @@ def test_a_layer_is_computed_again_as_it_was(kernel: ReferenceVarlen) -> None:
     model, rows = model_of("llama").train(), laid_out()
     model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
     found = states(model, **model_inputs(rows))
-    distrust("found wrong")
+    disable_varlen("found wrong")
     found.sum().backward()
     assert len(kernel.calls) == 2 * 2  # layers, forward and again
     states(model, **model_inputs(rows))
@@ -132,7 +132,7 @@ def test_what_autocast_computes_in_is_given_to_the_kernel() -> None:
     query, key = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
     joined = joined_keys([3], [None], torch.device("cpu"))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = attend_at_once(joined, query, key, key.bfloat16(), scaling=None)
+        found = varlen_attend(joined, query, key, key.bfloat16(), scaling=None)
         assert heads_of(query, key).dtype is found.dtype is torch.bfloat16
     assert heads_of(query, key).dtype is torch.float32
 

@@ -61,7 +61,7 @@ class TestOptimizer:
         own = {id(one) for group in seen.critic._optimizer.param_groups for one in group["params"]}
         policys = {id(one) for group in seen.trainer.optimizer.param_groups for one in group["params"]}
         assert own == {id(parameter) for parameter in seen.critic.parameters()}
-        assert policys == {id(one) for one in seen.critic.not_mine(seen.trainer.model) if one.requires_grad}
+        assert policys == {id(one) for one in seen.critic.policy_parameters(seen.trainer.model) if one.requires_grad}
         assert not own & policys
         assert own
         assert policys

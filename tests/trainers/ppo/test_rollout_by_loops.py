@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlhf_cli.tables.modes import MAX_RELATIVE_ERROR
-from rlhf_cli.trainers.ppo.critic import has_value, laid_out, whole_rows
+from rlhf_cli.trainers.ppo.critic import critic_inputs, has_value, prompts_and_completions
 from rlhf_cli.trainers.ppo.rollout import (
     KlPenalty,
     PpoSettings,
@@ -191,10 +191,10 @@ BATCH: Any = {
 @pytest.mark.parametrize("may_move", [True, False])
 def test_the_tokens_whose_states_are_valued(*, is_packed: bool, may_move: bool) -> None:
     """A prompt's last and every token of the completion, row by row, however the rows are laid out."""
-    ids, mask = whole_rows(BATCH)
+    ids, mask = prompts_and_completions(BATCH)
     expected_mask = [[True, True, True, False, False], [True, True, False, False, False], [True] + [False] * 4]
     assert has_value(mask, 4).tolist() == expected_mask
-    inputs, places = laid_out(ids, mask, 4, is_packed=is_packed, may_move=may_move)
+    inputs, places = critic_inputs(ids, mask, 4, is_packed=is_packed, may_move=may_move)
     given: Any = inputs["input_ids"]
     assert given.flatten()[places].tolist() == [5, 11, 12, 7, 13, 8]
     if not is_packed:
