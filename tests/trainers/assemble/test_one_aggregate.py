@@ -44,7 +44,7 @@ def json_of(capsys: Any, *words: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("trainer", ["grpo", "rloo", "ppo"])
+@pytest.mark.parametrize("trainer", ["rloo", "ppo"])
 def test_all_totals_are_the_aggregates(train, train_ppo, workplace: Path, capsys, trainer: str) -> None:
     (workplace / "mine.py").write_text(REWARDS)
     run = train_ppo if trainer == "ppo" else train

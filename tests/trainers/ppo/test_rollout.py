@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from typing import Any
 
 import pytest
 import torch
@@ -115,36 +114,6 @@ class TestRollout:
             rewards = [0.0] * (len(row.completion) - 1) + [total_of(row.completion)]
             expected.append(gae_of(rewards, row.values[:-1], row.values[-1], GAMMA, LAMBDA))
         assert_rows(run.outputs[0]["advantages"], whitened(expected))
-
-    def test_tokens_that_a_tool_wrote_are_no_actions(self, rollouts, before_training) -> None:
-        """Every second token is a tool's: the next state is that of the next action, and KL is of actions alone."""
-
-        def prepare(trainer: Any) -> None:
-            generate = trainer._generate
-
-            def with_tools(prompts: list[Any]) -> tuple[Any, ...]:
-                found = list(generate(prompts))
-                found[2] = [[1 - place % 2 for place in range(len(ids))] for ids in found[1]]
-                return tuple(found)
-
-            trainer._generate = with_tools
-
-        before_training(prepare)
-        run = rollouts("kl.coef=0.3", *ADD, "trainer.args.num_iterations=2")
-        (rows,), (output,) = run.rows, run.outputs
-        expected = []
-        for row in rows:
-            kls, values = row.kl[::2], row.values[:-1:2]
-            rewards = [-0.3 * kl for kl in kls]
-            rewards[-1] += total_of(row.completion)
-            last = row.values[-1] if row.is_truncated else 0.0
-            expected.append(gae_of(rewards, values, last, GAMMA, LAMBDA))
-        spread = [[value for one in row for value in (one, 0.0)] for row in whitened(expected)]
-        expected = [values[: len(row.completion)] for values, row in zip(spread, rows, strict=True)]
-        assert_rows(output["advantages"], expected)
-        assert output["num_items_in_batch"] == sum((len(row.completion) + 1) // 2 for row in rows)
-        kls = [kl for row in rows for kl in row.kl[::2]]
-        assert run.events[0]["kl/k1_policy_ref"] == pytest.approx(statistics.fmean(kls), **MODEL)
 
     def test_a_later_round_is_of_the_models_as_they_are_then(self, rollouts) -> None:
         run = rollouts("trainer.args.max_steps=4", *ADD, "critic.learning_rate=0.1")
