@@ -6,7 +6,8 @@
 R_i is the row's weighted sum. The operations are TRL 1.16's, in TRL's order and precision, so that results are bitwise
 equal: a group whose deviation is near 0 divides its rounding errors by eps. tests/numerics compares them with another
 derivation, tests/analysis/whatif with results of real trainers. Shapes: N rows of all ranks, the rows of a group
-consecutive; K rewards. An all-NaN row has no total: it gets no advantage and counts in no mean.
+consecutive; K rewards or components, NaN where one does not apply. An all-NaN row has no total: it gets no advantage
+and counts in no mean.
 
 RLOO (Ahmadian et al., arXiv 2402.14740) has for G completions y_1 ... y_G of a prompt the gradient
     1/G sum_i A_i grad log pi(y_i),    A_i = R_i - 1/(G - 1) sum_{j != i} R_j .
@@ -24,16 +25,14 @@ and E[1{k applies} (c_k - mu) grad log pi] = p grad mu + (mu - mu) grad p = p gr
 where it applies, and does not change how often it applies: that is the purpose of excluding. Filling an excluded entry
 with the mean over S, with G rows in the baseline, gives (G / (G - 1)) (1 - 1/n) A_ik instead, because the mean includes
 the row's own score. No fill shared by the rows gives A_ik. But since the A_ik sum to 0 in a group, there are scores for
-which RLOO's own baseline gives exactly A_ik: see `scores_to_leave_out`. Shapes: N rows of all ranks, the G rows of a
-group consecutive; K components. NaN = the component does not apply.
+which RLOO's own baseline gives exactly A_ik: see `scores_to_leave_out`.
 
 TRL's advantages are linear in the components, for a given deviation of the batch. So an advantage is a sum of parts,
 A_i = sum_k p_ik, and the share of component k is
     share_k = sum_i p_ik A_i / sum_i A_i^2 .
 
 The shares sum to 1 over the components; a component that pulls in the opposite direction has a negative share. They
-describe the given advantages, and do not predict training without the component. Shapes: N rows of all ranks, the rows
-of a group consecutive; K components; NaN rows are unscorable.
+describe the given advantages, and do not predict training without the component.
 """
 
 from __future__ import annotations
@@ -47,6 +46,9 @@ from torch import Tensor
 EPS = 1e-4
 """TRL adds this to a deviation before it divides by it."""
 
+Scale: TypeAlias = Literal["group", "batch", "none"]
+"""TRL's scale_rewards: the divisor of the centred values is the group's deviation, the batch's, or 1."""
+
 
 def summed(rewards: Tensor, weights: Tensor) -> Tensor:
     """Return the (N,) weighted sums of (N, K) rewards, NaN for all-NaN rows."""
@@ -55,7 +57,7 @@ def summed(rewards: Tensor, weights: Tensor) -> Tensor:
     return totals
 
 
-def grpo_advantages(totals: Tensor, num_generations: int, scale: Literal["group", "batch", "none"]) -> Tensor:
+def grpo_advantages(totals: Tensor, num_generations: int, scale: Scale) -> Tensor:
     """Return GRPO's (N,) advantages of (N,) totals; `scale` is TRL's scale_rewards."""
     grouped = totals.view(-1, num_generations)
     centred = totals - torch.nanmean(grouped, dim=1).repeat_interleave(num_generations, dim=0)
@@ -122,12 +124,8 @@ def _grouped(rewards: Tensor, num_generations: int) -> tuple[Tensor, Tensor]:
     return grouped, ~grouped.isnan()
 
 
-Scale: TypeAlias = Literal["group", "batch", "none"]
-"""Divisor of the centred values: the group's deviation, the batch's, or 1."""
-
-
 def process_advantages(
-    values: Tensor, is_rewarded: Tensor, num_generations: int, scale: Scale, eps: float = 1e-4
+    values: Tensor, is_rewarded: Tensor, num_generations: int, scale: Scale, eps: float = EPS
 ) -> Tensor:
     """Return token advantages by process supervision: normalise rewarded positions over the group, sum from the end.
 
@@ -186,12 +184,7 @@ def _check(values: Tensor, is_rewarded: Tensor, num_generations: int, scale: str
         raise ValueError(f"scale is {scale!r}, not one of {', '.join(get_args(Scale))}")
 
 
-_EPS = 1e-4  # TRL's
-
-
-def grpo_parts(
-    contributions: Tensor, num_generations: int, scale: Literal["group", "batch", "none"], eps: float = _EPS
-) -> Tensor:
+def grpo_parts(contributions: Tensor, num_generations: int, scale: Scale, eps: float = EPS) -> Tensor:
     """Return the (N, K) parts of GRPO's (r - mean of group) / (deviation + eps), from (N, K) weighted rewards.
 
     `scale` is TRL's scale_rewards. All-NaN rows get 0.
@@ -208,7 +201,7 @@ def grpo_parts(
     return (centred / (deviation + eps).unsqueeze(1)).nan_to_num(0.0)
 
 
-def normalized_sum_parts(contributions: Tensor, eps: float = _EPS) -> Tensor:
+def normalized_sum_parts(contributions: Tensor, eps: float = EPS) -> Tensor:
     """Return the (N, K) parts of normalize_then_sum's last step: (r - mean of batch) / (deviation of batch + eps).
 
     `contributions` are the weighted, group-normalised components.
@@ -217,7 +210,7 @@ def normalized_sum_parts(contributions: Tensor, eps: float = _EPS) -> Tensor:
     return (centred / (_nanstd(_total(contributions)) + eps)).nan_to_num(0.0)
 
 
-def rloo_parts(contributions: Tensor, num_generations: int, *, is_normalized: bool, eps: float = _EPS) -> Tensor:
+def rloo_parts(contributions: Tensor, num_generations: int, *, is_normalized: bool, eps: float = EPS) -> Tensor:
     """Return the (N, K) parts of RLOO's r minus the mean of the others in its group, optionally batch-normalised."""
     grouped = contributions.view(-1, num_generations, contributions.shape[1])
     count = (~grouped.isnan()).sum(dim=1, keepdim=True)

@@ -9,7 +9,7 @@ and mean m
     V = C / (C - 1)  sum over groups (sum of (x - m) over the group)^2 / n^2
 
 This equals s^2 / n if every row is its own group. If all rows are in one group, they are counted as rows: the interval
-is then about that group only. All intervals are two-sided, of 95 %.
+is then about that group only.
 """
 
 from __future__ import annotations
