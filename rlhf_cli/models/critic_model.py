@@ -78,7 +78,7 @@ def build_critic(
             expected="an architecture that transformers knows as a token classifier, such as Llama, Qwen or Gemma",
         ) from error
     for name, module in critic.named_children():
-        if isinstance(module, nn.Dropout):  # transformers uses 0.1 here, whatever the policy uses
+        if isinstance(module, nn.Dropout):  # transformers always uses 0.1 here
             setattr(critic, name, nn.Dropout(dropout) if dropout else nn.Identity())
     name, linear = _head(critic)
     head = ValueHead(linear.in_features, 1)

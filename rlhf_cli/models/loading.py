@@ -66,7 +66,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def loading_unsharded(args: TrainingArguments) -> Iterator[None]:
-    """Open a context in which transformers loads models unsharded, whatever strategy `args` select."""
+    """Open a context in which transformers loads models unsharded under every strategy."""
     # From our own argument, or from accelerate's config file; transformers checks both.
     config = getattr(args, "hf_deepspeed_config", None) or getattr(args.deepspeed_plugin, "dschf", None)
     if config is None:

@@ -265,7 +265,7 @@ def _without_crc32() -> Iterator[None]:
 
 def _bytes_needed(trainer: TrlTrainer) -> int:
     """Return the size of a first checkpoint: the saved weights, plus twice the trained ones (Adam's state)."""
-    has_adapter = hasattr(trainer.model, "peft_config")  # of which only the trained parameters are saved
+    has_adapter = hasattr(trainer.model, "peft_config")  # then only trained parameters are saved
     saved, trained = 0, 0
     for parameter in trainer.model.parameters():
         size = num_elements(parameter) * parameter.element_size()

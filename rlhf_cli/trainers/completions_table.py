@@ -32,7 +32,7 @@ _Logged = TypeVar("_Logged")
 class PartColumns:
     """The rewards that have returned parts so far, on any rank: their columns stay in all later tables.
 
-    Columns are gathered one by one, so every rank needs the same ones in the same order, whatever its rows got.
+    Columns are gathered one by one, so every rank needs the same columns in the same order.
     """
 
     def __init__(self) -> None:

@@ -83,7 +83,7 @@ class Extensions:
     """Everything that our mixins read; `rewards` and `ppo` are None for a trainer that does not use them.
 
     - `table_log` receives TRL's printed output.
-    - `measured` are the columns of a prepared row: its beginning, and texts, of which only the longest counts; None if
+    - `measured` are the columns of a prepared row: its beginning, and texts (only the longest counts); None if
       TRL prepares no rows.
     - `left_out` counts rows that were rejected earlier, as name of the data -> reason -> number.
     - `ends_with_eos`: whether the texts of a reward model's training end with the end-of-sequence token; None without

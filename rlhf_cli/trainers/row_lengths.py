@@ -78,7 +78,7 @@ def prepare_and_measure(
 ) -> tuple[Dataset, PreparedLengths]:
     """Return the prepared rows, and the lengths of `columns` of the rows that are prepared without a limit.
 
-    columns: the beginning of a row, and its texts, of which only the longest counts.
+    columns: the beginning of a row, and its texts; only the longest text counts.
     """
     is_packed = len(others) == 3 and bool(others[0])  # SFTTrainer's others are (packing, formatting_func, dataset_name)
     unlimited = copy.copy(args)

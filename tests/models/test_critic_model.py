@@ -1,4 +1,4 @@
-"""A critic's weights: where they come from, what is refused, what is left of a checkpoint's own head and dropout."""
+"""Where a critic's weights come from, which checkpoints are refused, and how head and dropout are replaced."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A model folder or checkpoint that somebody else made ends in a message that names it, and nothing of it is executed.
+"""A hostile or damaged file of a model or checkpoint is named in an error, and its code is not executed.
 
-That nothing is executed is seen from outside: each would leave a file behind.
+Executed code would leave a file behind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""While ZeRO-3 is on transformers loads in shards; what stands beside the engine is loaded whole, and nothing else."""
+"""Under ZeRO-3 transformers loads models in shards; only models beside the engine are loaded unsharded."""
 
 from __future__ import annotations
 

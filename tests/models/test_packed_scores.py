@@ -63,7 +63,7 @@ def test_equal_to_each_row_by_itself(kind: str) -> None:
 
 @pytest.fixture
 def saved(reward_model: Path, tmp_path: Path) -> Path:
-    """A reward model of float64 weights, so that nothing is rounded that could be seen."""
+    """A reward model with float64 weights, so that rounding is negligible."""
     model_of(LlamaConfig(num_labels=1, max_position_embeddings=128, **SIZES, **TOKENS)).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
     return tmp_path

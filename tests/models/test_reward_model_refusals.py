@@ -1,4 +1,4 @@
-"""Reward models that cannot score: each is refused by name, before anything is trained."""
+"""Reward models that cannot score: each is refused before training starts."""
 
 from __future__ import annotations
 

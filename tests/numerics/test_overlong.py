@@ -15,7 +15,7 @@ def equation_13(length: int, longest: int, cache: int) -> float:
 
 
 def test_by_hand() -> None:
-    """The paper's own: 20480 tokens, of which 4096 are the cache."""
+    """The paper's values: 20480 tokens including a cache of 4096."""
     lengths = torch.tensor([0, 1000, 16384, 16385, 18432, 20479, 20480, 30000])
     found = soft_overlong(lengths, 20480, 4096)
     assert found.tolist() == [0.0, 0.0, 0.0, -1 / 4096, -0.5, -4095 / 4096, -1.0, -1.0]

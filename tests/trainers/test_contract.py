@@ -1,4 +1,4 @@
-"""Every seam of TRL we lean on, by name. When TRL is upgraded and one has moved, it fails here."""
+"""Every method of TRL that we override or rely on. A change in a new version of TRL fails here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_calculate_rewards_takes_inputs_prompts_completions_and_ids(trainer) -> 
 
 
 def test_rloo_weighs_clips_penalises_leaves_one_out_and_normalises_in_this_order() -> None:
-    """trainers/reward_mixin.py gives it scores of which its own baseline leaves our advantages."""
+    """trainers/reward_mixin.py gives it scores from which its own baseline computes our advantages."""
     source = inspect.getsource(trl.RLOOTrainer._generate_and_score_completions)
     order = [
         "self._calculate_rewards(inputs, prompts, completions, completion_ids_list)",
@@ -244,7 +244,7 @@ def test_what_is_set_aside_for_greedy_answers(trainer) -> None:
 
 
 def test_a_step_is_taken_after_training_step_and_a_model_is_saved_by_one_method() -> None:
-    """So trainers/guard_mixin.py looks in time, and what it refuses to save is saved by nobody."""
+    """So trainers/guard_mixin.py checks in time, and refuses every way of saving."""
     source = inspect.getsource(Trainer._run_epoch)
     order = [
         "_set_sync_gradients(do_sync_step)",

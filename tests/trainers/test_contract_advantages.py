@@ -1,4 +1,4 @@
-"""What TRL makes of totals, by name: numerics/group_advantages.py does it again outside of a trainer, in this order."""
+"""How TRL computes advantages from totals; numerics/group_advantages.py repeats these steps in this order."""
 
 from __future__ import annotations
 

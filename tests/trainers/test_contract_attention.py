@@ -16,7 +16,7 @@ from tests.support.reference_varlen import ReferenceVarlen
 
 
 def test_torch_has_the_kernel() -> None:
-    """packing/varlen_kernel.py gives it the first seven by place and three by name; the reference takes them alike."""
+    """packing/varlen_kernel.py passes seven positional and three keyword arguments; so does the reference."""
     parameters = inspect.signature(varlen_attn).parameters
     by_place = ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
     assert list(parameters)[:7] == by_place
@@ -36,7 +36,7 @@ def test_torch_s_kernel_says_where_it_is_not() -> None:
 
 
 def test_transformers_sdpa_knows_what_is_looked_for() -> None:
-    """packing/row_attention.py sends a call that has any of them a row each."""
+    """packing/row_attention.py attends row by row if any of them is given."""
     parameters = set(inspect.signature(sdpa_attention_forward).parameters)
     assert {"dropout", "scaling", "is_causal", "position_bias", "cache"} <= parameters
     assert set(_MORE_THAN_CAUSAL) - parameters == {"softcap"}
@@ -46,7 +46,7 @@ def test_transformers_sdpa_knows_what_is_looked_for() -> None:
 
 
 def test_a_layer_gives_it_by_name() -> None:
-    """One that gave them by place would go a row each."""
+    """Layers that pass them by position would attend row by row."""
     given: list[tuple[int, set[str]]] = []
 
     def attention(_module: object, query: torch.Tensor, *others: object, **named: object) -> tuple[torch.Tensor, None]:

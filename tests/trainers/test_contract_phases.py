@@ -81,7 +81,7 @@ def test_batches_of_rows_have_ids_and_a_mask_beside_them(trainer: Any) -> None:
 
 
 def test_accelerate_asks_torch_distributed_for_its_collectives_when_it_needs_them() -> None:
-    """A function that it had imported by name would be the one of before."""
+    """An imported name would still be the function without timing."""
     source = inspect.getsource(operations)
     imported = " ".join(re.findall(r"from torch\.distributed import (.*)", source))
     assert not set(_COLLECTIVES) & set(re.findall(r"\w+", imported))

@@ -1,4 +1,4 @@
-"""The seams of transformers by which a run goes on with what was typed. When one has moved, it fails here."""
+"""The methods of transformers through which typed values count in a resumed run. A change fails here."""
 
 from __future__ import annotations
 

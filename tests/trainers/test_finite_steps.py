@@ -75,7 +75,7 @@ def bad_loss(trainer: Any) -> None:
 
 
 class AfterStep(TrainerCallback):
-    """Makes one weight NaN when so many steps have been taken; it is the embedding of a byte that no text has."""
+    """Make one weight NaN after `step` steps: the embedding of a byte that no text contains."""
 
     def __init__(self, step: int) -> None:
         self.step = step

@@ -57,7 +57,7 @@ def test_the_older_one_is_whole_and_nothing_else_is_left(
 ) -> None:
     import rlhf_cli.plan.checks.machine_checks
 
-    # Somebody else filled it.
+    # Another program filled the disk.
     monkeypatch.setattr(rlhf_cli.plan.checks.machine_checks, "space_problems", lambda *_: ([], None))
     place = small_disk(kilobytes)
     code, _ = train(f"run.root={place}/runs", "trainer.args.save_steps=1")

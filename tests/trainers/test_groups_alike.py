@@ -23,7 +23,7 @@ def test_negative_control_the_deviation_of_equal_totals_is_not_zero() -> None:
 
 
 def test_in_training(train, says) -> None:
-    """One answer to whatever is asked: all totals of a prompt are the same."""
+    """Every prompt gets the same answer, so all totals of a group are equal."""
     says([50, 51, 52])
     _, folder = train("trainer=rloo", "guards.no_signal=off")
     assert series(read_metrics(folder.metrics), "frac_reward_zero_std")[1] == [1.0] * 3

@@ -1,4 +1,4 @@
-"""A round with rows left out teaches what the same round without them does, whatever the loss divides by."""
+"""A round with left-out rows gives the same step as the round without them, for every loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint that verifies and lacks a part of its state: refused, or gone on from by its weights, and it is said."""
+"""A checkpoint that verifies but lacks part of its state is refused, or resumed from its weights with a message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def without(whole, place: Path, *names: str) -> RunFolder:
     folder = cut(whole(), 6, place)
     for name in names:
         (folder.checkpoints / "checkpoint-6" / name).unlink()
-    write_manifest(folder.checkpoints / "checkpoint-6")  # as whoever removed them would want it
+    write_manifest(folder.checkpoints / "checkpoint-6")  # so that the checkpoint verifies without them
     return folder
 
 
@@ -46,7 +46,7 @@ def test_it_is_refused_before_anything_is_loaded(whole, workplace: Path, capsys,
 
 
 def test_it_is_refused_where_only_an_older_one_is_whole_and_that_lacks_it(whole, workplace: Path, capsys) -> None:
-    """The newest by name has all, and does not verify: what the ranks take instead is looked at by them."""
+    """The newest checkpoint is complete but does not verify: the ranks check the one they use instead."""
     folder = without(whole, workplace / "cut", "optimizer.pt")
     shutil.copytree(whole().checkpoints / "checkpoint-7", folder.checkpoints / "checkpoint-7")
     (folder.checkpoints / "checkpoint-7" / "model.safetensors").write_bytes(b"cut")

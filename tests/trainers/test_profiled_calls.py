@@ -1,4 +1,4 @@
-"""TRL's profiling is heard where it is made, and only while somebody listens."""
+"""TRL's profiling is collected, but only inside the context."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_seam_is_told_the_seconds_of_a_call_when_it_ends() -> None:
     assert taken["profiling/Time taken: GRPOTrainer.compute_loss"] == 0.75
     assert 0 < taken["profiling/Time taken: GRPOTrainer._prepare_inputs"] < 1
     context._log_metrics(1.0)
-    assert calls.taken() == {}  # negative control: nobody listens any more
+    assert calls.taken() == {}  # negative control: the context is closed
 
 
 def test_what_is_not_wanted_is_not_collected() -> None:

@@ -30,7 +30,7 @@ def test_samples_are_shown_at_every_evaluation_and_are_the_models_own_scores(lea
     assert "well" in shown
     log = folder.log.read_text()
     assert log.count("of 3 pairs in the right order") == 2
-    # How long the rows are is said where nothing is wrong with them, too.
+    # Row lengths are reported even if no row is dropped or cut.
     assert re.search(r"data: .* all 14 rows .*shortest", log)
     assert re.search(r"data\.eval: .* all 6 rows .*shortest", log)
     model = AutoModelForSequenceClassification.from_pretrained(folder.model)

@@ -136,7 +136,7 @@ def test_every_round_is_by_hand(rounds, beta: float, clip: tuple[float, float] |
     if clip:
         assert any(not clip[0] <= total <= clip[1] for total in found[0].totals)
     totals = [math.fsum(column[row] or 0.0 for column in weighted()) for row in range(len(A))]
-    assert found[0].totals == pytest.approx(totals, **ARITHMETIC)  # nothing is filled in
+    assert found[0].totals == pytest.approx(totals, **ARITHMETIC)  # no value is filled in
     events = [event for event in read_metrics(folder.metrics) if "loss" in event]
     mean = math.fsum(totals) / len(totals)
     deviation = math.sqrt(math.fsum((one - mean) ** 2 for one in totals) / (len(totals) - 1))
@@ -154,7 +154,7 @@ def test_every_round_is_by_hand(rounds, beta: float, clip: tuple[float, float] |
 
 
 def test_a_penalty_applies_to_every_row(rounds, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut off or not: 0 is what a row that ended is taken. Replaced, a total is the penalty, whatever applied.
+    """Cut off or not: 0 is what a row that ended is taken. If replaced, a total is the penalty alone.
 
     What such a row had scored gives way: it counts as 0 of every reward, and no other row is compared with it.
     """

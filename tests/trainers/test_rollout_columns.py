@@ -29,7 +29,7 @@ def test_rounds_steps_and_ends(train, says, workplace: Path) -> None:
 
 
 def test_scores_are_those_that_the_functions_returned(train, says, workplace: Path) -> None:
-    """0.1 is no float32: a gate that asked for it was open, and has to be when it is asked again."""
+    """0.1 is not a float32: a gate at 0.1 that was open must be open when it is recomputed."""
     begin(workplace)
     says(*ROWS)
     code, run = train(*BASE, "trainer.args.max_steps=1")

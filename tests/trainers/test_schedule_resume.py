@@ -1,4 +1,4 @@
-"""A run that was stopped in the middle of a weight's schedule goes on with the weights that it would have had."""
+"""A run that is stopped in the middle of a weight's schedule resumes with the correct weights."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Clock:
 
 
 class Ranks:
-    """An accelerator of several processes, of which the others have reported `others`."""
+    """An accelerator of several processes; the other ranks reported `others`."""
 
     def __init__(self, num_processes: int = 1, others: dict[str, float] | None = None) -> None:
         self.num_processes, self.device, self._others = num_processes, torch.device("cpu"), others or {}

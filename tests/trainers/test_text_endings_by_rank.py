@@ -15,7 +15,7 @@ from rlhf_cli.trainers.extensions import Extensions
 
 
 class Saves:
-    """Does as transformers' Trainer: every rank is asked, the writer alone makes the folder."""
+    """Like transformers' Trainer: called on every rank, but only the writer creates the folder."""
 
     def __init__(self, *, is_writer: bool) -> None:
         self.args: Any = SimpleNamespace(should_save=is_writer, output_dir="")

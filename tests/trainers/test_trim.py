@@ -1,4 +1,4 @@
-"""Trimming and sorting move and drop padding, and nothing else."""
+"""Trimming and sorting only move and remove padding."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Alone(RewardMixin):
 
 
 def batch() -> dict[str, Any]:
-    """Return two rows of three and two tokens, of which a tool wrote one each."""
+    """Return two rows of three and two tokens; a tool wrote one token of each."""
     return {
         "completion_mask": torch.tensor([[1, 1, 1], [1, 1, 0]]),
         "tool_mask": torch.tensor([[1, 0, 1], [0, 1, 1]]),

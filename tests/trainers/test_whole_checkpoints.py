@@ -120,7 +120,7 @@ def test_a_later_one_that_does_not_verify_does_not_push_out_the_new_one(sft, tmp
 
 
 def test_a_later_one_that_verifies_stays(sft, tmp_path: Path) -> None:
-    """Somebody else's, or of an earlier attempt that got further: it is whole, so it is not ours to remove."""
+    """A complete checkpoint of another or an earlier run is never removed."""
     place = staging_place(tmp_path / "run" / "checkpoints", 9) / "checkpoint-9"
     place.mkdir(parents=True)
     (place / "model.safetensors").write_bytes(b"weights")

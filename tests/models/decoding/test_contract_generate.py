@@ -1,4 +1,4 @@
-"""Every seam of transformers' generation we lean on, by name. When one has moved, it fails here."""
+"""Every part of transformers' generation that we rely on. A change in a new version fails here."""
 
 from __future__ import annotations
 

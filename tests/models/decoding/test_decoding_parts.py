@@ -93,7 +93,7 @@ PADDED_IDS = torch.tensor([[0, 0, 3, 4], [2, 3, 4, 5], [0, 6, 6, 3], [0, 0, 0, 2
 
 
 def test_a_penalty_begins_where_its_row_begins() -> None:
-    """By hand: a row's scores of 1 are 1/2 for the tokens of its prompt, and of nobody else's."""
+    """By hand: a row's scores of 1 are 1/2 for the tokens of its own prompt only."""
     first = torch.tensor([2, 0, 1, 3])
     given = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(2.0, prompt_ignore_length=first)])
     rows = torch.tensor([0, 2])

@@ -1,4 +1,4 @@
-"""A layer with room holds what transformers' own holds, whatever is done to either, and copies far less often."""
+"""A growing layer holds the same entries as transformers' own after every operation, with far fewer copies."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_whatever_is_done_to_it() -> None:
 
 
 def test_what_was_handed_out_stays_as_it_is() -> None:
-    """A layer's keys of one token are not written into by the next: whoever kept them has them."""
+    """The next token does not overwrite keys that a caller kept."""
     layer = GrowingLayer(LONGEST)
     layer.update(*torch.zeros(2, ROWS, HEADS, PROMPT, SIZE))
     kept = [layer.update(*torch.full((2, ROWS, HEADS, 1, SIZE), float(step)))[0] for step in range(1, 6)]
@@ -78,7 +78,7 @@ def test_what_was_handed_out_stays_as_it_is() -> None:
 
 
 def places(layer: DynamicLayer, num_tokens: int) -> int:
-    """How many places in memory the keys have had while so many tokens were read."""
+    """Return the number of memory blocks that the keys occupied while the tokens were read."""
     layer.update(*torch.zeros(2, ROWS, HEADS, PROMPT, SIZE))
     found: list[Tensor] = []  # kept, so that no place is used again
     for _ in range(num_tokens):
@@ -130,7 +130,7 @@ def test_no_more_room_than_is_said() -> None:
     ("longest", "num_places"), [(PROMPT + 7, PROMPT + 7), (PROMPT + 1, PROMPT + 1), (2, PROMPT + 1)]
 )
 def test_nor_more_than_a_row_may_have(longest: int, num_places: int) -> None:
-    """Where somebody was wrong about it, there is a place for every token all the same."""
+    """If `longest` was too small, there is still room for every token."""
     layer = GrowingLayer(longest)
     layer.update(*torch.zeros(2, ROWS, HEADS, PROMPT, SIZE))
     layer.update(*torch.zeros(2, ROWS, HEADS, 1, SIZE))

@@ -167,7 +167,7 @@ def test_of_a_pass_the_last_places_scores_are_all_that_is_kept(dtype: torch.dtyp
 
 
 def test_dropout_lets_no_row_read_for_another() -> None:
-    """In training TRL generates with whatever the model drops out: twins that shared a pass would share its luck."""
+    """In training TRL generates with dropout on: equal prompts that shared a pass would share its dropout."""
     model = model_of("llama").train()
     for layer in model.model.layers:
         layer.self_attn.attention_dropout = 0.1

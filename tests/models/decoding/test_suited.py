@@ -1,4 +1,4 @@
-"""Where a row that leaves would be missed transformers generates by itself, and it is said why."""
+"""If rows may not leave the batch, transformers generates by itself, and the reason is given."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Silent(BaseStreamer):
     ids=lambda value: str(value)[:40],
 )
 def test_falls_back_by_name(monkeypatch: pytest.MonkeyPatch, given: Any, named: Any, why: str | None) -> None:
-    """What transformers' own loop is asked for stays what it would have been without us."""
+    """The fallback gives the same result as transformers alone."""
     model, generating = model_of("llama"), Generating()
     if "token_type_ids" in named:
         monkeypatch.setattr(model, "_validate_model_kwargs", lambda kwargs: None)
@@ -161,7 +161,7 @@ def test_what_goes_in_has_a_row_for_every_row(inputs: dict[str, Any], why: str |
 
 
 def test_prompts_of_an_adapter_are_rows_that_nobody_counts() -> None:
-    """peft's prompt learning puts its own method in the place of the model's `prepare_inputs_for_generation`."""
+    """PEFT's prompt learning replaces the model's `prepare_inputs_for_generation`."""
     model, cache = model_of("llama"), {"past_key_values": DynamicCache()}
     model.prepare_inputs_for_generation = model_of("llama").prepare_inputs_for_generation
     found = eligibility.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), cache)
@@ -251,7 +251,7 @@ def test_ranks_that_hold_parts_of_the_weights_keep_in_step(monkeypatch: pytest.M
     assert not eligibility.is_in_parts(model)
     two.is_initialized = lambda: True
     two.get_world_size = lambda: 1
-    assert not eligibility.is_in_parts(model)  # nobody else to keep in step with
+    assert not eligibility.is_in_parts(model)  # a single rank
     monkeypatch.undo()
     monkeypatch.setattr(eligibility, "is_in_parts", lambda model: True)
     generating = Generating()

@@ -129,7 +129,7 @@ class TestTrial:
         assert "on random numbers it is 1 off" in (why_wrong(CPU) or "")
 
     def test_it_is_the_same_wherever_it_is_made(self, kernel: ReferenceVarlen) -> None:
-        """In a layer that is checkpointed, without gradients, in inference mode, in autocast; nothing else changes."""
+        """In a checkpointed layer, without gradients, in inference mode and in autocast the result is the same."""
         saved: list[torch.Tensor] = []
         hooks = torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one)
         state = torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""One kernel for all rows computes what a row each does: layout, heads, scale and gradients, with a reference kernel.
+"""One kernel call for all rows equals one call per row: layout, heads, scale and gradients, with a reference kernel.
 
 No machine of ours had a GPU: what is tested here is everything but torch's kernel, which `ReferenceVarlen` stands for.
 Two prompts of 4 and 1 tokens (3 and none without the last), one apart in its last token and one of its own; answers
@@ -60,7 +60,7 @@ def test_states_are_those_of_the_row_alone(family: str, kernel: ReferenceVarlen)
     model, rows = model_of(family), laid_out()
     found = states(model, **model_inputs(rows))[0, rows.states_around()]
     torch.testing.assert_close(found, alone(model), rtol=0, atol=1e-12)
-    assert len(kernel.calls) == 2  # a call a layer, whatever the rows
+    assert len(kernel.calls) == 2  # one call per layer
 
 
 def test_a_scale_of_the_model_s_own() -> None:
@@ -101,7 +101,7 @@ def test_a_layer_is_computed_again_as_it_was(kernel: ReferenceVarlen) -> None:
     found.sum().backward()
     assert len(kernel.calls) == 2 * 2  # layers, forward and again
     states(model, **model_inputs(rows))
-    assert len(kernel.calls) == 2 * 2  # the next pass goes a row each
+    assert len(kernel.calls) == 2 * 2  # the next pass attends row by row
 
 
 def test_rows_of_a_single_token() -> None:

@@ -83,7 +83,7 @@ def test_what_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_deepspeed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own start of the group, of which ZeRO-3 asks how many ranks there are; one process has it, too."""
+    """DeepSpeed starts the group itself, also for a single process: ZeRO-3 reads the number of ranks from it."""
     given: dict[str, Any] = {}
     comm = SimpleNamespace(init_distributed=lambda *args, **named: given.update(named, b=args))
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(comm=comm))
@@ -95,7 +95,7 @@ def test_what_deepspeed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(24)
 def test_a_rank_that_hangs_is_given_up_in_time() -> None:
-    """Rank 1 sleeps for a minute; accelerate's own barrier in rank 0 fails after the five seconds that were said."""
+    """Rank 1 sleeps for a minute; accelerate's own barrier in rank 0 fails after the configured five seconds."""
     (port,) = free_ports(1)
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     ranks = [

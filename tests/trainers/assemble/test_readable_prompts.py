@@ -1,4 +1,4 @@
-"""What a policy cannot read is told before its weights are loaded: no end, no chat template, no room."""
+"""Rows that the policy cannot read are refused before its weights load: no EOS, no chat template, no room."""
 
 from __future__ import annotations
 

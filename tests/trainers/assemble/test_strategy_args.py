@@ -27,7 +27,7 @@ class TestFsdp2:
         """What transformers makes of the arguments, given to accelerate's own plugin: version 2, full state dict,
         wrapped by the model's layers, resharded after the forward pass.
         """
-        monkeypatch.setenv("FSDP_VERSION", "1")  # accelerate's default, if it were asked
+        monkeypatch.setenv("FSDP_VERSION", "1")  # accelerate's default
         given = args_of(strategy="fsdp2", offload=offload)
         assert given.pop("ddp_backend", None) == ("cuda:nccl,cpu:gloo" if offload else None)
         config = GRPOConfig(output_dir=str(tmp_path), **CPU, **given)

@@ -76,7 +76,7 @@ def test_where_they_are_not_kept(tmp_path: Path, reason: str) -> None:
 
 
 def test_they_are_of_the_adapters_in_use(tmp_path: Path) -> None:
-    """With the adapter off it is the reference that is asked, and the same tokens are as probable as they are to it."""
+    """Without the adapter the model is the reference, which gives the same tokens other probabilities."""
     _, trainer = trained(tmp_path, "auto", lora=LORA, max_steps=1)
     model = trainer.model
     kept = KeptLogps.of(model, -torch.arange(1.0, 13.0).view(3, 4))

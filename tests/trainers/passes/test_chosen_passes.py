@@ -1,4 +1,4 @@
-"""Which way a model's rows go, and what is said of it: by its configuration, and by trying."""
+"""The mode that is chosen for a model's rows, by its configuration and by a trial, and its description."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def exact_norm(norm: LlamaRMSNorm, states: Tensor) -> Tensor:
 
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody computes in float32: neither TRL's head nor ours, which hands on what does not fit its budget."""
+    """No part computes in float32: not TRL's head, and not ours, which falls back to it above its budget."""
     monkeypatch.setattr(trl_utils, one_pass_head._SEAM, ExactHead)
     monkeypatch.setattr(one_pass_head, "MAX_SOFTMAX_BYTES", 0)
     monkeypatch.setattr(LlamaRotaryEmbedding, "forward", exact_positions)

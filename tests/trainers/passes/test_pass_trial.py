@@ -1,4 +1,4 @@
-"""What the first pass of three rows finds out, and what is done then: attention a row each, then no packing."""
+"""The trial on three rows in the first pass: on failure attention runs per row, then packing is switched off."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_full_memory_is_none_of_it() -> None:
 
 
 def test_what_another_rank_saw_counts_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the kernel raised: this rank tries once more with it, and both keep what is right a row each."""
+    """The kernel raised on the other rank: both ranks try again without it, and keep packing."""
     stand_in(monkeypatch)
     others = iter([[torch.inf, 1.0], [0.0, 0.0]])
     trainer = trying(gathered=lambda one: torch.cat([one, torch.tensor([next(others)])]))
@@ -122,7 +122,7 @@ def test_the_mean_is_over_tokens(monkeypatch: pytest.MonkeyPatch, off: float, ve
 
 
 def test_which_rows_are_tried() -> None:
-    """The first three with a completion; where there are fewer all again, so that none is without a neighbour."""
+    """The first three rows with a completion, repeated if there are fewer, so that every row has a neighbour."""
     completions = torch.tensor([0, 1, 1, 0, 1, 1]).unsqueeze(1)
     masks = torch.cat([torch.ones(6, 2, dtype=torch.long), completions], dim=1)
     assert tried_rows(masks, 1).tolist() == [1, 2, 4]

@@ -1,4 +1,4 @@
-"""Packed and trimmed passes give TRL's gradients: TRL's own trainer, the same rollouts, and nothing of ours.
+"""Packed and trimmed passes give TRL's gradients: compared with TRL's own trainer on the same rollouts.
 
 The distance is the norm of the difference over the norm of TRL's gradient. In float64 only TRL's head computes in
 float32, so it is far below what float32 alone would allow; a wrong row, weight or position is at 1e-2 and more.

@@ -16,7 +16,7 @@ LLAMA = SimpleNamespace(get_text_config=lambda: SimpleNamespace(rope_theta=1e4),
 
 
 class Generates:
-    """What TRL's trainer does about a generation: a new buffer, of which the step's micro-batch is handed out."""
+    """Stands in for TRL's trainer: fills a new buffer and returns the step's micro-batch."""
 
     def __init__(self, steps: int, accumulation: int) -> None:
         self.args = SimpleNamespace(steps_per_generation=steps, gradient_accumulation_steps=accumulation)

@@ -15,7 +15,7 @@ EXACT: dict[str, Any] = {"dtype": torch.float64}
 
 
 def half_alike(prompts: list[str], completion_ids: list[list[int]], **_: object) -> list[float]:
-    """Prompts of an even number of words are answered equally well by whatever is said."""
+    """All answers to prompts with an even number of words get the same reward."""
     lengths = [len(prompt.split()) for prompt in prompts]
     return [1.0 if n % 2 == 0 else float(len(ids)) for n, ids in zip(lengths, completion_ids, strict=True)]
 

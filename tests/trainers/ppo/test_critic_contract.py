@@ -39,7 +39,7 @@ class TestCritic:
 
     def test_log_probabilities_are_asked_for_by_one_method(self) -> None:
         ours = parameters(PassMixin._get_per_token_logps_and_entropies)
-        # On top of it PpoMixin passes on whatever it is given.
+        # PpoMixin passes its arguments on.
         assert parameters(PpoMixin._get_per_token_logps_and_entropies) == ["self", "model", "args", "named"]
         theirs = parameters(trl.GRPOTrainer._get_per_token_logps_and_entropies)
         assert ours == [*theirs[:7], "others"]

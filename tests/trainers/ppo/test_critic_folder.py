@@ -1,4 +1,4 @@
-"""What is saved of a critic, what loads it, and how a run goes on with it."""
+"""The files of a saved critic, what loads them, and how a run resumes with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A critic that computes something else where rows are packed: it is found out, and its values are right afterwards.
+"""A critic that computes other values from packed rows is detected, and its values are correct afterwards.
 
 Nemotron's layers do not hand arguments down to their attention, and nothing in its config.json says so.
 """
@@ -78,7 +78,7 @@ def test_without_the_trial_its_values_are_wrong(
 def test_both_fall_back_where_one_does(
     watch: Callable[..., Watched], workplace: Path, words: list[str], said: str
 ) -> None:
-    """A policy of that kind and a critic on its body: whichever is asked first, the verdict is for both."""
+    """If packing fails for policy or critic, both use trimmed rows, whichever is tried first."""
     byte_tokenizer(context_tokens=64).save_pretrained(str(policy := nemotron(workplace / "policy")))
     seen = watch("model.build=null", f"model.path={policy}", "critic.learning_rate=0.01", *words, on=stirred)
     assert seen.trainer.passes.describe().startswith(said)

@@ -35,7 +35,7 @@ class TestGradients:
 
     @pytest.mark.parametrize("is_corrected", [True, False])
     def test_with_the_kl_in_the_loss(self, steps, is_corrected: bool) -> None:
-        """TRL weighs k3 with the ratio to the rollout's policy unless it is told not to (arXiv 2512.02556)."""
+        """TRL weighs k3 with the ratio to the rollout's policy by default (arXiv 2512.02556)."""
         settings = () if is_corrected else ("trainer.args.use_bias_correction_kl=false",)
         repeated = ("trainer.args.num_iterations=2", "trainer.args.max_steps=3", "trainer.args.learning_rate=0.03")
         for step in steps("kl.where=loss", "kl.coef=0.3", *repeated, *settings):

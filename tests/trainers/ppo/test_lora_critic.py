@@ -1,4 +1,4 @@
-"""A critic on the policy's body: an adapter of its own, of which policy and reference know nothing."""
+"""A critic that is a second adapter on the policy's backbone, and does not affect policy or reference."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class TestSharedBackbone:
         width = batch["completion_ids"].shape[1]
         values = plain(input_ids=ids, attention_mask=mask).logits[:, -width - 1 : -1, 0]
         errors = 0.5 * (values - batch["returns"]).square() * batch["completion_mask"]
-        # dapo: over the tokens of the round, of which this is one of two windows
+        # dapo: over the tokens of the round; this is one of its two windows
         (0.7 * errors.sum() / (batch["num_items_in_batch"] / 2)).backward()
         by_name = {
             name.replace(".default.", ".").removeprefix("base_model.model."): parameter.grad

@@ -35,7 +35,7 @@ def double(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def critic_of(arrangement: str, dtype: torch.dtype) -> TrainedCritic:
-    """A critic of random weights; its norms are torch's, as those of transformers compute in float32 whatever comes."""
+    """A critic of random weights; its norms are torch's, because those of transformers always compute in float32."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         critic: TrainedCritic
@@ -57,7 +57,7 @@ def critic_of(arrangement: str, dtype: torch.dtype) -> TrainedCritic:
 
 
 def rows() -> dict[str, torch.Tensor]:
-    """Four prompts of which two are equal and two share a beginning; completions of 5, 2, 0 and 3 tokens."""
+    """Four prompts, two equal and two with a common beginning; completions of 5, 2, 0 and 3 tokens."""
     prompts = [[3, 4, 5, 6], [3, 4, 5, 6], [7], [3, 4, 9]]
     completions = [[10, 11, 12, 13, 14], [15, 16], [], [17, 18, 19]]
     made = {name: torch.zeros((4, width), dtype=torch.long) for name, width in _WIDTHS.items()}

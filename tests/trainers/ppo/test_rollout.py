@@ -82,7 +82,7 @@ class TestRollout:
         bootstrap = rollouts(unscaled, *ADD, name="bootstrap")
         (rows,) = none.rows
         assert [row.completion for row in rows] == [row.completion for row in bootstrap.rows[0]]
-        # Both runs compute the same values from the same shapes: where nothing is bootstrapped no bit differs.
+        # Both runs compute the same values from the same shapes: rows that are not bootstrapped are bitwise equal.
         by = (none.outputs[0]["advantages"] - bootstrap.outputs[0]["advantages"]).abs().amax(dim=1)
         assert (by != 0).tolist() == [row.is_truncated for row in rows]
         added = [GAMMA * row.values[-1] for row in rows if row.is_truncated]
@@ -121,7 +121,7 @@ class TestRollout:
         totals = [total_of(row.completion) for row in second]
         raw = raw_advantages(second, totals, coef=0.05, is_bootstrapped=True)
         assert_rows(run.outputs[1]["advantages"], whitened(raw))
-        # Control: the critic has moved, and the first round's would be told apart.
+        # Control: the critic has changed, so values of the first round would differ.
         assert abs(statistics.fmean(r.values[0] for r in first) - statistics.fmean(r.values[0] for r in second)) > 1e-2
 
     def test_what_is_maximised_has_no_score_that_gave_way_to_the_value(self, rollouts) -> None:
@@ -190,7 +190,7 @@ class TestEvaluation:
 
 
 def test_a_score_that_gives_way_is_the_last_token_s_alone() -> None:
-    """By hand: two components of three rows of 3, 1 and 4 tokens, the second of which keeps its score."""
+    """By hand: two components, and three rows of 3, 1 and 4 tokens; the second row keeps its score."""
     scores = torch.arange(1.0, 25.0).view(2, 3, 4)
     kept = [[[1, 2, 0, 4], [5, 6, 7, 8], [9, 10, 11, 0]], [[13, 14, 0, 16], [17, 18, 19, 20], [21, 22, 23, 0]]]
     assert without_last(scores, torch.tensor([3, 1, 4]), torch.tensor([True, False, True])).tolist() == kept

@@ -33,7 +33,7 @@ ONE: Any = SimpleNamespace(reduce=lambda sums, reduction: {"sum": sums}[reductio
 
 
 def rollout(**changed: Any) -> Rollout:
-    """Random numbers everywhere, also where there is no action: nobody may read those."""
+    """Random numbers everywhere, also at positions without an action, which must not be read."""
     draws = torch.Generator().manual_seed(1)
     logps, ref_logps, values = torch.randn(3, len(LENGTHS), WIDTH, generator=draws)
     is_action = torch.arange(WIDTH) < torch.tensor(LENGTHS).unsqueeze(1)

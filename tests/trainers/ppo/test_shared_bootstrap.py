@@ -1,4 +1,4 @@
-"""A cut answer's return goes on with the value of the critic that lives on the policy's own body."""
+"""The return of a truncated answer is bootstrapped by the critic that shares the policy's backbone."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class TestDense:
 
 class TestExclude:
     def test_a_closed_gate_adds_nothing(self, rollouts) -> None:
-        """TRL's groups would want the group's mean in its place; here there are none, and 0 it is."""
+        """GRPO fills in the group's mean; PPO has no groups, so it is 0."""
         gate = "gate: {by: odd, at_least: 1.0, otherwise: exclude}"
         rewards = ("++rewards.odd={fn: './mine.py:odd'}", f"++rewards.two={{fn: './mine.py:two', {gate}}}")
         run = rollouts("kl.where=none", rewards=rewards)

@@ -1,4 +1,4 @@
-"""What an update logs, by hand: the ratio of four tokens, of which three are the policy's own."""
+"""The metrics of an update, by hand: ratios of four tokens, three of them the policy's own."""
 
 from __future__ import annotations
 
