@@ -22,9 +22,8 @@ class TestWarmUp:
         assert [is_same(*pair) for pair in zip(seen.values, seen.values[1:], strict=False)] == [False] * 3
         assert logged(seen.folder, "grad_norm")[:2] == [0.0, 0.0]
 
-    @BOTH
-    def test_without_one_the_policy_learns_at_once(self, watch, arrangement: list[str]) -> None:
-        seen = watch(*arrangement)
+    def test_without_one_the_policy_learns_at_once(self, watch) -> None:
+        seen = watch()
         assert not is_same(seen.policy[0], seen.policy[1])
 
 
