@@ -60,9 +60,7 @@ class TestSoManyOfSoMany:
         found = leave_one_out(tensor([row for group in groups for row in group]), size)
         expected = [part for group in groups for part in by_hand(group)]
         torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=0)
-        assert (expected[0][0] == 0.0) == (
-            count < 2 or groups[0][0][0] is None
-        )  # no other row to compare
+        assert (expected[0][0] == 0.0) == (count < 2 or groups[0][0][0] is None)  # no other row to compare
 
     def test_trls_baseline_makes_them_of_the_scores(self, size: int, count: int, seed: int) -> None:
         group = random_group(size, [count, size - count], seed)
