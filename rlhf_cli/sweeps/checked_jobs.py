@@ -20,11 +20,11 @@ from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import CREATED
-from rlhf_cli.sweeps.sweep_grid import Job
+from rlhf_cli.sweeps.sweep_grid import SweepJob
 
 _FEW = 3
 
-Known = dict[tuple[str, ...], Prepared]
+PreparedJobs = dict[tuple[str, ...], Prepared]
 """Overrides of a job -> its prepared experiment, if it was composed earlier without adjustment."""
 
 
@@ -32,15 +32,15 @@ Known = dict[tuple[str, ...], Prepared]
 class CheckedJob:
     """A job that could start: its checked experiment and its plan."""
 
-    job: Job
+    job: SweepJob
     prepared: Prepared
     plan: Plan
 
     @property
     def num_steps(self) -> int | None:
         """Return its number of optimizer steps, or None if that depends on the data."""
-        batches, stage = self.plan.batches, self.plan.stage
-        return stage.steps if stage is not None else batches.steps if batches is not None else None
+        counted = self.plan.stage or self.plan.batches
+        return counted.steps if counted is not None else None
 
 
 class JobProblems:
@@ -66,20 +66,21 @@ class _OfSome(ConfigError):
 
     def __init__(self, error: UserError, names: Sequence[str], of: int) -> None:
         super().__init__(error.what)
-        self._error = error
         more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-        self._runs = "" if len(names) == of else f"\n  {'runs:':<10}{'  '.join(names[:_FEW])}{more}"
+        self._text = str(error)
+        if len(names) < of:
+            self._text += f"\n  {'runs:':<10}{'  '.join(names[:_FEW])}{more}"
 
     def __str__(self) -> str:
-        return f"{self._error}{self._runs}"
+        return self._text
 
 
 def checked(
-    jobs: Sequence[Job],
+    jobs: Sequence[SweepJob],
     progress: Callable[[int], object] = lambda done: None,
     *,
     adjust: Adjust | None = None,
-    known: Known | None = None,
+    known: PreparedJobs | None = None,
 ) -> list[CheckedJob]:
     """Return the jobs, each checked like a single run. `progress` is called with the number of jobs done.
 
@@ -151,14 +152,11 @@ class ReadyJob:
 
 def refuse_unlogged_watch(metric: str | None, experiments: Iterable[Experiment]) -> None:
     """Raise ConfigError if no experiment can log the watched metric. With `metric` None, do nothing."""
-    if metric is None:
+    problems = [not_logged(metric, experiment) for experiment in experiments] if metric is not None else []
+    if not problems or not all(problems):
         return
-    told = [not_logged(metric, experiment) for experiment in experiments]
-    wrong = [problem for problem in told if problem is not None]
-    if not wrong or len(wrong) < len(told):
-        return
-    what, valid = wrong[0]
-    close = nearest_metric(metric, valid)
+    what, valid = next(problem for problem in problems if problem is not None)
+    close = nearest_metric(str(metric), valid)
     raise ConfigError(
         f"no run of this sweep logs {metric}: {what}",
         where="command line",
@@ -168,7 +166,7 @@ def refuse_unlogged_watch(metric: str | None, experiments: Iterable[Experiment])
     )
 
 
-def goes_on(begun: Resumed, name: str, *, take_over: bool, dry_run: bool = False) -> ReadyJob:
+def ready_again(begun: Resumed, name: str, *, take_over: bool, dry_run: bool = False) -> ReadyJob:
     """Return a frozen job, started or not, ready to run. Unless `dry_run`, note allowed changes in its folder."""
     assert begun.plan is not None  # it is None only for a finished run
     if not dry_run:
@@ -177,5 +175,4 @@ def goes_on(begun: Resumed, name: str, *, take_over: bool, dry_run: bool = False
             freeze_again(begun.folder, experiment, composed, files=begun.plan.files, note=noted(begun))
         take_as_ours(begun.folder)
     is_begun = begun.status.state != CREATED
-    experiment = begun.prepared.experiment
-    return ReadyJob(name, begun.folder, experiment, begun.plan, resume=is_begun, take_over=take_over)
+    return ReadyJob(name, begun.folder, begun.prepared.experiment, begun.plan, resume=is_begun, take_over=take_over)

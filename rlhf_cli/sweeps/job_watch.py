@@ -20,7 +20,6 @@ from rlhf_cli.runs.metrics_file import TOTAL, start_and_end
 from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, PREEMPTED, RUNNING, Status, read_status, told_state
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
 from rlhf_cli.text.redaction import redacted
-from rlhf_cli.text.suggest import nearest
 
 _PACE_OF = 20
 """Number of log events used to estimate the pace."""
@@ -158,7 +157,6 @@ class SweepDisplay:
         self._expected_s = expected_s
         self._began_at = time.monotonic()
         self._drawn_at = float("-inf")
-        self._has_named_metrics = False
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
 
     def __enter__(self) -> SweepDisplay:
@@ -199,9 +197,8 @@ class SweepDisplay:
             show_end(self._console, watch.job.folder)
         ended = sum(one.ended_at is not None for one in self._watches)
         of = len(self._watches) + self.num_to_come
-        row = watch.row()
-        span_of_values = start_and_end(list(row.values))
-        value = f", {watch.shown_metric} {span_of_values[1]:.3f}" if span_of_values is not None else ""
+        start_to_end = start_and_end(watch.values_of(watch.shown_metric))
+        value = f", {watch.shown_metric} {start_to_end[1]:.3f}" if start_to_end is not None else ""
         took = f" in {span(watch.took_s)}" if status.state == FINISHED else f" at step {status.step}"
         told = told_state(status.state, status.reason)
         reason = in_one_line(status.reason or "")
@@ -219,18 +216,6 @@ class SweepDisplay:
     def say(self, line: str) -> None:
         """Print a line above the table."""
         self._say(line, style="yellow")
-
-    def name_metrics(self, watch: JobWatch) -> None:
-        """When a job has ended without logging the watched metric, print the closest logged name, once."""
-        metric = watch.metric
-        if metric is None or self._has_named_metrics or metric in watch.logged() or not watch.logged():
-            return
-        self._has_named_metrics = True
-        close = nearest(metric, sorted(watch.logged()))
-        hint = f"; try --watch {close}" if close else ""
-        self._say(
-            f"no run logs {metric!r}{hint}: `tail -1 {watch.job.folder.shown}/metrics.jsonl` lists them", "yellow"
-        )
 
     def rows(self) -> SweepRows:
         """Return the current state of all jobs and the estimated remaining time."""
@@ -250,13 +235,12 @@ class SweepDisplay:
         preferred.
         """
         took = [watch.took_s for watch in self._watches if watch.took_s is not None and watch.state == FINISHED]
-        will_take = [watch.will_take_s for watch in self._running() if watch.will_take_s is not None]
-        known_s = took or will_take
+        known_s = took or [total for watch in self._running() if (total := watch.will_take_s) is not None]
         one_s = sum(known_s) / len(known_s) if known_s else self._expected_s
-        lefts = [left if (left := watch.left_s()) is not None else one_s for watch in self._running()]
-        lefts += [one_s for watch in self._watches if watch.state == WAITING] + [one_s] * self.num_to_come
-        known = [left for left in lefts if left is not None]
-        if len(known) < len(lefts):
+        running = [left if (left := watch.left_s()) is not None else one_s for watch in self._running()]
+        num_waiting = sum(watch.state == WAITING for watch in self._watches) + self.num_to_come
+        known = [left for left in [*running, *[one_s] * num_waiting] if left is not None]
+        if len(known) < len(running) + num_waiting:
             return None
         return max(sum(known) / self._at_once, max(known, default=0.0))
 

@@ -47,8 +47,8 @@ def _winner(comparison: Comparison) -> SettingRuns | None:
     """Return the setting that a verdict names as the winner, or None."""
     key_of = {axis.short: axis.key for axis in comparison.grouped.axes}
     for verdict in comparison.verdicts:
-        settings = comparison.grouped.settings
-        won = [setting for setting in settings if setting.values[key_of[verdict.key]] == verdict.winner]
+        key = key_of[verdict.key]
+        won = [one for one in comparison.grouped.settings if one.values[key] == verdict.winner]
         if verdict.winner is not None and len(won) == 1:
             return won[0]
     return None
@@ -77,9 +77,8 @@ def _show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
     for folder in folders:
         with contextlib.suppress(RunError):  # already listed as left out above
             verified.append(verify(folder))
-    if not any(run.outcomes for run in verified):
-        return
-    console.print(Text.assemble("expectations: ", tally(verified)))
+    if any(run.outcomes for run in verified):
+        console.print(Text.assemble("expectations: ", tally(verified)))
     for run in verified:
         for one in run.outcomes:
             if one.state == MISSED:
@@ -119,7 +118,7 @@ def say_folder(console: Console, folder: Path) -> None:
     console.print(f"sweep folder: {RunFolder(folder).shown}", soft_wrap=True, highlight=False)
 
 
-def way_on(sweep: SweepFolder) -> str:
+def resume_hint(sweep: SweepFolder) -> str:
     """Return the line that says how to resume an unfinished sweep."""
     left = [_state(sweep.run_of(job)) != FINISHED for job in sweep.jobs]
     runs = f"{sum(left)} of {len(left)} runs {'is' if sum(left) == 1 else 'are'} not done"

@@ -22,7 +22,7 @@ from rlhf_cli.plan.devices import visible_gpus
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, name_who_asked, read_status, update_status
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
 from rlhf_cli.sweeps.job_watch import JobWatch, SweepDisplay
-from rlhf_cli.sweeps.sweep_folder import SweepOptions
+from rlhf_cli.sweeps.sweep_options import SweepOptions
 from rlhf_cli.sweeps.warm_processes import Began, JobEnded, JobRequest, WarmProcesses
 
 _THREADS = "OMP_NUM_THREADS"
@@ -97,20 +97,17 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 
 
 class JobsToCome(Protocol):
-    """Jobs that are created while others run: the trials of a search, where the next depends on earlier results."""
+    """Jobs that are created while others run: the trials of a search, where the next depends on earlier results.
+
+    `next_job` returns the next one, or None if there are no more. `should_stop` says once per job whether it should be
+    stopped. `ended` records how one ended, and returns the status to show.
+    """
 
     @property
-    def num_to_come(self) -> int:
-        """Return how many there will be, as far as is known."""
-
-    def next_job(self) -> ReadyJob | None:
-        """Return the next one, or None if there are no more."""
-
-    def should_stop(self, watch: JobWatch) -> bool:
-        """Return whether a running job should be stopped. It returns True once per job."""
-
-    def ended(self, watch: JobWatch, status: Status) -> Status:
-        """Record how a job ended, and return the status to show."""
+    def num_to_come(self) -> int: ...
+    def next_job(self) -> ReadyJob | None: ...
+    def should_stop(self, watch: JobWatch) -> bool: ...
+    def ended(self, watch: JobWatch, status: Status) -> Status: ...
 
 
 def run_jobs(
@@ -276,7 +273,6 @@ class _Runner:
         if status.state == PRUNED:
             self._codes[-1] = EXIT_OK
         self._display.ended(watch, status)
-        self._display.name_metrics(watch)
 
     def _concluded(self, job: ReadyJob, code: int) -> Status:
         """Return the status of a job whose process has ended.

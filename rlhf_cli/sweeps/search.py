@@ -17,13 +17,13 @@ from rlhf_cli.jobs.run_states import goes_to_slurm
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.sweeps.checked_jobs import CheckedJob, ReadyJob, checked, folder_of, goes_on, refuse_unlogged_watch
+from rlhf_cli.sweeps.checked_jobs import ReadyJob, checked, folder_of, ready_again, refuse_unlogged_watch
 from rlhf_cli.sweeps.job_watch import JobWatch
 from rlhf_cli.sweeps.outcome import SweepEnd, report, say_folder
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search_space import (
-    Numbers,
-    Options,
+    NumberRange,
+    OptionList,
     SearchPlan,
     Space,
     few_digits,
@@ -32,9 +32,10 @@ from rlhf_cli.sweeps.search_space import (
     value_so_far,
     without_section,
 )
-from rlhf_cli.sweeps.study import JOURNAL, Memory
-from rlhf_cli.sweeps.sweep_folder import SWEEP_FILE, SweepOptions, add_job, begin_sweep, freeze, typed_words
+from rlhf_cli.sweeps.study import JOURNAL, SearchStudy
+from rlhf_cli.sweeps.sweep_folder import add_job, begin_sweep, freeze, typed_words
 from rlhf_cli.sweeps.sweep_grid import short_keys
+from rlhf_cli.sweeps.sweep_options import SWEEP_FILE, SweepOptions
 
 _MOST_REFUSED = 5
 """After this many invalid proposals in a row, the space is wrong rather than the proposals."""
@@ -50,18 +51,18 @@ class Trials:
         self,
         folder: Path,
         plan: SearchPlan,
-        memory: Memory,
+        study: SearchStudy,
         say: Callable[[str], object],
         allowed: ResumeOptions,
     ) -> None:
         self._allowed = allowed
         self._folder = folder
         self._plan = plan
-        self._memory = memory
+        self._study = study
         self._say = say
         self._number_of: dict[str, int] = {}
-        self._left = [trial for trial in memory.trials() if trial.state == "running"]
-        self._asked = len(memory.trials())
+        self._left = [trial for trial in study.trials() if trial.state == "running"]
+        self._asked = len(study.trials())
         self._pruned: set[int] = set()
 
     @property
@@ -80,37 +81,28 @@ class Trials:
                 run = RunFolder(self._folder / trial.job)
                 begun = resumed(run, prepare_from(run, []), self._allowed.allowed)
                 self._number_of[trial.job] = trial.number
-                return goes_on(begun, trial.job, take_over=self._allowed.take_over)
-            self._memory.tell(trial.number, None)  # killed between its proposal and its freezing
+                return ready_again(begun, trial.job, take_over=self._allowed.take_over)
+            self._study.tell(trial.number, None)  # killed between its proposal and its freezing
         refused = 0
         while self._asked < self._plan.sweep.trials:
-            trial_number, job, error = self._propose()
-            if job is not None:
-                return self._ready(trial_number, job)
-            refused += 1
-            if error is not None and refused == _MOST_REFUSED:
-                raise error
+            asked = self._study.ask()
+            self._asked += 1
+            job = self._plan.job(asked.number, asked.words)
+            try:
+                (one,) = checked([job], adjust=without_section)
+            except UserError as error:
+                self._study.tell(asked.number, None)
+                self._say(f"{job.name} cannot be run: {error.what}")
+                refused += 1
+                if refused == _MOST_REFUSED:
+                    raise
+                continue
+            add_job(self._folder, job)
+            folder = freeze(self._folder, one)
+            self._study.belongs_to(asked.number, job.name)
+            self._number_of[job.name] = asked.number
+            return ReadyJob(job.name, folder, one.prepared.experiment, one.plan)
         return None
-
-    def _propose(self) -> tuple[int, CheckedJob | None, UserError | None]:
-        asked = self._memory.ask()
-        self._asked += 1
-        job = self._plan.job(asked.number, asked.words)
-        try:
-            (one,) = checked([job], adjust=without_section)
-        except UserError as error:
-            self._memory.tell(asked.number, None)
-            self._say(f"{job.name} cannot be run: {error.what}")
-            return asked.number, None, error
-        add_job(self._folder, job)
-        freeze(self._folder, one)
-        self._memory.belongs_to(asked.number, job.name)
-        return asked.number, one, None
-
-    def _ready(self, number: int, job: CheckedJob) -> ReadyJob:
-        self._number_of[job.job.name] = number
-        folder = RunFolder(self._folder / job.job.name)
-        return ReadyJob(job.job.name, folder, job.prepared.experiment, job.plan)
 
     def should_stop(self, watch: JobWatch) -> bool:
         """Report a job's progress to the study, and return whether it does worse than others did at the same point."""
@@ -120,7 +112,7 @@ class Trials:
         objective = self._plan.objectives[0]
         value = value_so_far(objective, watch.values_of(objective.metric))
         percent = 100 * watch.step // watch.max_steps
-        if value is None or percent >= 100 or not self._memory.report(number, percent, value):
+        if value is None or percent >= 100 or not self._study.report(number, percent, value):
             return False
         self._pruned.add(number)
         return True
@@ -133,24 +125,24 @@ class Trials:
         number = self._number_of[watch.job.name]
         objectives = self._plan.objectives
         if status.state == PREEMPTED and number in self._pruned:
-            self._memory.tell(number, None, is_pruned=True)
+            self._study.tell(number, None, is_pruned=True)
             update_status(watch.job.folder, reason=f"{PRUNED}: others were better at step {status.step}")
             return replace(status, state=PRUNED, reason=None)
         if status.state == PREEMPTED:
             return status  # it stays a running trial, and is resumed later
         if status.state != FINISHED:
-            self._memory.tell(number, None)
+            self._study.tell(number, None)
             return status
         values = [value_so_far(objective, watch.values_of(objective.metric)) for objective in objectives]
         known = [value for value in values if value is not None]
         if len(known) == len(values):
-            self._memory.tell(number, known)
+            self._study.tell(number, known)
             return status
-        self._memory.tell(number, None)
+        self._study.tell(number, None)
         try:
             refuse_unlogged(objectives, watch.logged(), where=watch.job.folder.shown)
         except RunError:
-            if not any(trial.state == "complete" for trial in self._memory.trials()):
+            if not any(trial.state == "complete" for trial in self._study.trials()):
                 raise
         self._say(f"{watch.job.name} has finished without a number for its objective")
         return status
@@ -182,7 +174,7 @@ def run_search(console: Console, plan: SearchPlan, typed: list[str], options: Sw
         console.print("nothing was started or written")
         return SweepEnd(EXIT_OK, folder, is_dry=True)
     begin_sweep(folder, typed, list(plan.space), [])
-    return SweepEnd(go_on_with_search(console, plan, folder, options, ResumeOptions()), folder)
+    return SweepEnd(continue_search(console, plan, folder, options, ResumeOptions()), folder)
 
 
 def is_search(folder: Path) -> bool:
@@ -198,7 +190,7 @@ def search_of(folder: Path) -> SearchPlan:
     return plan
 
 
-def go_on_with_search(
+def continue_search(
     console: Console, plan: SearchPlan, folder: Path, options: SweepOptions, allowed: ResumeOptions
 ) -> int:
     """Run the remaining trials of a search (none with --dry-run), show the results, and return the exit code.
@@ -207,26 +199,26 @@ def go_on_with_search(
     the errors of `resumed` for a trial that cannot resume.
     """
     with only_writer(RunFolder(folder), take_over=allowed.take_over, what="sweep"):
-        memory = Memory(folder, plan.sweep, plan.objectives, plan.space, seed=plan.seed)
+        study = SearchStudy(folder, plan.sweep, plan.objectives, plan.space, seed=plan.seed)
         if options.dry_run:
-            _show_found(console, plan, memory)
-            _show_left(console, plan, memory, folder)
+            _show_found(console, plan, study)
+            _show_left(console, plan, study, folder)
             console.print("nothing was started or written")
             return EXIT_OK
-        trials = Trials(folder, plan, memory, lambda line: console.print(line, style="yellow", markup=False), allowed)
+        trials = Trials(folder, plan, study, lambda line: console.print(line, style="yellow", markup=False), allowed)
         try:
             watched = options.watch or plan.objectives[0].metric
             return run_jobs(console, [], replace(options, watch=watched), to_come=trials)
         finally:
-            _show_found(console, plan, memory)
-            _show_left(console, plan, memory, folder)
+            _show_found(console, plan, study)
+            _show_left(console, plan, study, folder)
             report(console, folder)
             say_folder(console, folder)
 
 
-def _show_left(console: Console, plan: SearchPlan, memory: Memory, folder: Path) -> None:
+def _show_left(console: Console, plan: SearchPlan, study: SearchStudy, folder: Path) -> None:
     """Print how many trials are left, if any."""
-    if left := plan.sweep.trials - sum(trial.state != "running" for trial in memory.trials()):
+    if left := plan.sweep.trials - sum(trial.state != "running" for trial in study.trials()):
         shown = shlex.quote(RunFolder(folder).shown)
         way_on = f"{left} of {plan.sweep.trials} trials are left; `rlhf resume {shown}` goes on"
         console.print(way_on, soft_wrap=True, highlight=False, markup=False)
@@ -240,9 +232,9 @@ def _show_heading(console: Console, plan: SearchPlan, folder: Path, options: Swe
     show_search(console, [*map(str, plan.objectives)], facts)
 
 
-def _show_found(console: Console, plan: SearchPlan, memory: Memory) -> None:
-    best = {trial.number for trial in memory.best()}
-    tried = memory.trials()
+def _show_found(console: Console, plan: SearchPlan, study: SearchStudy) -> None:
+    best = {trial.number for trial in study.best()}
+    tried = study.trials()
     short = short_keys(list(plan.space))
     rows = [
         TrialRow(
@@ -260,8 +252,8 @@ def _show_found(console: Console, plan: SearchPlan, memory: Memory) -> None:
     show_found(console, rows, objectives=[*map(str, plan.objectives)], again=shlex.join(again))
 
 
-def _in_words(may_be: Numbers | Options) -> str:
-    if isinstance(may_be, Options):
+def _in_words(may_be: NumberRange | OptionList) -> str:
+    if isinstance(may_be, OptionList):
         return ", ".join(may_be.values)
     kind = " whole numbers" if may_be.is_whole else ""
     return f"{may_be.low:g} to {may_be.high:g}{kind}{', logarithmic' if may_be.is_log else ''}"
@@ -275,6 +267,6 @@ def rounded_words(words: Sequence[str], space: Space) -> list[str]:
     rounded = []
     for key, _, value in (word.partition("=") for word in words):
         may_be = space.get(key)
-        is_any_number = isinstance(may_be, Numbers) and not may_be.is_whole
+        is_any_number = isinstance(may_be, NumberRange) and not may_be.is_whole
         rounded.append(f"{key}={float(value):.4g}" if is_any_number else f"{key}={value}")
     return rounded

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -14,13 +15,12 @@ from hydra.errors import HydraException
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.metric_rules import logged_name, moves_the_total, moving_total
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.errors import ConfigError, Prose, RunError, UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.runs.metrics_file import start_and_end
-from rlhf_cli.sweeps.checked_jobs import Known
-from rlhf_cli.sweeps.sweep_grid import Job, grid_of, names_of
+from rlhf_cli.sweeps.checked_jobs import PreparedJobs
+from rlhf_cli.sweeps.sweep_grid import SweepJob, grid_of, names_of
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.suggest import nearest
 
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 _EXPECTED = "interval(0, 1), tag(log, interval(1e-6, 1e-4)), int(interval(1, 8)), range(1, 9) or choice(a, b)"
-_SEEDS = ("seed",)
 
 
 @dataclass(frozen=True)
-class Numbers:
+class NumberRange:
     """All numbers from `low` to `high`, both included. `is_log` samples on a logarithmic scale."""
 
     low: float
@@ -50,7 +49,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Options:
+class OptionList:
     """One of several values, as they are typed."""
 
     values: tuple[str, ...]
@@ -60,7 +59,7 @@ class Options:
         return list(self.values)
 
 
-Space = dict[str, Numbers | Options]
+Space = dict[str, NumberRange | OptionList]
 """Key or config group -> its possible values."""
 
 
@@ -85,9 +84,11 @@ def from_section(section: Mapping[str, str], rewards: Iterable[str], typed: Iter
     typed, names = set(typed), list(rewards)
     space: Space = {}
     for key, text in section.items():
-        keys = [f"rewards.{name}.{key.split('.', 2)[2]}" for name in names if _stands_for(key, name)]
-        if "*" not in key:
-            keys = [key]
+        keys = [key]
+        if "*" in key:
+            parts = key.split(".", 2)
+            is_pattern = len(parts) == 3 and parts[0] == "rewards"
+            keys = [f"rewards.{name}.{parts[2]}" for name in names if is_pattern and fnmatchcase(name, parts[1])]
         if not keys:
             raise ConfigError(
                 f"{key} stands for no reward",
@@ -107,35 +108,29 @@ def from_section(section: Mapping[str, str], rewards: Iterable[str], typed: Iter
 
 def refuse_seeds(space: Space) -> None:
     """Raise ConfigError if the space contains the seed: the best seed is luck, not a setting."""
-    for key in _SEEDS:
-        if key in space:
-            raise ConfigError(
-                "the best seed is luck, and no setting to search for",
-                where="command line",
-                got=f"{key} in the space of the search",
-                hint=Prose("rlhf train -m with the best settings and seed=1,2,3, a grid, when the search has ended"),
-            )
+    if "seed" in space:
+        raise ConfigError(
+            "the best seed is luck, and no setting to search for",
+            where="command line",
+            got="seed in the space of the search",
+            hint=Prose("rlhf train -m with the best settings and seed=1,2,3, a grid, when the search has ended"),
+        )
 
 
-def distribution(may_be: Numbers | Options) -> BaseDistribution:
+def distribution(may_be: NumberRange | OptionList) -> BaseDistribution:
     """Return Optuna's distribution."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    if isinstance(may_be, Options):
+    if isinstance(may_be, OptionList):
         return CategoricalDistribution(may_be.values)
     if may_be.is_whole:
         return IntDistribution(round(may_be.low), round(may_be.high), log=may_be.is_log)
     return FloatDistribution(may_be.low, may_be.high, log=may_be.is_log)
 
 
-def word_of(key: str, may_be: Numbers | Options, value: object) -> str:
+def word_of(key: str, may_be: NumberRange | OptionList, value: object) -> str:
     """Return a value that Optuna proposes as the override a user would type."""
-    return f"{key}={value}" if isinstance(may_be, Options) else f"{key}={may_be.word(float(str(value)))}"
-
-
-def _stands_for(pattern: str, reward: str) -> bool:
-    parts = pattern.split(".", 2)
-    return len(parts) == 3 and parts[0] == "rewards" and fnmatch.fnmatchcase(reward, parts[1])
+    return f"{key}={value}" if isinstance(may_be, OptionList) else f"{key}={may_be.word(float(str(value)))}"
 
 
 def _parse(word: str) -> Override | None:
@@ -145,7 +140,7 @@ def _parse(word: str) -> Override | None:
         return None  # composing reports the error
 
 
-def _may_be(override: Override, word: str) -> Numbers | Options:
+def _may_be(override: Override, word: str) -> NumberRange | OptionList:
     sweep = override.value()
     if isinstance(sweep, IntervalSweep):
         assert sweep.start is not None
@@ -158,11 +153,11 @@ def _may_be(override: Override, word: str) -> Numbers | Options:
     if isinstance(sweep, ChoiceSweep | RangeSweep):
         values = tuple(dict.fromkeys(str(value) for value in override.sweep_string_iterator()))
         if len(values) > 1:
-            return Options(values)
+            return OptionList(values)
     raise ConfigError("there is nothing to search in this", where="command line", got=word, expected=_EXPECTED)
 
 
-def _numbers(low: float, high: float, is_log: bool, is_whole: bool, word: str) -> Numbers:
+def _numbers(low: float, high: float, is_log: bool, is_whole: bool, word: str) -> NumberRange:
     if not low < high or (is_log and low <= 0):
         raise ConfigError(
             "this interval holds nothing to choose from",
@@ -170,7 +165,7 @@ def _numbers(low: float, high: float, is_log: bool, is_whole: bool, word: str) -
             got=word,
             expected="a smaller number, then a larger one" + ("; above 0, for logarithms" if is_log else ""),
         )
-    return Numbers(low, high, is_log, is_whole)
+    return NumberRange(low, high, is_log, is_whole)
 
 
 _HELD_OUT = "eval_"
@@ -246,14 +241,14 @@ class SearchPlan:
     fixed: tuple[str, ...]
     seed: int
 
-    def job(self, number: int, words: Sequence[str]) -> Job:
+    def job(self, number: int, words: Sequence[str]) -> SweepJob:
         """Return the job of a trial, named by its number and its settings as far as they fit."""
         values = {key: value for key, _, value in (word.partition("=") for word in words)}
         shown = {"trial": str(number), **{key: few_digits(value) for key, value in values.items()}}
         (name,) = names_of([shown])
-        return Job(name, values, (*self.fixed, *words))
+        return SweepJob(name, values, (*self.fixed, *words))
 
-    def corners(self) -> list[Job]:
+    def corners(self) -> list[SweepJob]:
         """Return jobs that together set every key to its ends, or to each of its options."""
         first = {key: may_be.corners()[0] for key, may_be in self.space.items()}
         rows = [first]
@@ -261,22 +256,25 @@ class SearchPlan:
             rows += [{**first, key: corner} for corner in may_be.corners()[1:]]
         names = names_of(rows)
         words = [tuple(f"{key}={value}" for key, value in row.items()) for row in rows]
-        return [Job(name, row, (*self.fixed, *typed)) for name, row, typed in zip(names, rows, words, strict=True)]
+        return [SweepJob(name, row, (*self.fixed, *typed)) for name, row, typed in zip(names, rows, words, strict=True)]
 
 
-def search_plan(typed: list[str], known: Known | None = None) -> SearchPlan | None:
+def search_plan(typed: list[str], known: PreparedJobs | None = None) -> SearchPlan | None:
     """Return the search that the words describe, or None if they describe a grid.
 
     A search needs a `sweep` section that sets a goal. The experiment composed to find out is put into `known`; for a
     grid it is the first job. Raise the errors of `prepare` if a search is requested but invalid, and ConfigError for a
     space that is empty, contains the seed, or changes the objective itself.
     """
-    fixed, from_words = split_words(typed) if _is_typed(typed) else _of_a_grid(typed)
-    words = _first_of_a_grid(typed) or [*fixed, *(f"{key}={may_be.corners()[0]}" for key, may_be in from_words.items())]
+    is_typed = any(_is_of_section(word) for word in typed)
     try:
+        fixed, from_words = split_words(typed)
+        words = [*fixed, *(f"{key}={may_be.corners()[0]}" for key, may_be in from_words.items())]
+        with suppress(UserError):
+            words = words if is_typed else list(grid_of(typed).jobs[0].words)
         prepared = prepare(words)
     except UserError:
-        if _is_typed(typed):
+        if is_typed:
             raise
         return None  # the grid reports which of its jobs are wrong
     if known is not None:
@@ -285,10 +283,11 @@ def search_plan(typed: list[str], known: Known | None = None) -> SearchPlan | No
     sweep = experiment.sweep
     if sweep is None:
         return None
-    space = {**_from_section(sweep, experiment, fixed), **from_words}
-    _refuse(space, sweep, experiment)
-    kept = tuple(word for word in fixed if not _is_of_section(word))
+    typed_keys = [word.partition("=")[0].lstrip("+") for word in fixed]
+    space = {**from_section(sweep.space, experiment.rewards, typed_keys), **from_words}
     objectives = tuple(read_objective(text, experiment.rewards) for text in sweep.objective)
+    _refuse(space, objectives, list(experiment.rewards))
+    kept = tuple(word for word in fixed if not _is_of_section(word))
     return SearchPlan(sweep, objectives, space, kept, experiment.seed)
 
 
@@ -297,33 +296,7 @@ def without_section(tree: JsonTree, origins: Origins) -> None:
     tree.pop(SECTION, None)
 
 
-def _of_a_grid(typed: list[str]) -> tuple[list[str], Space]:
-    """Return the fixed words and the space of a command that may be a search through its experiment's `sweep` section.
-
-    If the space cannot be parsed, leave the error to the grid.
-    """
-    try:
-        return split_words(typed)
-    except ConfigError:
-        return list(typed), {}
-
-
-def _first_of_a_grid(typed: list[str]) -> list[str]:
-    """Return the words of the first job if these describe a valid grid, else none."""
-    if _is_typed(typed):
-        return []
-    try:
-        return list(grid_of(typed).jobs[0].words)
-    except UserError:
-        return []
-
-
-def _from_section(sweep: Sweep, experiment: Experiment, fixed: Sequence[str]) -> Space:
-    keys = [word.partition("=")[0].lstrip("+") for word in fixed]
-    return from_section(sweep.space, experiment.rewards, keys)
-
-
-def _refuse(space: Space, sweep: Sweep, experiment: Experiment) -> None:
+def _refuse(space: Space, objectives: Sequence[Objective], rewards: list[str]) -> None:
     if not space:
         raise ConfigError(
             "a search that may set nothing",
@@ -333,14 +306,10 @@ def _refuse(space: Space, sweep: Sweep, experiment: Experiment) -> None:
         )
     refuse_seeds(space)
     moving = [key for key in space if moves_the_total(key)]
-    for objective in sweep.objective:
-        metric = read_objective(objective, experiment.rewards).metric.removeprefix("eval_")
+    for objective in objectives:
+        metric = objective.metric.removeprefix("eval_")
         if moving and (metric == _TOTAL or metric.endswith("/total")):
-            raise moving_total(objective, moving, list(experiment.rewards), where="sweep.objective")
-
-
-def _is_typed(words: Sequence[str]) -> bool:
-    return any(_is_of_section(word) for word in words)
+            raise moving_total(str(objective), moving, rewards, where="sweep.objective")
 
 
 def _is_of_section(word: str) -> bool:

@@ -31,18 +31,11 @@ _FIRST_RUNG_PERCENT = 11
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A proposed trial: its number, and its settings as overrides."""
+class SearchTrial:
+    """A trial: its number, its settings as overrides, and its result.
 
-    number: int
-    words: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A trial and its result. `values` has one entry per objective, or is empty if there are none.
-
-    `state` is Optuna's name: complete, pruned, fail or running.
+    `job` is the sweep's job that runs it, None until there is one. `values` has one entry per objective, or is empty if
+    there are none. `state` is Optuna's name: complete, pruned, fail or running.
     """
 
     number: int
@@ -52,7 +45,7 @@ class Tried:
     state: str
 
 
-class Memory:
+class SearchStudy:
     """The stored trials of one search, finished and running, and the sampler that proposes new ones."""
 
     def __init__(self, folder: Path, sweep: Sweep, objectives: Sequence[Objective], space: Space, *, seed: int) -> None:
@@ -76,11 +69,11 @@ class Memory:
         self._study.sampler = _sampler(sweep.sampler, seed + len(self._study.get_trials(deepcopy=False)))
         self._running: dict[int, Trial] = {}
 
-    def ask(self) -> Asked:
+    def ask(self) -> SearchTrial:
         """Return the next trial."""
         trial = self._study.ask(self._distributions)
         self._running[trial.number] = trial
-        return Asked(trial.number, self._words(trial.params))
+        return SearchTrial(trial.number, None, self._words(trial.params), (), "running")
 
     def belongs_to(self, number: int, job: str) -> None:
         """Record which job of the sweep a trial is."""
@@ -104,14 +97,14 @@ class Memory:
         self._study.tell(number, values if state is TrialState.COMPLETE else None, state=state, skip_if_finished=True)
         self._running.pop(number, None)
 
-    def trials(self) -> list[Tried]:
+    def trials(self) -> list[SearchTrial]:
         """Return every proposed trial, in order."""
-        return [self._tried(trial) for trial in self._study.get_trials(deepcopy=False)]
+        return [self._described(trial) for trial in self._study.get_trials(deepcopy=False)]
 
-    def best(self) -> list[Tried]:
+    def best(self) -> list[SearchTrial]:
         """Return the best trial, or the Pareto front for several objectives; empty if no trial is complete."""
         complete = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
-        return [self._tried(trial) for trial in self._study.best_trials] if complete else []
+        return [self._described(trial) for trial in self._study.best_trials] if complete else []
 
     def _trial(self, number: int) -> Trial:
         """Return a running trial, also one that another process asked for."""
@@ -121,11 +114,11 @@ class Memory:
             self._running[number] = Trial(self._study, self._study.get_trials(deepcopy=False)[number]._trial_id)
         return self._running[number]
 
-    def _tried(self, trial: FrozenTrial) -> Tried:
+    def _described(self, trial: FrozenTrial) -> SearchTrial:
         job = trial.user_attrs.get(_JOB)
         values = tuple(float(value) for value in trial.values or ())
         words = self._words(trial.params)
-        return Tried(trial.number, str(job) if job is not None else None, words, values, trial.state.name.lower())
+        return SearchTrial(trial.number, str(job) if job is not None else None, words, values, trial.state.name.lower())
 
     def _words(self, params: Mapping[str, object]) -> tuple[str, ...]:
         return tuple(word_of(key, self._space[key], value) for key, value in params.items() if key in self._space)
@@ -134,11 +127,8 @@ class Memory:
 def _sampler(name: str, seed: int) -> BaseSampler:
     from optuna.samplers import NSGAIISampler, RandomSampler, TPESampler
 
-    if name == "random":
-        return RandomSampler(seed=seed)
-    if name == "nsga2":
-        return NSGAIISampler(seed=seed)
-    return TPESampler(seed=seed)
+    samplers = {"random": RandomSampler, "nsga2": NSGAIISampler, "tpe": TPESampler}
+    return samplers[name](seed=seed)
 
 
 def _pruner(name: str) -> BasePruner:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,16 +21,17 @@ from rlhf_cli.runs.phase_clock import training_time_s
 from rlhf_cli.runs.run_folder import RunFolder, runs_below
 from rlhf_cli.runs.run_status import FINISHED, read_status, stopped_by_rule
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.sweeps.checked_jobs import CheckedJob, Known, ReadyJob, checked, folder_of, refuse_unlogged_watch
-from rlhf_cli.sweeps.outcome import SweepEnd, say_folder, show_outcome, way_on
+from rlhf_cli.sweeps.checked_jobs import CheckedJob, PreparedJobs, ReadyJob, checked, folder_of, refuse_unlogged_watch
+from rlhf_cli.sweeps.outcome import SweepEnd, resume_hint, say_folder, show_outcome
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search import run_search
 from rlhf_cli.sweeps.search_space import search_plan
-from rlhf_cli.sweeps.sweep_folder import SweepFolder, SweepOptions, write_sweep
-from rlhf_cli.sweeps.sweep_grid import Grid, grid_of
+from rlhf_cli.sweeps.sweep_folder import SweepFolder, begin_sweep, freeze
+from rlhf_cli.sweeps.sweep_grid import SweepGrid, grid_of
+from rlhf_cli.sweeps.sweep_options import SweepOptions
 
-_NEWEST = 20
-"""Maximum number of finished runs to read. Reading all of them would take too long."""
+_NEWEST = 100
+"""Maximum number of runs to read. Reading all of them would take too long."""
 
 
 @dataclass(frozen=True)
@@ -45,39 +45,28 @@ class ExpectedTime:
 def expected_time(jobs: Sequence[CheckedJob]) -> ExpectedTime | None:
     """Return the training time of all jobs, or None if no comparable run has finished for one of them."""
     known: dict[tuple[Path, int | None], list[float]] = {}
-    total, used = 0.0, 0
+    kinds = []
     for job in jobs:
         root = Path(job.prepared.experiment.run.root).expanduser() / experiment_name(job.prepared.composed)
-        kind = (root, job.num_steps)
-        if kind not in known:
-            known[kind] = _times_s(*kind)
-            used += len(known[kind])
-        if not known[kind]:
-            return None
-        total += statistics.median(known[kind])
-    return ExpectedTime(total, used)
+        kinds.append((root, job.num_steps))
+        if kinds[-1] not in known:
+            known[kinds[-1]] = _times_s(*kinds[-1])
+    if not all(known.values()):
+        return None
+    return ExpectedTime(sum(statistics.median(known[kind]) for kind in kinds), sum(map(len, known.values())))
 
 
 def _times_s(root: Path, num_steps: int | None) -> list[float]:
     """Return the training times of the newest finished runs below a folder that had `num_steps` steps."""
     times: list[float] = []
     newest = sorted(runs_below(root), key=lambda run: run.path.stat().st_mtime, reverse=True)
-    for run in newest[: _NEWEST * 5]:
-        try:
+    for run in newest[:_NEWEST]:
+        with suppress(RunError, OSError):
             status = read_status(run)
-            if status.state != FINISHED or stopped_by_rule(status) or status.max_steps != num_steps:
-                continue
-            seconds = training_time_s(run)
-        except (RunError, OSError):
-            continue
-        if seconds is not None:
-            times.append(seconds)
-        if len(times) == _NEWEST:
-            break
+            is_alike = status.state == FINISHED and not stopped_by_rule(status) and status.max_steps == num_steps
+            if is_alike and (seconds := training_time_s(run)) is not None:
+                times.append(seconds)
     return times
-
-
-_WORTH_SHOWING_S = 1.0
 
 
 def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
@@ -87,7 +76,7 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
     Before anything is written, raise the errors of `prepare` and `preflight` for all jobs.
     """
     console = Screen()
-    known: Known = {}
+    known: PreparedJobs = {}
     if (plan := search_plan(typed, known)) is not None:
         return run_search(console, plan, typed, options)
     grid = grid_of(typed)
@@ -104,7 +93,11 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
         console.print("nothing was started or written")
         return SweepEnd(EXIT_OK, folder, is_dry=True)
     with _progress(console, f"freezing {len(jobs)} runs", len(jobs)) as tell:
-        sweep = write_sweep(folder, typed, grid, jobs, tell)
+        begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
+        for done, job in enumerate(jobs, start=1):
+            freeze(folder, job)
+            tell(done)
+    sweep = SweepFolder(folder, grid.jobs)
     if for_slurm:
         submit_sweep(console, [sweep.run_of(job) for job in sweep.jobs], sweep.path)
         say_folder(console, sweep.path)
@@ -129,7 +122,7 @@ def run_ready(
     finally:
         show_outcome(console, sweep)
     if code != EXIT_OK:
-        console.print(way_on(sweep), soft_wrap=True, highlight=False, markup=False)
+        console.print(resume_hint(sweep), soft_wrap=True, highlight=False, markup=False)
     return code
 
 
@@ -138,26 +131,23 @@ def _for_slurm(jobs: Sequence[CheckedJob]) -> bool:
 
     Raise ConfigError if only some of them do.
     """
-    launches = {job.prepared.experiment.launch.model_dump_json(): job for job in jobs}
-    asked = {goes_to_slurm(job.prepared.experiment.launch) for job in launches.values()}
-    if len(asked) > 1:
+    launches = {job.prepared.experiment.launch.model_dump_json(): job.prepared.experiment for job in jobs}
+    on_slurm = {goes_to_slurm(experiment.launch) for experiment in launches.values()}
+    if len(on_slurm) > 1:
         raise ConfigError(
             "some of the runs would go to Slurm and some be run here",
             where="launch",
             expected="a sweep that is one or the other",
             hint=Prose("two sweeps"),
         )
-    if asked == {False}:
-        return False
-    for job in launches.values():
-        experiment = job.prepared.experiment
+    for experiment in launches.values() if True in on_slurm else ():
         check_slurm(experiment.launch, Path(experiment.run.root), count=len(jobs) if len(launches) == 1 else 1)
-    return True
+    return True in on_slurm
 
 
 def _show_heading(
     console: Console,
-    grid: Grid,
+    grid: SweepGrid,
     jobs: Sequence[CheckedJob],
     options: SweepOptions,
     folder: Path,
@@ -179,21 +169,8 @@ def _show_heading(
 
 @contextmanager
 def _progress(console: Console, doing: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Return a context manager that shows a progress bar at a terminal once the work has taken a second."""
+    """Return a context manager that shows a progress bar at a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    task = progress.add_task(doing, total=total)
-    began_at = time.monotonic()
-    is_shown = False
-
-    def tell(done: int) -> None:
-        nonlocal is_shown
-        if not is_shown and time.monotonic() > began_at + _WORTH_SHOWING_S:
-            progress.start()
-            is_shown = True
-        progress.update(task, completed=done)
-
-    try:
-        yield tell
-    finally:
-        progress.stop()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(doing, total=total)
+        yield lambda done: progress.update(task, completed=done)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, ParsedElementType, QuotedString, Sweep, ValueType
+from hydra.core.override_parser.types import Glob, Override, QuotedString, Sweep, ValueType
 from hydra.errors import HydraException
 
 from rlhf_cli.config.conf_folders import groups
@@ -64,21 +64,13 @@ def _cells(values: Sequence[str]) -> dict[str, str]:
 
 
 def _plain(value: str) -> str:
-    text = _UNSAFE.sub("-", _EXPONENT.sub(r"\1e\2\3", value)).strip("-") if not _is_number(value) else _number(value)
-    return text or "empty"
-
-
-def _is_number(value: str) -> bool:
+    """Return a value without unsafe characters, and a number as a user would type it: 1e-5, not Python's 1e-05."""
+    text = _EXPONENT.sub(r"\1e\2\3", value)
     try:
         float(value)
     except ValueError:
-        return False
-    return True
-
-
-def _number(value: str) -> str:
-    """Return a number as a user would type it: 1e-5, not Python's 1e-05."""
-    return _EXPONENT.sub(r"\1e\2\3", value)
+        text = _UNSAFE.sub("-", text).strip("-")
+    return text or "empty"
 
 
 def _shortened(value: str, text: str) -> str:
@@ -91,7 +83,7 @@ def _hash(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweptKey:
     """A swept key. `key` is as typed, without prefix signs: `rewards.brevity.weight`, `exp`, `reward@rewards.x`.
 
     `words` are the overrides that set each value; `texts` are the values for display.
@@ -103,7 +95,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Job:
+class SweepJob:
     """One job of a sweep: its name, its values by key, and the overrides to run it alone."""
 
     name: str
@@ -112,14 +104,14 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Grid:
+class SweepGrid:
     """The swept axes and the jobs. The last axis varies fastest."""
 
-    axes: tuple[Axis, ...]
-    jobs: tuple[Job, ...]
+    axes: tuple[SweptKey, ...]
+    jobs: tuple[SweepJob, ...]
 
 
-def grid_of(typed: list[str]) -> Grid:
+def grid_of(typed: list[str]) -> SweepGrid:
     """Return the grid that the overrides in `typed` describe.
 
     Raise ConfigError, or Problems, for invalid values, a sampler's interval, a key that is swept and typed again, a
@@ -127,7 +119,7 @@ def grid_of(typed: list[str]) -> Grid:
     """
     problems: list[UserError] = []
     parsed: list[tuple[str, Override | None]] = []
-    axes: dict[int, Axis] = {}
+    axes: dict[int, SweptKey] = {}
     for place, text in enumerate(map(quote_paths, typed)):
         try:
             override = _parsed(text)
@@ -151,23 +143,17 @@ def grid_of(typed: list[str]) -> Grid:
         raise problems[0]
     if problems:
         raise Problems(problems)
-    choices = [list(range(len(axes[place].words))) if place in axes else [None] for place in range(len(parsed))]
-    combinations = list(itertools.product(*choices))
-    rows = [[index for index in combination if index is not None] for combination in combinations]
-    swept = tuple(axes.values())
-    values = [{axis.key: axis.texts[index] for axis, index in zip(swept, row, strict=True)} for row in rows]
-    jobs = tuple(
-        Job(name, of_job, tuple(_words(parsed, axes, combination)))
-        for name, of_job, combination in zip(names_of(values), values, combinations, strict=True)
-    )
-    return Grid(swept, jobs)
-
-
-def _words(
-    parsed: list[tuple[str, Override | None]], axes: dict[int, Axis], combination: tuple[int | None, ...]
-) -> Iterator[str]:
-    for place, ((text, _), index) in enumerate(zip(parsed, combination, strict=True)):
-        yield text if index is None else axes[place].words[index]
+    choices = [
+        list(enumerate(axes[place].words)) if place in axes else [(None, text)]
+        for place, (text, _) in enumerate(parsed)
+    ]
+    rows, words = [], []
+    for combination in itertools.product(*choices):
+        indices = [index for index, _ in combination if index is not None]
+        rows.append({axis.key: axis.texts[index] for axis, index in zip(axes.values(), indices, strict=True)})
+        words.append(tuple(word for _, word in combination))
+    jobs = (SweepJob(*job) for job in zip(names_of(rows), rows, words, strict=True))
+    return SweepGrid(tuple(axes.values()), tuple(jobs))
 
 
 def _parsed(text: str) -> Override | None:
@@ -201,7 +187,7 @@ def _parsed(text: str) -> Override | None:
         ) from None
 
 
-def _axis(override: Override) -> Axis:
+def _axis(override: Override) -> SweptKey:
     key, value = override.get_key_element(), override.value()
     shown = key.lstrip("+")
     if override.value_type == ValueType.INTERVAL_SWEEP:
@@ -221,19 +207,21 @@ def _axis(override: Override) -> Axis:
             got=override.input_line,
             expected="at least one value; a range ends before its stop: range(0,5) is 0,1,2,3,4",
         )
-    seen: dict[tuple[str, object], str] = {}
+    seen: dict[tuple[type, object], str] = {}
     for element, word in elements:
-        of_kind = (_kind(element), element if isinstance(element, bool | int | float) else word)
-        if of_kind in seen:
+        # 1 and 1.0 are the same weight, 1 and true are not
+        kind = bool if isinstance(element, bool) else float if isinstance(element, int | float) else str
+        value = (kind, element if kind is not str else word)
+        if value in seen:
             raise ConfigError(
                 f"{shown} is given the same value twice",
                 where="command line",
-                got=f"{seen[of_kind]} and {word}" if seen[of_kind] != word else f"{word}, twice",
+                got=f"{seen[value]} and {word}" if seen[value] != word else f"{word}, twice",
                 expected="each value once: two runs that differ in nothing would be one too many",
             )
-        seen[of_kind] = word
+        seen[value] = word
     texts = tuple(element.text if isinstance(element, QuotedString) else word for element, word in elements)
-    return Axis(shown, tuple(f"{key}={word}" for _, word in elements), texts)
+    return SweptKey(shown, tuple(f"{key}={word}" for _, word in elements), texts)
 
 
 def _elements(override: Override) -> list[tuple[object, str]]:
@@ -246,17 +234,12 @@ def _elements(override: Override) -> list[tuple[object, str]]:
             got=override.input_line,
             expected="one of them alone: 'range(0,5)', 'choice(a,b)', or all values with commas between them",
         )
-    return [(element, _typed(element)) for element in elements]
-
-
-def _typed(element: ParsedElementType) -> str:
-    """Return a value as it would be typed.
-
-    `${oc.env:NAME}` is returned as is, because escaping would break the reference.
-    """
-    if isinstance(element, str) and "${" in element:
-        return element
-    return Override._get_value_element_as_str(element)
+    # `${oc.env:NAME}` stays as it is, because escaping would break the reference.
+    is_reference = [isinstance(element, str) and "${" in element for element in elements]
+    return [
+        (element, str(element) if as_is else Override._get_value_element_as_str(element))
+        for element, as_is in zip(elements, is_reference, strict=True)
+    ]
 
 
 def _options(override: Override, pattern: Glob) -> list[tuple[object, str]]:
@@ -280,13 +263,6 @@ def _options(override: Override, pattern: Glob) -> list[tuple[object, str]]:
             hint=f"rlhf list {group}",
         )
     return [(option, option) for option in chosen]
-
-
-def _kind(element: object) -> str:
-    """Return a key that separates kinds of values: 1 and 1.0 are the same weight, 1 and true are not."""
-    if isinstance(element, bool):
-        return "bool"
-    return "number" if isinstance(element, int | float) else "text"
 
 
 def _typed_again(parsed: list[Override]) -> Iterator[ConfigError]:

@@ -8,16 +8,16 @@ from pathlib import Path
 from rich.console import Console
 
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.sweeps.outcome import show_outcome, way_on
+from rlhf_cli.sweeps.outcome import resume_hint, show_outcome
 from rlhf_cli.sweeps.sweep_folder import SweepFolder
-from rlhf_cli.sweeps.sweep_grid import Job
+from rlhf_cli.sweeps.sweep_grid import SweepJob
 from tests.support.logged_runs import configured, write_run, write_sweep
 from tests.support.terminal import printed
 
 
 def test_a_status_that_cannot_be_read_costs_the_others_nothing(place: Path) -> None:
     folders = write_sweep(place / "sweep", {0.0: [0.5, 0.6], 0.5: [0.75, 0.7]})
-    sweep = SweepFolder(place / "sweep", tuple(Job(folder.path.name, {}, ()) for folder in folders))
+    sweep = SweepFolder(place / "sweep", tuple(SweepJob(folder.path.name, {}, ()) for folder in folders))
     folders[0].status.write_text("{")
 
     def show(console: Console) -> None:
@@ -27,7 +27,7 @@ def test_a_status_that_cannot_be_read_costs_the_others_nothing(place: Path) -> N
     assert "left out: 1 run, unreadable" in said
     assert "report: " in said
     assert (place / "sweep" / "report.html").is_file()
-    assert way_on(sweep).startswith("1 of 4 runs is not done")
+    assert resume_hint(sweep).startswith("1 of 4 runs is not done")
 
 
 LONG = "reward 'bad' failed on row 0\n  where:    rewards.bad\n  got:      ValueError: no\n  try:      rlhf score ..."
@@ -35,7 +35,7 @@ LONG = "reward 'bad' failed on row 0\n  where:    rewards.bad\n  got:      Value
 
 def shown(place: Path, folders: list[RunFolder], *typed: str) -> str:
     (place / "sweep" / "sweep.json").write_text(json.dumps({"overrides": typed}))
-    sweep = SweepFolder(place / "sweep", tuple(Job(folder.path.name, {}, ()) for folder in folders))
+    sweep = SweepFolder(place / "sweep", tuple(SweepJob(folder.path.name, {}, ()) for folder in folders))
     return "\n".join(printed(lambda console: show_outcome(console, sweep), 200))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_status import read_status
-from rlhf_cli.sweeps.search_space import Numbers, search_plan
+from rlhf_cli.sweeps.search_space import NumberRange, search_plan
 from tests.support.small_runs import SMALL
 
 OBJECTIVE = "sweep.objective=rewards/correct/mean"
@@ -49,7 +49,7 @@ def test_what_is_typed_as_an_interval_is_searched_beside_the_section(place: Path
     plan = search_plan([*SMALL, *SEARCH, "trainer.args.learning_rate=tag(log,interval(1e-5,1e-3))"])
     assert plan is not None
     assert list(plan.space) == ["rewards.format.weight", "rewards.brevity.weight", "trainer.args.learning_rate"]
-    assert plan.space["trainer.args.learning_rate"] == Numbers(1e-5, 1e-3, is_log=True)
+    assert plan.space["trainer.args.learning_rate"] == NumberRange(1e-5, 1e-3, is_log=True)
     assert [word for word in plan.fixed if "sweep" in word] == []
     assert len(plan.corners()) == 4  # all at their first end, then each of the three at its other
 

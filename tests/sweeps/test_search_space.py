@@ -11,8 +11,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.sweeps.search import rounded_words
 from rlhf_cli.sweeps.search_space import (
-    Numbers,
-    Options,
+    NumberRange,
+    OptionList,
     distribution,
     from_section,
     refuse_seeds,
@@ -24,7 +24,7 @@ from rlhf_cli.sweeps.search_space import (
 def test_words_that_hold_for_every_trial_are_apart_from_those_that_are_searched() -> None:
     fixed, space = split_words(["+exp=quickstart", "seed=3", "a=interval(0,1)", "b=[1,2]", "truncation=none,exclude"])
     assert fixed == ["+exp=quickstart", "seed=3", "b=[1,2]"]
-    assert space == {"a": Numbers(0.0, 1.0), "truncation": Options(("none", "exclude"))}
+    assert space == {"a": NumberRange(0.0, 1.0), "truncation": OptionList(("none", "exclude"))}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_holds_nothing_to_choose_from_is_refused(word: str) -> None:
 
 def test_a_star_stands_for_every_reward_and_what_was_typed_stays() -> None:
     space = from_section({"rewards.*.weight": "interval(0,2)"}, ["correct", "style"], ["rewards.correct.weight"])
-    assert space == {"rewards.style.weight": Numbers(0.0, 2.0)}
+    assert space == {"rewards.style.weight": NumberRange(0.0, 2.0)}
 
 
 def test_a_star_that_stands_for_nothing_is_refused() -> None:
@@ -67,34 +67,34 @@ def test_one_value_is_no_space() -> None:
 
 def test_seeds_are_not_searched() -> None:
     with pytest.raises(ConfigError, match="luck"):
-        refuse_seeds({"seed": Numbers(0, 9, is_whole=True)})
+        refuse_seeds({"seed": NumberRange(0, 9, is_whole=True)})
 
 
 @pytest.mark.parametrize(
     ("may_be", "value", "word"),
     [
-        (Numbers(0, 1), 0.1, "k=0.1"),
-        (Numbers(0, 1), 1e-07, "k=1e-07"),
-        (Numbers(1, 8, is_whole=True), 4, "k=4"),
-        (Options(("none", "exclude")), "none", "k=none"),
+        (NumberRange(0, 1), 0.1, "k=0.1"),
+        (NumberRange(0, 1), 1e-07, "k=1e-07"),
+        (NumberRange(1, 8, is_whole=True), 4, "k=4"),
+        (OptionList(("none", "exclude")), "none", "k=none"),
     ],
 )
-def test_a_proposal_is_the_word_a_user_would_type(may_be: Numbers | Options, value: object, word: str) -> None:
+def test_a_proposal_is_the_word_a_user_would_type(may_be: NumberRange | OptionList, value: object, word: str) -> None:
     assert word_of("k", may_be, value) == word
 
 
 def test_corners_are_the_values_to_check_before_the_first_trial() -> None:
-    assert Numbers(0, 2).corners() == ["0.0", "2.0"]
-    assert Numbers(1, 8, is_whole=True).corners() == ["1", "8"]
-    assert Options(("a", "b", "c")).corners() == ["a", "b", "c"]
+    assert NumberRange(0, 2).corners() == ["0.0", "2.0"]
+    assert NumberRange(1, 8, is_whole=True).corners() == ["1", "8"]
+    assert OptionList(("a", "b", "c")).corners() == ["a", "b", "c"]
 
 
 def test_the_settings_to_try_again_are_those_that_were_tried() -> None:
     """Four digits of a real number; a whole number and one of several values as they were: 12345 is not 1.234e+04."""
     space = {
-        "rate": Numbers(1e-6, 1e-2),
-        "limit": Numbers(1, 20_000, is_whole=True),
-        "size": Options(("0.123456", "a")),
+        "rate": NumberRange(1e-6, 1e-2),
+        "limit": NumberRange(1, 20_000, is_whole=True),
+        "size": OptionList(("0.123456", "a")),
     }
     words = ["rate=0.000123456789", "limit=12345", "size=0.123456", "trainer=grpo"]
     assert rounded_words(words, space) == ["rate=0.0001235", "limit=12345", "size=0.123456", "trainer=grpo"]

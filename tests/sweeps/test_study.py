@@ -9,21 +9,23 @@ from statistics import fmean
 import pytest
 
 from rlhf_cli.config.schema.launch_sections import Sweep
-from rlhf_cli.sweeps.search_space import Numbers, Objective, Options, Space, read_objective
-from rlhf_cli.sweeps.study import JOURNAL, Memory
+from rlhf_cli.sweeps.search_space import NumberRange, Objective, OptionList, Space, read_objective
+from rlhf_cli.sweeps.study import JOURNAL, SearchStudy
 
-SPACE: Space = {"w": Numbers(0.0, 1.0)}
+SPACE: Space = {"w": NumberRange(0.0, 1.0)}
 BEST = 0.3
 
 
-def memory(folder: Path, *, objective: str = "m", space: Space = SPACE, seed: int = 0, **section: object) -> Memory:
+def memory(
+    folder: Path, *, objective: str = "m", space: Space = SPACE, seed: int = 0, **section: object
+) -> SearchStudy:
     """Return a memory of a search for `objective`, or for several that a comma separates."""
     objectives = [read_objective(text) for text in objective.split(",")]
     sweep = Sweep.model_validate({"objective": objective.split(","), **section})
-    return Memory(folder, sweep, objectives, space, seed=seed)
+    return SearchStudy(folder, sweep, objectives, space, seed=seed)
 
 
-def proposed(search: Memory, *, less_is_better: bool = False) -> tuple[int, float]:
+def proposed(search: SearchStudy, *, less_is_better: bool = False) -> tuple[int, float]:
     asked = search.ask()
     value = float(asked.words[0].removeprefix("w="))
     distance = abs(value - BEST)
@@ -117,7 +119,9 @@ def test_what_was_pruned_is_said(tmp_path: Path) -> None:
 
 
 def test_choices_are_proposed_as_they_are_typed(tmp_path: Path) -> None:
-    search = memory(tmp_path, space={"truncation": Options(("none", "exclude")), "n": Numbers(1, 8, is_whole=True)})
+    search = memory(
+        tmp_path, space={"truncation": OptionList(("none", "exclude")), "n": NumberRange(1, 8, is_whole=True)}
+    )
     words = search.ask().words
     assert words[0] in ("truncation=none", "truncation=exclude")
     assert words[1].removeprefix("n=") in map(str, range(1, 9))

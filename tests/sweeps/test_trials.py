@@ -17,7 +17,7 @@ from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, claim,
 from rlhf_cli.sweeps.job_watch import JobWatch
 from rlhf_cli.sweeps.search import Trials
 from rlhf_cli.sweeps.search_space import SearchPlan, search_plan
-from rlhf_cli.sweeps.study import Memory
+from rlhf_cli.sweeps.study import SearchStudy
 from rlhf_cli.sweeps.sweep_folder import begin_sweep, open_sweep
 
 METRIC = "rewards/correct/mean"
@@ -35,7 +35,7 @@ class Searched:
         self.said: list[str] = []
         if not folder.exists():
             begin_sweep(folder, WORDS, list(plan.space), [])
-        self.memory = Memory(folder, plan.sweep, plan.objectives, plan.space, seed=0)
+        self.memory = SearchStudy(folder, plan.sweep, plan.objectives, plan.space, seed=0)
         self.trials = Trials(folder, plan, self.memory, self.said.append, ResumeOptions())
 
     def begins(self) -> JobWatch:

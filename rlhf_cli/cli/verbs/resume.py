@@ -33,8 +33,8 @@ from rlhf_cli.jobs.resuming import ResumeOptions, resume_options, resumed
 from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, newest_run, own_job_id, read_status, run_result, with_newest
-from rlhf_cli.sweeps.go_on import go_on
-from rlhf_cli.sweeps.sweep_folder import is_sweep, refuse_of_sweeps, sweep_options
+from rlhf_cli.sweeps.resume_sweep import resume_sweep
+from rlhf_cli.sweeps.sweep_options import is_sweep, refuse_of_sweeps, sweep_options
 
 
 def run(argv: list[str]) -> int:
@@ -47,7 +47,7 @@ def run(argv: list[str]) -> int:
     sweeps = [word for word in words if is_sweep(Path(word))]
     if len(sweeps) == 1:
         words.remove(sweeps[0])
-        end = go_on(Path(sweeps[0]), how, sweep_options(options), words)
+        end = resume_sweep(Path(sweeps[0]), how, sweep_options(options), words)
         if options.as_json:
             print_json(end.as_json())
         return end.code

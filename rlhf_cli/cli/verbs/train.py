@@ -34,7 +34,7 @@ from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_status import run_result
-from rlhf_cli.sweeps.sweep_folder import refuse_of_sweeps, sweep_options
+from rlhf_cli.sweeps.sweep_options import refuse_of_sweeps, sweep_options
 
 DRY_RUN = "--dry-run"
 

@@ -1,4 +1,4 @@
-"""Make the curves of the page and the picture of trade-offs.
+"""Make the curves of the page and its Pareto front.
 
 A screen shows a few hundred points. If runs logged more, neighbouring log events are averaged into one point; the page
 says how many. All runs of a plot share the grid, so that a band covers the same steps.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -90,25 +90,19 @@ def plotted_metrics(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[
         learnt = [PlottedMetric(name, title, COMPONENTS) for name, title in _LEARNT.items() if name in logged]
         health = [one for one in _health(logged) if one.name not in _LEARNT]
         return [*learnt, *health, *_evaluated(logged, no_total)]
-    components = [PlottedMetric(f"rewards/{name}/mean", name, COMPONENTS) for name in rewards]
-    if TOTAL in logged and no_total is None:
-        components.append(PlottedMetric(TOTAL, "total", COMPONENTS))
-    components += [
-        PlottedMetric(f"rewards/{name}/open_fraction", f"{name}: gate open, share of rows", COMPONENTS)
-        for name in rewards
-        if _moves(runs, f"rewards/{name}/open_fraction")
-    ]
-    shares = [
-        PlottedMetric(name, f"{name.split('/')[1]}: share of the advantages", SHARES)
-        for name in logged
-        if name.startswith("rewards/") and name.endswith("/advantage_share") and name.count("/") == 2
-    ]
-    correlations = [
-        PlottedMetric(name, " with ".join(name.split("/")[2:]) + ": correlation", SHARES)
-        for name in logged
-        if name.startswith("rewards/correlation/")
-    ]
-    found = [*components[:_MOST_IN_SECTION], *shares[:_MOST_IN_SECTION], *correlations[:_MOST_CORRELATIONS]]
+    titles = {f"rewards/{name}/mean": name for name in rewards}
+    titles |= {TOTAL: "total"} if TOTAL in logged and no_total is None else {}
+    gates = {f"rewards/{name}/open_fraction": f"{name}: gate open, share of rows" for name in rewards}
+    titles |= {name: title for name, title in gates.items() if _moves(runs, name)}
+    shares, correlations = {}, {}
+    for parts in (name.split("/") for name in logged if name.startswith("rewards/")):
+        if parts[1] == "correlation":
+            correlations["/".join(parts)] = f"{' with '.join(parts[2:])}: correlation"
+        elif len(parts) == 3 and parts[2] == "advantage_share":
+            shares["/".join(parts)] = f"{parts[1]}: share of the advantages"
+    found = [PlottedMetric(*one, COMPONENTS) for one in list(titles.items())[:_MOST_IN_SECTION]]
+    found += [PlottedMetric(*one, SHARES) for one in list(shares.items())[:_MOST_IN_SECTION]]
+    found += [PlottedMetric(*one, SHARES) for one in list(correlations.items())[:_MOST_CORRELATIONS]]
     return [*found, *_health(logged), *_evaluated(logged, no_total)]
 
 
@@ -239,15 +233,9 @@ def _band(rows: NDArray[np.float64]) -> tuple[Row, Row, Row]:
     freedom is 12.7, and such bands would hide every curve.
     """
     found = [estimate(column.tolist()) for column in rows.T]
-    of: Sequence[Callable[[int], float | None]] = (
-        lambda place: found[place].mean,
-        lambda place: found[place].low,
-        lambda place: found[place].high,
-    )
-    mean, low, high = ([rounded(one(place)) for place in range(len(found))] for one in of)
-    if len(rows) < _FEWEST_IN_A_BAND:
-        return mean, [None] * len(mean), [None] * len(mean)
-    return mean, low, high
+    is_wide = len(rows) >= _FEWEST_IN_A_BAND
+    low, high = ([rounded(getattr(one, end)) if is_wide else None for one in found] for end in ("low", "high"))
+    return [rounded(one.mean) for one in found], low, high
 
 
 def _row(values: NDArray[np.float64]) -> Row:
@@ -255,8 +243,6 @@ def _row(values: NDArray[np.float64]) -> Row:
 
 
 _MOST_MEASURES_OFFERED = 8
-_MOST_KEYS, _MOST_COMPONENTS = 6, 6
-_MOST_TICKS = 7
 
 
 def front_of(comparison: Comparison) -> dict[str, object] | str:
@@ -267,7 +253,8 @@ def front_of(comparison: Comparison) -> dict[str, object] | str:
     settings = comparison.grouped.settings
     measures = [one for one in comparison.measures if one.kind == COMPONENT]
     measures += [one for one in comparison.measures if one.kind in (COST, HELD_OUT) and one.sign]
-    measures = [one for one in measures if _has_values(comparison, one)][:_MOST_MEASURES_OFFERED]
+    known = {label for of in comparison.estimates.values() for label, one in of.items() if one.mean is not None}
+    measures = [one for one in measures if one.label in known][:_MOST_MEASURES_OFFERED]
     if len(settings) < 2:
         return "There is one setting: nothing is traded against anything."
     if len(measures) < 2:
@@ -287,10 +274,6 @@ def front_of(comparison: Comparison) -> dict[str, object] | str:
         "best": dict(_fronts(comparison, measures)),
         "startsWithThree": num_components >= MOST_MEASURES,
     }
-
-
-def _has_values(comparison: Comparison, measure: RunMeasure) -> bool:
-    return any(of[measure.label].mean is not None for of in comparison.estimates.values())
 
 
 def _estimates(comparison: Comparison, setting: SettingRuns, measures: Sequence[RunMeasure]) -> dict[str, object]:
@@ -313,58 +296,3 @@ def _fronts(comparison: Comparison, measures: Sequence[RunMeasure]) -> Iterator[
             }
             front = pareto_front([one.label for one in some], [one.sign or 1 for one in some], means)
             yield ",".join(map(str, chosen)), [places[name] for name in front.best]
-
-
-def parallel_of(comparison: Comparison) -> dict[str, object] | str:
-    """Return the axes of the parallel coordinates (swept keys, then components), or why there are none.
-
-    Each axis has its own scale from its minimum to its maximum. Per setting, `heights` holds its position on the axis
-    in [0, 1] (None if it has no value), and `texts` its value there.
-    """
-    settings = comparison.grouped.settings
-    if len(settings) < 2:
-        return "There is one setting: no weight or other key was swept."
-    axes = [
-        _axis(axis.short, [setting.values[axis.key] for setting in settings])
-        for axis in comparison.grouped.axes[:_MOST_KEYS]
-    ]
-    measures = [one for one in comparison.measures if one.kind == COMPONENT] or comparison.measures
-    for measure in measures[:_MOST_COMPONENTS]:
-        means = [comparison.estimates[setting.name][measure.label].mean for setting in settings]
-        if any(mean is not None for mean in means):
-            axes.append(_scale(measure.label, means, [_text(mean) for mean in means]))
-    return {"axes": axes} if len(axes) > 1 else "The runs have neither a key that differs nor a measure in common."
-
-
-def _axis(label: str, texts: Sequence[str]) -> dict[str, object]:
-    """Return the axis of a key: a numeric scale if all its values are numbers, else one position per value."""
-    try:
-        return _scale(label, [float(text) for text in texts], texts)
-    except ValueError:
-        places: Mapping[str, int] = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-        return _scale(label, [float(places[text]) for text in texts], texts)
-
-
-def _scale(label: str, values: Sequence[float | None], texts: Sequence[str]) -> dict[str, object]:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    low, high = (min(known), max(known)) if known else (0.0, 0.0)
-    heights = [
-        None if value is None or not math.isfinite(value) else 0.5 if high == low else (value - low) / (high - low)
-        for value in values
-    ]
-    by_height = {height: text for height, text in zip(heights, texts, strict=True) if height is not None}
-    ticks = sorted(by_height.items())
-    if len(ticks) > _MOST_TICKS:
-        ticks = [ticks[0], ticks[-1]]
-    apart: list[tuple[float, str]] = []
-    for height, text in ticks:  # skip a tick that would overlap the one below, but keep the highest
-        if apart and height - apart[-1][0] < 0.07:
-            if height < 1:
-                continue
-            apart.pop()
-        apart.append((height, text))
-    return {"label": label, "heights": [rounded(height) for height in heights], "texts": list(texts), "ticks": apart}
-
-
-def _text(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from rlhf_cli.analysis.comparison.comparison import Comparison, compare, total_in_words
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
 from rlhf_cli.display.page.completion_pages import CompletionPages, completion_pages
-from rlhf_cli.display.page.curves import HEALTH, SHARES, Plot, front_of, parallel_of, plots_of, plotted_metrics
+from rlhf_cli.display.page.curves import HEALTH, SHARES, Plot, front_of, plots_of, plotted_metrics
 from rlhf_cli.display.page.embedding import colours, deflated, own_file, plotly_bundle, policy, script_json, sha256
 from rlhf_cli.display.page.tables import (
     EvaluationTable,
@@ -65,7 +65,6 @@ class PageContent:
     plots: list[Plot]
     constants: list[Plot]
     front: dict[str, object] | str
-    parallel: dict[str, object] | str
     evaluations: list[EvaluationTable]
     times: TimeBySetting | None
     noticed: list[SharedFinding]
@@ -116,7 +115,6 @@ class PageContent:
             ],
             "runs": [{"name": card.name, "setting": card.setting} for card in self.cards],
             "front": self.front if isinstance(self.front, dict) else None,
-            "parallel": self.parallel if isinstance(self.parallel, dict) else None,
             "completions": {"beside": self.completions.side_by_side, "extremes": self.completions.extremes},
         }
         return redacted_tree(of_texts, values_only=True)
@@ -148,7 +146,6 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, ti
         plots=[plot for plot in plots if plot not in constants],
         constants=constants,
         front=front_of(comparison),
-        parallel=parallel_of(comparison),
         evaluations=evaluations,
         times=time_by_setting(comparison.grouped.settings),
         noticed=shared_findings(runs),

@@ -23,7 +23,7 @@ from rlhf_cli.project.export.model_card import model_card, read_facts
 from rlhf_cli.project.export.source_model import Kind, SourceModel
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import read_json
-from rlhf_cli.text.json_values import JsonTree
+from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "text_endings.json")
@@ -55,11 +55,6 @@ def copy_weights(source: Path, folder: Path) -> None:
     _copy(source, folder, _WEIGHTS)
 
 
-def copy_tokenizer(source: Path, folder: Path) -> bool:
-    """Copy the tokenizer's files, including its chat template; return whether there was one."""
-    return _copy(source, folder, _TOKENIZER) > 0
-
-
 def clean_configs(folder: Path, kind: Kind) -> None:
     """Remove training settings from the configurations, and add those that generation needs.
 
@@ -84,23 +79,22 @@ def problems_of(folder: Path, kind: Kind) -> list[str]:
     """Return the problems that would prevent transformers or vLLM from loading the folder; empty if there are none."""
     config = read_json(folder / "config.json")
     architectures = architectures_of(config)
-    problems = []
-    if not any(name.endswith(_ENDING[kind]) for name in architectures):
-        problems.append(f"config.json names no architecture of a {kind}: {architectures}")
-    if not isinstance(config.get("model_type"), str):
-        problems.append("config.json has no model_type")
-    if "auto_map" in config:
-        problems.append("config.json names code of its own (auto_map)")
-    if kind != "policy" and len(config.get("id2label") or {}) != 1:  # type: ignore[arg-type]
-        problems.append("config.json does not say that there is one label")
-    problems += _weight_problems(folder)
-    if not (folder / "tokenizer_config.json").is_file():
-        problems.append("no tokenizer_config.json")
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        problems.append("no tokenizer.json")
-    if kind == "policy" and not (folder / "generation_config.json").is_file():
-        problems.append("no generation_config.json")
-    return problems
+    labels = config.get("id2label")
+    tokenizers = ("tokenizer.json", "tokenizer.model", "vocab.json")
+    generates = (folder / "generation_config.json").is_file()
+    checks = {
+        f"config.json names no architecture of a {kind}: {architectures}": any(
+            name.endswith(_ENDING[kind]) for name in architectures
+        ),
+        "config.json has no model_type": isinstance(config.get("model_type"), str),
+        "config.json names code of its own (auto_map)": "auto_map" not in config,
+        "config.json does not say that there is one label": kind == "policy"
+        or (isinstance(labels, dict) and len(labels) == 1),
+        "no tokenizer_config.json": (folder / "tokenizer_config.json").is_file(),
+        "no tokenizer.json": any((folder / name).is_file() for name in tokenizers),
+        "no generation_config.json": kind != "policy" or generates,
+    }
+    return [problem for problem, is_fine in checks.items() if not is_fine] + _weight_problems(folder)
 
 
 def _weight_problems(folder: Path) -> list[str]:
@@ -110,12 +104,8 @@ def _weight_problems(folder: Path) -> list[str]:
     names = {shape.name for shape in shapes}
     left_over = sorted(name for name in names if ".lora_" in name or name.startswith("base_model."))
     problems = [f"parts of an adapter are left: {left_over[0]}"] if left_over else []
-    index = read_json(folder / "model.safetensors.index.json")
-    listed = index.get("weight_map")
-    if isinstance(listed, dict):
-        lost = sorted(set(listed) - names)
-        problems += [f"{len(lost)} tensors are in no file, {lost[0]} among them"] if lost else []
-    return problems
+    lost = sorted(set(section(read_json(folder / "model.safetensors.index.json"), "weight_map")) - names)
+    return problems + ([f"{len(lost)} tensors are in no file, {lost[0]} among them"] if lost else [])
 
 
 def _copy(source: Path, folder: Path, patterns: tuple[str, ...]) -> int:
@@ -186,9 +176,16 @@ def exported_before(source: SourceModel, folder: Path) -> GivenAway | None:
 
 def _described(source: SourceModel, folder: Path, notes: list[str]) -> GivenAway:
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    size = sum((folder / name).stat().st_size for name in files)
-    merged = source.base is not None
-    return GivenAway(folder, source.kind, source.step, merged, files, size, weights_hash(folder), notes)
+    return GivenAway(
+        folder=folder,
+        kind=source.kind,
+        step=source.step,
+        merged=source.base is not None,
+        files=files,
+        bytes=sum((folder / name).stat().st_size for name in files),
+        weights_sha256=weights_hash(folder),
+        notes=notes,
+    )
 
 
 def _fill(source: SourceModel, folder: Path, name: str, say: Callable[[str], None]) -> list[str]:
@@ -204,7 +201,7 @@ def _fill(source: SourceModel, folder: Path, name: str, say: Callable[[str], Non
         endings = source.folder / "text_endings.json"
         if endings.is_file():
             shutil.copyfile(endings, folder / endings.name)
-    if not copy_tokenizer(source.tokenizer, folder):
+    if not _copy(source.tokenizer, folder, _TOKENIZER):
         _save_tokenizer(source, folder)
     clean_configs(folder, source.kind)
     if source.trust_remote_code:

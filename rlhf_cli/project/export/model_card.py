@@ -16,32 +16,29 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rlhf_cli.data.data_files import is_hub
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import RunError
-from rlhf_cli.measure.evaluation_files import Evaluation, read_evaluation
+from rlhf_cli.measure.evaluation_files import read_evaluation
 from rlhf_cli.measure.policy_results import PolicyEvaluation
+from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
 from rlhf_cli.models.tokenizer_files import architectures_of
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.project.export.source_model import Kind, SourceModel
 from rlhf_cli.runs.provenance import weights_hash
-from rlhf_cli.runs.run_folder import evaluations_of, in_training, read_json, run_of
+from rlhf_cli.runs.run_folder import RunFolder, evaluations_of, in_training, read_json, run_of
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 _EMBEDDED = "a byte-level transformer of rlhf's own"
-_DEEPEST = 8
 _HASH_DIGITS = 12
 _APART = ("log", "save_", "eval_", "num_completions_to_print")
 """Prefixes of arguments that do not affect the weights."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of one of the card's tables."""
-
-    cells: tuple[str, ...]
+CardRow = tuple[str, ...]
+"""The cells of a row of one of the card's tables."""
 
 
 @dataclass(frozen=True)
-class Score:
+class CardScore:
     """A number from an evaluation: its rows, its metric and its interval."""
 
     rows: str
@@ -59,9 +56,9 @@ class CardFacts:
     starting_model: str
     datasets: list[str]
     settings: dict[str, str]
-    rewards: list[Row]
-    data: list[Row]
-    scores: list[Score]
+    rewards: list[CardRow]
+    data: list[CardRow]
+    scores: list[CardScore]
     versions: dict[str, str]
     provenance: dict[str, str]
     command: str
@@ -71,18 +68,18 @@ class CardFacts:
 def read_facts(source: SourceModel) -> CardFacts:
     """Collect the facts about a run and its model."""
     config, known = source.run.read_config(), read_json(source.run.provenance)
-    trainer, model = section(config, "trainer"), section(config, "model")
+    trainer, model, data = section(config, "trainer"), section(config, "model"), section(config, "data")
     hashes = {name: str(value) for name, value in section(known, "sha256").items() if value}
     scores, notes = _scores(source)
-    started = section(known, "starting_model")
-    git = section(known, "git")
-    settings = {"trainer": str(trainer.get("name")), "steps": str(source.step), "seed": str(config.get("seed"))}
-    settings |= {
+    args = section(trainer, "args")
+    settings = {
+        "trainer": str(trainer.get("name")),
+        "steps": str(source.step),
+        "seed": str(config.get("seed")),
         "processes": str(known.get("world_size", "?")),
         "mixed precision": str(known.get("mixed_precision", "?")),
+        **{name: _plain(args[name]) for name in args if args[name] is not None and not name.startswith(_APART)},
     }
-    args = section(trainer, "args")
-    settings |= {name: _plain(args[name]) for name in args if args[name] is not None and not name.startswith(_APART)}
     if lora := section(model, "lora"):
         settings["lora"] = ", ".join(f"{name}={_plain(value)}" for name, value in lora.items())
     if source.quantized:
@@ -91,28 +88,26 @@ def read_facts(source: SourceModel) -> CardFacts:
             f"The adapter was trained on its base in {source.quantized} and is merged into the base's own weights, so"
             " the sums differ a little from those that training saw."
         )
-    commit = (
-        f"{git['commit']}{' with uncommitted changes' if git.get('dirty') else ''}" if git.get("commit") else "none"
-    )
-    provenance = {
-        "begun": str(known.get("created_at", "?")),
-        "commit of the code": commit,
-        "configuration (SHA-256)": hashes.get("config", "?"),
-        "starting weights": str(started.get("commit") or started.get("weights_sha256") or "?"),
-        "checkpoint": f"checkpoint-{source.step}" if source.is_checkpoint else "the end of the run",
-    }
+    git, started = section(known, "git"), section(known, "starting_model")
+    changed = " with uncommitted changes" if git.get("dirty") else ""
     return CardFacts(
         experiment=str(section(known, "choices").get("exp") or trainer.get("name")),
         trainer=str(trainer.get("trl")),
         base_model=hub_base(source),
         starting_model=_starting_model(model),
-        datasets=_datasets(section(config, "data")),
+        datasets=_datasets(data),
         settings=settings,
         rewards=[_reward(name, value, hashes) for name, value in section(config, "rewards").items()],
-        data=_data(section(config, "data"), known, hashes),
+        data=_data(data, known, hashes),
         scores=scores,
         versions={name: str(version) for name, version in section(known, "versions").items() if version},
-        provenance=provenance,
+        provenance={
+            "begun": str(known.get("created_at", "?")),
+            "commit of the code": f"{git['commit']}{changed}" if git.get("commit") else "none",
+            "configuration (SHA-256)": hashes.get("config", "?"),
+            "starting weights": str(started.get("commit") or started.get("weights_sha256") or "?"),
+            "checkpoint": f"checkpoint-{source.step}" if source.is_checkpoint else "the end of the run",
+        },
         command=str(known.get("command", "rlhf train")),
         notes=notes,
     )
@@ -120,17 +115,12 @@ def read_facts(source: SourceModel) -> CardFacts:
 
 def hub_base(source: SourceModel) -> str | None:
     """Return the hub id that the weights derive from, following runs that started from other runs, or None."""
-    run = source.run
-    for _ in range(_DEEPEST):
+    run: RunFolder | None = source.run
+    while run is not None:
         named = section(run.read_config(), "model").get("path")
-        if not isinstance(named, str):
-            return None
-        if not Path(named).is_absolute():
-            return named
-        earlier = run_of(Path(named))
-        if earlier is None:
-            return None
-        run = earlier
+        if not isinstance(named, str) or not Path(named).is_absolute():
+            return named if isinstance(named, str) else None
+        run = run_of(Path(named))
     return None
 
 
@@ -150,45 +140,44 @@ def _sources(data: JsonTree) -> dict[str, JsonTree]:
 
 
 def _datasets(data: JsonTree) -> list[str]:
-    found = [
-        path
-        for source in _sources(data).values()
-        for path in _paths(source)
-        if not Path(path).is_absolute() and is_hub(DataSource(path=path))
-    ]
-    return list(dict.fromkeys(found))
+    paths = dict.fromkeys(path for source in _sources(data).values() for path in _paths(source))
+    return [path for path in paths if not Path(path).is_absolute() and is_hub(DataSource(path=path))]
 
 
-def _data(data: JsonTree, known: JsonTree, hashes: Mapping[str, str]) -> list[Row]:
-    rows = []
+def _data(data: JsonTree, known: JsonTree, hashes: Mapping[str, str]) -> list[CardRow]:
+    rows: list[CardRow] = []
     for name, source in _sources(data).items():
         what = ", ".join(_last_part(path) for path in _paths(source)) or f"embedded world {source.get('world')}"
         details = [f"{key} {source[key]}" for key in ("subset", "split", "revision") if source.get(key)]
         digest = hashes.get("data.eval" if name == "held out" else "data" if name == "data" else f"data.mix.{name}", "")
-        rows.append(Row((name, "; ".join([what, *details]), digest)))
+        rows.append((name, "; ".join([what, *details]), digest))
     if known.get("num_train_rows"):
-        rows.append(Row(("rows to train on", str(known["num_train_rows"]), "")))
+        rows.append(("rows to train on", str(known["num_train_rows"]), ""))
     fraction = section(data, "eval").get("fraction")
-    return [*rows, Row(("held out", f"{fraction} of the rows", ""))] if fraction else rows
+    return [*rows, ("held out", f"{fraction} of the rows", "")] if fraction else rows
 
 
-def _reward(name: str, value: JsonValue, hashes: Mapping[str, str]) -> Row:
+def _reward(name: str, value: JsonValue, hashes: Mapping[str, str]) -> CardRow:
     reward = value if isinstance(value, dict) else {}
     by = reward.get("fn") or reward.get("model") or "?"
     given = ", ".join(f"{key}={_plain(one)}" for key, one in section(reward, "args").items())
     gate = section(reward, "gate")
     rules = [f"gate: {gate['by']} at least {gate.get('at_least')}"] if gate.get("by") else []
-    rules += [f"{key} {_plain(reward[key])}" for key in ("clip", "normalize", "offset") if _is_set(reward.get(key))]
+    set_ones = [key for key in ("clip", "normalize", "offset") if reward.get(key) not in (None, 0, "none")]
+    rules += [f"{key} {_plain(reward[key])}" for key in set_ones]
     digest = hashes.get(f"rewards.{name}", "")[:_HASH_DIGITS]
     scored_by = _named(str(by)) + (f" ({given})" if given else "")
-    return Row((name, scored_by, _plain(reward.get("weight")), "; ".join(rules), digest))
+    return name, scored_by, _plain(reward.get("weight")), "; ".join(rules), digest
 
 
-def _scores(source: SourceModel) -> tuple[list[Score], list[str]]:
+def _scores(source: SourceModel) -> tuple[list[CardScore], list[str]]:
     """Return the evaluation results of exactly these weights, and notes on files that could not be read."""
-    files, notes = _evaluation_files(source), []
-    scores: list[Score] = []
-    for file in files:
+    files = sorted(evaluations_of(source.run.model).glob("*.json"))
+    if source.is_checkpoint:
+        files = [file for file in [in_training(source.run) / f"step-{source.step}.json"] if file.is_file()]
+    scores: list[CardScore] = []
+    notes = []
+    for file in files if source.kind != "critic" else ():
         try:
             evaluation = read_evaluation(file)
         except (ValueError, OSError, RunError):
@@ -196,29 +185,16 @@ def _scores(source: SourceModel) -> tuple[list[Score], list[str]]:
             continue
         of = evaluation.heading.path
         if of is None or Path(of).resolve() == source.folder.resolve():  # else another model generated the answers
-            scores += _scores_of(evaluation)
+            found = _estimates(evaluation.measured)
+            scores += [CardScore(evaluation.rows_in_words, metric, estimate) for metric, estimate in found.items()]
     return scores, notes
 
 
-def _evaluation_files(source: SourceModel) -> list[Path]:
-    if source.kind == "critic":
-        return []
-    if source.is_checkpoint:
-        file = in_training(source.run) / f"step-{source.step}.json"
-        return [file] if file.is_file() else []
-    return sorted(evaluations_of(source.run.model).glob("*.json"))
-
-
-def _scores_of(evaluation: Evaluation) -> list[Score]:
-    measured, rows = evaluation.measured, evaluation.rows_in_words
-    if isinstance(measured, PolicyEvaluation):
-        found = [
-            Score(rows, f"{name}, {part}", estimates.raw)
-            for part, answers in measured.parts.items()
-            for name, estimates in answers.rewards.items()
-        ]
-        return found + [Score(rows, f"cut off, {part}", answers.truncated) for part, answers in measured.parts.items()]
-    return [Score(rows, "accuracy", measured.accuracy), Score(rows, "margin", measured.rewards.margin)]
+def _estimates(measured: PolicyEvaluation | RewardModelEvaluation) -> dict[str, Estimate]:
+    if isinstance(measured, RewardModelEvaluation):
+        return {"accuracy": measured.accuracy, "margin": measured.rewards.margin}
+    found = {f"{name}, {part}": one.raw for part, of in measured.parts.items() for name, one in of.rewards.items()}
+    return found | {f"cut off, {part}": answers.truncated for part, answers in measured.parts.items()}
 
 
 def _paths(source: JsonTree) -> list[str]:
@@ -235,10 +211,6 @@ def _named(path: str) -> str:
 def _last_part(text: str) -> str:
     """Return a function or file without its folder; an import path and a hub id stay unchanged."""
     return text.rpartition("/")[2] if text.startswith(("/", "~", ".")) else text
-
-
-def _is_set(value: object) -> bool:
-    return value not in (None, 0, 0.0, "none")
 
 
 def _plain(value: object) -> str:
@@ -263,7 +235,7 @@ def model_card(folder: Path, kind: Kind, facts: CardFacts, *, name: str) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # Markdown
     )
-    page.filters |= {"cell": _cell, "number": _number, "interval": _interval, "versions": _versions}
+    page.filters |= {"cell": _cell, "number": _number, "interval": _interval}
     return page.get_template("card.md.jinja").render(
         card_data=_metadata(kind, facts, name).to_yaml(),
         name=name,
@@ -275,6 +247,7 @@ def model_card(folder: Path, kind: Kind, facts: CardFacts, *, name: str) -> str:
         architecture=next(iter(architectures_of(read_json(folder / "config.json"))), "the architecture"),
         with_eos=with_eos,
         weights_sha256=weights_hash(folder) or "?",
+        versions=", ".join(f"{package} {version}" for package, version in facts.versions.items()),
     )
 
 
@@ -326,7 +299,3 @@ def _number(value: float | None) -> str:
 def _interval(estimate: Estimate) -> str:
     known = estimate.low is not None and estimate.high is not None
     return f"{_number(estimate.low)} to {_number(estimate.high)}" if known else ""
-
-
-def _versions(versions: dict[str, str]) -> str:
-    return ", ".join(f"{package} {version}" for package, version in versions.items())

@@ -56,7 +56,7 @@ _ROWS = (
 TRAININGS: dict[str, Training] = {row.name: row for row in _ROWS}
 """Maps a name, as in `trainer=NAME`, to its training, in display order."""
 
-_OTHER_WORDS = {"reward model": "reward", "reward-model": "reward", "reward_model": "reward", "rm": "reward"}
+_OTHER_WORDS = {"reward model": "reward", "rm": "reward"}
 
 
 def training_named(word: str, *, is_answer: bool = False) -> Training:
@@ -64,7 +64,8 @@ def training_named(word: str, *, is_answer: bool = False) -> Training:
 
     `is_answer` is True if the word answers a question, where naming a flag would not help.
     """
-    name = _OTHER_WORDS.get(word.lower(), word.lower())
+    name = word.lower().replace("-", " ").replace("_", " ")
+    name = _OTHER_WORDS.get(name, name)
     if name in TRAININGS:
         return TRAININGS[name]
     close = nearest(name, TRAININGS)
@@ -88,7 +89,7 @@ _AS_THEY_ARE = {"sft": TRAINERS["SFTTrainer"].learns_from, "kto": TRAINERS["KTOT
 
 
 @dataclass(frozen=True)
-class Column:
+class TrainingColumn:
     """A column that a training reads: its name, common other names, and the types that it may hold."""
 
     role: str
@@ -97,20 +98,21 @@ class Column:
     is_needed: bool = True
 
 
-_PROMPT = Column(
+_TEXTS = (TEXT, "list")
+_PROMPT = TrainingColumn(
     "prompt",
     ("question", "instruction", "query", "input", "problem", "task", "user", "post", "text"),
-    (TEXT, "list"),
+    _TEXTS,
 )
-_COMPLETION = Column(
+_COMPLETION = TrainingColumn(
     "completion",
     ("response", "answer", "output", "solution", "summary", "reply", "assistant", "target"),
-    (TEXT, "list"),
+    _TEXTS,
 )
-COLUMNS: dict[RowKind, tuple[Column, ...]] = {
+COLUMNS: dict[RowKind, tuple[TrainingColumn, ...]] = {
     "prompts": (
         _PROMPT,
-        Column(
+        TrainingColumn(
             _ANSWER,
             ("solution", "target", "label", "final_answer", "ground_truth", "gold", "expected", "reference", "result"),
             (TEXT, INTEGER, NUMBER),
@@ -118,14 +120,18 @@ COLUMNS: dict[RowKind, tuple[Column, ...]] = {
         ),
     ),
     "pairs": (
-        Column(_PROMPT.role, _PROMPT.other_names, _PROMPT.holds, is_needed=False),
-        Column("chosen", ("better", "preferred", "accepted", "winner", "good", "positive", "best"), (TEXT, "list")),
-        Column("rejected", ("worse", "dispreferred", "loser", "bad", "negative", "worst"), (TEXT, "list")),
+        TrainingColumn(_PROMPT.role, _PROMPT.other_names, _PROMPT.holds, is_needed=False),
+        TrainingColumn(
+            "chosen", ("better", "preferred", "accepted", "winner", "good", "positive", "best"), (TEXT, "list")
+        ),
+        TrainingColumn("rejected", ("worse", "dispreferred", "loser", "bad", "negative", "worst"), _TEXTS),
     ),
     "judged": (
         _PROMPT,
         _COMPLETION,
-        Column("label", ("good", "desirable", "is_good", "thumbs_up", "liked", "accepted", "is_correct"), (BOOL,)),
+        TrainingColumn(
+            "label", ("good", "desirable", "is_good", "thumbs_up", "liked", "accepted", "is_correct"), (BOOL,)
+        ),
     ),
     "demonstrations": (_PROMPT, _COMPLETION),
 }
@@ -138,7 +144,6 @@ class OwnRows:
 
     `rename` maps a training's column to the file's column. `num_rows` is None if the file does not say. `has_answer` is
     True if a column allows answers to be checked, `answer_is_number` if it held a number in every inspected row.
-    `longest_prompt` counts characters.
     """
 
     path: str
@@ -148,7 +153,6 @@ class OwnRows:
     has_answer: bool
     answer_is_number: bool
     is_chat: bool
-    longest_prompt: int
 
 
 def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> OwnRows:
@@ -170,19 +174,16 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
         )
     rename = {role: column for role, column in mapped.items() if role != column}
     as_read = {old: new for new, old in rename.items()}
-    columns = tuple(as_read.get(column, column) for column in preview.columns)
-    prompts = [row.get(rename.get("prompt", "prompt")) for row in preview.rows]
-    answers = [row.get(rename.get(_ANSWER, _ANSWER)) for row in preview.rows]
+    prompts, answers = ([row.get(rename.get(role, role)) for row in preview.rows] for role in ("prompt", _ANSWER))
     has_answer = training.generates and _ANSWER in mapped
     return OwnRows(
         path=path,
         rename=rename,
-        columns=columns,
+        columns=tuple(as_read.get(column, column) for column in preview.columns),
         num_rows=preview.num_rows,
         has_answer=has_answer,
-        answer_is_number=has_answer and all(_ends_with_number(answer) for answer in answers),
+        answer_is_number=has_answer and all(map(_ends_with_number, answers)),
         is_chat=any(isinstance(prompt, list) for prompt in prompts),
-        longest_prompt=max((len(str(prompt)) for prompt in prompts), default=0),
     )
 
 
@@ -231,17 +232,16 @@ def _mapped(preview: Preview, training: Training, typed: Mapping[str, str]) -> d
     for column in COLUMNS[training.rows]:
         for name in (column.role, *column.other_names) if column.role not in mapped else ():
             if found := [one for one in _left(mapped, preview, column) if _plain(one) == name]:
-                mapped[column.role] = found[0]
-                break
+                mapped.setdefault(column.role, found[0])
     for column in COLUMNS[training.rows]:  # `question text`, if there is no column `question`
         words = {column.role, *column.other_names} - _SAY_LITTLE
         found = [one for one in _left(mapped, preview, column) if words & set(_plain(one).split("_"))]
-        if column.role not in mapped and len(found) == 1:
-            mapped[column.role] = found[0]
+        if len(found) == 1:
+            mapped.setdefault(column.role, found[0])
     return mapped
 
 
-def _left(mapped: Mapping[str, str], preview: Preview, column: Column) -> list[str]:
+def _left(mapped: Mapping[str, str], preview: Preview, column: TrainingColumn) -> list[str]:
     """Return the file's unassigned columns with a type that this column allows."""
     return [name for name in preview.columns if name not in mapped.values() and _holds(preview, name) in column.holds]
 

@@ -115,22 +115,20 @@ def _swept_rate(rate: str) -> str:
 
 def _completions(choices: ProjectChoices) -> str:
     """Return a few completions to try rewards on, with the columns that this project's rewards read."""
-    if not choices.has_answer:
-        said = ["A short answer.", "Two\nlines.", "An answer that goes on " + "and on " * 30, ""]
-        return _lines([{"prompt": "Say something.", "completion": text} for text in said])
-    if choices.answer_is_number:
-        said = ["22", "17 and 5 make 22.", "21", "I think it is twenty-two", ""]
-        return _lines([{"prompt": "17+5=", "answer": "22", "completion": text} for text in said])
+    row: dict[str, object] = {"prompt": "The capital of France?", "answer": "Paris"}
     said = ["Paris", "It is Paris, of course.", "London", ""]
-    return _lines([{"prompt": "The capital of France?", "answer": "Paris", "completion": text} for text in said])
+    if not choices.has_answer:
+        row = {"prompt": "Say something."}
+        said = ["A short answer.", "Two\nlines.", "An answer that goes on " + "and on " * 30, ""]
+    elif choices.answer_is_number:
+        row = {"prompt": "17+5=", "answer": "22"}
+        said = ["22", "17 and 5 make 22.", "21", "I think it is twenty-two", ""]
+    return _lines([{**row, "completion": text} for text in said])
 
 
 def _lines(rows: list[dict[str, object]]) -> str:
-    return "".join(json.dumps(dict(zip(row, map(_short, row.values()), strict=True))) + "\n" for row in rows)
-
-
-def _short(value: object) -> object:
-    return round(value, 4) if isinstance(value, float) else value
+    short = ({name: round(one, 4) if isinstance(one, float) else one for name, one in row.items()} for row in rows)
+    return "".join(json.dumps(row) + "\n" for row in short)
 
 
 def seen_from(folder: Path, typed: str) -> str:

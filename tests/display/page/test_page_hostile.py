@@ -56,7 +56,7 @@ def test_no_script_of_theirs_runs_and_no_address_of_theirs_is_asked(chromium: An
     assert shown.count("<script>window.stolen=1</script>") > 10
     assert "{{ 7 * 7 }}" in shown
     # plotly would make a link of it, in the name of an axis as in a hover text.
-    assert "<a href='x:'>n<img" in page.tab.locator("#parallel-plot").text_content()
+    assert "<a href='x:'>n<img" in page.tab.locator("#front-plot").text_content()
 
 
 def test_negative_control_the_policy_stops_a_script_that_got_in_and_the_page_complains(

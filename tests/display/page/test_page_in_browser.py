@@ -74,7 +74,7 @@ def test_a_setting_that_is_switched_off_is_gone_everywhere(page: OpenedPage) -> 
     assert all(0 not in settings for settings in page.drawn("settings").values())
     assert all({0, 1}.isdisjoint(runs) for runs in page.drawn("runs").values())
     assert page.tab.locator("#beside .answer").count() == columns // 2
-    for plot in ("front-plot", "parallel-plot"):
+    for plot in ("front-plot",):
         assert page.eval(f"document.getElementById('{plot}').data.some((one) => one.meta.setting === 0)") is False
     assert page.tab.locator("[data-setting='0']").get_attribute("aria-pressed") == "false"
 

@@ -14,7 +14,7 @@ from rlhf_cli.analysis.comparison.comparison import compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.display.page import curves as plotted_curves
 from rlhf_cli.display.page.completion_pages import chosen_steps, completion_pages
-from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, front_of, parallel_of, plots_of
+from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, front_of, plots_of
 from rlhf_cli.display.page.embedding import rounded
 from rlhf_cli.display.page.page_content import page_content, report_at_the_end, write_report
 from rlhf_cli.display.page.tables import verdict_lines
@@ -89,11 +89,6 @@ def test_the_front_is_of_all_pairs_and_a_dominated_setting_is_on_none(tmp_path: 
     labels = [measure["label"] for measure in front["measures"]]  # type: ignore[attr-defined]
     assert labels == ["correct", "brevity", "kl"]
     assert front["best"] == {"0,1": [0, 1], "0,2": [0, 1, 2], "1,2": [1, 2], "0,1,2": [0, 1, 2]}
-    parallel = parallel_of(comparison)
-    assert isinstance(parallel, dict)
-    weights, correct, *_ = parallel["axes"]  # type: ignore[misc]
-    assert (weights["label"], weights["heights"]) == ("weight", [0, 0.5, 1])
-    assert correct["heights"] == [1, 0.125, 0]
 
 
 def test_of_many_values_the_leader_is_named_and_all_comparisons_are_folded_away(tmp_path: Path) -> None:

@@ -46,7 +46,6 @@ async function start() {
     document.head.append(script);
     data.plots = JSON.parse(await inflated("curves-deflated"));
     buildFront();
-    buildParallel();
     buildCurves();
   } catch (error) {
     document.getElementById("no-plots").hidden = false;

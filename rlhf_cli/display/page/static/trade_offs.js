@@ -1,4 +1,4 @@
-// The front and the parallel coordinates: settings as points, runs as small ones, in the units of the measures.
+// The front: settings as points, runs as small ones, in the units of the measures.
 function nameOf(point) {
   return point.run === undefined ? data.settings[point.setting].name : data.runs[point.run].name;
 }
@@ -91,41 +91,4 @@ function buildFront() {
     }
   };
   plotAt(at, drawFront);
-}
-
-function buildParallel() {
-  const at = document.getElementById("parallel-plot");
-  const parallel = data.parallel;
-  if (!at || !parallel) return;
-  const places = parallel.axes.map((_, place) => place);
-  plotAt(at, () => {
-    const traces = [];
-    for (const [setting, one] of data.settings.entries()) {
-      if (!isSettingShown(setting)) continue;
-      traces.push({
-        x: places, y: parallel.axes.map((axis) => axis.heights[setting]), mode: "lines+markers", name: forPlotly(one.name),
-        connectgaps: false, line: { color: colourOfSetting(setting), width: 2, shape: "linear" }, marker: { size: 7, color: colourOfSetting(setting) },
-        meta: { setting }, customdata: parallel.axes.map((axis) => [forPlotly(axis.label), forPlotly(axis.texts[setting])]),
-        hovertemplate: `<b>${forPlotly(one.name)}</b><br>%{customdata[0]}: %{customdata[1]}<extra></extra>`,
-      });
-    }
-    const room = Math.max(5, Math.floor(at.clientWidth / places.length / 9)); // characters between two axes
-    const ticks = parallel.axes.flatMap((axis, place) => axis.ticks.map(([height, text]) => ({
-      x: place, y: height, text: forPlotly(text, room), showarrow: false, xanchor: "left", xshift: 7, font: { size: 11, color: themed("--text") }, bgcolor: themed("--card"), borderpad: 1, opacity: 0.85,
-    })));
-    const narrow = at.clientWidth < 520;
-    const names = parallel.axes.map((axis, place) => ({
-      x: place, y: 1.06, text: `<b>${forPlotly(axis.label, narrow ? 12 : room)}</b>`, showarrow: false, yanchor: "bottom",
-      xanchor: "center", textangle: narrow ? -40 : 0,
-    }));
-    Plotly.react(at, traces, layout({
-      height: narrow ? 400 : 360, margin: { l: 30, r: 60, t: narrow ? 80 : 50, b: 16 }, annotations: [...ticks, ...names],
-      xaxis: { range: [-0.15, places.length - 0.7], tickvals: places, showticklabels: false, showgrid: true, showline: false, fixedrange: true },
-      yaxis: { range: [-0.08, 1.12], visible: false, fixedrange: true },
-    }), CONFIG);
-    if (!at.hasClick) {
-      at.on("plotly_click", (event) => goTo(anchorOf(event.points[0].data.meta)));
-      at.hasClick = true;
-    }
-  });
 }

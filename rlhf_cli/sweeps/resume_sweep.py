@@ -1,4 +1,4 @@
-"""Resume a sweep: run jobs that are missing, stopped, killed or failed, and say why for each."""
+"""Resume a sweep: run the jobs that are missing, stopped, killed or failed, and say why for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlhf_cli.display.sweep_tables import PlannedJob, show_planned
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError, in_one_line
+from rlhf_cli.errors import EXIT_OK, ConfigError, UserError, in_one_line
 from rlhf_cli.jobs.one_run import refuse_foreign_code
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.jobs.resuming import ResumeOptions, resumed
@@ -19,22 +19,23 @@ from rlhf_cli.runs.phase_clock import training_time_s
 from rlhf_cli.runs.run_folder import RunFolder, refuse_links
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.sweeps.checked_jobs import JobProblems, ReadyJob, checked, goes_on
+from rlhf_cli.sweeps.checked_jobs import JobProblems, ReadyJob, checked, ready_again
 from rlhf_cli.sweeps.outcome import SweepEnd, say_folder
-from rlhf_cli.sweeps.search import go_on_with_search, is_search, search_of
+from rlhf_cli.sweeps.search import continue_search, is_search, search_of
 from rlhf_cli.sweeps.sweep import run_ready
-from rlhf_cli.sweeps.sweep_folder import SweepFolder, SweepOptions, freeze, open_sweep
-from rlhf_cli.sweeps.sweep_grid import Job
+from rlhf_cli.sweeps.sweep_folder import SweepFolder, freeze, open_sweep
+from rlhf_cli.sweeps.sweep_grid import SweepJob
+from rlhf_cli.sweeps.sweep_options import SweepOptions
 
 _MISSING = "missing"
 _LEFT_ALONE = {RUNNING: "is being trained", QUEUED: "Slurm has it", FINISHED: ""}
 
 
 @dataclass(frozen=True)
-class _Known:
+class _JobSoFar:
     """A job and its status so far; None if it was never frozen."""
 
-    job: Job
+    job: SweepJob
     status: Status | None
 
     def is_wanted(self, *, only_failed: bool) -> bool:
@@ -44,7 +45,7 @@ class _Known:
         return self.status.state == FAILED if only_failed else self.status.state not in _LEFT_ALONE
 
 
-def go_on(folder: Path, allowed: ResumeOptions, options: SweepOptions, words: list[str]) -> SweepEnd:
+def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, words: list[str]) -> SweepEnd:
     """Resume the sweep in `folder` and return how it ended. `words` are other typed overrides; a sweep accepts none.
 
     Raise RunError if another process runs it, and any problem of the jobs before the first one starts.
@@ -59,29 +60,27 @@ def go_on(folder: Path, allowed: ResumeOptions, options: SweepOptions, words: li
         )
     refuse_links(folder)
     if is_search(folder):
-        return SweepEnd(_go_on_searching(folder, allowed, options), folder, is_dry=options.dry_run)
+        return SweepEnd(_resume_search(folder, allowed, options), folder, is_dry=options.dry_run)
     console, sweep = Screen(), open_sweep(folder)
     with only_writer(RunFolder(sweep.path), take_over=allowed.take_over, what="sweep"):
-        known = [_Known(job, _status(sweep, job)) for job in sweep.jobs]
+        known = [_JobSoFar(job, _status(sweep, job)) for job in sweep.jobs]
         wanted = [one for one in known if one.is_wanted(only_failed=options.only_failed)]
         show_planned(console, RunFolder(sweep.path).shown, [_planned(sweep, one, options) for one in known])
+        jobs = _ready(sweep, wanted, allowed, dry_run=options.dry_run)
+        if jobs and not options.dry_run and not goes_to_slurm(jobs[0].experiment.launch):
+            return SweepEnd(run_ready(console, sweep, jobs, options, expected_s=_took_s(sweep, known)), sweep.path)
         if not wanted:
             console.print("nothing to do: " + _why_nothing(known, options), highlight=False)
-            say_folder(console, sweep.path)
-            return SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
-        jobs = _ready(sweep, wanted, allowed, dry_run=options.dry_run)
-        if options.dry_run:
+        elif options.dry_run:
             console.print("nothing was started or written")
-            return SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
-        if goes_to_slurm(jobs[0].experiment.launch):
+        else:
             check_slurm(jobs[0].experiment.launch, sweep.path, count=len(jobs))
             submit_sweep(console, [job.folder for job in jobs], sweep.path)
-            say_folder(console, sweep.path)
-            return SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
-        return SweepEnd(run_ready(console, sweep, jobs, options, expected_s=_took_s(sweep, known)), sweep.path)
+        say_folder(console, sweep.path)
+        return SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
 
 
-def _go_on_searching(folder: Path, allowed: ResumeOptions, options: SweepOptions) -> int:
+def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) -> int:
     """Run the trials of a search that were stopped, then the remaining ones, and return the exit code."""
     if options.only_failed:
         raise ConfigError(
@@ -94,15 +93,15 @@ def _go_on_searching(folder: Path, allowed: ResumeOptions, options: SweepOptions
         refuse_foreign_code(
             RunFolder(config.parent), trust=allowed.trust, command=f"rlhf resume {RunFolder(folder).shown}"
         )
-    return go_on_with_search(Screen(), search_of(folder), folder.resolve(), options, allowed)
+    return continue_search(Screen(), search_of(folder), folder.resolve(), options, allowed)
 
 
-def _status(sweep: SweepFolder, job: Job) -> Status | None:
+def _status(sweep: SweepFolder, job: SweepJob) -> Status | None:
     run = sweep.run_of(job)
     return read_status(run) if run.config.is_file() else None
 
 
-def _ready(sweep: SweepFolder, wanted: Sequence[_Known], allowed: ResumeOptions, *, dry_run: bool) -> list[ReadyJob]:
+def _ready(sweep: SweepFolder, wanted: Sequence[_JobSoFar], allowed: ResumeOptions, *, dry_run: bool) -> list[ReadyJob]:
     """Return the jobs ready to run. Raise all their problems before anything is written."""
     problems = JobProblems()
     going_on = []
@@ -110,8 +109,6 @@ def _ready(sweep: SweepFolder, wanted: Sequence[_Known], allowed: ResumeOptions,
     for one in wanted:
         run = sweep.run_of(one.job)
         try:
-            if one.status is None and not one.job.words:
-                raise RunError("sweep.json does not say how the run was typed", where=str(run.path))
             if one.status is not None:
                 refuse_foreign_code(run, trust=allowed.trust, command=f"rlhf resume {RunFolder(sweep.path).shown}")
                 going_on.append((one, resumed(run, prepare_from(run, []), allowed.allowed)))
@@ -125,14 +122,14 @@ def _ready(sweep: SweepFolder, wanted: Sequence[_Known], allowed: ResumeOptions,
     problems.raise_any(len(wanted))
     ready: dict[str, ReadyJob] = {}
     for one, begun in going_on:
-        ready[one.job.name] = goes_on(begun, one.job.name, take_over=allowed.take_over, dry_run=dry_run)
+        ready[one.job.name] = ready_again(begun, one.job.name, take_over=allowed.take_over, dry_run=dry_run)
     for new in anew:
         folder = sweep.run_of(new.job) if dry_run else freeze(sweep.path, new)
         ready[new.job.name] = ReadyJob(new.job.name, folder, new.prepared.experiment, new.plan)
     return [ready[one.job.name] for one in wanted]
 
 
-def _planned(sweep: SweepFolder, one: _Known, options: SweepOptions) -> PlannedJob:
+def _planned(sweep: SweepFolder, one: _JobSoFar, options: SweepOptions) -> PlannedJob:
     """Return the table row that says what is done with a job, and why."""
     status = one.status
     if status is None:
@@ -148,14 +145,14 @@ def _planned(sweep: SweepFolder, one: _Known, options: SweepOptions) -> PlannedJ
     return PlannedJob(one.job.name, state, status.step, status.max_steps, what, reason)
 
 
-def _why_nothing(known: Sequence[_Known], options: SweepOptions) -> str:
+def _why_nothing(known: Sequence[_JobSoFar], options: SweepOptions) -> str:
     states = [one.status.state if one.status is not None else _MISSING for one in known]
     if all(state == FINISHED for state in states):
         return f"all {len(states)} runs have finished"
     return "no run has failed" if options.only_failed else "every run has finished, or somebody trains it"
 
 
-def _took_s(sweep: SweepFolder, known: Sequence[_Known]) -> float | None:
+def _took_s(sweep: SweepFolder, known: Sequence[_JobSoFar]) -> float | None:
     """Return the median training time of this sweep's finished runs, or None if no run has finished."""
     finished = [sweep.run_of(one.job) for one in known if one.status is not None and one.status.state == FINISHED]
     times = [seconds for run in finished if (seconds := training_time_s(run)) is not None]

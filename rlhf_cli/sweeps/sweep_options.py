@@ -1,0 +1,56 @@
+"""How a sweep runs, as typed on the command line. Light: `rlhf train` imports it for a single run, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.errors import ConfigError
+from rlhf_cli.jobs.usage import Options
+
+SWEEP_FILE = "sweep.json"
+_OF_SWEEPS = ("-j", "--watch", "-v", "--failed")
+"""Flags that do not apply to a single run."""
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """How a sweep runs.
+
+    `at_once` is the number of concurrent jobs. `watch` is the metric in the table (None: the reward, else the loss).
+    `verbose` shows every run's panels; `dry_run` starts nothing; `only_failed` resumes failed jobs only.
+    """
+
+    at_once: int = 1
+    watch: str | None = None
+    verbose: bool = False
+    dry_run: bool = False
+    only_failed: bool = False
+
+
+def is_sweep(folder: Path) -> bool:
+    """Return whether a folder is a sweep's."""
+    return (folder / SWEEP_FILE).is_file()
+
+
+def sweep_options(options: Options) -> SweepOptions:
+    """Return the sweep options from the command line. Raise ConfigError if -j is not a number of at least 1."""
+    return SweepOptions(
+        at_once=options.number("-j") or 1,
+        watch=options.text("--watch"),
+        verbose=options.on("-v"),
+        dry_run=options.on("--dry-run"),
+        only_failed="--failed" in options.usage.flags and options.on("--failed"),
+    )
+
+
+def refuse_of_sweeps(options: Options, hint: str) -> None:
+    """Raise ConfigError if a sweep option was typed for a single run; `hint` is what to type for a sweep."""
+    typed = [name for name in _OF_SWEEPS if name in options.usage.flags and options.on(name)]
+    if typed:
+        raise ConfigError(
+            f"{typed[0]} is an option of sweeps, and this is one run",
+            where="command line",
+            got=" ".join(typed),
+            hint=hint,
+        )
