@@ -22,7 +22,7 @@ def memory(
     """Return a memory of a search for `objective`, or for several that a comma separates."""
     objectives = [read_objective(text) for text in objective.split(",")]
     sweep = Sweep.model_validate({"objective": objective.split(","), **section})
-    return SearchStudy(folder, sweep, objectives, space, seed=seed)
+    return SearchStudy(folder, sweep, objectives, space, seed=0)
 
 
 def proposed(search: SearchStudy, *, less_is_better: bool = False) -> tuple[int, float]:
