@@ -28,9 +28,7 @@ def is_full(error: BaseException) -> bool:
     """Return whether an error or one of its causes means a full disk, an exceeded quota or a file size limit."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in _FULL:
-            return True
-        if _IN_WORDS.search(str(seen)):
+        if getattr(seen, "errno", None) in _FULL or _IN_WORDS.search(str(seen)):
             return True
         seen = seen.__cause__ or seen.__context__
     return False
@@ -42,11 +40,12 @@ def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseExc
     `kept` is the newest remaining checkpoint, or None.
     """
     free = free_bytes(path)
+    is_limit = getattr(error, "errno", None) == errno.EFBIG or f"(os error {errno.EFBIG})" in str(error)
     wanted = "more than there is" if needed is None else f"at least {needed} bytes ({size(needed)})"
     return RunError(
-        "the disk is full" if not _is_limit(error) else "a file may not get that large here",
+        "a file may not get that large here" if is_limit else "the disk is full",
         where=str(path),
-        got=f"{free} bytes ({size(free)}) free; {_first_line(error)}",
+        got=f"{free} bytes ({size(free)}) free; {(str(error).splitlines() or [type(error).__name__])[0]}",
         expected=f"{wanted} for what was being written, which is removed again",
         hint=Prose(
             "make room, then `rlhf resume`"
@@ -92,11 +91,3 @@ def size(num_bytes: float) -> str:
             return f"{num_bytes:.0f} {unit}" if unit == _UNITS[0] else f"{num_bytes:.1f} {unit}"
         num_bytes /= 1000
     raise AssertionError("the last unit returns")
-
-
-def _is_limit(error: BaseException) -> bool:
-    return (isinstance(error, OSError) and error.errno == errno.EFBIG) or f"(os error {errno.EFBIG})" in str(error)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,7 +1,6 @@
 """Record what each rank is doing and when it last made progress, in one file per rank while it lives.
 
-The reader is another process, another thread, or runs after the process is gone. The file is therefore memory-mapped,
-as in running_reward.py: a heartbeat costs no system call.
+The file is memory-mapped: writing costs no system call, and another process can read it after this one was killed.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ def during(heartbeat: Heartbeat | None, phase: str) -> AbstractContextManager[No
 
 
 def whole_phases(phases: Iterable[str]) -> tuple[str, ...]:
-    """Return the phases without those that are parts of others."""
+    """Return the phases without those that are only parts of others."""
     return tuple(phase for phase in phases if phase not in PARTS)
 
 

@@ -1,8 +1,4 @@
-"""Write and read metrics.jsonl.
-
-The table of each log event is the largest output of a long run: 11 kB for eight short answers, megabytes for 512 long
-ones. Until the upload, wandb keeps two more copies of each, in its run folder and in its artifact staging folder.
-"""
+"""Write and read metrics.jsonl, and the completion tables beside it."""
 
 from __future__ import annotations
 
@@ -73,14 +69,16 @@ def read_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -
     except OSError as error:
         raise unreadable(path, str(error)) from error
     events: list[Event] = []
-    last = next((number for number in range(len(lines), 0, -1) if lines[number - 1].strip()), 0)
-    for number, line in enumerate(lines[:last], start=1):
+    last = max((number for number, line in enumerate(lines) if line.strip()), default=0)
+    for number, line in enumerate(lines):
         event = _event(line, numbers)
+        # Our own lines are in braces: a last line that lacks the second one was cut off, any other is damaged.
+        is_cut = number == last and line.startswith(b"{") and not line.rstrip().endswith(b"}")
         if event is not None:
             events.append(event)
-        elif line.strip() and (number < last or _is_complete(line)):
+        elif line.strip() and not is_cut:
             shown = line[:40].decode("utf-8", errors="backslashreplace")
-            raise unreadable(path, f"line {number}: {shown!r}")
+            raise unreadable(path, f"line {number + 1}: {shown!r}")
     return events
 
 
@@ -95,11 +93,6 @@ def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
             return None
     is_ours = isinstance(event, dict) and all(isinstance(event.get(name), int | float) for name in numbers)
     return event if is_ours else None
-
-
-def _is_complete(line: bytes) -> bool:
-    """Return whether an invalid line is corrupt and not just cut off: our own lines start with a brace."""
-    return not line.startswith(b"{") or line.rstrip().endswith(b"}")
 
 
 def rewind(path: Path, step: int) -> int:
@@ -225,20 +218,14 @@ def measures(events: Sequence[Event]) -> list[Measure]:
     On training rows the values are the means of the first and last tenth of the log events; on held-out rows they are
     the first and last value.
     """
-    return _measures_of(events, [prefix + name for prefix in ("", _HELD_OUT) for name in _SIGNS])
-
-
-def _measures_of(events: Sequence[Event], names: Iterable[str]) -> list[Measure]:
     measured = []
-    for name in names:
-        values = series(events, name)[1]
-        if not values:
-            continue
-        is_held_out, plain = name.startswith(_HELD_OUT), name.removeprefix(_HELD_OUT)
-        span = (values[0], values[-1]) if is_held_out else start_and_end(values)
-        assert span is not None
-        label = plain.removeprefix("rewards/").replace("_", " ").replace("/", " ")
-        measured.append(Measure(label + (", held out" if is_held_out else ""), _SIGNS.get(plain, 1), *span))
+    for prefix in ("", _HELD_OUT):
+        for name, sign in _SIGNS.items():
+            values = series(events, prefix + name)[1]
+            span = (values[0], values[-1]) if prefix and values else start_and_end(values)
+            if span is not None:
+                label = name.removeprefix("rewards/").replace("_", " ").replace("/", " ")
+                measured.append(Measure(label + (", held out" if prefix else ""), sign, *span))
     return measured
 
 
@@ -276,14 +263,9 @@ def prune_completions(run: Path, *, last: int, every: int | None) -> None:
         if step != first and (every is None or step % every != 0):
             file.unlink(missing_ok=True)
     for pattern in _WANDBS:
-        for file in _by_age(run, pattern)[:-last]:
+        ages: list[tuple[int, Path]] = []
+        for file in run.glob(pattern):
+            with contextlib.suppress(FileNotFoundError):  # wandb may move a file away at any moment
+                ages.append((file.stat().st_mtime_ns, file))
+        for _, file in sorted(ages)[:-last]:
             file.unlink(missing_ok=True)
-
-
-def _by_age(run: Path, pattern: str) -> list[Path]:
-    """Return the files that match a pattern, oldest first; wandb may move a file away at any moment."""
-    ages: list[tuple[int, Path]] = []
-    for file in run.glob(pattern):
-        with contextlib.suppress(FileNotFoundError):
-            ages.append((file.stat().st_mtime_ns, file))
-    return [file for _, file in sorted(ages)]

@@ -1,9 +1,4 @@
-"""Write provenance.json and compare it: versions, hashes, seeds, who made the run.
-
-The key is in the user's cache folder and is created when first needed. A run's mark is the HMAC-SHA256 of the code that
-the run names. It stays valid if the folder moves, on every machine that shares the cache, and becomes invalid if the
-run names other code. User and host names are only displayed, never trusted: anyone who packs a folder can write them.
-"""
+"""Write provenance.json and compare it: versions, hashes, seeds, who made the run."""
 
 from __future__ import annotations
 
@@ -54,7 +49,7 @@ def write_provenance(
 
     `choices` are the group options (exp, model, data, ...). `files` maps name -> file or folder whose content affects
     the result: reward code and data. `environment` holds the variables that the configuration refers to, with
-    fingerprints to detect changes. `made_by` is the maker's entry from maker.py.
+    fingerprints to detect changes. `made_by` is the entry from the function of that name.
     """
     content = {
         "command": shlex.join(["rlhf", *sys.argv[1:]]),
@@ -115,30 +110,22 @@ def weights_hash(model: Path) -> str | None:
     The hash ignores tokenizers, cards and configurations.
     """
     files = sorted(file for pattern in _WEIGHTS for file in model.glob(pattern) if file.name != _NO_WEIGHTS)
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
-        _update(digest, file)
-    return digest.hexdigest() if files else None
+    return _hash_of_files({f"{file.name}\0{file.stat().st_size}\0": file for file in files}) if files else None
 
 
 @functools.cache
 def code_hash() -> str:
     """Return the hash of this package's own code: the version does not change during development."""
     package = Path(rlhf_cli.__file__).parent
-    digest = hashlib.sha256()
-    for file in sorted(package.rglob("*.py")):
-        digest.update(f"{file.relative_to(package).as_posix()}\0".encode())
-        _update(digest, file)
-    return digest.hexdigest()
+    files = sorted(package.rglob("*.py"))
+    return _hash_of_files({f"{file.relative_to(package).as_posix()}\0": file for file in files})
 
 
 def _processor() -> str:
     """Return the processor's name, or '' if unknown."""
-    try:
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
 
@@ -161,40 +148,36 @@ def git_state(cwd: Path) -> dict[str, str | bool] | None:
 
 def sha256(path: Path) -> str | None:
     """Return the hash of a file, or of the names and contents of a folder's files; None if it does not exist."""
-    digest = hashlib.sha256()
     if path.is_file():
-        files = [path]
-    elif path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-    else:
+        return _hash_of_files({"": path})
+    if not path.is_dir():
         return None
-    for file in files:
-        if path.is_dir():
-            digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0".encode())
-        _update(digest, file)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return _hash_of_files({f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0": file for file in files})
+
+
+def _hash_of_files(files: Mapping[str, Path]) -> str:
+    """Return the SHA-256 of files, each after its heading."""
+    digest = hashlib.sha256()
+    for heading, file in files.items():
+        digest.update(heading.encode())
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
     return digest.hexdigest()
-
-
-def _update(digest: hashlib._Hash, file: Path) -> None:
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
 
 
 @functools.cache
 def _versions() -> dict[str, str | None]:
-    versions: dict[str, str | None] = {}
+    versions: dict[str, str | None] = dict.fromkeys(_PACKAGES)
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
     return versions
 
 
 DATA, CODE, CONFIG = "data", "code", "config"
 """The values that `--allow` takes, one per kind of file."""
-
 _SHOWN = 12
 
 
@@ -240,6 +223,10 @@ def kind_of_file(name: str) -> str:
 
 
 _KEY_BYTES = 32
+"""The user's key is in the cache folder and is created when first needed. A run's mark is the HMAC-SHA256 of the code
+that the run names. It stays valid if the folder moves, on every machine that shares the cache, and becomes invalid if
+the run names other code. User and host names are only displayed: anyone who packs a folder can write them.
+"""
 
 
 def made_by(code: Sequence[str]) -> dict[str, str]:

@@ -57,7 +57,7 @@ class ProcessIdentity:
             return False
         except PermissionError:
             pass  # it belongs to another user
-        if _has_ended(self.pid):
+        if _stat(self.pid)[:1] in (["Z"], ["X"]):  # ended but not reaped, as happens under a container's init
             return False
         now = start_ticks(self.pid)
         return self.start_ticks is None or now is None or now == self.start_ticks
@@ -78,20 +78,17 @@ def this_process() -> ProcessIdentity:
 
 def start_ticks(pid: int) -> int | None:
     """Return when a local process started, in clock ticks since boot, or None if unknown."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return int(stat.rpartition(")")[2].split()[_PLACE_OF_START])  # the name may contain spaces and parentheses
-    except (OSError, ValueError, IndexError):
-        return None
+    fields = _stat(pid)
+    return int(fields[_PLACE_OF_START]) if len(fields) > _PLACE_OF_START else None
 
 
-def _has_ended(pid: int) -> bool:
-    """Return whether a process is a zombie: it ended but was not reaped, as happens under a container's init."""
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name, which may hold blanks; [] if there is no such file."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[:1] in (["Z"], ["X"])
+        return []
+    return text.rpartition(")")[2].split()
 
 
 def boot_id() -> str | None:
@@ -109,7 +106,7 @@ KILLED = "killed"
 """A reader sets this state if the status is `running` but the process is gone."""
 WRITER_LOCK = ".writer.lock"
 """A process that writes into a run folder holds a lock on this file (writer_lock.py)."""
-_LAST_WORDS = (FINISHED, FAILED, PREEMPTED)
+_FINAL = (FINISHED, FAILED, PREEMPTED)
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,7 @@ class Status:
 
     `step` and `max_steps` count optimizer steps. `reason` is why the run ended before its last step; for a finished run
     it is the stopping rule. `updated_at` is in seconds since the epoch. `job_id` is Slurm's job id, `123` or `123_4`.
-    `pid`, `host`, `start_ticks` and `boot` identify the main process (process_identity.py). Unknown values are None.
+    `pid`, `host`, `start_ticks` and `boot` identify the main process. Unknown values are None.
     """
 
     state: str
@@ -134,6 +131,13 @@ class Status:
     start_ticks: int | None = None
     boot: str | None = None
     updated_at: float = 0.0
+
+    @property
+    def process(self) -> ProcessIdentity | None:
+        """Return the main process, or None if unknown."""
+        if self.pid is None or self.host is None:
+            return None
+        return ProcessIdentity(self.pid, self.host, self.start_ticks, self.boot)
 
 
 def told_state(state: str, reason: str | None) -> str:
@@ -161,7 +165,8 @@ def read_status(folder: RunFolder) -> Status:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"])
         raise unreadable(folder.status, f"{place}: {problem['msg']}, got {problem['input']!r}") from None
-    if status.state == RUNNING and not _may_live(status):
+    process = status.process
+    if status.state == RUNNING and (process is None or process.is_alive() is False):
         reason = f"process {status.pid} is gone without a last word{while_running(folder.path)}"
         status = replace(status, state=KILLED, reason=reason)
         _write_killed(folder, status, content)
@@ -183,10 +188,10 @@ def _write_killed(folder: RunFolder, killed: Status, content: JsonTree) -> None:
 def name_who_asked(folder: RunFolder, asked_by: str) -> Status:
     """Record who asked a run to end, and return its status; the process itself only saw SIGTERM."""
     status = read_status(folder)
-    handed_on, reason = signal.SIGTERM.name, status.reason or ""
-    if status.state != PREEMPTED or not reason.startswith(handed_on):
+    term, reason = signal.SIGTERM.name, status.reason or ""
+    if status.state != PREEMPTED or not reason.startswith(term):
         return status
-    return update_status(folder, reason=asked_by + reason.removeprefix(handed_on))
+    return update_status(folder, reason=asked_by + reason.removeprefix(term))
 
 
 def update_status(folder: RunFolder, **changes: object) -> Status:
@@ -194,12 +199,16 @@ def update_status(folder: RunFolder, **changes: object) -> Status:
 
     A final state is flushed to disk, so that a finished run is not started again after a power cut.
     """
-    content = {**_known(folder), **changes, "updated_at": time.time()}
+    try:
+        known = read_json(folder.status)
+    except RunError:  # a damaged file must not end the training
+        known = {"state": RUNNING, **asdict(this_process())}
+    content = {**known, **changes, "updated_at": time.time()}
     status = _status().validate_python(content)
     try:
-        write_json(folder.status, asdict(status), durable=status.state in _LAST_WORDS)
+        write_json(folder.status, asdict(status), durable=status.state in _FINAL)
     except OSError:
-        if status.state not in _LAST_WORDS or not folder.status.is_file():
+        if status.state not in _FINAL or not folder.status.is_file():
             raise
         overwrite(folder.status, json.dumps(asdict(status), indent=2) + "\n")
     return status
@@ -211,14 +220,6 @@ def claim(folder: RunFolder) -> None:
     update_status(folder, state=RUNNING, **asdict(this_process()), job_id=own_job_id(), **begins)
 
 
-def _known(folder: RunFolder) -> JsonTree:
-    """Return the content of status.json. If it is damaged, return a default: training must not end for that."""
-    try:
-        return read_json(folder.status)
-    except RunError:
-        return {"state": RUNNING, **asdict(this_process())}
-
-
 def own_job_id() -> str | None:
     """Return the Slurm id of this process's job, `123` or, in an array, `123_4`; None outside Slurm."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
@@ -228,12 +229,6 @@ def own_job_id() -> str | None:
 @cache
 def _status() -> TypeAdapter[Status]:
     return TypeAdapter(Status)
-
-
-def _may_live(status: Status) -> bool:
-    if status.pid is None or status.host is None:
-        return False
-    return ProcessIdentity(status.pid, status.host, status.start_ticks, status.boot).is_alive() is not False
 
 
 UNREADABLE = "unreadable"
@@ -297,8 +292,12 @@ def run_result(folder: RunFolder) -> dict[str, object]:
 
 def newest_run(root: Path = Path("runs"), *, finished: bool = False) -> RunFolder | None:
     """Return the most recently updated run below `root`, or None; `finished` requires a finished run with a model."""
-    found = sorted(runs_below(root), key=_last_heard_of, reverse=True)
-    return next((run for run in found if not finished or _has_finished(run)), None)
+
+    def updated_at(run: RunFolder) -> float:
+        return (run.status if run.status.is_file() else run.config).stat().st_mtime
+
+    runs = sorted(runs_below(root), key=updated_at, reverse=True)
+    return next((run for run in runs if not finished or _has_finished(run)), None)
 
 
 def with_newest(command: str, more: str = "", *, finished: bool = False, all_of_it: bool = False) -> str:
@@ -311,11 +310,6 @@ def with_newest(command: str, more: str = "", *, finished: bool = False, all_of_
         return f"{FIRST_RUN} && {command} run:quickstart{more}"
     named = os.path.join(*Path(run.shown).parts[:2]) if all_of_it else run.shown
     return f"{command} {shlex.quote(named)}{more}"
-
-
-def _last_heard_of(run: RunFolder) -> float:
-    file = run.status if run.status.is_file() else run.config
-    return file.stat().st_mtime
 
 
 def _has_finished(run: RunFolder) -> bool:

@@ -1,8 +1,4 @@
-"""Record which reward each rank is running, so that a reader can tell after the process was killed.
-
-After a crash in C or an out-of-memory kill, the process cannot report anything. The names are therefore in a
-memory-mapped file, one per rank: writing costs no system call, and the content outlives the process.
-"""
+"""Record which rewards each rank is running, in a memory-mapped file that outlives a killed process."""
 
 from __future__ import annotations
 
@@ -77,10 +73,10 @@ def markers(folder: Path) -> list[Path]:
 
 def rewards_at_the_end(folder: Path) -> dict[int, str]:
     """Return rank -> the rewards its process was running when it was killed; only ranks that ran any."""
-    found: dict[int, list[str]] = {}
+    names: dict[int, list[str]] = {}
     for one in running_rewards(folder):
-        found.setdefault(one.rank, []).append(one.name)
-    return {rank: ", ".join(names) for rank, names in found.items()}
+        names.setdefault(one.rank, []).append(one.name)
+    return {rank: ", ".join(of_rank) for rank, of_rank in names.items()}
 
 
 def running_rewards(folder: Path) -> list[Running]:
@@ -103,5 +99,5 @@ def while_running(folder: Path, besides: Collection[int] = ()) -> str:
 
     `besides` are ranks that have already reported why they ended.
     """
-    found = {rank: names for rank, names in rewards_at_the_end(folder).items() if rank not in besides}
-    return "".join(f", while reward {names!r} ran on rank {rank}" for rank, names in found.items())
+    names = rewards_at_the_end(folder)
+    return "".join(f", while reward {names[rank]!r} ran on rank {rank}" for rank in names if rank not in besides)

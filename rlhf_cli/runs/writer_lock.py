@@ -126,15 +126,12 @@ def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
 def _trainer(folder: RunFolder) -> Writer | None:
     """Return the main rank that status.json shows as running, or None."""
     status = read_status(folder)
-    if status.state != RUNNING or status.pid is None or status.host is None:
-        return None
-    process = ProcessIdentity(status.pid, status.host, status.start_ticks, status.boot)
-    return Writer(process, status.updated_at)
+    return Writer(status.process, status.updated_at) if status.state == RUNNING and status.process else None
 
 
 def _busy(folder: RunFolder, writer: Writer | None, what: str) -> RunError:
     if writer is None:
-        got = "another process, which has not said who it is"
+        got = "another process, which is not recorded"
     elif writer.process.is_alive() is False:
         got = f"{writer.describe()}; it is gone, and a process that it started still lives"
     else:
