@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Literal
 
 import torch
 from peft import PeftConfig, PeftModel, load_peft_weights
@@ -60,15 +61,15 @@ def build_critic(
     Raise ModelError if the checkpoint has no head with one label or the architecture has no such model.
     """
     path = policy if init == "policy" else init
-    is_headless = init == "policy"
     try:
-        is_headless = is_headless or _is_language_model(path, trust_remote_code)
-        if init != "policy" and _is_lora_critic(path):
+        kind = "policy" if init == "policy" else _kind_of(path, trust_remote_code)
+        is_headless = kind in ("policy", "language model")
+        if kind == "LoRA critic":
             critic = _from_lora_critic(path, dtype, trust_remote_code)
-        elif init != "policy" and _is_reward_model(path, trust_remote_code):
+        elif kind == "reward model":
             critic = _from_reward_model(path, dtype, trust_remote_code)
         else:
-            revision = revision if init == "policy" else None
+            revision = revision if kind == "policy" else None
             critic = _loaded(path, dtype, trust_remote_code, needs_head=not is_headless, revision=revision)
     except (OSError, RuntimeError, ValueError, UserWarning) as error:
         raise ModelError(
@@ -102,25 +103,17 @@ def _head(model: nn.Module) -> tuple[str, nn.Linear]:
     return heads[0]
 
 
-def _is_language_model(path: str, trust_remote_code: bool) -> bool:
-    if find_adapter_config_file(path) is not None:
-        return False
-    return is_language_model(AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code).to_dict())
-
-
-def _is_reward_model(path: str, trust_remote_code: bool) -> bool:
-    if find_adapter_config_file(path) is not None:
-        return True
-    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-    return any("SequenceClassification" in name for name in config.architectures or [])
-
-
-def _is_lora_critic(path: str) -> bool:
-    """Return whether this is a critic that shared its policy's backbone.
-
-    Loading it as a reward model would lose its bias, because reward heads have none.
+def _kind_of(path: str, trust_remote_code: bool) -> Literal["LoRA critic", "reward model", "language model", "critic"]:
+    """Return what a checkpoint is. A LoRA critic shared its policy's backbone; as a reward model it would lose its
+    bias, because reward heads have none.
     """
-    return find_adapter_config_file(path) is not None and PeftConfig.from_pretrained(path).task_type == "TOKEN_CLS"
+    if find_adapter_config_file(path) is not None:
+        return "LoRA critic" if PeftConfig.from_pretrained(path).task_type == "TOKEN_CLS" else "reward model"
+    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    if is_language_model(config.to_dict()):
+        return "language model"
+    is_scorer = any("SequenceClassification" in name for name in config.architectures or [])
+    return "reward model" if is_scorer else "critic"
 
 
 def _from_lora_critic(path: str, dtype: str, trust_remote_code: bool) -> PreTrainedModel:

@@ -86,7 +86,7 @@ class LoggingMixin(ExtendedTrainer):
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
         """Compute the loss. Count the tokens of a trainer that learns from rows."""
         with self._during(FORWARD):
-            if self.extensions.rewards is None:
+            if self.extensions.rewards is None and self.extensions.profile is not None:
                 count_rows(inputs)
             return super().compute_loss(model, inputs, *args, **named)
 
