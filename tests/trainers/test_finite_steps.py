@@ -1,8 +1,4 @@
-"""What is NaN or infinite never reaches an optimizer step or a checkpoint, whichever trainer runs.
-
-A fault is planted in the third of four optimizer steps, with a checkpoint after each. Two checkpoints are to be there
-then, and the weights in memory are to be those of the second: had the third step been taken, they would differ.
-"""
+"""Numbers that are not finite never reach an optimizer step or a checkpoint; sharded parameters are read correctly."""
 
 from __future__ import annotations
 
@@ -19,7 +15,11 @@ from transformers import TrainerCallback
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
+from rlhf_cli.trainers.guard_mixin import _are_finite, num_elements, own_shard
 from tests.support.small_runs import PPO_SMALL, SMALL
+
+# What is NaN or infinite never reaches an optimizer step or a checkpoint, whichever trainer runs.
+
 
 TINY = [*SMALL[1:4], "launch=cpu", "track=none", "data.args.num_rows=60", "trainer.args.per_device_train_batch_size=8"]
 EVERY_STEP = ["trainer.args.max_steps=4", "trainer.args.save_steps=1", "trainer.args.save_total_limit=null"]
@@ -165,3 +165,29 @@ def test_negative_control_a_large_finite_gradient_is_stepped_on(run: Run) -> Non
     code, folder, _ = run("toy_sft", bad_gradient(lambda trainer: trainer.model.parameters(), 1e30))
     assert (code, read_status(folder).state) == (0, "finished")
     assert not (folder.path / "non_finite").exists()
+
+
+# What is read of a parameter that ZeRO-3 keeps in shards: it is empty, `ds_tensor` the shard, `ds_numel` the whole.
+
+
+def as_zero_3_has_it(shard: list[float], *, num_ranks: int) -> torch.nn.Parameter:
+    parameter = torch.nn.Parameter(torch.empty(0))
+    parameter.ds_tensor = torch.tensor(shard)
+    parameter.ds_numel = len(shard) * num_ranks
+    return parameter
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_bad_weight_in_the_shard_is_found(value: float) -> None:
+    assert not _are_finite([as_zero_3_has_it([1.0, value], num_ranks=2)])
+    assert _are_finite([as_zero_3_has_it([1.0, 2.0], num_ranks=2)])
+
+
+def test_the_size_is_that_of_the_whole() -> None:
+    assert num_elements(as_zero_3_has_it([1.0, 2.0, 3.0], num_ranks=2)) == 6
+
+
+def test_what_is_in_no_shards_is_as_it_is() -> None:
+    whole = torch.nn.Parameter(torch.ones(2, 3))
+    assert own_shard(whole) is whole
+    assert num_elements(whole) == 6

@@ -1,20 +1,27 @@
-"""Metrics of where the time went, of ranks whose clocks the test sets, and which pass is the reference's."""
+"""Shares of a step's time, waits for other ranks, token slots of passes, and TRL's own profiling."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
+from trl.extras.profiling import ProfilingContext
 from trl.trainer.utils import use_adapter
 
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.tables.metrics import PHASES
-from rlhf_cli.trainers.step_profile import StepProfile, is_reference, timed_waits
-from rlhf_cli.trainers.token_slots import TokenSlots
+from rlhf_cli.tables.modes import Passes
+from rlhf_cli.trainers.pass_mixin import PassMixin
+from rlhf_cli.trainers.step_profile import StepProfile, count_rows, is_reference, profiled_calls, timed_waits
+from rlhf_cli.trainers.token_slots import TokenSlots, count, counted_slots, uncounted
+from tests.support.signatures import parameters
+
+# Metrics of where the time went, of ranks whose clocks the test sets, and which pass is the reference's.
 
 
 class Clock:
@@ -113,3 +120,99 @@ def test_time_in_a_collective_is_waiting_and_the_functions_are_put_back(monkeypa
     assert torch.distributed.all_gather_object is slow
     with timed_waits(clock, wanted=False):
         assert torch.distributed.all_gather_object is slow
+
+
+# Slots and real tokens of passes, against counts made by hand of small ragged batches.
+
+
+IDS = torch.zeros(2, 5, dtype=torch.long)
+MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+
+
+@pytest.fixture
+def slots() -> Iterator[TokenSlots]:
+    with counted_slots() as counted:
+        yield counted
+
+
+class Logps:
+    def _get_per_token_logps_and_entropies(self, *given: torch.Tensor, **others: object) -> tuple[torch.Tensor, ...]:
+        self.given, self.others = given, others
+        return torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(())
+
+
+def test_a_batch_of_rows_is_counted_by_its_masks(slots: TokenSlots) -> None:
+    """Two rows of 5 and 2 in 10 slots, and KTO's second set, 3 of 4; the prompts in front of them are in these."""
+    batch = {
+        "input_ids": IDS,
+        "attention_mask": MASK,
+        "KL_input_ids": torch.zeros(1, 4),
+        "KL_attention_mask": torch.tensor([[1, 1, 1, 0]]),
+        "prompt_input_ids": IDS,
+        "labels": IDS,
+    }
+    count_rows(batch)
+    assert slots.taken() == (14, 10)
+    assert slots.taken() == (0, 0)
+
+
+def test_a_batch_without_a_mask_has_no_padding(slots: TokenSlots) -> None:
+    count_rows({"input_ids": IDS})
+    assert slots.taken() == (10, 10)
+
+
+def test_trls_own_pass_for_log_probabilities_is_counted_and_handed_on_as_it_is(slots: TokenSlots) -> None:
+    trainer: Any = type("Counted", (PassMixin, Logps), {"passes": Passes("plain")})()
+    trainer._get_per_token_logps_and_entropies("model", IDS, MASK, 3, batch_size=1, num_images=None)
+    assert trainer.given[0] == "model"
+    assert trainer.given[3:] == (3, 1, False)
+    assert trainer.others == {"num_images": None}
+    assert slots.taken() == (10, 7)
+
+
+def test_rows_that_share_slots_may_have_fewer_than_tokens(slots: TokenSlots) -> None:
+    count(6, torch.tensor(9))
+    count(1, 1)
+    assert slots.taken() == (7, 10)
+
+
+def test_an_evaluation_is_not_counted(slots: TokenSlots) -> None:
+    with uncounted():
+        count(6, 6)
+    count(1, 1)
+    assert slots.taken() == (1, 1)
+
+
+def test_nobody_asks_after_it_is_closed() -> None:
+    with counted_slots() as counted:
+        pass
+    count(6, 6)
+    assert counted.taken() == (0, 0)
+
+
+# TRL's profiling is collected, but only inside the context.
+
+
+def test_the_seam_is_told_the_seconds_of_a_call_when_it_ends() -> None:
+    """A TRL that moves `_log_metrics` fails here."""
+    assert parameters(ProfilingContext._log_metrics) == ["self", "duration"]
+    with profiled_calls() as calls:
+        context = ProfilingContext("GRPOTrainer.compute_loss", report_to=[])
+        context._log_metrics(0.25)
+        context._log_metrics(0.5)
+        with ProfilingContext("GRPOTrainer._prepare_inputs", report_to=[]):
+            pass
+        taken = calls.taken()
+        assert calls.taken() == {}
+    assert taken["profiling/Time taken: GRPOTrainer.compute_loss"] == 0.75
+    assert 0 < taken["profiling/Time taken: GRPOTrainer._prepare_inputs"] < 1
+    context._log_metrics(1.0)
+    assert calls.taken() == {}  # negative control: the context is closed
+
+
+def test_what_is_not_wanted_is_not_collected() -> None:
+    before = ProfilingContext._log_metrics
+    with profiled_calls(wanted=False) as calls:
+        assert ProfilingContext._log_metrics is before
+        ProfilingContext("unwanted", report_to=[])._log_metrics(1.0)
+    assert calls.taken() == {}
