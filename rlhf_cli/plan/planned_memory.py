@@ -14,7 +14,7 @@ from dataclasses import replace
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting
 from rlhf_cli.models.tokenizer_files import language_part, read_json
-from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.devices import gpu_bytes, host_bytes, num_gpus
 from rlhf_cli.plan.memory.estimate import Device, Lowering, MemoryPlan, RowLengths, memory_plan
 from rlhf_cli.plan.memory.memory_advice import part_advice
@@ -24,31 +24,31 @@ from rlhf_cli.text.json_values import JsonTree
 
 
 def planned_memory(
-    experiment: Experiment, known: Known, lengths: RowLengths | None, passes: Passes | None
+    experiment: Experiment, context: CheckContext, lengths: RowLengths | None, passes: Passes | None
 ) -> MemoryPlan:
     """Return how much device memory a process needs, given the data and the batches.
 
     `passes` is how rows will go through the models. If it is None (unknown), assume TRL's way, which needs the most.
     """
-    batches, launch, on_gpu = known.batches, experiment.launch, uses_gpu(experiment)
+    batches, launch, on_gpu = context.batches, experiment.launch, uses_gpu(experiment)
     if on_gpu:
         num_bytes = gpu_bytes() if launch.slurm is None else None
     else:
-        num_bytes = (host_bytes() or 0) // max(1, known.processes // launch.nodes) or None
+        num_bytes = (host_bytes() or 0) // max(1, context.processes // launch.nodes) or None
     bf16 = launch.precision == "bf16" or (on_gpu and launch.precision == "auto")
     plan = memory_plan(
         experiment,
         lengths or RowLengths(0, 0),
         batches.per_device * batches.steps_per_generation if batches is not None else 0,
         passes=passes.mode if passes is not None else "plain",
-        device=Device(on_gpu, bf16, known.processes, num_bytes),
-        folder_of=known.folder_of,
+        device=Device(on_gpu, bf16, context.processes, num_bytes),
+        folder_of=context.folder_of,
     )
     if plan.peak is None:
         return plan
     left_out = plan.leaves_out if lengths is not None else ("prompts, whose length is not known", *plan.leaves_out)
     by_size = sorted(plan.peak.parts.items(), key=lambda part: -part[1])
-    found = ((part, part_advice(experiment, part, world_size=known.processes, on_gpu=on_gpu)) for part, _ in by_size)
+    found = ((part, part_advice(experiment, part, world_size=context.processes, on_gpu=on_gpu)) for part, _ in by_size)
     cheapest = next((Lowering(part, advice.words, advice.why) for part, advice in found if advice is not None), None)
     return replace(plan, leaves_out=left_out, cheapest=cheapest)
 
@@ -74,20 +74,20 @@ _IDS = ("input_ids", "chosen_ids", "rejected_ids", "input_ids_chosen", "input_id
 Count = Callable[[str], int]
 
 
-def longest_rows(experiment: Experiment, known: Known) -> RowLengths | None:
+def longest_rows(experiment: Experiment, context: CheckContext) -> RowLengths | None:
     """Return the longest prompt and row of all sources, in tokens.
 
     Return None if the rows or the policy's tokenizer are not on this machine.
     """
-    count = _counter(known)
-    tables = [seen.rows for seen in known.sources if seen.rows is not None]
+    count = _counter(context)
+    tables = [seen.rows for seen in context.sources if seen.rows is not None]
     rows = [table[number] for table in tables for number in range(len(table))]
     if count is None or not rows:
         return None
     generates = experiment.trainer.row.generates
     prompts = _of_the_longest([row.get("prompt") for row in rows], count)
     if generates:
-        return RowLengths(min(max(prompts), known.most_prompt_tokens or max(prompts)), 0)
+        return RowLengths(min(max(prompts), context.most_prompt_tokens or max(prompts)), 0)
     by_size = sorted(rows, key=lambda row: _whole(row, len), reverse=True)
     wholes = [_whole(row, count) for row in by_size[:_COUNTED]]
     return RowLengths(max(prompts), max(wholes), padded=_whole(by_size[0], len) != _whole(by_size[-1], len))
@@ -115,8 +115,8 @@ def _tokens(value: object, count: Count) -> int:
     return 0
 
 
-def _counter(known: Known) -> Count | None:
-    tokenizer = known.tokenizer
+def _counter(context: CheckContext) -> Count | None:
+    tokenizer = context.tokenizer
     if tokenizer is None or tokenizer.lengths([""], special_tokens=False) is None:
         return None
 
@@ -130,7 +130,7 @@ _ATTENTION = ATTENTIONS[0]
 """The default of transformers; no key of an experiment changes it."""
 
 
-def planned_passes(experiment: Experiment, known: Known) -> Passes | None:
+def planned_passes(experiment: Experiment, context: CheckContext) -> Passes | None:
     """Return how rows go through the models of a trainer that generates.
 
     Return None for a trainer that does not generate, and if only the loaded model can tell: its config.json is not on
@@ -143,15 +143,15 @@ def planned_passes(experiment: Experiment, known: Known) -> Passes | None:
         return Passes(trainer.passes, "as asked")
     config: JsonTree = {"model_type": "llama"}  # what `model.build` makes
     if experiment.model.build is None:
-        config = _config_of(str(experiment.model.path), known)
+        config = _config_of(str(experiment.model.path), context)
     try:
         why = _why_not(experiment, config)
         if why is None and experiment.critic is not None and experiment.critic.init != "policy":
-            of_critic = _why_not(experiment, _config_of(experiment.critic.init, known))
+            of_critic = _why_not(experiment, _config_of(experiment.critic.init, context))
             why = None if of_critic is None else f"the critic: {of_critic}"
     except KeyError:
         return None
-    if why is None and setting(known.trainer, trainer.args, "torch_compile") is True:
+    if why is None and setting(context.trainer, trainer.args, "torch_compile") is True:
         why = "it is compiled for rows of one shape"
     return Passes("packed") if why is None else Passes("trimmed", why)
 
@@ -178,9 +178,9 @@ def _drops(experiment: Experiment, config: JsonTree) -> bool:
     )
 
 
-def _config_of(path: str, known: Known) -> JsonTree:
+def _config_of(path: str, context: CheckContext) -> JsonTree:
     """Return a model's config.json, or that of an adapter's base; empty if it is not on this machine."""
-    folder = known.folder_of(path)
+    folder = context.folder_of(path)
     if folder is not None and not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
-        return known.config_of(str(read_json(folder / "adapter_config.json").get("base_model_name_or_path")))
-    return known.config_of(path)
+        return context.config_of(str(read_json(folder / "adapter_config.json").get("base_model_name_or_path")))
+    return context.config_of(path)

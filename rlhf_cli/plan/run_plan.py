@@ -34,10 +34,6 @@ class Workload:
     longest_prompt: int | None = None
     longest_row: int | None = None
 
-    def as_json(self) -> dict[str, object]:
-        """Return a dict of the counts."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Evaluations:
@@ -50,10 +46,6 @@ class Evaluations:
     times: int | None
     rows: int | None
     completions: int | None
-
-    def as_json(self) -> dict[str, object]:
-        """Return a dict of the counts."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -130,10 +122,10 @@ class Plan:
             "processes": self.processes,
             "round": asdict(self.batches) if self.batches is not None else None,
             "stage": asdict(self.stage) if self.stage is not None else None,
-            "workload": self.workload.as_json(),
-            "evaluations": self.evaluations.as_json() if self.evaluations is not None else None,
+            "workload": asdict(self.workload),
+            "evaluations": asdict(self.evaluations) if self.evaluations is not None else None,
             "checkpoints": self.checkpoints.as_json() if self.checkpoints is not None else None,
             "passes": asdict(self.passes) if self.passes is not None else None,
             "memory": self.memory.as_json(),
-            "notices": [{"subject": notice.subject, "text": notice.text} for notice in self.notices],
+            "notices": [asdict(notice) for notice in self.notices],
         }

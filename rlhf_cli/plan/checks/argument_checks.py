@@ -7,31 +7,29 @@ import re
 from collections.abc import Iterator
 
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.overrides import EXPECT_AFRESH
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.trl_args import setting
 from rlhf_cli.errors import ConfigError, UserError
-from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.trl_values import RANGES
 
 _ARGS = "trainer.args."
 
 
-def range_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def range_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for every argument whose value is out of range."""
     args, generates = experiment.trainer.args, experiment.trainer.row.generates
     for bounds in RANGES:
         value, key = args.get(bounds.name), _ARGS + bounds.name
         if not isinstance(value, int | float) or isinstance(value, bool) or bounds.holds(value):
             continue
-        if bounds.strategy is not None and setting(known.trainer, args, bounds.strategy) != "steps":
+        if bounds.strategy is not None and context.setting(bounds.strategy) != "steps":
             continue
         if bounds.name == "top_k" and value == -1 and experiment.launch.rollout.startswith("vllm"):
             continue  # -1 means all tokens in vLLM
-        if bounds.name in known.trainer.fields and (generates or bounds.name != "temperature"):
-            default = known.trainer.fields[bounds.name].default
+        if bounds.name in context.trainer.fields and (generates or bounds.name != "temperature"):
+            default = context.trainer.fields[bounds.name].default
             fits = isinstance(default, int | float) and bounds.holds(default)
             yield ConfigError(
                 f"{key} is out of its range",
@@ -42,9 +40,8 @@ def range_problems(experiment: Experiment, composed: Composed, known: Known) -> 
             )
 
 
-def repeated_notice(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def repeated_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Note every key that was typed with two different values; the last one counts."""
-    yield from ()
     values: dict[str, list[str]] = {}
     for override in composed.overrides:
         key, equals, value = override.lstrip("+").partition("=")
@@ -53,31 +50,34 @@ def repeated_notice(experiment: Experiment, composed: Composed, known: Known) ->
     for key, given in values.items():
         if len(set(given)) > 1:
             text = f"{key} is typed {len(given)} times, and the last counts: {key}={given[-1]}"
-            known.notices.append(Notice("typed", text))
+            context.notices.append(Notice("typed", text))
 
 
-def no_step_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def no_step_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if the run would have no step."""
-    if known.steps is not None and known.steps <= 0:
+    if context.steps is not None and context.steps <= 0:
         key = f"{_ARGS}num_train_epochs"
         yield ConfigError(
             "the run would have no step",
             where=composed.origins.where(key),
-            got=f"{setting(known.trainer, experiment.trainer.args, 'num_train_epochs')} epochs, and no max_steps",
+            got=f"{context.setting('num_train_epochs')} epochs, and no max_steps",
             expected="more than 0 of either",
             hint=f"{key}=1, or {_ARGS}max_steps=100",
         )
 
 
-def best_model_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def best_model_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if the best checkpoint cannot be determined: saves and evaluations have different steps."""
-    args, origins = experiment.trainer.args, composed.origins
-
-    def of(name: str) -> object:
-        return setting(known.trainer, args, name)
-
+    of, origins = context.setting, composed.origins
     if of("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy") and of("eval_strategy") == "no":
-        yield _needs_evaluation(f"{_ARGS}lr_scheduler_type", of("lr_scheduler_type"), experiment, origins)
+        key, name = f"{_ARGS}lr_scheduler_type", of("lr_scheduler_type")
+        rows = "" if experiment.data.eval is not None else " data.eval.fraction=0.1"
+        yield ConfigError(
+            f"{name} looks at evaluations, and there are none",
+            where=origins.where(key),
+            got=f"{name}, eval_strategy=no",
+            hint=f"{_ARGS}eval_strategy=steps{rows}, or {key}=linear",
+        )
     if of("load_best_model_at_end") is not True or of("save_strategy") == "best":
         return
     saved, evaluated = of("save_strategy"), of("eval_strategy")
@@ -105,16 +105,6 @@ def best_model_problems(experiment: Experiment, composed: Composed, known: Known
         )
 
 
-def _needs_evaluation(key: str, name: object, experiment: Experiment, origins: Origins) -> ConfigError:
-    rows = "" if experiment.data.eval is not None else " data.eval.fraction=0.1"
-    return ConfigError(
-        f"{name} looks at evaluations, and there are none",
-        where=origins.where(key),
-        got=f"{name}, eval_strategy=no",
-        hint=f"{_ARGS}eval_strategy=steps{rows}, or {key}=linear",
-    )
-
-
 _OPTIMIZERS = (
     (re.compile(r"8bit|paged|ademamix|bnb"), "bitsandbytes"),
     (re.compile(r"galore"), "galore_torch"),
@@ -126,45 +116,35 @@ _OPTIMIZERS = (
     (re.compile(r"apex"), "apex"),
 )
 """The package that transformers' Trainer imports for an optimizer whose name matches; the last match counts."""
-_REWARDS = (("trl.rewards.accuracy_rewards:", "math_verify", "pip install 'rlhf-cli[math]'"),)
+_USES_MATH_VERIFY = "trl.rewards.accuracy_rewards:"
 
 
-def package_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def package_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for every required package that is not installed."""
     args, origins = experiment.trainer.args, composed.origins
     optimizer = str(args.get("optim", ""))
     packages = [package for pattern, package in _OPTIMIZERS if pattern.search(optimizer)]
-    if packages and _is_absent(packages[-1]):
-        yield _absent(packages[-1], origins.where("trainer.args.optim"), optimizer, "trainer.args.optim=adamw_torch")
-    if args.get("use_liger_kernel") is True and _is_absent("liger_kernel"):
-        yield _liger(origins.where("trainer.args.use_liger_kernel"))
+    if packages and importlib.util.find_spec(packages[-1]) is None:
+        name = packages[-1].replace("_", "-")
+        yield ConfigError(
+            f"{optimizer} needs {name}, which is not installed",
+            where=origins.where("trainer.args.optim"),
+            got=optimizer,
+            hint=f"pip install {name}, or trainer.args.optim=adamw_torch",
+        )
+    if args.get("use_liger_kernel") is True and importlib.util.find_spec("liger_kernel") is None:
+        yield ConfigError(
+            "trainer.args.use_liger_kernel=true needs liger-kernel, which is not installed",
+            where=origins.where("trainer.args.use_liger_kernel"),
+            got="an argument that TRL deprecates, and drops in version 2",
+            expected="false: every trainer works without it",
+            hint="trainer.args.use_liger_kernel=false",
+        )
     for name, reward in experiment.rewards.items():
-        for prefix, package, command in _REWARDS:
-            if str(reward.fn).startswith(prefix) and _is_absent(package):
-                yield ConfigError(
-                    f"this reward needs {package}, which is not installed",
-                    where=origins.where(f"rewards.{name}.fn"),
-                    got=reward.fn,
-                    hint=command,
-                )
-
-
-def _is_absent(package: str) -> bool:
-    return importlib.util.find_spec(package) is None
-
-
-def _liger(where: str) -> ConfigError:
-    return ConfigError(
-        "trainer.args.use_liger_kernel=true needs liger-kernel, which is not installed",
-        where=where,
-        got="an argument that TRL deprecates, and drops in version 2",
-        expected="false: every trainer works without it",
-        hint="trainer.args.use_liger_kernel=false",
-    )
-
-
-def _absent(package: str, where: str, got: str, instead: str) -> ConfigError:
-    name = package.replace("_", "-")
-    return ConfigError(
-        f"{got} needs {name}, which is not installed", where=where, got=got, hint=f"pip install {name}, or {instead}"
-    )
+        if str(reward.fn).startswith(_USES_MATH_VERIFY) and importlib.util.find_spec("math_verify") is None:
+            yield ConfigError(
+                "this reward needs math_verify, which is not installed",
+                where=origins.where(f"rewards.{name}.fn"),
+                got=reward.fn,
+                hint="pip install 'rlhf-cli[math]'",
+            )

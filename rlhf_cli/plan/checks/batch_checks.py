@@ -6,126 +6,99 @@ import math
 from collections.abc import Iterator
 
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.trl_args import real_number, setting, whole_number_or_none
+from rlhf_cli.data.learnt_columns import learnt_columns
 from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
-from rlhf_cli.errors import ConfigError, UserError
-from rlhf_cli.plan.batches import BatchPlan, check_stage, plan_batches
-from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.data.worlds import with_columns
+from rlhf_cli.errors import ConfigError, DataError, UserError
+from rlhf_cli.plan.batches import plan_batches, plan_stage
+from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.run_plan import Notice
-from rlhf_cli.plan.workload import evaluations
+from rlhf_cli.plan.workload import evaluations, workload
 from rlhf_cli.tables.modes import MAX_RELATIVE_ERROR
 
 
-def check_kl_controller(experiment: Experiment, batches: BatchPlan, origins: Origins) -> list[ConfigError]:
-    """Return an error if one round could change the coefficient by more than 100%, and so make it negative.
-
-    The list is empty if the horizon is long enough or the coefficient is fixed.
-    """
-    kl = experiment.kl
-    if kl is None or kl.controller == "fixed":
-        return []
-    rows = batches.completions_a_round
-    if kl.controller.horizon > MAX_RELATIVE_ERROR * rows:
-        return []
-    return [
-        ConfigError(
-            "the horizon of the KL controller is shorter than a round: one could make the coefficient negative",
-            where=origins.where("kl.controller.horizon"),
-            got=f"{kl.controller.horizon} completions, and a round has {rows}",
-            expected=f"more than {MAX_RELATIVE_ERROR * rows:g}; 20 rounds or more steer smoothly",
-            hint=f"kl.controller.horizon={20 * rows}",
-        )
-    ]
-
-
-def round_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def round_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Plan the rounds of a trainer that generates, and note if their split depends on the number of processes.
 
+    Yield an error if one round could change an adaptive KL coefficient by more than 100%, and so make it negative.
     Raises the errors of `plan_batches`.
     """
     if not experiment.trainer.row.generates:
         return
-    known.batches = plan_batches(
-        known.trainer,
+    context.batches = batches = plan_batches(
+        context.trainer,
         experiment.trainer.args,
-        processes=known.processes,
-        num_rows=known.num_rows,
+        processes=context.processes,
+        num_rows=context.num_rows,
         origins=composed.origins,
         baseline=experiment.trainer.baseline,
     )
-    if known.processes > 1 and known.batches.accumulation < known.batches.steps_per_generation:
+    if context.processes > 1 and batches.accumulation < batches.steps_per_generation:
         text = (
-            f"each of the {known.processes} processes shuffles its own rows of a round into minibatches (TRL's way), "
+            f"each of the {context.processes} processes shuffles its own rows of a round into minibatches (TRL's way), "
             "so another number of processes ends in slightly other weights"
         )
-        known.notices.append(Notice("minibatches", text))
-    yield from check_kl_controller(experiment, known.batches, composed.origins)
+        context.notices.append(Notice("minibatches", text))
+    kl, rows = experiment.kl, batches.completions_a_round
+    if kl is not None and kl.controller != "fixed" and kl.controller.horizon <= MAX_RELATIVE_ERROR * rows:
+        yield ConfigError(
+            "the horizon of the KL controller is shorter than a round: one could make the coefficient negative",
+            where=composed.origins.where("kl.controller.horizon"),
+            got=f"{kl.controller.horizon} completions, and a round has {rows}",
+            expected=f"more than {MAX_RELATIVE_ERROR * rows:g}; 20 rounds or more steer smoothly",
+            hint=f"kl.controller.horizon={20 * rows}",
+        )
 
 
-def stage_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
-    """Plan the steps of a trainer that trains on its rows, and yield what is wrong with them."""
-    known.stage, problems = check_stage(
-        experiment,
-        known.trainer,
-        known.columns,
-        processes=known.processes,
-        num_rows=known.num_rows,
-        origins=composed.origins,
-    )
-    yield from problems
+def stage_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+    """Plan the steps of a trainer that trains on its rows, and yield what is wrong with its columns."""
+    row, num_rows, used = experiment.trainer.row, context.num_rows, tuple[str, ...]()
+    if not row.learns_from:
+        return
+    if context.columns:
+        try:
+            used = learnt_columns(row, context.columns, text_field=str(context.setting("dataset_text_field") or "text"))
+        except DataError as error:
+            if experiment.data.world is not None:
+                error.hint = " or ".join(f"data={world}" for world in with_columns(row.learns_from))
+            yield error
+    if row.splits_pairs and "chosen" in used and num_rows is not None:
+        num_rows *= 2
+    processes, origins = context.processes, composed.origins
+    args = experiment.trainer.args
+    context.stage = plan_stage(context.trainer, args, processes=processes, num_rows=num_rows, origins=origins)
 
 
-def shared_prompt_notice(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def shared_prompt_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Note how many evaluation rows have a prompt that is also trained on, among the rows that were read."""
-    yield from ()
-    training = [seen.rows for seen in known.sources if seen not in known.held_out and seen.rows is not None]
-    for seen in known.held_out:
+    training = [seen.rows for seen in context.sources if seen not in context.held_out and seen.rows is not None]
+    for seen in context.held_out:
         if seen.rows is None:
             continue
         trained_on = shared_prompts(seen.rows, training)
         if shared := sum(key in trained_on for key in prompt_keys(seen.rows)):
             text = describe_shared(shared, len(seen.rows))
-            known.notices.append(Notice("data.eval", f"{text}; data.eval.fraction=0.1 in its place shares none"))
+            context.notices.append(Notice("data.eval", f"{text}; data.eval.fraction=0.1 in its place shares none"))
 
 
-def evaluation_cost(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def evaluation_cost(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Note if evaluations generate more completions than training does. That is allowed, but may be a mistake."""
-    yield from ()
-    batches, rows = known.batches, known.num_held_out
-    if batches is None or batches.steps is None or rows is None:
+    batches, planned = context.batches, evaluations(context)
+    if batches is None or batches.steps is None or planned is None or None in (planned.times, planned.completions):
         return
-    planned = evaluations(experiment, known)
-    if planned is None or planned.times is None:
-        return
-    times = planned.times
-    args = experiment.trainer.args
-    sampled = whole_number_or_none(known.trainer, args, "num_generations_eval") or batches.num_generations
-    evaluated = times * rows * (1 + sampled)  # one greedy, the others sampled as in training
-    micro_batches = batches.steps_per_generation * batches.num_iterations
-    rounds = math.ceil(batches.steps * batches.accumulation / micro_batches)
-    trained = rounds * batches.completions_a_round
+    assert planned.times is not None and planned.completions is not None and planned.rows  # noqa: PT018
+    evaluated = planned.times * planned.completions
+    trained = workload(context, None).completions or 0
     if evaluated <= trained:
         return
-    rarer = math.ceil(_every(experiment, known, batches.steps) * evaluated / trained)
-    cheaper = [f"trainer.args.eval_steps={rarer}"] if times > 1 and _strategy(experiment, known) == "steps" else []
-    cheaper += ["trainer.args.num_generations_eval=1"] if sampled > 1 else []
-    text = f"{evaluated} completions ({times} x {rows} prompts x {1 + sampled}), and training {trained}: " + ", ".join(
-        [*cheaper, "or fewer held-out rows"]
-    )
-    known.notices.append(Notice("evaluation", text))
-
-
-def _every(experiment: Experiment, known: Known, steps: int) -> int:
-    """Return the number of steps between evaluations. As in transformers, a number below 1 is a fraction of all steps,
-    and the default is `logging_steps`.
-    """
-    args = experiment.trainer.args
-    name = "logging_steps" if setting(known.trainer, args, "eval_steps") is None else "eval_steps"
-    every = real_number(known.trainer, args, name)
-    return max(1, math.ceil(every * steps) if every < 1 else int(every))
-
-
-def _strategy(experiment: Experiment, known: Known) -> str:
-    return str(setting(known.trainer, experiment.trainer.args, "eval_strategy"))
+    each, cheaper = planned.completions // planned.rows, list[str]()
+    if planned.times > 1 and context.setting("eval_strategy") == "steps":
+        every = context.setting("eval_steps") or context.setting("logging_steps")  # below 1 a fraction of all steps
+        assert isinstance(every, int | float)
+        steps = math.ceil(every * batches.steps) if every < 1 else int(every)
+        cheaper.append(f"trainer.args.eval_steps={math.ceil(steps * evaluated / trained)}")
+    if each > 2:
+        cheaper.append("trainer.args.num_generations_eval=1")
+    text = f"{evaluated} completions ({planned.times} x {planned.rows} prompts x {each}), and training {trained}: "
+    context.notices.append(Notice("evaluation", text + ", ".join([*cheaper, "or fewer held-out rows"])))

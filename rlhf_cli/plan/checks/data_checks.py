@@ -16,7 +16,7 @@ from rlhf_cli.data.rows import RowTable, check_prompts, hold_out_places
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, UserError
-from rlhf_cli.plan.checks.known import Known, Seen
+from rlhf_cli.plan.checks.check_context import CheckContext, ReadSource
 from rlhf_cli.plan.data_sources import eval_sources, margin_problems, preference_rules, training_sources
 from rlhf_cli.tables.trl_trainers import TEXT
 from rlhf_cli.text.suggest import nearest
@@ -25,7 +25,7 @@ _LOOKED_AT = 50_000
 """How many rows of a source are checked, so that a table of millions takes no long wait and fits into memory."""
 
 
-def source_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def source_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Check every source, and note the columns that the trainer will see and the number of training rows."""
     data = experiment.data
     prompt = data.model_dump()["prompt"]
@@ -37,56 +37,55 @@ def source_problems(experiment: Experiment, composed: Composed, known: Known) ->
             _check_selection(source, preview.num_rows)
             names = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=data.transcripts)
             table = prepared_rows(source, preview, prompt, names, transcripts=data.transcripts)
-            known.sources.append(Seen(source, preview, names, table))
+            context.sources.append(ReadSource(source, preview, names, table))
         except UserError as error:
             is_sound = False
             yield error
     if not is_sound:
         return
-    shared = [seen.columns for seen in known.sources[: len(training)]]
-    known.columns = tuple(name for name in shared[0] if all(name in other for other in shared))
-    rows = known.sources[0].preview.num_rows if len(training) == 1 else None
+    shared = [seen.columns for seen in context.sources[: len(training)]]
+    context.columns = tuple(name for name in shared[0] if all(name in other for other in shared))
+    rows = context.sources[0].preview.num_rows if len(training) == 1 else None
     if rows is not None:
-        known.num_rows = _selected(rows, training[0])
-    for seen in known.held_out:
+        context.num_rows = _selected(rows, training[0])
+    for seen in context.held_out:
         held = seen.preview.num_rows
-        known.num_held_out = None if held is None else _selected(held, seen.source)
+        context.num_held_out = None if held is None else _selected(held, seen.source)
     if data.eval is not None and data.eval.fraction is not None:
-        yield from _split_off(data.eval.fraction, experiment.seed, known)
-    known.data = " + ".join(seen.preview.origin for seen in known.sources[: len(training)])
-    known.files |= _local_files(experiment)
+        yield from _split_off(data.eval.fraction, experiment.seed, context)
+    context.data = " + ".join(seen.preview.origin for seen in context.sources[: len(training)])
+    context.files |= _local_files(experiment)
 
 
-def class_file_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def class_file_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Note the file of a trainer class that the user wrote."""
-    yield from ()
     if experiment.trainer.own_class is not None and (file := class_file(experiment.trainer.own_class)) is not None:
-        known.files["trainer.class"] = file.resolve()
+        context.files["trainer.class"] = file.resolve()
 
 
-def column_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def column_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for every column that the trainer or a reward reads and the training or held-out data lacks."""
     if not experiment.trainer.row.generates:
         return
     wanted = {
         f"trainer={experiment.trainer.name}": ["prompt"],
         **{
-            f"rewards.{name}": [one for one in needs if one not in known.missing_arguments.get(name, ())]
-            for name, needs in known.reward_columns.items()
+            f"rewards.{name}": [one for one in needs if one not in context.missing_arguments.get(name, ())]
+            for name, needs in context.reward_columns.items()
         },
     }
-    if known.columns:
+    if context.columns:
         is_world = experiment.data.world is not None
-        yield from _missing_columns(wanted, known.columns, "data", is_world=is_world)
-    for seen in known.held_out:
+        yield from _missing_columns(wanted, context.columns, "data", is_world=is_world)
+    for seen in context.held_out:
         if seen.columns:
             yield from _missing_columns(wanted, seen.columns, seen.source.name)
 
 
-def _split_off(fraction: float, seed: int, known: Known) -> Iterator[UserError]:
+def _split_off(fraction: float, seed: int, context: CheckContext) -> Iterator[UserError]:
     """Hold out the same rows as the run will, and count both parts. The counts stay None if not all rows were read."""
-    count, known.num_rows = known.num_rows, None
-    table = known.sources[0].rows
+    count, context.num_rows = context.num_rows, None
+    table = context.sources[0].rows
     if count is None or table is None or len(table) != count:
         return
     try:
@@ -94,7 +93,7 @@ def _split_off(fraction: float, seed: int, known: Known) -> Iterator[UserError]:
     except UserError as error:
         yield error
         return
-    known.num_rows, known.num_held_out = len(train), len(held)
+    context.num_rows, context.num_held_out = len(train), len(held)
 
 
 def _check_selection(source: DataSource, rows: int | None) -> None:
@@ -145,12 +144,12 @@ def _local_files(experiment: Experiment) -> dict[str, Path]:
     return files
 
 
-def row_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def row_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield what is wrong with the rows of each source: empty prompts, text instead of numbers, unsound pairs."""
     row = experiment.trainer.row
-    yield from margin_problems(experiment, known.columns)
-    text_field = str(setting(known.trainer, experiment.trainer.args, "dataset_text_field") or TEXT)
-    for seen in known.sources:
+    yield from margin_problems(experiment, context.columns)
+    text_field = str(setting(context.trainer, experiment.trainer.args, "dataset_text_field") or TEXT)
+    for seen in context.sources:
         if seen.rows is None:
             continue
         name = seen.source.name
@@ -159,7 +158,7 @@ def row_problems(experiment: Experiment, composed: Composed, known: Known) -> It
                 check_prompts(seen.rows, name)
             if row.trains == "reward model":
                 _look_through_pairs(seen.rows, experiment, name)
-            elif row.learns_from and (seen in known.held_out or _is_complete(experiment, seen.columns, text_field)):
+            elif row.learns_from and (seen in context.held_out or _is_complete(experiment, seen.columns, text_field)):
                 check_learnt(seen.rows, row, text_field=text_field, name=name)
         except UserError as error:
             yield error

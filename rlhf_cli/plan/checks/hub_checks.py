@@ -10,12 +10,12 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.data_files import is_hub
 from rlhf_cli.errors import DataError, ModelError, Prose, UserError
 from rlhf_cli.models.model_folders import is_hub_id
-from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
 from rlhf_cli.services.hub_lookup import TIMEOUT_VARIABLE, Answer, Question, look_up
 
 
-def hub_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def hub_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for every model and dataset that the hub does not have or that cannot be downloaded here.
 
     Notes the cache folders of models.
@@ -25,7 +25,7 @@ def hub_problems(experiment: Experiment, composed: Composed, known: Known) -> It
         return
     for (key, question), answer in zip(asked.items(), look_up(list(asked.values())), strict=True):
         if answer.folder is not None:
-            known.cached[question.name] = answer.folder
+            context.cached[question.name] = answer.folder
         if answer.state not in ("there", "cached"):
             local = f"{key}={'FILE' if question.kind == 'dataset' else 'FOLDER'}"
             yield _problem(key, composed.origins.where(key), question, answer, local)

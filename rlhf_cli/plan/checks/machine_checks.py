@@ -12,7 +12,7 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import Prose, RewardError, RunError, UserError
 from rlhf_cli.plan.checkpoint_space import space_problems
-from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.devices import compute_capabilities
 from rlhf_cli.plan.launch_problems import look_at_machine, runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
@@ -24,7 +24,7 @@ _FIRST_WITH_BF16 = 8.0
 _RUNS_CODE = "rlhf_cli.rewards.code:"
 
 
-def tracker_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def tracker_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if the tracker is not installed."""
     track = experiment.track
     missing = missing_tracker(track.mode, track.tracker, where=composed.origins.where("track.tracker"))
@@ -32,7 +32,7 @@ def tracker_problems(experiment: Experiment, composed: Composed, known: Known) -
         yield missing
 
 
-def sandbox_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def sandbox_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if model-written code cannot run here, or not as safely as its reward requires.
 
     Skipped for Slurm, whose node is another machine. Trying the sandbox takes half a second, only if such a reward
@@ -50,28 +50,27 @@ def sandbox_problems(experiment: Experiment, composed: Composed, known: Known) -
             yield anchored(error, args_key=f"rewards.{name}.args", place=composed.origins.where)
 
 
-def precision_notice(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def precision_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Note that bf16 was requested on a GPU that emulates it slowly."""
-    yield from ()
     launch = experiment.launch
     if launch.precision != "bf16" or launch.slurm is not None or runs_on_cpu(experiment):
         return
     least = min(compute_capabilities(shutil.which("nvidia-smi")), default=_FIRST_WITH_BF16)
     if least < _FIRST_WITH_BF16:
         text = f"a GPU of compute capability {least:g} has no bf16 and emulates it, slowly; launch.precision=fp16"
-        known.notices.append(Notice("precision", text))
+        context.notices.append(Notice("precision", text))
 
 
-def machine_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def machine_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Check `launch` against this machine, and note the result."""
-    known.machine = look_at_machine(experiment, composed.origins)
-    known.files |= known.machine.files
-    yield from known.machine.problems
+    context.machine = look_at_machine(experiment, composed.origins)
+    context.files |= context.machine.files
+    yield from context.machine.problems
 
 
-def unwritable_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def unwritable_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if the run's folder cannot be made or written to."""
-    run = known.folder
+    run = context.folder
     folder = run or Path(experiment.run.root).expanduser().resolve()
     while not folder.exists():
         folder = folder.parent
@@ -86,9 +85,9 @@ def unwritable_problems(experiment: Experiment, composed: Composed, known: Known
     )
 
 
-def room_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def room_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if not even one checkpoint fits on the disk, or note that not all of them will fit."""
-    problems, notice = space_problems(experiment, known.steps, known.folder)
+    problems, notice = space_problems(experiment, context.steps, context.folder)
     yield from problems
     if notice is not None:
-        known.notices.append(Notice("disk", notice))
+        context.notices.append(Notice("disk", notice))

@@ -20,7 +20,7 @@ from rlhf_cli.models.model_folders import (
 )
 from rlhf_cli.models.tokenizer_files import read_json
 from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, tiny_shapes
-from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.planned_memory import planned_passes
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.packable_models import refused_packing
@@ -72,22 +72,20 @@ def _is_classifier(folder: Path) -> bool:
     return False
 
 
-def policy_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def policy_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Check the model that is trained, and note its description. Raises the errors of `describe_policy`."""
-    yield from ()
-    known.model = describe_policy(experiment, composed)
+    context.model = describe_policy(experiment, composed)
 
 
-def passes_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def passes_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Refuse packed rows, as the run would, if a model's config.json shows that they cannot be packed."""
-    found = planned_passes(experiment, known) if experiment.trainer.passes == "packed" else None
+    found = planned_passes(experiment, context) if experiment.trainer.passes == "packed" else None
     if found is not None and found.mode != "packed":
         yield refused_packing(found, where=composed.origins.where("trainer.passes"))
 
 
-def critic_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def critic_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Check the critic's initial model. Raise ModelError if it is not a critic, or does not fit this policy."""
-    yield from ()
     critic, model = experiment.critic, experiment.model
     if critic is None or critic.init == "policy":
         return
@@ -102,7 +100,7 @@ def critic_problems(experiment: Experiment, composed: Composed, known: Known) ->
 _WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
 
 
-def weight_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def weight_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for every model folder without weights, or whose weights are truncated or Git LFS pointers."""
     named = {"model.path": experiment.model.path} | {
         f"rewards.{name}.model": reward.model for name, reward in experiment.rewards.items()
@@ -110,7 +108,7 @@ def weight_problems(experiment: Experiment, composed: Composed, known: Known) ->
     if experiment.critic is not None and experiment.critic.init != "policy":
         named["critic.init"] = experiment.critic.init
     for key, path in named.items():
-        folder = known.folder_of(path)
+        folder = context.folder_of(path)
         if folder is None or not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
             continue  # the check that describes the model reports the error
         if not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_FILES):
@@ -131,7 +129,7 @@ def weight_problems(experiment: Experiment, composed: Composed, known: Known) ->
             )
 
 
-def adapter_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def adapter_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if no layer matches LoRA's targets or peft is missing; note targets that match no layer."""
     lora = experiment.model.lora
     if lora is None:
@@ -143,7 +141,7 @@ def adapter_problems(experiment: Experiment, composed: Composed, known: Known) -
             got=f"model.lora.r={lora.r}",
             hint="pip install peft, or model.lora=null",
         )
-    modules = _modules(experiment, known)
+    modules = _modules(experiment, context)
     targets = lora.target_modules
     if not modules or targets == "all-linear":
         return
@@ -155,7 +153,7 @@ def adapter_problems(experiment: Experiment, composed: Composed, known: Known) -
     close = [nearest(target, layers) for target in without]
     if len(without) < len(listed):
         text = f"no layer is named {' or '.join(without)}: the adapter sits on {', '.join(set(listed) - set(without))}"
-        known.notices.append(Notice("adapter", text))
+        context.notices.append(Notice("adapter", text))
         return
     meant = ",".join(dict.fromkeys(name for name in close if name is not None))
     yield ConfigError(
@@ -167,12 +165,12 @@ def adapter_problems(experiment: Experiment, composed: Composed, known: Known) -
     )
 
 
-def _modules(experiment: Experiment, known: Known) -> list[str]:
+def _modules(experiment: Experiment, context: CheckContext) -> list[str]:
     """Return the names of the modules that hold a matrix, as named in the weight files; empty if unknown."""
     build = experiment.model.build
     shapes: list[WeightShape] | None = None
     if build is not None:
         shapes = tiny_shapes(build.hidden_size, build.num_layers)
-    elif (folder := known.folder_of(experiment.model.path)) is not None and (folder / "config.json").is_file():
+    elif (folder := context.folder_of(experiment.model.path)) is not None and (folder / "config.json").is_file():
         shapes = stored_shapes(folder)
     return [shape.name.removesuffix(".weight") for shape in shapes or () if len(shape.shape) >= 2]

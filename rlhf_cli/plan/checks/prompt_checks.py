@@ -9,7 +9,6 @@ from typing import cast
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.trl_args import setting
 from rlhf_cli.data.overlong_prompts import (
     describe_overlong,
     no_cut_of_conversations,
@@ -24,9 +23,10 @@ from rlhf_cli.models.tokenizer_files import (
     TokenizerFiles,
     context_of,
     read_tokenizer,
+    render_chat,
     vocab_size_of,
 )
-from rlhf_cli.plan.checks.known import Known, Seen
+from rlhf_cli.plan.checks.check_context import CheckContext, ReadSource
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.runs.run_folder import run_of
 from rlhf_cli.runs.text_endings import trained_with_eos
@@ -37,17 +37,17 @@ _ADDED = 8
 """Upper bound on the special tokens added to a plain text."""
 
 
-def tokenizer_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def tokenizer_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield what the tokenizer lacks: an end-of-text token, a chat template, or ids within the model's vocabulary."""
     model = experiment.model
     key = "model.tokenizer" if model.tokenizer else "model.path"
     where = composed.origins.where(key)
-    folder = known.folder_of(model.tokenizer or model.path)
+    folder = context.folder_of(model.tokenizer or model.path)
     if model.build is not None and model.tokenizer is None:
         folder = EMBEDDED_TOKENIZER
     if folder is None:
         return
-    known.tokenizer = tokenizer = read_tokenizer(folder, where=where)
+    context.tokenizer = tokenizer = read_tokenizer(folder, where=where)
     if folder == EMBEDDED_TOKENIZER:
         return
     if tokenizer.surely_lacks("eos_token"):
@@ -60,7 +60,7 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, known: Known)
         )
     # TRL replaces the tokenizer's template with that of `chat_template_path`.
     has_template = tokenizer.chat_template is not None or experiment.trainer.args.get("chat_template_path") is not None
-    if not has_template and has_conversations(experiment, known):
+    if not has_template and has_conversations(experiment, context):
         yield ModelError(
             "the model has no chat template, and the rows are conversations",
             where=where,
@@ -71,44 +71,39 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, known: Known)
             ),
         )
     if experiment.trainer.args.get("chat_template_path") is None:
-        yield from _failing_template(tokenizer, known, where)
+        yield from _failing_template(tokenizer, context, where)
     tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
-    yield from _too_many_tokens(tokenizer, known.config_of(experiment.model.path), where)
+    yield from _too_many_tokens(tokenizer, context.config_of(experiment.model.path), where)
 
 
-def room_for_answers_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def room_for_answers_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if prompts leave no room for an answer, or note how many `data.overlong_prompts` drops or cuts."""
     if not experiment.trainer.row.generates:
         return
-    model, args = experiment.model, experiment.trainer.args
-    read = model.build.context_tokens if model.build is not None else context_of(known.config_of(experiment.model.path))
-    completion = setting(known.trainer, args, "max_completion_length")
+    build, args = experiment.model.build, experiment.trainer.args
+    read = build.context_tokens if build is not None else context_of(context.config_of(experiment.model.path))
     where = composed.origins.where("trainer.args.max_completion_length")
-    limit = prompt_limit(read, args.get("vllm_max_model_length"), completion, where=where)
-    if limit is None or known.tokenizer is None:
+    limit = prompt_limit(read, args.get("vllm_max_model_length"), context.setting("max_completion_length"), where=where)
+    if limit is None or context.tokenizer is None:
         return
-    settings = args.get("chat_template_kwargs")
-    for seen in known.sources:
-        if seen.rows is None or "prompt" not in seen.columns:
+    settings, policy = args.get("chat_template_kwargs"), experiment.data.overlong_prompts
+    for source in context.sources:
+        if source.rows is None or "prompt" not in source.columns:
             continue
-        overlong = _overlong(seen.rows, limit, known.tokenizer, settings if isinstance(settings, dict) else {})
-        policy = experiment.data.overlong_prompts
+        overlong = _overlong(source.rows, limit, context.tokenizer, settings if isinstance(settings, dict) else {})
         if not overlong:
             continue
         why = f"at most {limit}, what the model reads less trainer.args.max_completion_length"
-        name, rows = seen.source.name, len(seen.rows)
+        name, rows = source.source.name, len(source.rows)
         refused = refuse_overlong(overlong, limit, policy=policy, rows=rows, why=why, name=name)
-        if (
-            refused is None
-            and policy == "truncate"
-            and any(isinstance(seen.rows[row]["prompt"], list) for row in overlong)
-        ):
+        is_chat = any(isinstance(source.rows[row]["prompt"], list) for row in overlong)
+        if refused is None and policy == "truncate" and is_chat:
             refused = no_cut_of_conversations(overlong, rows, name)
         if refused is not None:
             yield refused
         else:
-            known.most_prompt_tokens = limit
-            known.notices.append(Notice("prompts", f"{name}: {describe_overlong(overlong, rows, limit, policy)}"))
+            context.most_prompt_tokens = limit
+            context.notices.append(Notice("prompts", f"{name}: {describe_overlong(overlong, rows, limit, policy)}"))
 
 
 def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> dict[int, int]:
@@ -117,62 +112,53 @@ def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: M
     for row, prompt in enumerate(values_of(rows, "prompt")):
         if isinstance(prompt, list):
             is_chat = True
-            prompt = _written_out(cast("Sequence[Mapping[str, object]]", prompt), tokenizer, settings)
-            if prompt is None:
-                return {}
+            try:
+                prompt = _rendered(prompt, tokenizer, settings)
+            except (_template_error(), TypeError, ValueError, ArithmeticError):
+                return {}  # the run reports a template that fails on this conversation
         # A token is at least a byte, so most prompts need no count.
         if isinstance(prompt, str) and len(prompt.encode()) + _ADDED > limit:
             texts[row] = prompt
     lengths = tokenizer.lengths(list(texts.values()), special_tokens=not is_chat) if texts else []
-    if lengths is None:
-        return {}
-    return {row: length for row, length in zip(texts, lengths, strict=True) if length > limit}
+    return {row: length for row, length in zip(texts, lengths or (), strict=False) if length > limit}
 
 
-def _written_out(
-    messages: Sequence[Mapping[str, object]], tokenizer: TokenizerFiles, settings: Mapping[str, object]
-) -> str | None:
+def _template_error() -> type[Exception]:
     import jinja2  # only conversations need it
 
-    try:
-        return _rendered(messages, tokenizer, settings)
-    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError):
-        return None  # the run reports a template that fails on this conversation
+    return jinja2.TemplateError
 
 
-def _rendered(
-    messages: Sequence[Mapping[str, object]], tokenizer: TokenizerFiles, settings: Mapping[str, object]
-) -> str:
-    from rlhf_cli.models.tokenizer_files import render_chat
-
+def _rendered(messages: list[object], tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> str:
     special = {name: token for name in _SPECIAL if (token := tokenizer.special(name)) is not None}
-    return render_chat(tokenizer.chat_template or "", messages, special, settings)
+    written = cast("Sequence[Mapping[str, object]]", messages)
+    return render_chat(tokenizer.chat_template or "", written, special, settings)
 
 
-def _failing_template(tokenizer: TokenizerFiles, known: Known, where: str) -> Iterator[UserError]:
+def _failing_template(tokenizer: TokenizerFiles, context: CheckContext, where: str) -> Iterator[UserError]:
     """Yield an error if the chat template is malformed, or does something that its sandbox forbids."""
-    seen = next((seen for seen in known.sources if seen.rows and "prompt" in seen.columns), None)
-    prompt = next(iter(values_of(seen.rows, "prompt")), None) if seen is not None and seen.rows is not None else None
+    rows = next((source.rows for source in context.sources if source.rows and "prompt" in source.columns), None)
+    prompt = next(iter(values_of(rows, "prompt")), None) if rows is not None else None
     if not isinstance(prompt, list) or tokenizer.chat_template is None:
         return
     import jinja2  # only conversations need it
 
     try:
-        _rendered(cast("Sequence[Mapping[str, object]]", prompt), tokenizer, {})
+        _rendered(prompt, tokenizer, {})
     except (jinja2.TemplateSyntaxError, jinja2.exceptions.SecurityError, ArithmeticError) as error:
         yield failing_template(in_a_line(error), where=f"{where}: {tokenizer.folder}")
     except (jinja2.TemplateError, TypeError, ValueError):
         return  # the settings of the run may fix this
 
 
-def has_conversations(experiment: Experiment, known: Known) -> bool:
+def has_conversations(experiment: Experiment, context: CheckContext) -> bool:
     """Return whether the rows are conversations, judging by the prompt template, or else by the first row."""
     if experiment.data.prompt is not None:
         return not isinstance(experiment.data.prompt, str)
-    return any(_has_messages(seen, experiment) for seen in known.sources)
+    return any(_has_messages(seen, experiment) for seen in context.sources)
 
 
-def _has_messages(seen: Seen, experiment: Experiment) -> bool:
+def _has_messages(seen: ReadSource, experiment: Experiment) -> bool:
     columns = {"prompt"} | {name for names in experiment.trainer.row.learns_from for name in names}
     if seen.rows is None or len(seen.rows) == 0:
         return False
@@ -204,30 +190,40 @@ def _too_many_tokens(tokenizer: TokenizerFiles, config: JsonTree, where: str) ->
         )
 
 
-def format_notices(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def format_notices(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Note a chat model that gets bare prompts, and a reward model that scores a format it was not trained on.
 
     A chat template alone does not make a chat model, so a model of our own runs counts as one only if that run's
     prompts were messages. If the format of the rows is not known yet, note nothing.
     """
-    yield from ()
-    if experiment.data.prompt is None and not any(seen.rows for seen in known.sources):
+    prompt = experiment.data.prompt
+    if prompt is None and not any(source.rows for source in context.sources):
         return
-    is_chat = has_conversations(experiment, known)
-    policy = known.folder_of(experiment.model.path)
-    if policy is not None and not is_chat and known.tokenizer is not None and _is_chat_model(policy, known.tokenizer):
-        text = "the model has a chat template, and the prompts are bare text that does not go through it"
-        known.notices.append(Notice("model", f"{text}: {_as_messages(experiment)}, unless it is a base model"))
+    is_chat = has_conversations(experiment, context)
+    text = prompt if isinstance(prompt, str) else "{prompt}"
+    as_messages = shlex.quote(f"data.prompt=[{{role: user, content: {_quoted(text)}}}]")
+    if not experiment.trainer.row.generates:
+        as_messages = "write the rows as messages, [{role: user, content: ...}] and [{role: assistant, content: ...}]"
+    as_text = "take one that was trained on conversations, or rows whose prompts are text"
+    if isinstance(prompt, list):
+        as_text = shlex.quote(f"data.prompt={_quoted(prompt[-1].content)}")
+    policy = context.folder_of(experiment.model.path)
+    if policy is not None and not is_chat and _is_chat_model(policy, context.tokenizer):
+        said = "the model has a chat template, and the prompts are bare text that does not go through it"
+        context.notices.append(Notice("model", f"{said}: {as_messages}, unless it is a base model"))
     for name, reward in experiment.rewards.items():
-        folder = known.folder_of(reward.model)
+        folder = context.folder_of(reward.model)
         if folder is None:
             continue
-        if is_chat and trained_with_eos(folder) is True:
-            text = "was trained on plain texts, and would score conversations"
-            known.notices.append(Notice(f"rewards.{name}", f"{reward.model} {text}: {_as_text(experiment)}"))
-        elif not is_chat and trained_with_eos(folder) is not True and _is_chat_model(folder, _tokenizer_of(folder)):
-            text = "has a chat template, and would score bare texts that do not go through it"
-            known.notices.append(Notice(f"rewards.{name}", f"{reward.model} {text}: {_as_messages(experiment)}"))
+        on_plain_texts = trained_with_eos(folder) is True
+        if is_chat and on_plain_texts:
+            said = f"{reward.model} was trained on plain texts, and would score conversations: {as_text}"
+        elif not is_chat and not on_plain_texts and _is_chat_model(folder, _tokenizer_of(folder)):
+            said = f"{reward.model} has a chat template, and would score bare texts that do not go through it"
+            said = f"{said}: {as_messages}"
+        else:
+            continue
+        context.notices.append(Notice(f"rewards.{name}", said))
 
 
 def _tokenizer_of(folder: Path) -> TokenizerFiles | None:
@@ -243,20 +239,6 @@ def _is_chat_model(folder: Path, tokenizer: TokenizerFiles | None) -> bool:
         return False  # the embedded models have a template, but were trained on bare text
     run = run_of(folder.resolve())
     return run is None or isinstance(section(run.read_config(), "data").get("prompt"), list)
-
-
-def _as_messages(experiment: Experiment) -> str:
-    if not experiment.trainer.row.generates:
-        return "write the rows as messages, [{role: user, content: ...}] and [{role: assistant, content: ...}]"
-    prompt = experiment.data.prompt if isinstance(experiment.data.prompt, str) else "{prompt}"
-    return shlex.quote(f"data.prompt=[{{role: user, content: {_quoted(prompt)}}}]")
-
-
-def _as_text(experiment: Experiment) -> str:
-    prompt = experiment.data.prompt
-    if not isinstance(prompt, list):
-        return "take one that was trained on conversations, or rows whose prompts are text"
-    return shlex.quote(f"data.prompt={_quoted(prompt[-1].content)}")
 
 
 def _quoted(text: str) -> str:

@@ -10,29 +10,29 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
 from rlhf_cli.errors import RewardError, UserError
 from rlhf_cli.models.model_folders import describe_reward_model
-from rlhf_cli.plan.checks.known import Known
+from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.checks.prompt_checks import has_conversations
 from rlhf_cli.rewards.stack.argument_values import missing_arguments
 from rlhf_cli.rewards.stack.reward_functions import import_function, required_columns, resolve, source_file
 
 
-def reward_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def reward_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield what is wrong with each reward, and note the columns it reads and its source file."""
     for name, reward in experiment.rewards.items():
         try:
             if reward.model is not None:
-                _look_at_model(name, reward, composed, conversational=has_conversations(experiment, known))
+                _look_at_model(name, reward, composed, conversational=has_conversations(experiment, context))
             else:
-                _look_at_function(name, reward, composed, known)
+                _look_at_function(name, reward, composed, context)
         except UserError as error:
             yield error
 
 
-def missing_argument_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def missing_argument_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for each argument of a reward function that has neither a value nor a data column."""
-    for name, missing in known.missing_arguments.items():
+    for name, missing in context.missing_arguments.items():
         for argument in missing:
-            if argument not in known.columns:
+            if argument not in context.columns:
                 key = f"rewards.{name}.args"
                 yield RewardError(
                     f"{experiment.rewards[name].fn} needs the argument {argument!r}",
@@ -44,16 +44,15 @@ def missing_argument_problems(experiment: Experiment, composed: Composed, known:
                 )
 
 
-def aggregate_problems(experiment: Experiment, composed: Composed, known: Known) -> Iterator[UserError]:
+def aggregate_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Import the user's aggregate and note its file.
 
     Raise RewardError if that fails or it does not take `rewards` and `weights`.
     """
-    yield from ()
     if experiment.aggregate in AGGREGATES:
         return
     if (code := source_file(experiment.aggregate)) is not None:
-        known.files["aggregate"] = code
+        context.files["aggregate"] = code
     function = import_function(experiment.aggregate, where="aggregate")
     signature = inspect.signature(function)
     try:
@@ -75,7 +74,7 @@ def _look_at_model(name: str, reward: Reward, composed: Composed, *, conversatio
         raise RewardError("a reward model takes no args", where=composed.origins.where(f"rewards.{name}.args"))
 
 
-def _look_at_function(name: str, reward: Reward, composed: Composed, known: Known) -> None:
+def _look_at_function(name: str, reward: Reward, composed: Composed, context: CheckContext) -> None:
     assert reward.fn is not None
     function = resolve(
         reward.fn,
@@ -85,6 +84,6 @@ def _look_at_function(name: str, reward: Reward, composed: Composed, known: Know
         place=composed.origins.where,
     )
     if (file := source_file(reward.fn)) is not None:
-        known.files[f"rewards.{name}"] = file
-    known.reward_columns[name] = required_columns(function)
-    known.missing_arguments[name] = missing_arguments(function, only_by_keyword=not known.columns)
+        context.files[f"rewards.{name}"] = file
+    context.reward_columns[name] = required_columns(function)
+    context.missing_arguments[name] = missing_arguments(function, only_by_keyword=not context.columns)

@@ -28,12 +28,13 @@ HELD_OUT = "data.eval"
 
 
 @dataclass
-class Known:
+class CheckContext:
     """Facts about a run. A field stays empty if its check has not run yet or has no result.
 
     `folder` is that of a resumed run; None for a new one, which will be created in `run.root`.
     """
 
+    experiment: Experiment
     trainer: TrainerFields
     processes: int
     folder: Path | None = None
@@ -47,7 +48,7 @@ class Known:
     num_rows: int | None = None
     num_held_out: int | None = None
     """Rows that evaluations run on; None if there are none, or if that is not known yet."""
-    sources: list[Seen] = field(default_factory=list)
+    sources: list[ReadSource] = field(default_factory=list)
     """The training sources, then the held-out one, as far as they could be read."""
     reward_columns: dict[str, list[str]] = field(default_factory=dict)
     """Maps a reward's name to the columns it requires."""
@@ -62,6 +63,15 @@ class Known:
     notices: list[Notice] = field(default_factory=list)
     most_prompt_tokens: int | None = None
     """Upper bound on the tokens of a training prompt, if longer ones are dropped or cut; None if they are kept."""
+
+    def setting(self, name: str) -> object:
+        """Return an argument of TRL's: as configured, else its default."""
+        return trl_args.setting(self.trainer, self.experiment.trainer.args, name)
+
+    def whole(self, name: str) -> int | None:
+        """Return an argument of TRL's that is an integer; None for anything else."""
+        value = self.setting(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def folder_of(self, path: str | None) -> Path | None:
         """Return the local folder of a model; None for a hub model that is not in the cache."""
@@ -79,7 +89,7 @@ class Known:
             return {}  # the check that describes the model reports it
 
     @property
-    def held_out(self) -> list[Seen]:
+    def held_out(self) -> list[ReadSource]:
         """Return the held-out source in a list; empty if there is none or it could not be read."""
         return [seen for seen in self.sources if seen.source.name == HELD_OUT]
 
@@ -91,7 +101,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReadSource:
     """A source that was read, and its columns after renaming and building the prompt.
 
     `rows` are its rows in that form (only the first ones of a very large source); None if they are not available yet.
@@ -103,12 +113,13 @@ class Seen:
     rows: RowTable | None
 
 
-Check: TypeAlias = Callable[[Experiment, Composed, Known], Iterable[UserError]]
+Check: TypeAlias = Callable[[Experiment, Composed, CheckContext], Iterable[UserError] | None]
 
 
-def nothing_known(experiment: Experiment, folder: Path | None = None) -> Known:
+def new_context(experiment: Experiment, folder: Path | None = None) -> CheckContext:
     """Return the initial facts about an experiment, before any check."""
-    return Known(
+    return CheckContext(
+        experiment,
         trainer=trl_args.trainer(experiment.trainer.trl),
         processes=planned_processes(experiment.launch),
         folder=folder,
