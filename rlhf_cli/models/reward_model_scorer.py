@@ -56,7 +56,6 @@ def packed_scores(model: PreTrainedModel | PeftModel, rows: Sequence[Sequence[in
 
 _log = logging.getLogger("rlhf")
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 # A tokenizer without a limit reports 1e30.
 _NO_LIMIT = 10**9
 _TRIED_ROWS = 3
@@ -102,11 +101,9 @@ class RewardModelScorer:
     ) -> None:
         self.path = path
         self.with_eos = with_eos
-        self.batch_size = _at_least_one("batch_size", batch_size, path)
+        self.batch_size = batch_size
         self.num_truncated = 0
         self._device = torch.device(device)
-        if dtype not in DTYPES:
-            raise ModelError("unknown dtype", where=where_reward_model(path), got=dtype, expected=", ".join(DTYPES))
         self._model, self._tokenizer = load_reward_model(path, dtype=dtype, trust_remote_code=trust_remote_code)
         self.max_length = self._limit(max_length)
         text_config = self._model.config.get_text_config()
@@ -249,7 +246,7 @@ class RewardModelScorer:
         known = [limit for limit in (positions, self._tokenizer.model_max_length) if 0 < limit < _NO_LIMIT]
         if asked is None:
             return min(known, default=None)
-        if 0 < positions < _at_least_one("max_length", asked, self.path):
+        if 0 < positions < asked:
             raise ModelError(
                 "max_length is more than the reward model has positions for",
                 where=where_reward_model(self.path),
@@ -295,9 +292,3 @@ def _pad_token_id(tokenizer: PreTrainedTokenizerBase, path: str) -> int:
             )
         tokenizer.pad_token = tokenizer.eos_token
     return int(tokenizer.pad_token_id)
-
-
-def _at_least_one(name: str, value: int, path: str) -> int:
-    if value < 1:
-        raise ModelError(f"{name} of a reward model", where=where_reward_model(path), got=value, expected="1 or more")
-    return value
