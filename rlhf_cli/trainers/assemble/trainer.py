@@ -51,47 +51,31 @@ def ends_with_eos(pairs: Dataset) -> bool:
     return "chosen" in pairs.column_names and isinstance(pairs[0]["chosen"], str)
 
 
-class PreferencePairs:
-    """Prepare an experiment's pairs for the trainer, and count those that are left out.
+LeftOut = dict[str, dict[str, int]]
+"""Name of the data -> reason -> number of pairs that were left out."""
 
-    `left_out` is name of the data -> reason -> number.
+
+def training_rows(experiment: Experiment) -> tuple[Dataset, Dataset | None, LeftOut]:
+    """Return training and held-out rows, and the pairs that were left out.
+
+    Pairs are judged first, so that messages use the row numbers of the data. Raise DataError for invalid pairs, unless
+    the configuration leaves them out.
     """
-
-    def __init__(self, experiment: Experiment) -> None:
-        self._rules = preference_rules(experiment)
-        self.left_out: dict[str, dict[str, int]] = {}
-
-    def judge(self, dataset: Dataset, name: str) -> Dataset:
-        """Return all rows, with the configured margins.
-
-        Raise DataError for invalid pairs, unless the configuration leaves them out.
-        """
-        with quiet():
-            return judge_pairs(dataset, self._rules, name=name)
-
-    def leave_out(self, dataset: Dataset, name: str) -> Dataset:
-        """Return the valid pairs, and count the others in `left_out`."""
-        with quiet():
-            kept, counts = leave_out(dataset, name=name)
-        if counts:
-            self.left_out[name] = counts
-        return kept
-
-    def warn(self) -> None:
-        """Log how many pairs were left out, and why."""
-        for name, counts in self.left_out.items():
-            reasons = ", ".join(f"{number} {why.replace('_', ' ')}" for why, number in counts.items())
-            logging.getLogger("rlhf").warning("pairs left out of %s: %s", name, reasons)
-
-
-def training_rows(experiment: Experiment, pairs: PreferencePairs | None) -> tuple[Dataset, Dataset | None]:
-    """Return training and held-out rows. Judge pairs first, so that messages use the row numbers of the data."""
-    data, row = experiment.data, experiment.trainer.row
+    data, row, left_out = experiment.data, experiment.trainer.row, LeftOut()
+    rules = preference_rules(experiment) if "reward_model" in row.sections else None
 
     def load(sources: list[DataSource], name: str) -> Dataset:
         prompt = data.model_dump()["prompt"]
         dataset = load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=data.transcripts)
-        return dataset if pairs is None else pairs.judge(dataset, name)
+        with quiet():
+            return dataset if rules is None else judge_pairs(dataset, rules, name=name)
+
+    def valid(dataset: Dataset, name: str) -> Dataset:
+        with quiet():
+            kept, counts = leave_out(dataset, name=name)
+        if counts:
+            left_out[name] = counts
+        return kept
 
     train = load(training_sources(data), "data")
     held_out: Dataset | None = None
@@ -99,9 +83,9 @@ def training_rows(experiment: Experiment, pairs: PreferencePairs | None) -> tupl
         train, held_out = hold_out(train, data.eval.fraction, experiment.seed)
     elif data.eval is not None:
         held_out = load(eval_sources(data), "data.eval")
-    if pairs is not None:
-        train = pairs.leave_out(train, "data")
-        held_out = None if held_out is None else pairs.leave_out(held_out, "data.eval")
+    if rules is not None:
+        train = valid(train, "data")
+        held_out = None if held_out is None else valid(held_out, "data.eval")
     for dataset, name in ((train, "data"), (held_out, "data.eval")):
         if dataset is not None and row.generates:
             check_prompts(dataset, name)
@@ -112,7 +96,7 @@ def training_rows(experiment: Experiment, pairs: PreferencePairs | None) -> tupl
         train = only_learnt(train, row, text_field=text_field)
         if held_out is not None:
             held_out = only_learnt(held_out, row, text_field=text_field, name="data.eval")
-    return train, held_out
+    return train, held_out, left_out
 
 
 OnPairs = Callable[[list[ScoredPair]], None]
@@ -138,8 +122,7 @@ def assemble(
     args = trl_config(experiment, folder)
     with loading_unsharded(args):
         stack = _stack(experiment, args, folder, heartbeat, profiled) if row.generates else None
-    pairs = PreferencePairs(experiment) if "reward_model" in row.sections else None
-    train_dataset, eval_dataset = training_rows(experiment, pairs)
+    train_dataset, eval_dataset, left_out = training_rows(experiment)
     if stack is not None:
         _check_prompts(stack, train_dataset)
     # only the main process writes transformers' files
@@ -152,8 +135,8 @@ def assemble(
     extensions = Extensions(
         table_log=folder.log,
         measured=row.measured,
-        left_out=pairs.left_out if pairs is not None else {},
-        ends_with_eos=ends_with_eos(train_dataset) if pairs is not None else None,
+        left_out=left_out,
+        ends_with_eos=ends_with_eos(train_dataset) if "reward_model" in row.sections else None,
         may_lose_state=experiment.run.resume_weights_only,
         heartbeat=heartbeat,
         profile=None
@@ -169,8 +152,8 @@ def assemble(
     _check_learns(trainer)
     if experiment.model.quantize is not None:
         restore_head_dtype(trainer.model)
-    if pairs is not None:
-        _show_pairs(trainer, experiment, pairs, folder, on_pairs)
+    if "reward_model" in row.sections:
+        _show_pairs(trainer, experiment, folder, on_pairs)
     return trainer
 
 
@@ -244,11 +227,11 @@ def _adapter_and_tokenizer(experiment: Experiment, policy: str) -> dict[str, obj
     return given
 
 
-def _show_pairs(
-    trainer: ExtendedTrainer, experiment: Experiment, pairs: PreferencePairs, folder: RunFolder, on_pairs: OnPairs
-) -> None:
+def _show_pairs(trainer: ExtendedTrainer, experiment: Experiment, folder: RunFolder, on_pairs: OnPairs) -> None:
     if trainer.is_world_process_zero():
-        pairs.warn()
+        for name, counts in trainer.extensions.left_out.items():
+            reasons = ", ".join(f"{number} {why.replace('_', ' ')}" for why, number in counts.items())
+            logging.getLogger("rlhf").warning("pairs left out of %s: %s", name, reasons)
     num_samples = (experiment.reward_model or RewardModel()).show_samples
     if num_samples != 0:
         trainer.add_callback(RewardSamples(trainer, num_samples, file=folder.samples, on_pairs=on_pairs))
