@@ -70,18 +70,14 @@ def main(argv: list[str] | None = None) -> int:
         except BrokenPipeError:  # `rlhf list | head -1`; errors of other pipes do not get here
             code = EXIT_UNREAD
     if argv is None:
-        code = _written(code)
-        if not _is_waited_for():
+        code = _flushed(code)
+        others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
+        if all(thread.daemon for thread in others):
             leave(code)  # unloading 600 to 4000 modules takes as long as composing a config
     return code
 
 
-def _is_waited_for() -> bool:
-    """Return whether a non-daemon thread is still running; Python would wait for it at exit."""
-    return any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread())
-
-
-def _written(code: int) -> int:
+def _flushed(code: int) -> int:
     """Flush stdout and return `code`, or the exit code of a crash if writing fails (a full disk, for example)."""
     try:
         sys.stdout.flush()
@@ -89,7 +85,7 @@ def _written(code: int) -> int:
         into_nothing(sys.stdout)  # else Python flushes again at exit and complains
         return code
     except OSError as error:
-        print_error("error", f"what was to be printed cannot be written: {error.strerror}")
+        print_error("error", f"the output cannot be written: {error.strerror}")
         return EXIT_CRASH
     return code
 
@@ -99,9 +95,8 @@ def _dispatch(words: list[str]) -> int:
         words = [words[1], "--help", *words[2:]]
     if not words or words[0] in ("-h", "--help", "help"):
         more = f"rlhf {_HELP_ALL} has {len(VERBS) - len(TEN)} more verbs; "
-        print(
-            folded(_HELP.format(verbs=_lines({verb: VERBS[verb] for verb in TEN}), more=more).rstrip(), shown_width())
-        )
+        help_text = _HELP.format(verbs=_lines({verb: VERBS[verb] for verb in TEN}), more=more)
+        print(folded(help_text.rstrip(), shown_width()))
         return EXIT_OK
     if words[0] == _HELP_ALL:
         verbs = "\n\n".join(f"{title}\n{_lines(of_group)}" for title, of_group in GROUPS.items())
@@ -126,6 +121,8 @@ def _dispatch(words: list[str]) -> int:
             stack.enter_context(lasting_output())
         if JSON in rest and JSON in usage.flags:
             stack.enter_context(json_alone())
+        if verb not in _LONG:
+            stack.enter_context(_quick_start())
         return _run(verb, rest)
 
 
@@ -170,11 +167,6 @@ def _from_the_reward_on(error: BaseException) -> BaseException:
     return error.with_traceback(theirs)
 
 
-def _run(verb: str, words: list[str]) -> int:
-    with contextlib.nullcontext() if verb in _LONG else _quick_start():
-        return _answered(verb, words)
-
-
 def _refused(error: RlhfError) -> int:
     """Print an error that was raised on purpose, and return its exit code."""
     if is_json_alone():
@@ -187,7 +179,8 @@ def _refused(error: RlhfError) -> int:
     return error.exit_code
 
 
-def _answered(verb: str, words: list[str]) -> int:
+def _run(verb: str, words: list[str]) -> int:
+    """Run a verb and return its exit code, also if it fails or is stopped."""
     try:
         # Importing a verb is slow, and the user may press Ctrl-C during it.
         with stopped_early():

@@ -1,7 +1,4 @@
-"""Print to stdout and stderr: one JSON value with `--json`, errors in words.
-
-Child processes inherit this: their stdout is our stderr.
-"""
+"""Print one JSON value with `--json`, and errors in words. Child processes' stdout is then our stderr."""
 
 from __future__ import annotations
 
@@ -30,27 +27,18 @@ def json_alone() -> Iterator[None]:
     if _is_real(stdout):
         own = os.dup(_STDOUT)
         os.dup2(_STDERR, _STDOUT)
-    with _ignoring_broken_pipe(own) if own is not None else contextlib.nullcontext(stdout) as kept:
-        _kept.append(cast(TextIO, Lasting(kept)) if isinstance(stdout, Lasting) else kept)
-        sys.stdout = sys.stderr
-        try:
-            yield
-        finally:
-            _kept.pop()
-            sys.stdout = stdout
-            if own is not None:
-                os.dup2(own, _STDOUT)
-
-
-@contextlib.contextmanager
-def _ignoring_broken_pipe(own: int) -> Iterator[TextIO]:
-    """Open a context with a stream to a file descriptor; ignore a broken pipe on closing."""
-    stream = open(own, "w", encoding="utf-8")  # noqa: SIM115  closed below
+    kept = stdout if own is None else open(own, "w", encoding="utf-8")  # noqa: SIM115  closed below
+    _kept.append(cast(TextIO, Lasting(kept)) if isinstance(stdout, Lasting) else kept)
+    sys.stdout = sys.stderr
     try:
-        yield stream
+        yield
     finally:
-        with contextlib.suppress(BrokenPipeError):
-            stream.close()
+        _kept.pop()
+        sys.stdout = stdout
+        if own is not None:
+            os.dup2(own, _STDOUT)
+            with contextlib.suppress(BrokenPipeError):
+                kept.close()
 
 
 def is_json_alone() -> bool:

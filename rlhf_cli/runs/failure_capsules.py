@@ -52,7 +52,7 @@ class Capsule:
 
 
 def failures_folder(run: RunFolder) -> Path:
-    """Return the folder of a run's capsules; it does not exist until a reward fails."""
+    """Return the folder of a run's capsules, which exists once a reward has failed."""
     return run.path / "failures"
 
 

@@ -1,4 +1,4 @@
-"""Translate a run's tables and final values for trackers."""
+"""Make the tables and the summary of a run that wandb gets."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from rlhf_cli.runs.metrics_file import TOTAL, Event, reward_names, series, start_and_end, tables_by_step
+from rlhf_cli.runs.metrics_file import TOTAL, Event, reward_names, series, tables_by_step
 from rlhf_cli.runs.run_folder import RunFolder, in_training, read_json
 from rlhf_cli.runs.tracking.tracking_plan import at_the_end, shown_name
-from rlhf_cli.text.json_values import JsonTree, finite_or_none, section
+from rlhf_cli.text.json_values import finite_or_none, section
 
 Row: TypeAlias = Mapping[str, object]
 """Maps column -> value; the rows of a table have the same columns."""
@@ -43,25 +43,24 @@ def final_values(events: Sequence[Event]) -> dict[str, float]:
 
 def _of_training(events: Sequence[Event], metric: str) -> dict[str, float]:
     steps, values = series(events, metric)
-    span = start_and_end(values)
-    if span is None:
+    if not values:
         return {}
     width = max(1, len(values) // 10)
     means = [sum(values[end - width : end]) / width for end in range(width, len(values) + 1)]
     place = _best(means, metric)
-    return _named(metric, span[1], means[place], steps[place + width - 1])
+    return _named(metric, means[-1], means[place], steps[place + width - 1])
 
 
 def _of_evaluations(events: Sequence[Event], metric: str) -> dict[str, float]:
     steps, values = series(events, metric)
     place = _best(values, metric)
-    summed_up = _named(metric, values[-1], values[place], steps[place])
+    summary = _named(metric, values[-1], values[place], steps[place])
     for bound in _BOUNDS:
-        of_step: Mapping[int, float] = dict(zip(*series(events, metric + bound), strict=True))
+        by_step: Mapping[int, float] = dict(zip(*series(events, metric + bound), strict=True))
         for which, step in (("final", steps[-1]), ("best", steps[place])):
-            if step in of_step:
-                summed_up[f"{which}/{shown_name(metric)}{bound}"] = of_step[step]
-    return summed_up
+            if step in by_step:
+                summary[f"{which}/{shown_name(metric)}{bound}"] = by_step[step]
+    return summary
 
 
 def _named(metric: str, final: float, best: float, best_step: int) -> dict[str, float]:
@@ -78,11 +77,15 @@ def _best(values: Sequence[float], metric: str) -> int:
 def _evaluated(events: Sequence[Event]) -> list[str]:
     """Return the metrics that judge evaluations: totals and rewards of answers, else loss and accuracy."""
     logged = dict.fromkeys(name for event in events for name in event if name.startswith(_EVALUATION))
-    ways = ("eval_greedy/", "eval_sampled/")
-    of_answers = [name for name in logged if name.startswith(ways) and not name.endswith(_BOUNDS)]
-    kept = [name for name in of_answers if name.endswith("/total") or "/rewards/" in name]
-    judged = kept or [name for name in logged if name.removeprefix(_EVALUATION) in _OF_PAIRS]
+    judged = [name for name in logged if is_held_out(name)]
+    judged = judged or [name for name in logged if name.removeprefix(_EVALUATION) in _OF_PAIRS]
     return [name for name in judged if series(events, name)[1]]
+
+
+def is_held_out(name: str) -> bool:
+    """Return whether a metric is the total or a reward of evaluated answers."""
+    is_of_answers = name.startswith(("eval_greedy/", "eval_sampled/")) and not name.endswith(_BOUNDS)
+    return is_of_answers and (name.endswith("/total") or "/rewards/" in name)
 
 
 _MOST_ANSWERS = 200
@@ -126,7 +129,10 @@ def evaluation_rows(folder: RunFolder, step: int) -> list[Row]:
         figures = {name: section(part, name) for name in _FIGURES}
         rewards = section(part, "rewards")
         figures |= {f"rewards/{name}": section(section(rewards, name), "raw") for name in rewards}
-        rows += [_figure(step, way, name, measured) for name, measured in figures.items() if measured]
+        for name, measured in figures.items():
+            if measured:
+                bounds = {of: measured.get(of) for of in ("mean", "low", "high")}
+                rows.append({"step": step, "answers": way, "figure": name, **bounds})
     return rows
 
 
@@ -135,14 +141,12 @@ def answer_rows(folder: RunFolder, step: int) -> list[Row]:
     file = in_training(folder) / f"step-{step}.completions.jsonl"
     if not file.is_file():
         return []
-    lines = file.read_text(encoding="utf-8").splitlines()[:_MOST_ANSWERS]
     rows: list[Row] = []
-    for line in lines:
+    for line in file.read_text(encoding="utf-8").splitlines()[:_MOST_ANSWERS]:
         answer = json.loads(line)
-        rewards = answer.pop("rewards", None)
+        answer |= answer.pop("rewards", None) or {}
         answer.pop("completion_ids", None)
-        flat = {**answer, **(rewards if isinstance(rewards, dict) else {})}
-        rows.append({"step": step, **{name: _plain(value) for name, value in flat.items()}})
+        rows.append({"step": step, **{name: _plain(value) for name, value in answer.items()}})
     return alike(rows)
 
 
@@ -152,20 +156,12 @@ def alike(rows: Sequence[Row]) -> list[Row]:
     return [{name: row.get(name) for name in columns} for row in rows]
 
 
-def _figure(step: int, way: str, name: str, measured: JsonTree) -> Row:
-    return {"step": step, "answers": way, "figure": name, **{of: measured.get(of) for of in ("mean", "low", "high")}}
-
-
 def _plain(value: object) -> object:
-    """Return a number, a text or None unchanged, anything else as text, so that a column has one type."""
-    if isinstance(value, dict | list):
-        return _conversation(value) or json.dumps(value, ensure_ascii=False)
-    return finite_or_none(value)
+    """Return a number, a text or None unchanged, a conversation as readable text, anything else as JSON.
 
-
-def _conversation(value: object) -> str | None:
-    """Return a list of messages as readable text, or None for anything else."""
-    if not isinstance(value, list) or not value:
-        return None
-    messages = [one for one in value if isinstance(one, dict) and {"role", "content"} <= set(one)]
-    return "\n".join(f"{one['role']}: {one['content']}" for one in messages) if len(messages) == len(value) else None
+    A column of a table must have one type.
+    """
+    messages = value if isinstance(value, list) else []
+    if messages and all(isinstance(one, dict) and {"role", "content"} <= {*one} for one in messages):
+        return "\n".join(f"{one['role']}: {one['content']}" for one in messages)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else finite_or_none(value)

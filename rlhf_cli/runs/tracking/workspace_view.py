@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rlhf_cli.errors import UserError
 from rlhf_cli.runs.metrics_file import TOTAL, read_metrics, reward_names
 from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.tracking.contents import is_held_out
 from rlhf_cli.runs.tracking.sending import check_server
 from rlhf_cli.runs.tracking.tracking_plan import STEP, flat, shown_name
 from rlhf_cli.runs.tracking.wandb_files import unsent
@@ -60,9 +61,11 @@ def build_view(entity: str, project: str, group: str | None, runs: Sequence[RunF
     has_seeds = any(key in _SEEDS for key in differing)
     swept = [key for key in differing if key not in _SEEDS]
     ids = [str(read_json(run.provenance).get("wandb_id")) for run in runs]
-    logged = _logged(runs)
+    logged = list(dict.fromkeys(name for run in runs for event in read_metrics(run.metrics) for name in event))
     sections = _sections(logged, weights_differ=any(key.endswith(".weight") for key in swept))
-    columns = [f"config:{_nested(key)}" for key in differing]
+    # wandb's run table names a key of the configuration `rewards.value.brevity.weight`.
+    parts = [key.partition(".") for key in differing]
+    columns = [f"config:{first}.value{dot}{rest}" for first, dot, rest in parts]
     columns += [f"summary:final/{shown_name(metric)}" for metric in _judged(logged)]
     return ws.Workspace(
         entity=entity,
@@ -91,11 +94,6 @@ def what_differs(runs: Sequence[RunFolder]) -> list[str]:
     ]
 
 
-def _logged(runs: Sequence[RunFolder]) -> list[str]:
-    """Return the metrics that any of the runs logged, in order."""
-    return list(dict.fromkeys(name for run in runs for event in read_metrics(run.metrics) for name in event))
-
-
 def _sections(logged: Sequence[str], *, weights_differ: bool) -> list[ws.Section]:
     import wandb_workspaces.reports.v2.interface as wr
     import wandb_workspaces.workspaces as ws
@@ -107,8 +105,12 @@ def _sections(logged: Sequence[str], *, weights_differ: bool) -> list[ws.Section
     components = _components(logged)
     raw = [f"rewards/{name}/mean" for name in components]
     shares = [f"rewards/{name}/advantage_share" for name in components]
-    held_out = [name for name in logged if _is_held_out(name)]
+    held_out = _held_out(logged)
     total = "total reward (weights differ: not comparable)" if weights_differ else "total reward"
+    names = ["completions_history", "evaluation_answers"] if components else []
+    tables: list[wr.PanelTypes] = [
+        wr.WeavePanelSummaryTable(table_name=name, layout=wr.Layout(w=24, h=12)) for name in names
+    ]
     return [
         ws.Section(name="rewards, raw", panels=panels(raw, components), is_open=True, pinned=True),
         ws.Section(name="held out", panels=panels(held_out), is_open=True),
@@ -117,15 +119,8 @@ def _sections(logged: Sequence[str], *, weights_differ: bool) -> list[ws.Section
         ws.Section(name="lengths and truncation", panels=panels(_LENGTHS), is_open=True),
         ws.Section(name="shares of the advantage", panels=panels(shares, components)),
         ws.Section(name="learning", panels=panels(_LEARNING)),
-        ws.Section(name="completions", panels=_tables(components)),
+        ws.Section(name="completions", panels=tables),
     ]
-
-
-def _tables(components: Sequence[str]) -> list[wr.PanelTypes]:
-    import wandb_workspaces.reports.v2.interface as wr
-
-    names = ["completions_history", "evaluation_answers"] if components else []
-    return [wr.WeavePanelSummaryTable(table_name=name, layout=wr.Layout(w=24, h=12)) for name in names]
 
 
 def _components(logged: Sequence[str]) -> list[str]:
@@ -134,20 +129,11 @@ def _components(logged: Sequence[str]) -> list[str]:
 
 def _judged(logged: Sequence[str]) -> list[str]:
     raw = [f"rewards/{name}/mean" for name in _components(logged)]
-    return [*raw, *(name for name in logged if _is_held_out(name))] or [
-        name for name in _LEARNING[:1] if name in logged
-    ]
+    return [*raw, *_held_out(logged)] or [name for name in _LEARNING[:1] if name in logged]
 
 
-def _is_held_out(name: str) -> bool:
-    answers = name.startswith(("eval_greedy/", "eval_sampled/"))
-    return answers and (name.endswith("/total") or "/rewards/" in name)
-
-
-def _nested(key: str) -> str:
-    """Return a key in the format of wandb's run table: `rewards.value.brevity.weight`."""
-    first, dot, rest = key.partition(".")
-    return f"{first}.value{dot}{rest}" if dot else f"{first}.value"
+def _held_out(logged: Sequence[str]) -> list[str]:
+    return [name for name in logged if is_held_out(name) and not name.endswith(("/low", "/high"))]
 
 
 def _default_entity() -> str:
