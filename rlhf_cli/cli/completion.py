@@ -48,11 +48,6 @@ def files(typed: str, *, endings: tuple[str, ...] = ()) -> list[str]:
     return found
 
 
-def folders(typed: str) -> list[str]:
-    """Return the folders that start with the typed text."""
-    return [path for path in files(typed) if path.endswith("/")]
-
-
 def runs_by_name(typed: str) -> list[str]:
     """Return `run:EXPERIMENT` for every folder of runs, or after a `/` its runs."""
     if not typed.startswith(RUN_PREFIX):
@@ -136,18 +131,16 @@ def _values(key: str, typed: str, earlier: Sequence[str]) -> Iterable[str]:
         return known[group]
     parent, _, name = key.rpartition(".")
     if parent == "trainer.args":
-        return _trainer_values(name, earlier)
+        choices, annotation = _trainer_fields(_composed(tuple(earlier))).get(name, ((), ""))
+        return choices or (["true", "false"] if "bool" in annotation else [])
     if name == "by":
         return _rewards(earlier)
     if key == "trainer.class" or (parent.startswith("rewards.") and name == "fn") or key == "aggregate":
         return [*_of_schema(key), *functions(typed)] if ":" not in typed else functions(typed)
     if key in _MODELS or (parent.startswith("rewards.") and name == "model"):
-        return [
-            *_of_schema(key),
-            *(["policy"] if key == "critic.init" else []),
-            *runs_by_name(typed or RUN_PREFIX),
-            *folders(typed),
-        ]
+        policy = ["policy"] if key == "critic.init" else []
+        folders = [path for path in files(typed) if path.endswith("/")]
+        return [*_of_schema(key), *policy, *runs_by_name(typed or RUN_PREFIX), *folders]
     if key in _FILES or typed.startswith((".", "/", "~")):
         return files(typed)
     if parent.startswith("rewards.") and parent.endswith(".args"):
@@ -160,14 +153,6 @@ def _of_schema(key: str) -> list[str]:
 
     reference = key_reference(key)
     return list(reference.values) if reference is not None else []
-
-
-def _trainer_values(name: str, earlier: Sequence[str]) -> list[str]:
-    field = _trainer_fields(_composed(tuple(earlier))).get(name)
-    if field is None:
-        return []
-    choices, annotation = field
-    return list(choices) or (["true", "false"] if "bool" in annotation else [])
 
 
 def _argument_values(args_key: str, name: str, earlier: Sequence[str]) -> list[str]:
@@ -187,19 +172,15 @@ def _keys(parent: str, earlier: Sequence[str]) -> list[str]:
         return [f"{prefix}{name}." for name in section(tree, "rewards")]
     if parent.startswith("rewards.") and parent.endswith(".args"):
         names = [argument.name for argument in _arguments(parent, earlier)]
-        return [f"{prefix}{name}=" for name in names or _below(_value(tree, parent))]
+        node = _value(tree, parent)
+        return [f"{prefix}{name}=" for name in names or (node if isinstance(node, dict) else [])]
     from rlhf_cli.project.reference.key_reference import keys_below
 
     found = {reference.key: "." if reference.is_branch else "=" for reference in keys_below(parent)}
     node = _value(tree, parent)
-    for name in _below(node):
-        value = node.get(name) if isinstance(node, dict) else None
+    for name, value in node.items() if isinstance(node, dict) else ():
         found.setdefault(f"{prefix}{name}", "." if isinstance(value, dict) and value else "=")
     return [f"{key}{end}" for key, end in found.items()]
-
-
-def _below(node: JsonValue) -> list[str]:
-    return list(node) if isinstance(node, dict) else []
 
 
 def _rewards(earlier: Sequence[str]) -> list[str]:

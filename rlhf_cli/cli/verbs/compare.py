@@ -44,8 +44,6 @@ from rlhf_cli.runs.run_folder import RunGroup, groups_of, newest_of
 from rlhf_cli.runs.run_status import with_newest
 from rlhf_cli.text.json_values import section
 
-_ROOT = "runs"
-_BY_NAME = "run:"
 _SCREEN = "-"
 _LOOKED_INTO = 3
 
@@ -57,13 +55,17 @@ def run(argv: list[str]) -> int:
     Problems if none can be read, UserError for a metric that no run has.
     """
     options = _parse(argv)
+    estimator = options.text("--estimator") or MEAN
+    if estimator not in ESTIMATORS:
+        expected = " or ".join(ESTIMATORS)
+        raise UserError("there is no such estimator", where="--estimator", got=estimator, expected=expected)
     asked = ComparisonOptions(
         on=_names(options, "--on"),
         by=options.text("--by"),
         baseline=options.text("--baseline"),
         window=parse_window(options.text("--window") or "last"),
         weights=options.text("--weights"),
-        estimator=_estimator(options),
+        estimator=estimator,
         metrics=_names(options, "--metrics"),
         front=_names(options, "--front"),
     )
@@ -78,7 +80,9 @@ def run(argv: list[str]) -> int:
         raise problems[0] if len(problems) == 1 else Problems([one for one in problems if isinstance(one, UserError)])
     if options.on("--wandb-view"):
         print(f"view: {_view(runs)}")
-    comparison = compare(runs, asked, all_names=_all_names(runs) if words else ())
+    logs = [run.folder.metrics for run in runs if run.folder is not None][:_LOOKED_INTO] if words else []
+    all_names = list(dict.fromkeys(name for log in logs for name in read_columns(log)))  # for suggestions
+    comparison = compare(runs, asked, all_names=all_names)
     _refuse_nothing(comparison, problems)
     _print(comparison, problems, options)
     if groups:
@@ -177,22 +181,8 @@ def _view(runs: Sequence[LoggedRun]) -> str:
     return make_view(str(entity) if entity else None, str(project), group, folders)
 
 
-def _all_names(runs: Sequence[LoggedRun]) -> list[str]:
-    """Return every metric of the first runs, for suggestions."""
-    files = [run.folder.metrics for run in runs if run.folder is not None]
-    return list(dict.fromkeys(name for file in files[:_LOOKED_INTO] for name in read_columns(file)))
-
-
 def _names(options: Options, flag: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in (options.text(flag) or "").split(",") if name.strip())
-
-
-def _estimator(options: Options) -> str:
-    """Return the name of the estimator. Raises UserError for an unknown one."""
-    name = options.text("--estimator") or MEAN
-    if name not in ESTIMATORS:
-        raise UserError("there is no such estimator", where="--estimator", got=name, expected=" or ".join(ESTIMATORS))
-    return name
 
 
 def _parse(argv: list[str]) -> Options:

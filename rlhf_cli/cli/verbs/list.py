@@ -15,6 +15,7 @@ rlhf list keys rewards             keys of the configuration: those below a key,
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from rlhf_cli.cli.output import print_json
@@ -23,7 +24,6 @@ from rlhf_cli.display.reference_pages import show_groups, show_option
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.usage import read_options
-from rlhf_cli.text.json_values import JsonValue
 from rlhf_cli.text.suggest import nearest
 
 _FIRST = ("exp", "trainer", "reward", "data", "model")
@@ -39,12 +39,10 @@ def run(argv: list[str]) -> int:
     """
     options = read_options(__doc__, argv, verb="list")
     words, is_json = options.words, options.as_json
-    known = {name: groups()[name] for name in sorted(groups(), key=_place)}
+    names = [*(name for name in _FIRST if name in groups()), *sorted(set(groups()) - set(_FIRST))]
+    known = {name: groups()[name] for name in names}
     if not words:
-        if is_json:
-            return _as_json(_options_json(known))
-        show_groups(wide_console(), known, more="rlhf list GROUP NAME describes one")
-        return EXIT_OK
+        return _groups(known, "GROUP", is_json=is_json)
     group, names = _group(words[0], known), words[1:]
     if group == _KEYS:
         return _keys(names, is_json=is_json)
@@ -57,18 +55,22 @@ def run(argv: list[str]) -> int:
             f"a {group} is one word", got=" ".join(words), expected=f"rlhf list {group} NAME", where="rlhf list"
         )
     if not names:
-        if is_json:
-            return _as_json(_options_json({group: known[group]}))
-        more = f"rlhf list {group} NAME describes one"
-        show_groups(wide_console(), {group: known[group]}, more=more)
-        return EXIT_OK
+        return _groups({group: known[group]}, group, is_json=is_json)
     if group == "reward":
         return _reward(names[0], is_json=is_json)
     return _option(group, names[0], known[group], is_json=is_json)
 
 
-def _place(group: str) -> tuple[int, str]:
-    return (_FIRST.index(group) if group in _FIRST else len(_FIRST), group)
+def _groups(known: dict[str, _Options], group: str, *, is_json: bool) -> int:
+    if not is_json:
+        show_groups(wide_console(), known, more=f"rlhf list {group} NAME describes one")
+        return EXIT_OK
+    return _as_json(
+        {
+            group: [{"name": name, "caption": caption(file), "file": str(file)} for name, file in options.items()]
+            for group, options in known.items()
+        }
+    )
 
 
 def _group(typed: str, known: dict[str, _Options]) -> str:
@@ -146,10 +148,7 @@ def _metrics(words: list[str], *, is_json: bool) -> int:
 
     found = metrics_about(words)
     if is_json:
-        rows: list[JsonValue] = [
-            {"name": one.name, "group": one.group, "text": one.text, "more": {**one.more}} for one in found
-        ]
-        return _as_json(rows)
+        return _as_json([asdict(one) for one in found])
     from rlhf_cli.display.reference_pages import show_metrics
 
     show_metrics(wide_console(), found)
@@ -173,13 +172,6 @@ def _option(group: str, named: str, options: _Options, *, is_json: bool) -> int:
     return EXIT_OK
 
 
-def _options_json(known: dict[str, _Options]) -> JsonValue:
-    return {
-        group: [{"name": name, "caption": caption(file), "file": str(file)} for name, file in options.items()]
-        for group, options in known.items()
-    }
-
-
-def _as_json(value: JsonValue) -> int:
+def _as_json(value: object) -> int:
     print_json(value)
     return EXIT_OK

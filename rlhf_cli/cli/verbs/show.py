@@ -40,7 +40,7 @@ def run(argv: list[str]) -> int:
     if (against := options.text("--against")) is not None:
         other = named_experiment(_words_of(against))
         there = _side(other)
-        found = [one for one in differences(here, there) if _is_asked(one.key, named.keys)]
+        found = [one for one in differences(here, there) if _is_shown(one.key, named.keys)]
         if options.as_json:
             print_json({"here": here.label, "there": there.label, "differences": [asdict(one) for one in found]})
         else:
@@ -65,8 +65,8 @@ def _words_of(against: str) -> list[str]:
     return [f"+exp={against}"] if against in groups().get("exp", {}) else shlex.split(against)
 
 
-def _is_asked(key: str, keys: tuple[str, ...]) -> bool:
-    return not keys or any(f"{key}.".startswith(f"{asked}.") or f"{asked}.".startswith(f"{key}.") for asked in keys)
+def _is_shown(key: str, keys: tuple[str, ...]) -> bool:
+    return not keys or any(f"{key}.".startswith(f"{one}.") or f"{one}.".startswith(f"{key}.") for one in keys)
 
 
 def _origins(tree: JsonTree, origins: Origins, prefix: str = "") -> dict[str, str]:

@@ -40,7 +40,7 @@ def run(argv: list[str]) -> int:
         with console.status(f"sending {count} to wandb ..."):
             sendings = send(sendings, upload=upload)
     if options.as_json:
-        print_json([_object(one) for one in sendings])
+        print_json([_json(one) for one in sendings])
     else:
         _show(console, sendings)
     return EXIT_CRASH if any(one.state == "not sent" for one in sendings) else EXIT_OK
@@ -51,12 +51,10 @@ def _show(console: Console, sendings: list[Sending]) -> None:
     for one in sendings:
         style = _STYLES.get(one.state, "dim")
         why = f"  [dim]{one.why}[/]" if one.why else ""
-        console.print(f"[{style}]{one.state:<{width}}[/]  {_shown(one)}{why}", highlight=False, soft_wrap=True)
+        run = RunFolder(one.folder).shown
+        console.print(f"[{style}]{one.state:<{width}}[/]  {run}{why}", highlight=False, soft_wrap=True)
 
 
-def _object(one: Sending) -> dict[str, object]:
-    return {"run": _shown(one), "state": one.state, "why": one.why, "files": [os.path.relpath(f) for f in one.files]}
-
-
-def _shown(one: Sending) -> str:
-    return RunFolder(one.folder).shown
+def _json(one: Sending) -> dict[str, object]:
+    files = [os.path.relpath(file) for file in one.files]
+    return {"run": RunFolder(one.folder).shown, "state": one.state, "why": one.why, "files": files}
