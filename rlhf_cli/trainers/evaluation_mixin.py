@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import GenerationConfig
 
-from rlhf_cli.for_a_while import with_values
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
+from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.extensions import PolicyAnswer, PolicyAnswers
 from rlhf_cli.trainers.reward_mixin import RewardMixin
 
@@ -101,7 +101,7 @@ class EvaluationMixin(RewardMixin):
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         """Return TRL's dataloader with all rows, in the same order each time."""
         # Persistent workers would accumulate, one set per evaluation.
-        with with_values(self.args, dataloader_drop_last=False, dataloader_persistent_workers=False):
+        with temporary_attributes(self.args, dataloader_drop_last=False, dataloader_persistent_workers=False):
             return super().get_eval_dataloader(eval_dataset)
 
     def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
@@ -138,7 +138,7 @@ class EvaluationMixin(RewardMixin):
         }
         with contextlib.ExitStack() as stack:
             if self.use_vllm:
-                stack.enter_context(with_values(self.vllm_generation, temperature=0.0))
+                stack.enter_context(temporary_attributes(self.vllm_generation, temperature=0.0))
             else:
                 given = self.generation_kwargs
                 kept = {name: given[name] for name in _IN_GREEDY if name in given}
@@ -147,5 +147,5 @@ class EvaluationMixin(RewardMixin):
                     "generation_kwargs": greedy,
                     "generation_config": GenerationConfig(**greedy, disable_compile=True),
                 }
-            stack.enter_context(with_values(self, **instead))
+            stack.enter_context(temporary_attributes(self, **instead))
             yield

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import torch
 from accelerate import Accelerator
 
-from rlhf_cli.for_a_while import with_values
+from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 KEPT_ROWS, KEPT_BATCHES = "kept_rows", "kept_batches"
@@ -50,7 +50,7 @@ def entropy_over_kept(trainer: TrlTrainer, share: float) -> Iterator[None]:
     coef = trainer.entropy_coef
     logged = trainer._metrics["train" if trainer.model.training else "eval"]["entropy_coef"]
     count = len(logged)
-    with with_values(trainer, entropy_coef=coef / share):
+    with temporary_attributes(trainer, entropy_coef=coef / share):
         yield
     logged[count:] = [coef] * (len(logged) - count)
 

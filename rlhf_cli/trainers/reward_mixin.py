@@ -20,7 +20,6 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from trl import RLOOTrainer
 
-from rlhf_cli.for_a_while import with_values
 from rlhf_cli.numerics.group_advantages import process_advantages
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
 from rlhf_cli.rewards.stack.component import RewardOutcome
@@ -37,6 +36,7 @@ from rlhf_cli.rewards.stack.scored_rows import read_running, write_running
 from rlhf_cli.rewards.stack.settled_round import leave_out_scores, settle_round
 from rlhf_cli.rewards.stack.truncation import COMPONENT, FLAG, Endings, find_truncated, truncation_metrics
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, Normaliser
+from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.completions_table import TABLE_COLUMNS, PartColumns, overwrite_last, table_file, write_table
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.left_out_rows import (
@@ -294,7 +294,7 @@ class RewardMixin(ExtendedTrainer):
         if inputs.get(KEPT_ROWS, 1.0) == 1.0:
             return super()._compute_loss(model, inputs)
         share = self.kept_share(inputs)
-        with with_values(self, beta=self.beta / share), entropy_over_kept(self, inputs[KEPT_BATCHES]):
+        with temporary_attributes(self, beta=self.beta / share), entropy_over_kept(self, inputs[KEPT_BATCHES]):
             loss = super()._compute_loss(model, inputs | {"advantages": inputs["advantages"] / share})
         is_sequence_level = self.loss_divisor is None and getattr(self, "importance_sampling_level", "") == "sequence"
         counts_clipped_rows = is_sequence_level or not hasattr(self, "loss_type")  # RLOO

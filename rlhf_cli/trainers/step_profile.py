@@ -21,9 +21,9 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 from trl.extras.profiling import ProfilingContext
 
-from rlhf_cli.for_a_while import with_values
 from rlhf_cli.runs.phase_clock import REWARD, PhaseClock
 from rlhf_cli.tables.metrics import ELAPSED, PHASES, SHARE, SLOTS, SLOTS_PER_TOKEN, TOKENS, Where
+from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.token_slots import TokenSlots, count
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
@@ -120,7 +120,7 @@ def timed_waits(
         return call
 
     names = _COLLECTIVES if wanted else ()
-    with with_values(torch.distributed, **{name: timed(getattr(torch.distributed, name)) for name in names}):
+    with temporary_attributes(torch.distributed, **{name: timed(getattr(torch.distributed, name)) for name in names}):
         yield
 
 

@@ -22,7 +22,6 @@ import torch
 from torch import FloatTensor, LongTensor, Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from rlhf_cli.for_a_while import with_values
 from rlhf_cli.models.decoding.eligibility import (
     CausalModel,
     drops_out,
@@ -32,6 +31,7 @@ from rlhf_cli.models.decoding.eligibility import (
     why_not_settings,
 )
 from rlhf_cli.models.decoding.live_batch import LiveBatch
+from rlhf_cli.temporary_attributes import temporary_attributes
 
 
 def draw(probabilities: Tensor, rows: Tensor, num_rows: int) -> Tensor:
@@ -242,7 +242,7 @@ class Generating:
             self.mode = GenerationMode("plain", _HAS_ITS_OWN)
             yield
             return
-        with with_values(model, generate=functools.partial(self.generate, model.generate)):
+        with temporary_attributes(model, generate=functools.partial(self.generate, model.generate)):
             yield
 
 

@@ -21,8 +21,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from trl.trainer import utils as trl_utils
 
-from rlhf_cli.for_a_while import with_values
 from rlhf_cli.tables.modes import MAX_SOFTMAX_BYTES
+from rlhf_cli.temporary_attributes import temporary_attributes
 
 _SEAM = "_ChunkedLogProbFunction"
 """The class whose `apply` TRL's fused forward calls; tests/models/packing/test_one_pass_head.py checks it."""
@@ -35,7 +35,7 @@ HeadOutputs = tuple[Tensor, Tensor | None, None, None, None]
 def one_pass_head(*, has_entropy: bool) -> Iterator[None]:
     """Make TRL's fused forward use our head if possible in this context; if not `has_entropy`, skip entropies."""
     head = _Head(getattr(trl_utils, _SEAM), has_entropy=has_entropy)
-    with with_values(trl_utils, **{_SEAM: head}):
+    with temporary_attributes(trl_utils, **{_SEAM: head}):
         yield
 
 

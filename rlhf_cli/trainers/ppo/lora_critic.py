@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from transformers import AutoModelForTokenClassification, PretrainedConfig, PreTrainedModel
 
 from rlhf_cli.errors import ModelError, RlhfError
-from rlhf_cli.for_a_while import with_values
+from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.ppo.critic import Autocast, CriticSettings, TrainedCritic
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
@@ -142,7 +142,7 @@ class SharedLoraCritic(TrainedCritic):
         others = [name for name in self.model.peft_config if name != ADAPTER]
         # PEFT must know our adapter to exclude its weights: without a configuration they are saved as the policy's.
         save = functools.partial(self.model.save_pretrained, selected_adapters=others)
-        with with_values(self.model, save_pretrained=save):
+        with temporary_attributes(self.model, save_pretrained=save):
             yield
 
     def save(self, folder: Path) -> None:

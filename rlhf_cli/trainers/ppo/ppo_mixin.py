@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from rlhf_cli.for_a_while import with_values
 from rlhf_cli.numerics.ppo_losses import k3, value_losses
 from rlhf_cli.rewards.stack.reward_matrix import last_token_rewards, token_rewards
 from rlhf_cli.runs.heartbeat import CRITIC, VALUES, during
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
+from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.completions_table import overwrite_last
 from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.guard_mixin import GuardMixin, Named
@@ -64,7 +64,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         beta = self.kl.coef if self.kl.is_used else 0.0  # TRL calls the reference only if it is not 0
-        with with_values(self, beta=beta):
+        with temporary_attributes(self, beta=beta):
             output = super()._generate_and_score_completions(inputs)
         metrics = self._metrics[self._mode]
         metrics.pop("frac_reward_zero_std", None)  # about groups, which PPO does not have
@@ -162,7 +162,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
     # --- the update ---
 
     def _compute_loss(self, model: Any, inputs: TrlBatch) -> Tensor:
-        with with_values(self, beta=float(inputs.get(_COEF, self.kl.coef_in_loss))):
+        with temporary_attributes(self, beta=float(inputs.get(_COEF, self.kl.coef_in_loss))):
             loss = super()._compute_loss(model, inputs)
         self._log_update(loss, inputs)
         self._micro_batch = inputs

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def with_values(owner: object, **values: object) -> Iterator[None]:
+def temporary_attributes(owner: object, **values: object) -> Iterator[None]:
     """Open a context in which an instance or a module has `values` as its own attributes.
 
     On exit its own attributes are restored. Those it did not have are removed, so that its class's apply again.

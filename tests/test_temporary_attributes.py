@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import types
 
-from rlhf_cli.for_a_while import with_values
+from rlhf_cli.temporary_attributes import temporary_attributes
 
 
 class Thing:
@@ -16,7 +16,7 @@ class Thing:
 def test_what_was_its_own_is_put_back_and_the_rest_goes() -> None:
     thing = Thing()
     thing.kept = "its own"
-    with with_values(thing, shown=1, kept=2, new=3):
+    with temporary_attributes(thing, shown=1, kept=2, new=3):
         assert (thing.shown, thing.kept, vars(thing)["new"]) == (1, 2, 3)
     assert vars(thing) == {"kept": "its own"}
     Thing.shown = "changed"  # a copy of the class's value on the instance would hide this
@@ -29,7 +29,7 @@ def test_what_was_its_own_is_put_back_and_the_rest_goes() -> None:
 def test_it_is_put_back_where_something_was_raised_or_deleted() -> None:
     thing = Thing()
     thing.kept = "its own"
-    with contextlib.suppress(KeyError), with_values(thing, kept=2, shown=1):
+    with contextlib.suppress(KeyError), temporary_attributes(thing, kept=2, shown=1):
         del thing.kept
         raise KeyError
     assert vars(thing) == {"kept": "its own"}
@@ -37,8 +37,8 @@ def test_it_is_put_back_where_something_was_raised_or_deleted() -> None:
 
 def test_one_inside_another() -> None:
     module = types.ModuleType("any")
-    with with_values(module, name=1):
-        with with_values(module, name=2):
+    with temporary_attributes(module, name=1):
+        with temporary_attributes(module, name=2):
             assert module.name == 2
         assert module.name == 1
     assert not hasattr(module, "name")
