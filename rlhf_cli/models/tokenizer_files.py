@@ -108,15 +108,12 @@ class TokenizerFiles:
         if file.is_file():
             return file.read_text(encoding="utf-8")
         former = self.folder / "chat_template.json"
-        said = (
-            read_json(former, self.where).get("chat_template")
-            if former.is_file()
-            else self.settings.get("chat_template")
-        )
-        if isinstance(said, list):  # one per purpose; `default` is for conversations
-            named = {one.get("name"): one.get("template") for one in said if isinstance(one, dict)}
-            said = named.get("default")
-        return said if isinstance(said, str) else None
+        settings = read_json(former, self.where) if former.is_file() else self.settings
+        template = settings.get("chat_template")
+        if isinstance(template, list):  # one per purpose; `default` is for conversations
+            named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+            template = named.get("default")
+        return template if isinstance(template, str) else None
 
     @cached_property
     def tokens(self) -> dict[str, int]:

@@ -131,8 +131,8 @@ def _by_row(attention: Attention) -> Attention:
 
 def _is_causal_alone(module: torch.nn.Module, key: Tensor, value: Tensor, named: Mapping[str, object]) -> bool:
     """Return whether only a causal mask and a scale are requested, with keys and values of one size."""
-    said = named.get("is_causal")
-    is_causal = getattr(module, "is_causal", True) if said is None else said
+    given = named.get("is_causal")
+    is_causal = getattr(module, "is_causal", True) if given is None else given
     has_more = named.get("dropout") or any(named.get(name) is not None for name in _MORE_THAN_CAUSAL)
     return bool(is_causal) and key.shape == value.shape and not has_more
 

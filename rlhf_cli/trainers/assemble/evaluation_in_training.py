@@ -47,7 +47,7 @@ class TrainingEvaluation:
 
     def __call__(
         self,
-        asked: dict[str, PolicyAnswers],
+        by_mode: dict[str, PolicyAnswers],
         weights: list[float],
         step: int,
         running: Mapping[str, RunningDeviation] | None = None,
@@ -57,7 +57,7 @@ class TrainingEvaluation:
         running: the training's divisors by reward, if it has scored rows already. Write `eval/training/step-N.json` and
         its completions, and redraw `eval/training/history.png`.
         """
-        everything = [one for answers in asked.values() for one in answers.answers]
+        everything = [one for answers in by_mode.values() for one in answers.answers]
         settled = settled_rows(
             self._components,
             [one.raw for one in everything],
@@ -69,7 +69,7 @@ class TrainingEvaluation:
         rows = iter(settled.rows)
         parts = {
             name: PartAnswers(answers.each, list(answers.answers), [next(rows) for _ in answers.answers])
-            for name, answers in asked.items()
+            for name, answers in by_mode.items()
         }
         if settled.no_total is not None and self._writes and not self._has_warned:
             logging.getLogger("rlhf").warning("evaluations have no total: %s", settled.no_total)

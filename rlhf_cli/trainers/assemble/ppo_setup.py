@@ -32,10 +32,10 @@ def ppo_args(
     created with a size that divides the round, and gets the true one afterwards.
     """
     given = dict(experiment.trainer.trl_args)
-    asked = given.pop("num_generations", 1)
-    if not isinstance(asked, int):
-        raise TypeError(f"num_generations is a whole number, and not {asked!r}")
-    in_eval = given.pop("num_generations_eval", asked)
+    num_generations = given.pop("num_generations", 1)
+    if not isinstance(num_generations, int):
+        raise TypeError(f"num_generations is a whole number, and not {num_generations!r}")
+    in_eval = given.pop("num_generations_eval", num_generations)
     given.setdefault("disable_dropout", experiment.trainer.disables_dropout)
     kl = experiment.kl
     if experiment.critic is not None and experiment.critic.share == "lora":
@@ -43,9 +43,9 @@ def ppo_args(
         # twice.
         given.setdefault("ddp_find_unused_parameters", False)
     beta = kl.coef if kl is not None and kl.form.needs_reference else 0.0  # TRL loads a reference if it is not 0
-    allowed = asked if asked > 1 else _round_size(trl_args.trainer(experiment.trainer.trl), given)
+    allowed = num_generations if num_generations > 1 else _round_size(trl_args.trainer(experiment.trainer.trl), given)
     args = config_class(**reserved, **given, beta=beta, num_generations=allowed, num_generations_eval=in_eval)
-    args.num_generations = asked
+    args.num_generations = num_generations
     return args
 
 
