@@ -24,7 +24,7 @@ from transformers import PreTrainedModel, Trainer, get_scheduler
 
 from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, model_inputs
-from rlhf_cli.trainers.forward_pass import by_length, used_columns
+from rlhf_cli.trainers.forward_pass import by_length, in_evaluation_mode, used_columns
 from rlhf_cli.trainers.token_slots import count
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
@@ -146,14 +146,9 @@ class TrainedCritic:
         values = mask.new_zeros((len(ids), num_completion + 1), dtype=torch.float32)
         prompts = slice(ids.shape[1] - num_completion)
         order = rows_by_prompt(ids[:, prompts], mask[:, prompts]) if is_packed else by_length(mask)
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                for rows in order.split(batch_size):
-                    values[rows] = self._values(ids[rows], mask[rows], num_completion, autocast, is_packed=is_packed)
-        finally:
-            self.model.train(was_training)
+        with in_evaluation_mode(self.model), torch.no_grad():
+            for rows in order.split(batch_size):
+                values[rows] = self._values(ids[rows], mask[rows], num_completion, autocast, is_packed=is_packed)
         return values
 
     def values(self, batch: TrlBatch, autocast: Autocast, *, is_packed: bool = False) -> Tensor:
