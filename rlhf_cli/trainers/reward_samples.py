@@ -20,6 +20,7 @@ from rlhf_cli.measure.scored_pairs import ScoredPair, texts_of
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.redaction import redacted_tree
+from rlhf_cli.trainers.forward_pass import in_evaluation_mode
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _IDS = ("chosen_ids", "rejected_ids")
@@ -77,22 +78,17 @@ class RewardSamples(TrainerCallback):
 
 def score_pairs(trainer: TrlTrainer, rows: Dataset) -> list[tuple[float, float]]:
     """Return `(chosen, rejected)` scores of a trainer's tokenised rows; the model's mode is restored."""
-    model = trainer.model
-    was_training = model.training
-    size = trainer.args.per_device_eval_batch_size
+    model, size = trainer.model, trainer.args.per_device_eval_batch_size
     scores: list[tuple[float, float]] = []
-    model.eval()
-    try:
+    with in_evaluation_mode(model), torch.no_grad():
         for start in range(0, len(rows), size):
             batch = rows.select(range(start, min(start + size, len(rows)))).select_columns(list(_IDS))
             inputs = trainer.data_collator(list(batch))
             inputs = {name: tensor.to(trainer.args.device) for name, tensor in inputs.items()}
-            with torch.no_grad(), trainer.compute_loss_context_manager():
+            with trainer.compute_loss_context_manager():
                 logits = model(**inputs, use_cache=False).logits
             chosen, rejected = logits.float().squeeze(-1).chunk(2)
             scores += zip(chosen.tolist(), rejected.tolist(), strict=True)
-    finally:
-        model.train(was_training)
     return scores
 
 
