@@ -14,7 +14,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from rlhf_cli.config.accelerate_file import default_accelerate_file, read_accelerate_file
@@ -82,13 +82,10 @@ def set_by_accelerate(file: str) -> dict[str, str]:
     else:
         args.main_process_ip = args.main_process_ip or "127.0.0.1"
         _, environment = prepare_simple_launcher_cmd_env(args)
-    return changed(environment, os.environ)
-
-
-def changed(environment: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that are new or changed, without those that place a rank."""
     return {
-        name: value for name, value in sorted(environment.items()) if before.get(name) != value and name not in _OURS
+        name: value
+        for name, value in sorted(environment.items())
+        if os.environ.get(name) != value and name not in _OURS
     }
 
 
@@ -104,27 +101,33 @@ _MEANS = {
 
 def contradicting_variables(launch: Launch, origins: Origins) -> Iterator[UserError]:
     """Yield an error for every accelerate variable in the environment that contradicts `launch`."""
-    row, has_file = STRATEGIES[launch.strategy], launch.accelerate_config is not None
-    fits = {"ACCELERATE_USE_FSDP": launch.strategy == "fsdp2", "ACCELERATE_USE_DEEPSPEED": row.zero_stage is not None}
-    for name, means in _MEANS.items():
-        if _is_on(name) and not fits.get(name, False):
-            yield _contradiction(name, f"means {means}", "launch.strategy", launch.strategy, origins)
-    version, stage = os.environ.get("FSDP_VERSION"), os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE")
-    if launch.strategy == "fsdp2" and version is not None and version != "2" and not has_file:
-        yield _contradiction("FSDP_VERSION", f"means FSDP {version}", "launch.strategy", launch.strategy, origins)
-    if row.zero_stage is not None and stage is not None and stage != str(row.zero_stage) and not has_file:
-        said = f"means ZeRO-{stage}"
-        yield _contradiction("ACCELERATE_DEEPSPEED_ZERO_STAGE", said, "launch.strategy", launch.strategy, origins)
+    zero_stage, environment = STRATEGIES[launch.strategy].zero_stage, os.environ
+    found: list[tuple[str, str, str]] = []  # variable, its meaning, the key of `launch`
+    fits = {"ACCELERATE_USE_FSDP": launch.strategy == "fsdp2", "ACCELERATE_USE_DEEPSPEED": zero_stage is not None}
+    found += [(name, means, "strategy") for name, means in _MEANS.items() if _is_on(name) and not fits.get(name, False)]
+    if launch.accelerate_config is None:
+        if launch.strategy == "fsdp2" and (version := environment.get("FSDP_VERSION", "2")) != "2":
+            found.append(("FSDP_VERSION", f"FSDP {version}", "strategy"))
+        stage = environment.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", str(zero_stage))
+        if zero_stage is not None and stage != str(zero_stage):
+            found.append(("ACCELERATE_DEEPSPEED_ZERO_STAGE", f"ZeRO-{stage}", "strategy"))
+        precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
+        meant = _PRECISION.get(precision.lower(), precision)
+        # TRL's arguments bf16 and fp16 override this variable, but no argument says "neither".
+        fits_auto = launch.precision == "auto" and meant == "bf16" and launch.device != "cpu" and num_gpus() > 0
+        if meant not in (launch.precision, "float32") and not fits_auto:
+            found.append(("ACCELERATE_MIXED_PRECISION", meant, "precision"))
     if _is_on("ACCELERATE_USE_CPU") and launch.device == "cuda":
-        yield _contradiction("ACCELERATE_USE_CPU", "means the CPU", "launch.device", launch.device, origins)
-    precision = os.environ.get("ACCELERATE_MIXED_PRECISION")
-    meant = _PRECISION.get(str(precision).lower(), precision)
-    # TRL's arguments bf16 and fp16 override this variable, but no argument says "neither".
-    fits_auto = launch.precision == "auto" and meant == "bf16" and launch.device != "cpu" and num_gpus() > 0
-    is_other = meant not in (launch.precision, "float32") and not fits_auto
-    if precision is not None and not has_file and is_other:
-        key, said = "launch.precision", f"means {meant}"
-        yield _contradiction("ACCELERATE_MIXED_PRECISION", said, key, launch.precision, origins)
+        found.append(("ACCELERATE_USE_CPU", "the CPU", "device"))
+    for name, means, field in found:
+        key = f"launch.{field}"
+        yield ConfigError(
+            f"{name} in the environment and {key} contradict each other",
+            where=origins.where(key),
+            got=f"{name}={environment[name]} means {means}, and {key}={getattr(launch, field)}",
+            expected="one of them; what `launch` says needs no variables",
+            hint=f"unset {name}",
+        )
 
 
 def variable_warnings(launch: Launch) -> list[str]:
@@ -136,33 +139,21 @@ def variable_warnings(launch: Launch) -> list[str]:
     if (device := os.environ.get("ACCELERATE_TORCH_DEVICE")) is not None:
         lines.append(f"ACCELERATE_TORCH_DEVICE={device} in the environment says which device is used")
     file = default_accelerate_file()
-    if file is not None and launch.accelerate_config is None and (other := _asks_for(launch)):
+    if file is not None and launch.accelerate_config is None and (other := _differing_keys(file, launch)):
         lines.append(f"{file} is not read, and asks for {other}; launch.accelerate_config={file} honours it")
     return lines
 
 
-def _asks_for(launch: Launch) -> str:
-    """Return where the default file differs from `launch`, or '' if no key differs."""
-    path = default_accelerate_file()
-    assert path is not None
+def _differing_keys(file: Path, launch: Launch) -> str:
+    """Return where accelerate's default file differs from `launch`, or '' if no key differs."""
     try:
-        file = read_accelerate_file(path)
+        settings = read_accelerate_file(file)
     except ConfigError as error:
-        return f"something else ({error.what.removeprefix(f'{path} ')})"
+        return f"something else ({error.what.removeprefix(f'{file} ')})"
     asked = launch.model_dump()
     names = ("strategy", "precision", "processes", "nodes", "offload")
-    values = {name: value for name in names if (value := getattr(file, name)) is not None}
+    values = {name: value for name in names if (value := getattr(settings, name)) is not None}
     return ", ".join(f"{name} {value}" for name, value in values.items() if asked[name] not in (value, "auto"))
-
-
-def _contradiction(name: str, said: str, key: str, value: object, origins: Origins) -> ConfigError:
-    return ConfigError(
-        f"{name} in the environment and {key} contradict each other",
-        where=origins.where(key),
-        got=f"{name}={os.environ[name]} {said}, and {key}={value}",
-        expected="one of them; what `launch` says needs no variables",
-        hint=f"unset {name}",
-    )
 
 
 def _is_on(name: str) -> bool:

@@ -17,8 +17,6 @@ from rlhf_cli.errors import RunError, UserError
 from rlhf_cli.models.weight_shapes import WeightShape, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes, size
 
-_ADAMS_STATES = 2
-"""Adam keeps two numbers for every trained weight, in the weight's dtype (arXiv 1412.6980, m and v)."""
 _ADAMS = ("None", "adamw_torch", "adamw_torch_fused", "adamw_anyprecision", "adamw_apex_fused")
 _DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 _NOT_LINEAR = ("embed", "wte", "wpe", "lm_head", "norm", "score")
@@ -46,22 +44,27 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> CheckpointSpa
 
     Return None if the size of the model is unknown: it is a hub id that is not on this machine.
     """
-    shapes = _policy(experiment)
+    model, critic, lora = experiment.model, experiment.critic, experiment.model.lora
+    shapes = stored_shapes(Path(str(model.path)).expanduser())
+    if model.build is not None:
+        shapes = tiny_shapes(model.build.hidden_size, model.build.num_layers)
     if shapes is None:
         return None
-    weights = sum(shape.numel * shape.element_bytes for shape in shapes)
-    lora = experiment.model.lora
-    saved = trained = weights if lora is None else _adapter(shapes, lora)
-    states = 0.0 if _argument(experiment, "save_only_model") else trained * _optimizer_states(experiment)
-    model = checkpoint = saved
-    critic = experiment.critic
+    dtype_bytes = _DTYPE_BYTES.get(model.dtype if model.build is None else "auto")
+    weights = sum(shape.numel * (dtype_bytes or shape.element_bytes) for shape in shapes)
+    saved = weights if lora is None else _adapter(shapes, lora)
+    # Adam keeps two numbers for every trained weight, in the weight's dtype (arXiv 1412.6980, m and v).
+    states = 2 if str(_argument(experiment, "optim")) in _ADAMS else 0
+    checkpoint = saved if _argument(experiment, "save_only_model") else saved * (1 + states)
     if critic is not None and critic.share == "none":
-        body = weights if critic.init == "policy" else _bytes_of(critic.init) or weights
-        checkpoint += body * (1 + _optimizer_states(experiment))  # the critic's optimizer state is always written
-        model += body
+        body = weights
+        if critic.init != "policy" and (stored := stored_shapes(Path(critic.init).expanduser())) is not None:
+            body = sum(shape.numel * shape.element_bytes for shape in stored)
+        checkpoint += body * (1 + states)  # the critic's optimizer state is always written
+        saved += body
     if _argument(experiment, "sync_ref_model"):
         checkpoint += weights
-    return CheckpointSpace(math.ceil(checkpoint + states), _copies(experiment, steps), math.ceil(model))
+    return CheckpointSpace(math.ceil(checkpoint), _copies(experiment, steps), math.ceil(saved))
 
 
 def space_problems(experiment: Experiment, steps: int | None, run: Path | None) -> tuple[list[UserError], str | None]:
@@ -94,16 +97,6 @@ def space_problems(experiment: Experiment, steps: int | None, run: Path | None) 
     return [], None
 
 
-def _policy(experiment: Experiment) -> list[WeightShape] | None:
-    model = experiment.model
-    if model.build is not None:
-        return tiny_shapes(model.build.hidden_size, model.build.num_layers)
-    stored = stored_shapes(Path(str(model.path)).expanduser())
-    if stored is None or model.dtype == "auto":
-        return stored
-    return [WeightShape(shape.name, shape.shape, _DTYPE_BYTES[model.dtype]) for shape in stored]
-
-
 def _adapter(shapes: list[WeightShape], lora: Lora) -> float:
     """Return the bytes of a LoRA adapter: two matrices per layer, (r, in) and (out, r) (arXiv 2106.09685)."""
     targets = lora.target_modules
@@ -116,30 +109,17 @@ def _adapter(shapes: list[WeightShape], lora: Lora) -> float:
     return float(sizes * _ADAPTER_BYTES)
 
 
-def _bytes_of(folder: str) -> float | None:
-    stored = stored_shapes(Path(folder).expanduser())
-    return None if stored is None else sum(shape.numel * shape.element_bytes for shape in stored)
-
-
-def _optimizer_states(experiment: Experiment) -> int:
-    """Return how many numbers the optimizer keeps per weight; 0 for an optimizer not listed here."""
-    return _ADAMS_STATES if str(_argument(experiment, "optim")) in _ADAMS else 0
-
-
 def _copies(experiment: Experiment, steps: int | None) -> int:
     """Return how many checkpoints exist at once: the kept ones and the one being written."""
     strategy = str(_argument(experiment, "save_strategy"))
     if strategy == "no":
         return 0
     limit, every = _argument(experiment, "save_total_limit"), _argument(experiment, "save_steps")
-    kept = limit if isinstance(limit, int) and limit > 0 else None
-    saves = None
+    numbers = [limit + 1] if isinstance(limit, int) and limit > 0 else []
     if strategy == "steps" and steps and isinstance(every, int | float) and every > 0:
-        saves = math.ceil(steps / (every if every >= 1 else math.ceil(steps * every)))
-    at_most = kept + 1 if kept is not None else saves
-    return max(1, min(number for number in (at_most, saves, 1 << 30) if number is not None)) if at_most or saves else 1
+        numbers.append(math.ceil(steps / (every if every >= 1 else math.ceil(steps * every))))
+    return max(1, min(numbers, default=1))
 
 
 def _argument(experiment: Experiment, name: str) -> object:
-    field = trl_args.trainer(experiment.trainer.trl).fields.get(name)
-    return experiment.trainer.args.get(name, field.default if field is not None else None)
+    return trl_args.setting(trl_args.trainer(experiment.trainer.trl), experiment.trainer.args, name)

@@ -58,22 +58,16 @@ def visible_gpus() -> tuple[str, ...]:
     Otherwise return what nvidia-smi lists. Return an empty tuple if nvidia-smi is missing or does not answer in time.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    there = len(_listed(shutil.which("nvidia-smi")))
     if visible is None:
-        return listed_gpus(shutil.which("nvidia-smi"))
+        return tuple(map(str, range(there)))
     ids = [entry.strip() for entry in visible.split(",") if entry.strip()]
-    there = len(listed_gpus(shutil.which("nvidia-smi")))
     seen = []
     for entry in ids:
         if entry == "-1" or (there and entry.isdigit() and int(entry) >= there):
             break
         seen.append(entry)
     return tuple(seen)
-
-
-@cache
-def listed_gpus(nvidia_smi: str | None) -> tuple[str, ...]:
-    """Return the number of every GPU that `nvidia_smi` (its path) lists; empty for None."""
-    return tuple(str(number) for number in range(len(_listed(nvidia_smi))))
 
 
 def gpu_identity(gpu: str) -> str:
@@ -90,30 +84,23 @@ def gpu_identity(gpu: str) -> str:
 
 
 @cache
-def _listed(nvidia_smi: str | None) -> tuple[str, ...]:
-    """Return the UUID of every listed GPU, or its whole line if that has no UUID."""
-    if nvidia_smi is None:
-        return ()
+def _answer(*command: str) -> str:
+    """Return the output of a command, or '' if it does not start or does not answer in time."""
     try:
-        listed = subprocess.run(
-            [nvidia_smi, "-L"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False).stdout
     except (subprocess.TimeoutExpired, OSError):
-        return ()
-    lines = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+        return ""
+
+
+def _listed(nvidia_smi: str | None) -> tuple[str, ...]:
+    """Return the UUID of every GPU that `nvidia_smi` (its path) lists, or its whole line if that has no UUID."""
+    lines = [line for line in _answer(nvidia_smi, "-L").splitlines() if line.startswith("GPU ")] if nvidia_smi else []
     return tuple(match[1] if (match := _UUID.search(line)) else line for line in lines)
 
 
-@cache
 def compute_capabilities(nvidia_smi: str | None) -> tuple[float, ...]:
     """Return each GPU's compute capability (8.0 is an A100), from `nvidia_smi` (its path); empty for None."""
-    if nvidia_smi is None:
-        return ()
-    asked = [nvidia_smi, "--query-gpu=compute_cap", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(asked, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False).stdout
-    except (subprocess.TimeoutExpired, OSError):
-        return ()
+    said = _answer(nvidia_smi, "--query-gpu=compute_cap", "--format=csv,noheader") if nvidia_smi else ""
     return tuple(float(line) for line in said.split() if re.fullmatch(r"\d+\.\d+", line))
 
 
@@ -143,20 +130,10 @@ def host_bytes() -> int | None:
 
 def gpu_bytes() -> int | None:
     """Return the memory of the smallest visible NVIDIA GPU according to nvidia-smi, or None without a GPU."""
-    return _smallest(shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-@cache
-def _smallest(nvidia_smi: str | None, visible: str | None) -> int | None:
-    if nvidia_smi is None:
-        return None
-    command = [nvidia_smi, "--query-gpu=index,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False)
-    except (subprocess.TimeoutExpired, OSError):
-        return None
+    nvidia_smi, visible = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES")
     sizes: dict[str, int] = {}
-    for line in listed.stdout.splitlines():
+    query = ("--query-gpu=index,memory.total", "--format=csv,noheader,nounits")
+    for line in _answer(nvidia_smi, *query).splitlines() if nvidia_smi else ():
         index, _, size = line.partition(",")
         if size.strip().isdigit():
             sizes[index.strip()] = int(size) * _MEBIBYTE

@@ -14,7 +14,6 @@ from rlhf_cli.config.accelerate_file import KEY as ACCELERATE_KEY
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.launch_rules import NAMES_A_SERVER, rollout_warnings
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError, Prose, UserError
 from rlhf_cli.plan.accelerate import accelerate_environment, contradicting_variables, variable_warnings
 from rlhf_cli.plan.devices import count_processes, is_left_to_a_node, may_have_other_gpus, num_gpus
@@ -38,11 +37,19 @@ class Machine:
     files: dict[str, Path]
 
 
-def look_at_machine(experiment: Experiment, origins: Origins) -> Machine:
+def check_machine(experiment: Experiment, origins: Origins) -> Machine:
     """Check `launch` against this machine. With an accelerate file, this takes the seconds that accelerate needs to
     load.
     """
-    launch, problems = experiment.launch, _problems(experiment, origins)
+    launch = experiment.launch
+    problems: list[UserError] = [
+        *_gpu_problems(experiment, origins),
+        *_strategy_problems(experiment, STRATEGIES[launch.strategy], origins),
+        *vllm_problems(experiment, origins),
+        *_unreachable_server(experiment, origins),
+        *contradicting_variables(launch, origins),
+        *_no_meeting(experiment, origins),
+    ]
     files, variables = dict[str, Path](), dict[str, str]()
     if launch.accelerate_config is not None:
         files[ACCELERATE_KEY] = Path(launch.accelerate_config).expanduser().resolve()
@@ -50,24 +57,13 @@ def look_at_machine(experiment: Experiment, origins: Origins) -> Machine:
             variables = accelerate_environment(files[ACCELERATE_KEY], where=origins.where(ACCELERATE_KEY))
         except UserError as error:
             problems.append(error)
-    warnings = (
-        *rollout_warnings(experiment),
-        *variable_warnings(launch),
-        *_left_to_the_node(experiment),
-        *_open_ports(launch),
-    )
-    return Machine(tuple(problems), warnings, variables, files)
-
-
-def _problems(experiment: Experiment, origins: Origins) -> list[UserError]:
-    return [
-        *_gpu_problems(experiment, origins),
-        *_strategy_problems(experiment, STRATEGIES[experiment.launch.strategy], origins),
-        *vllm_problems(experiment, origins),
-        *_unreachable_server(experiment, origins),
-        *contradicting_variables(experiment.launch, origins),
-        *_no_meeting(experiment, origins),
-    ]
+    warnings = [*rollout_warnings(experiment), *variable_warnings(launch), *_left_to_the_node(experiment)]
+    if launch.nodes > 1:
+        warnings.append(
+            f"the {launch.nodes} machines talk through ports without a password, and exchange pickles: "
+            "anyone who reaches these ports can run code there. Use a network of trusted machines only"
+        )
+    return Machine(tuple(problems), tuple(warnings), variables, files)
 
 
 def runs_on_cpu(experiment: Experiment) -> bool:
@@ -96,21 +92,9 @@ def _left_to_the_node(experiment: Experiment) -> Iterator[str]:
     yield f"the job's node needs a GPU for {', '.join(asks)}: it is looked at when the job begins, not here{asked}"
 
 
-def _open_ports(launch: Launch) -> Iterator[str]:
-    """Warn that several machines need a trusted network."""
-    if launch.nodes > 1:
-        yield (
-            f"the {launch.nodes} machines talk through ports without a password, and exchange pickles: "
-            "anyone who reaches these ports can run code there. Use a network of trusted machines only"
-        )
-
-
 def _gpu_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    launch = experiment.launch
-    there = num_gpus()
-    if is_left_to_a_node(launch):
-        return
-    if may_have_other_gpus() and not there:
+    launch, there = experiment.launch, num_gpus()
+    if is_left_to_a_node(launch) or (may_have_other_gpus() and not there):
         return
     if launch.device == "cuda" and not there:
         yield ConfigError(
@@ -121,23 +105,21 @@ def _gpu_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
             hint="launch=cpu",
         )
         return
-    training = count_processes(launch.processes, launch.device, rollout_gpus=launch.rollout_gpus)
+    training, serving = count_processes(launch.processes, launch.device, rollout_gpus=launch.rollout_gpus), ""
     training = 0 if runs_on_cpu(experiment) else training
-    wanted = training + launch.rollout_gpus
-    if wanted <= there:
+    if launch.rollout_gpus:
+        serving = f"{launch.rollout_gpus} for the vLLM server"
+    if training + launch.rollout_gpus <= there:
         return
-    key = "launch.rollout_gpus" if launch.rollout_gpus else "launch.processes"
-    wants = [f"{training} to train on"] * bool(training) + [f"{launch.rollout_gpus} for the vLLM server"] * bool(
-        launch.rollout_gpus
-    )
     left = there - launch.rollout_gpus
     fewer = f"launch.processes={left}"
     if launch.accelerate_config is not None:
         fewer = Prose(f"num_processes: {left} in {launch.accelerate_config}")
+    wants = " and ".join(filter(None, (f"{training} to train on" if training else "", serving)))
     yield ConfigError(
         "more GPUs are asked for than there are",
-        where=origins.where(key),
-        got=f"{' and '.join(wants)}: {wanted}",
+        where=origins.where("launch.rollout_gpus" if launch.rollout_gpus else "launch.processes"),
+        got=f"{wants}: {training + launch.rollout_gpus}",
         expected=f"at most {there}, which nvidia-smi or CUDA_VISIBLE_DEVICES names",
         hint=fewer if left > 0 else "launch.rollout=hf launch.rollout_gpus=0",
     )
@@ -201,36 +183,30 @@ def _no_meeting(experiment: Experiment, origins: Origins) -> Iterator[UserError]
     place = meeting_place(launch.rdzv) if launch.rdzv is not None else None
     if launch.nodes == 1 or launch.slurm is not None or place is None:
         return
+
+    def problem(what: str, got: str, expected: str, hint: str = "") -> UserError:
+        hint = hint or f"launch.rdzv={own_host()}:{place.port}"
+        where = origins.where("launch.rdzv")
+        return ConfigError(f"launch.rdzv {what}", where=where, got=got, expected=expected, hint=hint)
+
     try:
         if place.is_own_alone():
-            yield ConfigError(
-                "launch.rdzv is a name that leads only this machine to itself",
-                where=origins.where("launch.rdzv"),
-                got=f"{place.host}, which is {socket.gethostbyname(place.host)} here",
-                expected="a name or address by which the other machines reach this one",
-                hint=f"launch.rdzv={own_host()}:{place.port}",
-            )
-            return
-        place.listen().close()
+            got = f"{place.host}, which is {socket.gethostbyname(place.host)} here"
+            expected = "a name or address by which the other machines reach this one"
+            yield problem("is a name that leads only this machine to itself", got, expected)
+        else:
+            place.listen().close()
     except socket.gaierror as error:
-        yield ConfigError(
-            "launch.rdzv names a host that nobody knows",
-            where=origins.where("launch.rdzv"),
-            got=f"{place.host}: {error.strerror}",
-            expected="this machine's name or address as the other machines reach it",
-            hint=f"launch.rdzv={own_host()}:{place.port}",
-        )
+        expected = "this machine's name or address as the other machines reach it"
+        yield problem("names a host that nobody knows", f"{place.host}: {error.strerror}", expected)
     except OSError as error:
-        is_taken = error.errno == errno.EADDRINUSE
-        yield ConfigError(
-            "launch.rdzv is in use" if is_taken else "launch.rdzv is not an address of this machine",
-            where=origins.where("launch.rdzv"),
-            got=f"{place}: {error.strerror}",
-            expected="a port that is free" if is_taken else "where the machines meet is the first, which this one is",
-            hint=f"launch.rdzv={place.host}:{place.port + 1}"
-            if is_taken
-            else f"launch.rdzv={own_host()}:{place.port}, or rlhf join {place}",
-        )
+        got = f"{place}: {error.strerror}"
+        if error.errno == errno.EADDRINUSE:
+            yield problem("is in use", got, "a port that is free", f"launch.rdzv={place.host}:{place.port + 1}")
+        else:
+            expected = "where the machines meet is the first, which this one is"
+            hint = f"launch.rdzv={own_host()}:{place.port}, or rlhf join {place}"
+            yield problem("is not an address of this machine", got, expected, hint)
 
 
 def why_not_reached(host: str, port: int) -> str | None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.trl_args import setting
 from rlhf_cli.models.tokenizer_files import language_part, read_json
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.devices import gpu_bytes, host_bytes, num_gpus
@@ -79,31 +78,31 @@ def longest_rows(experiment: Experiment, context: CheckContext) -> RowLengths | 
 
     Return None if the rows or the policy's tokenizer are not on this machine.
     """
-    count = _counter(context)
-    tables = [seen.rows for seen in context.sources if seen.rows is not None]
-    rows = [table[number] for table in tables for number in range(len(table))]
-    if count is None or not rows:
+    tokenizer = context.tokenizer
+    rows = [
+        table[number] for seen in context.sources if (table := seen.rows) is not None for number in range(len(table))
+    ]
+    if not rows or tokenizer is None or tokenizer.lengths([""], special_tokens=False) is None:
         return None
-    generates = experiment.trainer.row.generates
-    prompts = _of_the_longest([row.get("prompt") for row in rows], count)
-    if generates:
-        return RowLengths(min(max(prompts), context.most_prompt_tokens or max(prompts)), 0)
+
+    def count(text: str) -> int:
+        return sum(tokenizer.lengths([text], special_tokens=False) or ())
+
+    prompts = sorted((row.get("prompt") for row in rows), key=lambda prompt: _tokens(prompt, len), reverse=True)
+    longest = max(_tokens(prompt, count) for prompt in prompts[:_COUNTED])
+    if experiment.trainer.row.generates:
+        return RowLengths(min(longest, context.most_prompt_tokens or longest), 0)
     by_size = sorted(rows, key=lambda row: _whole(row, len), reverse=True)
     wholes = [_whole(row, count) for row in by_size[:_COUNTED]]
-    return RowLengths(max(prompts), max(wholes), padded=_whole(by_size[0], len) != _whole(by_size[-1], len))
-
-
-def _of_the_longest(values: list[object], count: Count) -> list[int]:
-    return [_tokens(value, count) for value in sorted(values, key=lambda value: -_tokens(value, len))[:_COUNTED]]
+    return RowLengths(longest, max(wholes), padded=_whole(by_size[0], len) != _whole(by_size[-1], len))
 
 
 def _whole(row: Mapping[str, object], count: Count) -> int:
     """Return the tokens of a row that is trained on: the prompt with its longest answer, or the whole text."""
-    prompt = _tokens(row.get("prompt"), count)
     ids = [len(value) for name in _IDS if isinstance(value := row.get(name), list)]
     wholes = [_tokens(row[name], count) for name in _WHOLE if row.get(name)]
     answers = [_tokens(row[name], count) + 1 for name in _ANSWERS if row.get(name)]  # 1: the end of the sequence
-    return max([*ids, *wholes, prompt + max(answers, default=0)])
+    return max([*ids, *wholes, _tokens(row.get("prompt"), count) + max(answers, default=0)])
 
 
 def _tokens(value: object, count: Count) -> int:
@@ -113,17 +112,6 @@ def _tokens(value: object, count: Count) -> int:
         texts = [message.get("content", message.get("value")) for message in value if isinstance(message, Mapping)]
         return sum(count(str(text)) + _AROUND_A_MESSAGE for text in texts)
     return 0
-
-
-def _counter(context: CheckContext) -> Count | None:
-    tokenizer = context.tokenizer
-    if tokenizer is None or tokenizer.lengths([""], special_tokens=False) is None:
-        return None
-
-    def count(text: str) -> int:
-        return sum(tokenizer.lengths([text], special_tokens=False) or ())
-
-    return count
 
 
 _ATTENTION = ATTENTIONS[0]
@@ -151,7 +139,7 @@ def planned_passes(experiment: Experiment, context: CheckContext) -> Passes | No
             why = None if of_critic is None else f"the critic: {of_critic}"
     except KeyError:
         return None
-    if why is None and setting(context.trainer, trainer.args, "torch_compile") is True:
+    if why is None and context.setting("torch_compile") is True:
         why = "it is compiled for rows of one shape"
     return Passes("packed") if why is None else Passes("trimmed", why)
 
@@ -173,9 +161,8 @@ def _drops(experiment: Experiment, config: JsonTree) -> bool:
     trainer, lora = experiment.trainer, experiment.model.lora
     if trainer.disables_dropout and trainer.baseline == "critic":
         return False
-    return bool(config.get("attention_dropout")) or bool(
-        lora is not None and lora.lora_dropout and not trainer.disables_dropout
-    )
+    in_adapter = lora is not None and lora.lora_dropout > 0 and not trainer.disables_dropout
+    return bool(config.get("attention_dropout")) or in_adapter
 
 
 def _config_of(path: str, context: CheckContext) -> JsonTree:

@@ -20,7 +20,7 @@ from rlhf_cli.plan.checks import prompt_checks as prompts
 from rlhf_cli.plan.checks import reward_checks as rewards
 from rlhf_cli.plan.checks.check_context import Check, CheckContext, new_context
 from rlhf_cli.plan.planned_memory import longest_rows, planned_memory, planned_passes
-from rlhf_cli.plan.reward_components import from_here, scored_by
+from rlhf_cli.plan.reward_components import describe_scorer, relative_to_cwd
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 
@@ -58,11 +58,11 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
     passes = planned_passes(experiment, context)
     files = imported_code(experiment) | imported_since(context.modules, experiment)
     return Plan(
-        model=from_here(context.model),
-        data=from_here(context.data),
+        model=relative_to_cwd(context.model),
+        data=relative_to_cwd(context.data),
         columns=context.columns,
         num_rows=context.num_rows,
-        rewards={name: scored_by(reward) for name, reward in experiment.rewards.items()},
+        rewards={name: describe_scorer(reward) for name, reward in experiment.rewards.items()},
         processes=context.processes,
         batches=context.batches,
         stage=context.stage,

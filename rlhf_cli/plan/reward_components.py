@@ -16,16 +16,10 @@ from rlhf_cli.runs.text_endings import trained_with_eos
 _BEFORE = r"(?<![^\s'\"(=,])"
 
 
-def from_here(text: str) -> str:
+def relative_to_cwd(text: str) -> str:
     """Return a text in which paths below the working folder are relative to it; other paths are unchanged."""
     here = str(Path.cwd())
     return text if here == os.sep else re.sub(_BEFORE + re.escape(here + os.sep), "", text)
-
-
-def function_from_here(fn: str) -> str:
-    """Return `./rewards.py:short` for a function in a file below the working folder; others unchanged."""
-    relative = from_here(fn)
-    return fn if relative == fn else f".{os.sep}{relative}"
 
 
 A_CALL_S, A_ROW_S = 900.0, 60.0
@@ -42,7 +36,7 @@ def component(name: str, reward: schema.Reward, score: Callable[..., object]) ->
         name=name,
         score=score,
         weight=weight if isinstance(weight, float) else Schedule(**weight.model_dump()),
-        gates=_gates(reward),
+        gates=tuple(map(_gate, reward.gates)),
         offset=reward.offset,
         clip=reward.clip,
         normalize=reward.normalize,
@@ -63,18 +57,15 @@ def timeout_of(reward: schema.Reward) -> float | None:
     return None if reward.fn is None or reward.fn.startswith(KEEP_TIME) else A_CALL_S
 
 
-def scored_by(reward: schema.Reward) -> str:
+def describe_scorer(reward: schema.Reward) -> str:
     """Describe the scorer for the start panel: a function, or a reward model and whether its texts end with eos."""
     if reward.model is None:
-        return function_from_here(str(reward.fn))
-    text, was = from_here(f"reward model {reward.model}"), trained_with_eos(reward.model)
+        relative = relative_to_cwd(str(reward.fn))
+        return relative if relative == reward.fn else f".{os.sep}{relative}"  # as ./rewards.py:short
+    text, was = relative_to_cwd(f"reward model {reward.model}"), trained_with_eos(reward.model)
     ends = (was is True) if reward.with_eos == "auto" else reward.with_eos
     unlike = ", unlike in its training" if was not in (None, ends) else ""
     return text + (f", texts end {'with' if ends else 'without'} eos{unlike}" if ends or unlike else "")
-
-
-def _gates(reward: schema.Reward) -> tuple[ScoreGate, ...]:
-    return tuple(_gate(gate) for gate in reward.gates)
 
 
 def _gate(gate: schema.Gate) -> ScoreGate:

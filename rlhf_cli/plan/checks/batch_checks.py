@@ -72,13 +72,13 @@ def stage_problems(experiment: Experiment, composed: Composed, context: CheckCon
 
 def shared_prompt_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Note how many evaluation rows have a prompt that is also trained on, among the rows that were read."""
-    training = [seen.rows for seen in context.sources if seen not in context.held_out and seen.rows is not None]
-    for seen in context.held_out:
-        if seen.rows is None:
+    training = [read.rows for read in context.sources if read not in context.held_out and read.rows is not None]
+    for read in context.held_out:
+        if read.rows is None:
             continue
-        trained_on = shared_prompts(seen.rows, training)
-        if shared := sum(key in trained_on for key in prompt_keys(seen.rows)):
-            text = describe_shared(shared, len(seen.rows))
+        trained_on = shared_prompts(read.rows, training)
+        if shared := sum(key in trained_on for key in prompt_keys(read.rows)):
+            text = describe_shared(shared, len(read.rows))
             context.notices.append(Notice("data.eval", f"{text}; data.eval.fraction=0.1 in its place shares none"))
 
 

@@ -91,7 +91,7 @@ class CheckContext:
     @property
     def held_out(self) -> list[ReadSource]:
         """Return the held-out source in a list; empty if there is none or it could not be read."""
-        return [seen for seen in self.sources if seen.source.name == HELD_OUT]
+        return [read for read in self.sources if read.source.name == HELD_OUT]
 
     @property
     def steps(self) -> int | None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.rules.trainer_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.trl_args import setting
 from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns
 from rlhf_cli.data.peeking import column_names_after, peek, prepared_rows
 from rlhf_cli.data.preferences import check_pair_columns, is_tokenised, no_pair_left, sound_pairs
@@ -41,20 +40,20 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
         except UserError as error:
             is_sound = False
             yield error
+            continue
+        local = [Path(path).expanduser().resolve() for path in source.paths if Path(path).expanduser().exists()]
+        context.files |= {f"{source.name}[{place}]" if place else source.name: path for place, path in enumerate(local)}
     if not is_sound:
         return
-    shared = [seen.columns for seen in context.sources[: len(training)]]
+    trained_on = context.sources[: len(training)]
+    shared = [read.columns for read in trained_on]
     context.columns = tuple(name for name in shared[0] if all(name in other for other in shared))
-    rows = context.sources[0].preview.num_rows if len(training) == 1 else None
-    if rows is not None:
-        context.num_rows = _selected(rows, training[0])
-    for seen in context.held_out:
-        held = seen.preview.num_rows
-        context.num_held_out = None if held is None else _selected(held, seen.source)
+    context.num_rows = _num_selected(trained_on[0]) if len(training) == 1 else None
+    for held_out in context.held_out:
+        context.num_held_out = _num_selected(held_out)
     if data.eval is not None and data.eval.fraction is not None:
         yield from _split_off(data.eval.fraction, experiment.seed, context)
-    context.data = " + ".join(seen.preview.origin for seen in context.sources[: len(training)])
-    context.files |= _local_files(experiment)
+    context.data = " + ".join(read.preview.origin for read in trained_on)
 
 
 def class_file_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
@@ -77,9 +76,9 @@ def column_problems(experiment: Experiment, composed: Composed, context: CheckCo
     if context.columns:
         is_world = experiment.data.world is not None
         yield from _missing_columns(wanted, context.columns, "data", is_world=is_world)
-    for seen in context.held_out:
-        if seen.columns:
-            yield from _missing_columns(wanted, seen.columns, seen.source.name)
+    for read in context.held_out:
+        if read.columns:
+            yield from _missing_columns(wanted, read.columns, read.source.name)
 
 
 def _split_off(fraction: float, seed: int, context: CheckContext) -> Iterator[UserError]:
@@ -97,8 +96,7 @@ def _split_off(fraction: float, seed: int, context: CheckContext) -> Iterator[Us
 
 
 def _check_selection(source: DataSource, rows: int | None) -> None:
-    is_sliced = source.split is not None and "[" in source.split
-    if rows is not None and not is_sliced and source.bounds is not None and source.bounds[1] > rows:
+    if rows is not None and not _is_sliced(source) and source.bounds is not None and source.bounds[1] > rows:
         raise DataError(
             "`select` reaches beyond the last row",
             where=f"{source.name}.select",
@@ -108,12 +106,18 @@ def _check_selection(source: DataSource, rows: int | None) -> None:
         )
 
 
-def _selected(rows: int, source: DataSource) -> int | None:
-    if source.split is not None and "[" in source.split:
-        return None  # the datasets library counts a slice of a split
-    if source.select is None:
+def _is_sliced(source: DataSource) -> bool:
+    """Return whether the datasets library takes a slice of a split, and so counts its rows."""
+    return source.split is not None and "[" in source.split
+
+
+def _num_selected(read: ReadSource) -> int | None:
+    rows, select = read.preview.num_rows, read.source.select
+    if rows is None or _is_sliced(read.source):
+        return None
+    if select is None:
         return rows
-    return min(rows, source.select) if isinstance(source.select, int) else source.select[1] - source.select[0]
+    return min(rows, select) if isinstance(select, int) else select[1] - select[0]
 
 
 def _missing_columns(
@@ -136,35 +140,27 @@ def _missing_columns(
                 )
 
 
-def _local_files(experiment: Experiment) -> dict[str, Path]:
-    files: dict[str, Path] = {}
-    for source in [*training_sources(experiment.data), *eval_sources(experiment.data)]:
-        local = [Path(path).expanduser().resolve() for path in source.paths if Path(path).expanduser().exists()]
-        files |= {f"{source.name}[{place}]" if place else source.name: path for place, path in enumerate(local)}
-    return files
-
-
 def row_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield what is wrong with the rows of each source: empty prompts, text instead of numbers, unsound pairs."""
     row = experiment.trainer.row
     yield from margin_problems(experiment, context.columns)
-    text_field = str(setting(context.trainer, experiment.trainer.args, "dataset_text_field") or TEXT)
-    for seen in context.sources:
-        if seen.rows is None:
+    text_field = str(context.setting("dataset_text_field") or TEXT)
+    for read in context.sources:
+        if read.rows is None:
             continue
-        name = seen.source.name
+        name = read.source.name
         try:
-            if row.generates and "prompt" in seen.columns:
-                check_prompts(seen.rows, name)
+            if row.generates and "prompt" in read.columns:
+                check_prompts(read.rows, name)
             if row.trains == "reward model":
-                _look_through_pairs(seen.rows, experiment, name)
-            elif row.learns_from and (seen in context.held_out or _is_complete(experiment, seen.columns, text_field)):
-                check_learnt(seen.rows, row, text_field=text_field, name=name)
+                _check_pairs(read.rows, experiment, name)
+            elif row.learns_from and (read in context.held_out or _is_complete(experiment, read.columns, text_field)):
+                check_learnt(read.rows, row, text_field=text_field, name=name)
         except UserError as error:
             yield error
 
 
-def _look_through_pairs(rows: RowTable, experiment: Experiment, name: str) -> None:
+def _check_pairs(rows: RowTable, experiment: Experiment, name: str) -> None:
     """Check the pairs of a reward model. Missing columns were already reported."""
     rules = preference_rules(experiment)
     try:

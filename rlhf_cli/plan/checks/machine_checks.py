@@ -14,7 +14,7 @@ from rlhf_cli.errors import Prose, RewardError, RunError, UserError
 from rlhf_cli.plan.checkpoint_space import space_problems
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.devices import compute_capabilities
-from rlhf_cli.plan.launch_problems import look_at_machine, runs_on_cpu
+from rlhf_cli.plan.launch_problems import check_machine, runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.rewards.stack.argument_values import anchored
 from rlhf_cli.runs.tracking.tracking_plan import missing_tracker
@@ -63,7 +63,7 @@ def precision_notice(experiment: Experiment, composed: Composed, context: CheckC
 
 def machine_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Check `launch` against this machine, and note the result."""
-    context.machine = look_at_machine(experiment, composed.origins)
+    context.machine = check_machine(experiment, composed.origins)
     context.files |= context.machine.files
     yield from context.machine.problems
 

@@ -155,14 +155,14 @@ def has_conversations(experiment: Experiment, context: CheckContext) -> bool:
     """Return whether the rows are conversations, judging by the prompt template, or else by the first row."""
     if experiment.data.prompt is not None:
         return not isinstance(experiment.data.prompt, str)
-    return any(_has_messages(seen, experiment) for seen in context.sources)
+    return any(_has_messages(source, experiment) for source in context.sources)
 
 
-def _has_messages(seen: ReadSource, experiment: Experiment) -> bool:
+def _has_messages(source: ReadSource, experiment: Experiment) -> bool:
     columns = {"prompt"} | {name for names in experiment.trainer.row.learns_from for name in names}
-    if seen.rows is None or len(seen.rows) == 0:
+    if source.rows is None or len(source.rows) == 0:
         return False
-    values = [seen.rows[0][name] for name in sorted(columns & set(seen.columns))]
+    values = [source.rows[0][name] for name in sorted(columns & set(source.columns))]
     return any(isinstance(value, list) and value and isinstance(value[0], dict) for value in values)
 
 

@@ -31,18 +31,8 @@ from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.text.json_values import JsonTree
 
 Phase = Literal["generation", "training"]
-Part = Literal[
-    "weights",
-    "gradients",
-    "optimizer",
-    "reference",
-    "critic",
-    "reward models",
-    "activations",
-    "logits",
-    "KV cache",
-    "vLLM",
-]
+HeldPart = Literal["weights", "gradients", "optimizer", "reference", "critic", "reward models", "vLLM"]
+Part = HeldPart | Literal["activations", "logits", "KV cache"]
 
 
 @dataclass(frozen=True)
@@ -206,12 +196,8 @@ _GATHERED_LAYERS = 2
 Parts = dict[Part, float]
 
 
-class RunMemory:
-    """The models of a run on one device, and the bytes they need at each moment.
-
-    A process generates `completions` at once, 0 if the trainer does not generate. `passes` is how their rows go through
-    the models (docs/passes.md). Raise UnknownArchitecture if the shape of the policy or the critic is unknown.
-    """
+class _RunMemory:
+    """The models of a run on one device, and the bytes they need at each moment; `memory_plan` has the arguments."""
 
     def __init__(
         self,
@@ -228,35 +214,34 @@ class RunMemory:
         self._rows = each * (self._whole("per_device_train_batch_size") or 1)
         self._accumulation = self._whole("gradient_accumulation_steps") or 1
         is_evaluated = self._setting("eval_strategy") not in (None, "no")
-        self._eval_rows = each * (self._whole("per_device_eval_batch_size") or 8) if is_evaluated else 0
+        self._eval_rows = each * (self._whole("per_device_eval_batch_size") or 0) if is_evaluated else 0
         self._answer = (self._whole("max_completion_length") or 256) if completions else 0
-        self.tokens = lengths.prompt + self._answer if completions else self._longest_row()
+        limit, packing = self._whole("max_length") or 0, self._setting("packing") is True
+        self.tokens = limit if packing or not lengths.row else min(lengths.row, limit or lengths.row)
+        if completions:
+            self.tokens = lengths.prompt + self._answer
         self._checkpointing = self._setting("gradient_checkpointing") is True
         self._is_fused = experiment.trainer.trl in _FUSED_HEAD
-        self._policy, self._critic = self._load_policy(), None
-        self.leaves_out: tuple[str, ...] = ()
-        self._reward_bytes = sum(self._load_reward_models())
+        launch, critic, processes = experiment.launch, experiment.critic, device.processes
         optimizer = str(self._setting("optim") or "adamw_torch_fused").removeprefix("OptimizerNames.").lower()
-        if optimizer_bytes(optimizer, 4) is None:
-            self.leaves_out += (f"the state of the optimizer {optimizer}",)
-        if not self._is_fused and experiment.trainer.row.trains != "reward model":
-            self.leaves_out += (f"the logits of {experiment.trainer.trl}, which are all there at once",)
-        launch, processes = experiment.launch, device.processes
+        self._policy = self._load_policy()
         self._held = held_bytes(
             self._policy, optimizer, strategy=launch.strategy, processes=processes, offload=launch.offload
         )
         self._is_sharded = launch.strategy in ("zero3", "fsdp2")
-        self._critic_held = HeldBytes()
-        if experiment.critic is not None and experiment.critic.share == "none":
-            self._critic = self._load_critic(experiment.critic.init)
+        self._critic, self._critic_held = None, HeldBytes()
+        if critic is not None and critic.share == "none":  # in float32 unless `model.dtype` is set (trainers/assemble)
+            arch = self._policy.arch if critic.init == "policy" else stored_architecture(critic.init, folder_of)[0]
+            number_bytes = DTYPE_BYTES.get(experiment.model.dtype, 4.0)
+            self._critic = LoadedModel(arch, number_bytes, autocast=device.bf16, scores=True)
             # every process has the whole critic, even if the policy is sharded
             self._critic_held = held_bytes(self._critic, optimizer, strategy="ddp", processes=processes)
-
-    def _longest_row(self) -> int:
-        limit = self._whole("max_length") or 0
-        if self._setting("packing") is True or not self._lengths.row:
-            return limit
-        return min(self._lengths.row, limit or self._lengths.row)
+        self.leaves_out: tuple[str, ...] = ()
+        self._reward_bytes = sum(self._load_reward_models())
+        if optimizer_bytes(optimizer, 4) is None:
+            self.leaves_out += (f"the state of the optimizer {optimizer}",)
+        if not self._is_fused and experiment.trainer.row.trains != "reward model":
+            self.leaves_out += (f"the logits of {experiment.trainer.trl}, which are all there at once",)
 
     def moments(self) -> list[Moment]:
         """Return the moments of the run that use much memory."""
@@ -392,12 +377,6 @@ class RunMemory:
             lora_rank=model.lora.r if model.lora is not None else 0,
         )
 
-    def _load_critic(self, init: str) -> LoadedModel:
-        """Return a separate critic, which is in float32 unless `model.dtype` is set (trainers/assemble)."""
-        arch = self._policy.arch if init == "policy" else stored_architecture(init, self._folder_of)[0]
-        number_bytes = DTYPE_BYTES.get(self._experiment.model.dtype, 4.0)
-        return LoadedModel(arch, number_bytes, autocast=self._device.bf16, scores=True)
-
     def _load_reward_models(self) -> Iterator[float]:
         """Yield the bytes of each reward model on the training device, and note those of unknown shape."""
         for name, reward in self._experiment.rewards.items():
@@ -425,16 +404,20 @@ def memory_plan(
     device: Device | None = None,
     folder_of: FolderOf = Path,
 ) -> MemoryPlan:
-    """Return what a run needs of one device's memory, or why that is unknown; see `RunMemory` for the arguments."""
+    """Return what a run needs of one device's memory, or why that is unknown.
+
+    A process generates `completions` at once, 0 if the trainer does not generate. `passes` is how their rows go through
+    the models (docs/passes.md).
+    """
     device = device or Device()
-    kind: Literal["GPU", "CPU"] = "GPU" if device.on_gpu else "CPU"
+    plan = MemoryPlan(device="GPU" if device.on_gpu else "CPU", device_bytes=device.num_bytes)
     try:
-        found = RunMemory(experiment, lengths, completions, passes, device, folder_of)
+        found = _RunMemory(experiment, lengths, completions, passes, device, folder_of)
     except UnknownArchitecture as error:
-        return MemoryPlan(unknown=str(error), device=kind, device_bytes=device.num_bytes)
+        return replace(plan, unknown=str(error))
     if not found.tokens:
-        return MemoryPlan(unknown="how long the rows are is known when they are read")
-    return MemoryPlan(found.moments(), leaves_out=found.leaves_out, device=kind, device_bytes=device.num_bytes)
+        return replace(plan, unknown="how long the rows are is known when they are read")
+    return replace(plan, moments=found.moments(), leaves_out=found.leaves_out)
 
 
 def _sum(*parts: Parts) -> Parts:

@@ -159,6 +159,11 @@ def test_a_critic_of_its_own_is_a_model_with_its_own_adam() -> None:
     assert learning.parts["gradients"] == WEIGHTS
     assert learning.parts["activations"] == kept(80) + 8 * 10 * 10 * 4 + 80 * 4 * 2 * (64 + 16)
     assert at("the end", plan).parts["critic"] == 4 * weights
+    (judge := Path("critic")).mkdir()
+    shape = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    (judge / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 258, **shape}))
+    other = at("generating", planned(*PPO_SMALL, "critic.init=critic")).parts["critic"]
+    assert other == 3 * 4 * (2 * (4 * 64 + 3 * 128) + 259 * 8)
     added = planned(*PPO_SMALL, "trainer.args.gradient_accumulation_steps=2", completions=16)
     assert at("the critic learning", added).parts["critic"] == 4 * weights
     assert at("generating", planned(*PPO_SMALL, "model.dtype=bfloat16")).parts["critic"] == 3 * weights / 2
