@@ -87,8 +87,6 @@ def _say(console: Console, name: str, line: str) -> None:
 
 
 _BAR = 20
-_ADVISED_ABOVE = 0.1
-"""Fraction of the device. Below it, no advice is given."""
 _SHOWN_FROM = 0.01
 """Fraction of the moment's total. Smaller parts are not listed."""
 
@@ -113,8 +111,7 @@ def memory_bars(plan: MemoryPlan) -> RenderableType:
             grid.add_row(Text(phase, "bold"), _bar(moment.total, scale), _size(moment.total), ", ".join(parts))
     share = peak.parts[peak.largest] / peak.total
     below = [Text(f"most of it: {peak.largest}, {share:.0%} ({peak.what})", "dim")]
-    is_large = plan.device_bytes is None or peak.total > _ADVISED_ABOVE * plan.device_bytes
-    if plan.cheapest is not None and is_large:
+    if plan.cheapest is not None:
         lower = plan.cheapest
         below.append(Text(f"to lower {lower.part}: {' '.join(lower.words)}  ({lower.why})"))
     if plan.leaves_out:

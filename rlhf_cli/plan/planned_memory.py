@@ -21,6 +21,9 @@ from rlhf_cli.tables.modes import Passes
 from rlhf_cli.tables.packable_models import ATTENTIONS, why_config_not_packed
 from rlhf_cli.text.json_values import JsonTree
 
+_ADVISED_ABOVE = 0.1
+"""Fraction of the device. Below it, there is no advice."""
+
 
 def planned_memory(
     experiment: Experiment, context: CheckContext, lengths: RowLengths | None, passes: Passes | None
@@ -46,6 +49,8 @@ def planned_memory(
     if plan.peak is None:
         return plan
     left_out = plan.leaves_out if lengths is not None else ("prompts, whose length is not known", *plan.leaves_out)
+    if num_bytes is not None and plan.peak.total <= _ADVISED_ABOVE * num_bytes:
+        return replace(plan, leaves_out=left_out)
     by_size = sorted(plan.peak.parts.items(), key=lambda part: -part[1])
     found = ((part, part_advice(experiment, part, world_size=context.processes, on_gpu=on_gpu)) for part, _ in by_size)
     cheapest = next((Lowering(part, advice.words, advice.why) for part, advice in found if advice is not None), None)

@@ -35,10 +35,9 @@ def test_more_than_there_is() -> None:
     assert 20 * "█" in lines[2]
 
 
-def test_what_needs_no_lowering_is_not_advised() -> None:
-    """A hundredth of the device. The bars then show the two phases beside each other."""
-    plan = MemoryPlan((GENERATING, LEARNING), device_bytes=1600 * GB, cheapest=LOWER)
-    lines = drawn(memory_bars(plan))
+def test_a_device_that_is_hardly_used() -> None:
+    """A hundredth of it: the bars then show the two phases beside each other."""
+    lines = drawn(memory_bars(MemoryPlan((GENERATING, LEARNING), device_bytes=1600 * GB)))
     assert not any("to lower" in line for line in lines)
     assert 20 * "█" in lines[2]
 
