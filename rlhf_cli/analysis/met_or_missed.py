@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from rlhf_cli.analysis.comparison.measures import number_of
 from rlhf_cli.analysis.comparison.metric_columns import BEST, FIRST, LAST, MetricColumns, Window, read_columns
-from rlhf_cli.config.rules.metric_rules import logged_name
+from rlhf_cli.config.rules.logged_metrics import logged_name
 from rlhf_cli.config.schema import expect_section
 from rlhf_cli.config.schema.expect_section import Expectation, read_expectations
 from rlhf_cli.errors import Prose, RunError

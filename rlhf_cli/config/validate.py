@@ -8,9 +8,8 @@ from pydantic import ValidationError
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.evaluation_rules import evaluation_problems, expect_problems
 from rlhf_cli.config.rules.launch_rules import launch_problems, rollout_problems, slurm_problems, strategy_problems
-from rlhf_cli.config.rules.metric_rules import stop_problems, sweep_problems
+from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
 from rlhf_cli.config.rules.number_rules import number_problems
 from rlhf_cli.config.rules.ppo_rules import ppo_problems
 from rlhf_cli.config.rules.reward_rules import reward_model_problems, reward_problems, truncation_problems

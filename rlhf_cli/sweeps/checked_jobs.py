@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_cli.config.compose import composing
-from rlhf_cli.config.rules.metric_rules import nearest_metric, not_logged
+from rlhf_cli.config.rules.logged_metrics import unlogged
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError
 from rlhf_cli.jobs.one_run import take_as_ours
@@ -152,17 +152,17 @@ class ReadyJob:
 
 def refuse_unlogged_watch(metric: str | None, experiments: Iterable[Experiment]) -> None:
     """Raise ConfigError if no experiment can log the watched metric. With `metric` None, do nothing."""
-    problems = [not_logged(metric, experiment) for experiment in experiments] if metric is not None else []
+    problems = [unlogged(metric, experiment) for experiment in experiments] if metric is not None else []
     if not problems or not all(problems):
         return
-    what, valid = next(problem for problem in problems if problem is not None)
-    close = nearest_metric(str(metric), valid)
+    problem = problems[0]
+    assert problem is not None
     raise ConfigError(
-        f"no run of this sweep logs {metric}: {what}",
+        f"no run of this sweep logs {metric}: {problem.why}",
         where="command line",
         got=f"--watch {metric}",
-        expected="a metric that is logged (docs/metrics.md)",
-        hint=f"--watch {close}" if close is not None else None,
+        expected=problem.examples,
+        hint=f"--watch {problem.nearest}" if problem.nearest is not None else None,
     )
 
 

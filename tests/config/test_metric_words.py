@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf_cli.config.rules.metric_rules import nearest_metric, not_logged
+from rlhf_cli.config.rules.logged_metrics import unlogged
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.sweeps.checked_jobs import refuse_unlogged_watch
@@ -27,9 +27,9 @@ Judged = Callable[..., Experiment]
 )
 def test_a_slip_is_told_with_what_was_meant(judged: Judged, typed: str, meant: str) -> None:
     experiment = judged("exp=quickstart")
-    told = not_logged(typed, experiment)
-    assert told is not None
-    assert nearest_metric(typed, told[1]) == meant
+    problem = unlogged(typed, experiment)
+    assert problem is not None
+    assert problem.nearest == meant
     with pytest.raises(ConfigError) as caught:
         refuse_unlogged_watch(typed, [experiment, experiment])
     assert caught.value.hint == f"--watch {meant}"
@@ -39,7 +39,7 @@ def test_a_slip_is_told_with_what_was_meant(judged: Judged, typed: str, meant: s
 def test_negative_control_what_may_come_is_left_alone(judged: Judged, typed: str) -> None:
     """Also a name that a reward of the user's may log: it is like none that is known."""
     experiment = judged("exp=quickstart")
-    assert not_logged(typed, experiment) is None
+    assert unlogged(typed, experiment) is None
     refuse_unlogged_watch(typed, [experiment])
     refuse_unlogged_watch(None, [experiment])
 

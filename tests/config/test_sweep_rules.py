@@ -14,7 +14,7 @@ Refused = Callable[..., ConfigError]
 
 @pytest.mark.parametrize(
     ("typed", "hint"),
-    [("corect", "correct"), ("-rewards/format/maen", "-rewards/format/mean"), ("kl", None), ("eval_loss", None)],
+    [("corect", "correct"), ("-rewards/format/maen", "-rewards/format/mean"), ("kl", None), ("eval_loss", "loss")],
 )
 def test_an_objective_that_no_run_can_log(refused: Refused, typed: str, hint: str | None) -> None:
     error = refused("exp=quickstart", "sweep=weights", f"sweep.objective={typed}")

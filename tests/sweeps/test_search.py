@@ -62,8 +62,8 @@ def test_without_a_section_it_is_a_grid(place: Path) -> None:
     ("words", "says"),
     [
         ([*SEARCH, "seed=1,2"], "the best seed is luck"),
-        (["sweep=weights", "sweep.objective=reward"], "holds what is searched"),
-        (["sweep=weights", "sweep.objective=eval_greedy/total"], "holds what is searched"),
+        (["sweep=weights", "sweep.objective=reward"], "the search itself changes"),
+        (["sweep=weights", "sweep.objective=eval_greedy/total"], "the search itself changes"),
         (["sweep=weights", "sweep.objective=rewards/corect/mean"], "sweep.objective=rewards/correct/mean"),
         (["sweep=weights"], "sweep.objective=rewards/correct/mean"),
         (["sweep=weights", "sweep.objective=[loss,-kl]", "sweep.prune=median"], "by one objective alone"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup
 from rlhf_cli.analysis.diagnosis.logged import ENOUGH, Log
 from rlhf_cli.analysis.diagnosis.run_diagnosis import look
-from rlhf_cli.config.rules.metric_rules import STEP, metric_of
+from rlhf_cli.config.rules.logged_metrics import STEP, logged_name
 from rlhf_cli.config.schema.run_sections import StopRule
 from rlhf_cli.text.suggest import nearest
 
@@ -77,7 +77,7 @@ class StoppingRules:
 
     def __init__(self, rules: Mapping[str, StopRule], rewards: Collection[str]) -> None:
         names = list(rewards)
-        self._counted = [_Counted(name, rule, metric_of(rule, names)) for name, rule in rules.items()]
+        self._counted = [_Counted(name, rule, logged_name(rule.metric, names)) for name, rule in rules.items()]
         self._num_events = 0
         self._logged: dict[str, None] = {}
         self.fired: str | None = None

@@ -1,176 +1,174 @@
-"""Check the metrics that rules to stop and searches name."""
+"""Check the metrics that stop rules, expectations, searches and the choice of a best checkpoint name."""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.rules.logged_metrics import (
+    EVAL,
+    STEP,
+    evaluates,
+    is_of_evaluation,
+    logged_name,
+    unlogged,
+    unlogged_name,
+)
+from rlhf_cli.config.schema.expect_section import Expectation, expectations_of
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import RESERVED_REWARD_NAMES
-from rlhf_cli.config.schema.run_sections import StopRule, rules_of
-from rlhf_cli.errors import ConfigError, UserError
-from rlhf_cli.tables import metrics
-from rlhf_cli.text.suggest import nearest, slips
+from rlhf_cli.config.schema.run_sections import rules_of
+from rlhf_cli.errors import ConfigError, Prose, UserError
+from rlhf_cli.rewards.stack.scored_rows import why_no_total
 
-STEP = "step"
-"""What a rule may use beside metrics: the number of the step."""
-_EVAL = "eval_"
-_EVAL_BY_TRACKERS = "eval/"
-"""The tracker's spelling of what transformers logs as `eval_...`."""
-_TOTAL = "total"
-_SHORT = 4
-"""Words of up to this many letters resemble too many others."""
-
-_OF_POLICY_EVALUATIONS = ("greedy/", "sampled/", "pass@", "maj@")
+_BEST = "trainer.args.metric_for_best_model"
 
 
 def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield every rule whose metric this experiment cannot log, as far as that can be known."""
+    """Yield every stop rule whose metric this experiment does not log."""
     for name, rule in rules_of(experiment.stop).items():
+        problem = None if rule.metric == STEP else unlogged(rule.metric, experiment)
+        if problem is None:
+            continue
         key = ".".join(part for part in ("stop", name, "when") if part)
-        told = None if rule.metric == STEP else not_logged(rule.metric, experiment)
-        if told is not None:
-            what, valid = told
-            close = meant_metric(rule.metric, experiment, valid)
-            # A part of a list entry cannot be typed alone.
-            instead = rule.when.replace(rule.metric, close, 1) if close else None
-            is_typed = not isinstance(experiment.stop, list)
-            hint = None if instead is None else f"'{key}={instead}'" if is_typed else f"when: {instead}"
+        instead = rule.when.replace(rule.metric, problem.nearest, 1) if problem.nearest else None
+        # A part of a list entry cannot be typed alone.
+        is_typed = not isinstance(experiment.stop, list)
+        yield ConfigError(
+            f"a stop rule waits for {rule.metric!r}: {problem.why}",
+            where=origins.where(key if is_typed else "stop"),
+            got=rule.when,
+            expected=problem.examples,
+            hint=None if instead is None else f"'{key}={instead}'" if is_typed else f"when: {instead}",
+        )
+
+
+_EVALUATE = ", or data.eval.fraction=0.1 trainer.args.eval_strategy=steps"
+_NOTHING = "expect=null"
+
+
+def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield every expectation that this experiment cannot meet, or that duplicates another."""
+    expected = expectations_of(experiment.expect)
+    for name, one in expected.items():
+        where, key = _place(experiment, origins, name)
+        if (problem := unlogged(one.metric, experiment)) is not None:
+            instead = f"{key}.metric={problem.nearest}" if key else f"metric: {problem.nearest}"
+            not_yet = is_of_evaluation(one.metric) and not evaluates(experiment)
             yield ConfigError(
-                f"a rule to stop by waits for {rule.metric!r}: {what}",
-                where=origins.where(key if is_typed else "stop"),
-                got=rule.when,
-                expected="a metric that is logged (docs/metrics.md), such as "
-                + ", ".join(_examples(experiment, valid)),
-                hint=hint,
+                f"a result of {one.metric!r} is expected: {problem.why}",
+                where=where,
+                got=f"metric: {one.metric}",
+                expected=problem.examples,
+                hint=instead + (_EVALUATE if not_yet else "") if problem.nearest else _NOTHING,
+            )
+        last_step = experiment.trainer.args.get("max_steps")
+        if isinstance(one.at, int) and isinstance(last_step, int) and 0 < last_step < one.at:
+            yield ConfigError(
+                f"a result is expected at step {one.at}, and the run ends at step {last_step}",
+                where=where,
+                got=f"at: {one.at}",
+                expected=f"a step up to {last_step}, or end",
+                hint=f"{key}.at=end" if key else f"at: end, or {_NOTHING}",
+            )
+    for (name, one), (other_name, other) in itertools.combinations(expected.items(), 2):
+        if (clash := _clash(one, other, list(experiment.rewards))) is not None:
+            yield ConfigError(
+                clash,
+                where=_place(experiment, origins, other_name)[0],
+                got=f"{_named(name)} ({one.bound}) and {_named(other_name)} ({other.bound})",
+                expected="one expectation of it",
+                hint=Prose("leave one of them out"),
             )
 
 
-def metric_of(rule: StopRule, rewards: Iterable[str]) -> str:
-    """Return the name in metrics.jsonl that a rule refers to."""
-    return logged_name(rule.metric, rewards)
+def _clash(one: Expectation, other: Expectation, rewards: list[str]) -> str | None:
+    """Return what is wrong with two expectations of the same number: one is redundant, or they exclude each other.
 
-
-def logged_name(name: str, rewards: Iterable[str]) -> str:
-    """Return the name in metrics.jsonl for a short name: a reward's raw mean, or TRL's `reward` for `total`."""
-    if name in rewards and name not in known_metrics_of_every_run():
-        return f"rewards/{name}/mean"
-    return "reward" if name == _TOTAL else name
-
-
-def known_metrics_of_every_run() -> tuple[str, ...]:
-    """Return the names that mean a metric even if a reward has the same name."""
-    return (*metrics.EVERY_TRAINER, *metrics.OF_REWARDS, *metrics.WITH_BETA)
-
-
-def not_logged(metric: str, experiment: Experiment) -> tuple[str, list[str]] | None:
-    """Return what is wrong with a name and the names it may be meant for; None if it may be logged."""
-    known = _known(experiment)
-    is_eval, plain = is_of_evaluation(metric), _plain(metric)
-    if is_eval and not evaluates(experiment):
-        return "nothing is evaluated while it trains", []
-    if metric.startswith(_EVAL_BY_TRACKERS):
-        return "there is no such metric", [*experiment.rewards, *known]
-    if is_eval and plain.startswith(_OF_POLICY_EVALUATIONS):
-        return None
-    if plain in known or (metric in (*experiment.rewards, _TOTAL) and experiment.rewards):
-        return None
-    names = [*experiment.rewards, *known]
-    first, _, rest = plain.partition("/")
-    if first == "rewards" and experiment.rewards:
-        if rest.startswith("correlation/"):
-            pair = rest.split("/")[1:]
-            is_there = len(pair) == 2 and set(pair) <= set(experiment.rewards)
-            return None if is_there else (f"the rewards are {', '.join(experiment.rewards)}", names)
-        return f"no reward logs that; the rewards are {', '.join(experiment.rewards)}", names
-    if plain in metrics.OF_A_CRITIC or plain in (*metrics.OF_REWARDS, *metrics.WITH_BETA):
-        without = " without trainer.args.beta" if plain in metrics.WITH_BETA and experiment.rewards else ""
-        return f"trainer={experiment.trainer.name}{without} does not log it", names
-    if first in metrics.FAMILIES and "/" in plain:
-        return "there is no such metric", names
-    close = nearest(plain, names)
-    if (close is not None and _is_slip(plain, close)) or ("/" not in plain and _by_word(plain, names) is not None):
-        return "there is no such metric", names
-    return None
-
-
-def meant_metric(typed: str, experiment: Experiment, valid: list[str]) -> str | None:
-    """Return the metric that was most likely meant, or None if no name is near.
-
-    For an evaluation metric, return its logged name, `eval_rewards/NAME/mean` for a reward. If the run has no
-    evaluations, return the training metric.
+    `at_least` and `at_most` of one number, with the first below the second, are both useful.
     """
-    if not is_of_evaluation(typed):
-        return nearest_metric(typed, valid)
-    plain = _plain(typed)
-    names = [*experiment.rewards, *((_TOTAL,) if experiment.rewards else ()), *_known(experiment)]
-    close = plain if plain in names else nearest_metric(plain, names)
-    if close is None or not evaluates(experiment):
-        return close
-    return _EVAL + logged_name(close, experiment.rewards)
+    if logged_name(one.metric, rewards) != logged_name(other.metric, rewards) or one.at != other.at:
+        return None
+    about = f"{one.metric} at {one.place}"
+    if one.low > other.high or other.low > one.high:
+        return f"{about} is expected to be two things that exclude each other"
+    if {one.at_least is None, other.at_least is None} == {True, False} and not (one.between or other.between):
+        return None
+    return f"{about} is expected twice"
 
 
-def is_of_evaluation(metric: str) -> bool:
-    """Return whether a name is that of an evaluation metric, in our spelling or the trackers'."""
-    return metric.startswith((_EVAL, _EVAL_BY_TRACKERS))
+def _place(experiment: Experiment, origins: Origins, name: str) -> tuple[str, str | None]:
+    """Return where an expectation was written, and its key for typing; None for the entry of a list."""
+    if isinstance(experiment.expect, list):
+        return f"{origins.where('expect')}, {_named(name)}", None
+    key = ".".join(part for part in ("expect", name) if part)
+    return origins.where(key), key
 
 
-def _plain(metric: str) -> str:
-    return metric.removeprefix(_EVAL).removeprefix(_EVAL_BY_TRACKERS)
+def _named(name: str) -> str:
+    return f"entry {int(name) + 1}" if name.isdigit() else name or "it"
 
 
-def nearest_metric(typed: str, valid: list[str]) -> str | None:
-    """Return the metric that was most likely meant, compared by its whole name or by its words."""
-    return nearest(typed, valid) or _by_word(typed.removeprefix(_EVAL), valid)
+def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield a problem for an evaluation without rows or with two sources of rows, and for a best checkpoint by a metric
+    that is not logged or whose values cannot be compared.
+    """
+    args, held_out = experiment.trainer.args, experiment.data.eval
+    if held_out is not None and held_out.fraction is not None:
+        for name in [name for name in ("path", "world") if getattr(held_out, name) is not None]:
+            key = f"data.eval.{name}"
+            yield ConfigError(
+                "held-out rows are a fraction of the training rows, or have a source of their own",
+                where=origins.where("data.eval.fraction"),
+                got=f"data.eval.fraction={held_out.fraction:g}, and {origins.where(key)}={getattr(held_out, name)}",
+                expected="one of them",
+                hint=f"'~{key}', or '~data.eval.fraction'",
+            )
+    if evaluates(experiment) and held_out is None:
+        key = "eval_on_start" if args.get("eval_on_start") is True else "eval_strategy"
+        yield ConfigError(
+            "there are no rows to evaluate on",
+            where=origins.where(f"trainer.args.{key}"),
+            got=f"{key}={str(args[key]).lower()}, and no data.eval",
+            expected="held-out rows",
+            hint="data.eval.fraction=0.1, or data.eval.path=FILE",
+        )
+    metric = args.get("metric_for_best_model")
+    if not isinstance(metric, str) or not experiment.trainer.row.generates:
+        return
+    name, prefix = metric.removeprefix(EVAL), EVAL if metric.startswith(EVAL) else ""
+    if (relative := _relative(name, experiment)) is not None:
+        foremost = experiment.primary.by if experiment.primary is not None else next(iter(experiment.rewards), "NAME")
+        yield ConfigError(
+            f"{metric} cannot tell a better checkpoint from a worse one",
+            where=origins.where(_BEST),
+            got=f"{metric}, but {relative}",
+            expected=f"greedy/rewards/NAME, the mean raw score of {' or '.join(experiment.rewards)}",
+            hint=f"{_BEST}={prefix}greedy/rewards/{foremost}",
+        )
+    elif (problem := unlogged_name(name, experiment)) is not None:
+        yield ConfigError(
+            f"no evaluation logs {metric}",
+            where=origins.where(_BEST),
+            got=metric,
+            expected=problem.why,
+            hint=f"{_BEST}={prefix}{problem.nearest}" if problem.nearest else None,
+        )
 
 
-def _by_word(typed: str, names: list[str]) -> str | None:
-    """Return the first name that has a word similar to the typed one: `lenght` for `completions/mean_length`."""
-    words = {word: name for name in reversed(names) for word in re.split(r"[/_]", name) if len(word) > _SHORT}
-    close = nearest(typed, words) if typed not in words else None
-    return words[close] if close is not None and slips(typed, close) <= 2 else None
+def _relative(name: str, experiment: Experiment) -> str | None:
+    """Return why evaluations of a total cannot be compared; None if they can, or for other metrics.
+
+    A running deviation exists in an evaluation, but it changes during training, and so does the unit of the total.
+    """
+    normalize = {reward: section.normalize for reward, section in experiment.rewards.items()}
+    if name in ("reward", "reward_std"):  # TRL's total has no z-scores: it is the mean of the raw scores
+        return why_no_total(normalize, "sum")
+    is_total = re.match(r"(greedy|sampled)/(?!rewards/).*total", name) is not None
+    return why_no_total(normalize, experiment.aggregate) if is_total else None
 
 
-def _is_slip(typed: str, close: str) -> bool:
-    """Return whether a name is so similar to another that it is a typo: rewards may log names of their own."""
-    return "/" not in typed and abs(len(typed) - len(close)) <= 2 and typed[:1] == close[:1]
-
-
-def _known(experiment: Experiment) -> list[str]:
-    known = list(metrics.EVERY_TRAINER)
-    if not experiment.trainer.row.generates:
-        return known
-    known += metrics.OF_REWARDS
-    has_critic = experiment.trainer.baseline == "critic"
-    if has_critic:
-        known += metrics.OF_A_CRITIC
-    if has_critic or experiment.trainer.args.get("beta"):
-        known += metrics.WITH_BETA
-    parts: dict[str, tuple[str, ...]] = dict.fromkeys(experiment.rewards, metrics.OF_A_REWARD)
-    parts["truncation"] = (*metrics.OF_TRUNCATION, *metrics.OF_TRUNCATION_TOO)
-    parts |= {"kl": metrics.OF_KL, "value": metrics.OF_VALUE} if has_critic else {}
-    return [*known, *(f"rewards/{name}/{what}" for name, whats in parts.items() for what in whats)]
-
-
-def evaluates(experiment: Experiment) -> bool:
-    """Return whether the experiment evaluates during training."""
-    args = experiment.trainer.args
-    return args.get("eval_strategy", "no") not in ("no", False) or bool(args.get("eval_on_start"))
-
-
-def _examples(experiment: Experiment, valid: list[str]) -> list[str]:
-    return (
-        [*list(experiment.rewards)[:2], *(("reward",) if experiment.rewards else ("loss",))]
-        if not valid
-        else [
-            *list(experiment.rewards)[:3],
-            *[name for name in ("reward", "entropy", "kl/k1_policy_ref", "kl", "loss") if name in valid][:3],
-        ]
-    )
-
-
-_OF_A_REWARD = re.compile(r"^-?(?:eval_)?(?:(?:greedy|sampled)/)?rewards/(?P<name>[^/]+)")
 _TOTALS = ("reward", "eval_reward", "eval_greedy/total", "eval_sampled/total")
 _MOVES_THE_TOTAL = re.compile(
     r"^(rewards\.[^.]+\.(weight|gate|offset|clip|normalize|on_error)|primary|aggregate|truncation)\b"
@@ -178,7 +176,7 @@ _MOVES_THE_TOTAL = re.compile(
 
 
 def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield a problem for an objective that is not a reward, for one that the search itself changes, and for pruning by
+    """Yield a problem for an objective that is not logged, for one that the search itself changes, and for pruning by
     several objectives.
     """
     sweep = experiment.sweep
@@ -187,28 +185,17 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
     where = origins.where("sweep.objective")
     for objective in sweep.objective:
         typed = objective.removeprefix("-").strip()
-        metric = logged_name(typed, experiment.rewards)
-        match = _OF_A_REWARD.match(objective)
-        if match is not None and match["name"] not in {*experiment.rewards, *RESERVED_REWARD_NAMES, "correlation"}:
-            close = nearest(match["name"], experiment.rewards)
+        if (problem := unlogged(typed, experiment)) is not None:
+            close = problem.nearest
             yield ConfigError(
-                f"no run of this experiment logs {metric}",
+                f"no run of this experiment logs {typed}: {problem.why}",
                 where=where,
                 got=objective,
-                expected=f"one of the rewards: {', '.join(experiment.rewards) or 'there are none'}",
-                hint=f"sweep.objective={objective.replace(match['name'], close, 1)}" if close else None,
-            )
-        elif (told := not_logged(typed, experiment)) is not None:
-            what, valid = told
-            close = nearest_metric(typed, valid)
-            yield ConfigError(
-                f"no run of this experiment logs {typed}: {what}",
-                where=where,
-                got=objective,
-                expected="a metric that is logged (docs/metrics.md), or a reward's name for its raw mean",
+                expected=problem.examples,
                 hint=f"sweep.objective={objective.replace(typed, close, 1)}" if close else None,
             )
-        if metric in _TOTALS and (moving := [key for key in sweep.space if _MOVES_THE_TOTAL.match(key)]):
+        is_total = logged_name(typed, experiment.rewards) in _TOTALS
+        if is_total and (moving := [key for key in sweep.space if moves_the_total(key)]):
             yield moving_total(objective, moving, list(experiment.rewards), where=where)
     if len(sweep.objective) > 1 and sweep.prune != "off":
         yield ConfigError(
@@ -224,7 +211,7 @@ def moving_total(objective: str, keys: list[str], rewards: list[str], *, where: 
     """Return an error for a total as the objective of a search over what the total is computed from."""
     raw = ",".join(f"rewards/{name}/mean" for name in rewards or ["NAME"])
     return ConfigError(
-        f"{objective} holds what is searched: the greatest weight would win with the very same answers",
+        f"the search itself changes {objective}: the greatest weight would win with the very same answers",
         where=where,
         got=f"a search over {', '.join(keys)}",
         expected="raw scores, which no weight changes",

@@ -1,0 +1,157 @@
+"""Know which metrics an experiment logs, as far as that can be known: a reward may log metrics of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rlhf_cli.config import trl_args
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_sections import RESERVED_REWARD_NAMES
+from rlhf_cli.numerics.intervals import attempt_counts
+from rlhf_cli.tables import metrics
+from rlhf_cli.text.suggest import nearest, slips
+
+STEP = "step"
+"""What a rule may use beside metrics: the number of the step."""
+EVAL = "eval_"
+_EVAL_BY_TRACKERS = "eval/"
+"""The tracker's spelling of what transformers logs as `eval_...`."""
+_TOTAL = "total"
+_SHORT = 4
+"""Words of up to this many letters resemble too many others."""
+_ALWAYS = (*metrics.EVERY_TRAINER, *metrics.OF_REWARDS, *metrics.WITH_BETA)
+"""Names that mean a metric even if a reward has the same name."""
+_SAMPLED = re.compile(r"^(?:(?P<how>greedy|sampled)|(?P<kind>pass|maj)@(?P<count>\d+))/(?P<rest>.+)$")
+"""Metrics of answers that an evaluation samples: `greedy/total`, `greedy/rewards/NAME`, `pass@8/NAME`."""
+PARTS = ("total", "total/low", "total/high", "truncated", "tokens")
+"""What may follow `greedy/` and `sampled/`, beside `rewards/NAME`."""
+
+
+@dataclass(frozen=True)
+class Unlogged:
+    """Why an experiment does not log a metric, the nearest that it logs (None if nothing is near), and examples."""
+
+    why: str
+    nearest: str | None
+    examples: str
+
+
+def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
+    """Return why an experiment does not log a metric; None if it may log it.
+
+    The nearest metric of an evaluation has its logged name, `eval_rewards/NAME/mean` for a reward. If the run has no
+    evaluations, it is the training metric.
+    """
+    if not is_of_evaluation(metric):
+        return unlogged_name(metric, experiment)
+    plain = metric.removeprefix(EVAL).removeprefix(_EVAL_BY_TRACKERS)
+    found = unlogged_name(plain, experiment)
+    close = plain if found is None else found.nearest
+    if not evaluates(experiment):
+        return Unlogged("nothing is evaluated while it trains", close, _examples(experiment))
+    if found is None and metric.startswith(EVAL) and logged_name(plain, experiment.rewards) == plain:
+        return None
+    logged = None if close is None else close if _SAMPLED.match(close) else logged_name(close, experiment.rewards)
+    why = "there is no such metric" if found is None else found.why
+    return Unlogged(why, None if logged is None else EVAL + logged, _examples(experiment))
+
+
+def unlogged_name(name: str, experiment: Experiment) -> Unlogged | None:
+    """Return the same for a name without the prefix of an evaluation."""
+    names = _known(experiment)
+    why, close = _of_sampled(name, experiment) or (_why_not(name, experiment, names), None)
+    if why is None:
+        return None
+    return Unlogged(why, close or nearest(name, names) or _by_word(name, names), _examples(experiment))
+
+
+def _why_not(name: str, experiment: Experiment, names: list[str]) -> str | None:
+    if name in names or _SAMPLED.match(name) or (name == _TOTAL and experiment.rewards):
+        return None
+    first, _, rest = name.partition("/")
+    if first == "rewards" and experiment.rewards:
+        pair = rest.split("/")[1:]
+        if rest.startswith("correlation/") and len(pair) == 2 and set(pair) <= set(experiment.rewards):
+            return None
+        return f"no reward logs that; the rewards are {', '.join(experiment.rewards)}"
+    if name in (*metrics.OF_A_CRITIC, *metrics.OF_REWARDS, *metrics.WITH_BETA):
+        without = " without trainer.args.beta" if name in metrics.WITH_BETA and experiment.rewards else ""
+        return f"trainer={experiment.trainer.name}{without} does not log it"
+    close = nearest(name, names)
+    # Rewards may log names of their own, so only a name very similar to a known one is a typo.
+    is_typo = close is not None and "/" not in name and abs(len(name) - len(close)) <= 2 and name[:1] == close[:1]
+    has_typo = "/" not in name and _by_word(name, names) is not None
+    is_of_family = first in metrics.FAMILIES and "/" in name
+    return "there is no such metric" if is_typo or has_typo or is_of_family else None
+
+
+def _of_sampled(name: str, experiment: Experiment) -> tuple[str, str | None] | None:
+    """Return what is wrong with a metric of an evaluation's answers, and the nearest; None if nothing is."""
+    match = _SAMPLED.match(name) if experiment.trainer.row.generates else None
+    if match is None:
+        return None
+    head, rest = name.split("/", 1)
+    if match["how"] and not rest.startswith("rewards/"):
+        expected = f"{head}/ is followed by one of {', '.join(PARTS)}, rewards/NAME"
+        return None if rest in PARTS else (expected, f"{head}/{nearest(rest, PARTS) or 'total'}")
+    reward = rest.removeprefix("rewards/").partition("/")[0] if match["how"] else rest.partition("/")[0]
+    if reward not in {*experiment.rewards, *RESERVED_REWARD_NAMES, "correlation"}:
+        close = nearest(reward, experiment.rewards)
+        corrected = f"{head}/{rest.replace(reward, close, 1)}" if close else None
+        return f"the rewards are {', '.join(experiment.rewards)}", corrected
+    trainer, args = trl_args.trainer(experiment.trainer.trl), experiment.trainer.args
+    most = trl_args.whole_number_or_none(trainer, args, "num_generations_eval")
+    counts = attempt_counts(most or trl_args.whole_number(trainer, args, "num_generations"))
+    valid = [*(f"pass@{count}" for count in counts), f"maj@{counts[-1]}"]
+    if match["how"] or head in valid:
+        return None
+    why = f"an evaluation samples num_generations_eval={counts[-1]} answers, which gives {', '.join(valid)}"
+    return why, f"{match['kind']}@{counts[-1]}/{rest}"
+
+
+def _by_word(typed: str, names: list[str]) -> str | None:
+    """Return the first name that has a word similar to the typed one: `lenght` for `completions/mean_length`."""
+    words = {word: name for name in reversed(names) for word in re.split(r"[/_]", name) if len(word) > _SHORT}
+    close = nearest(typed, words) if typed not in words else None
+    return words[close] if close is not None and slips(typed, close) <= 2 else None
+
+
+def _known(experiment: Experiment) -> list[str]:
+    """Return the rewards' names and the metrics that the experiment is known to log."""
+    known = [*experiment.rewards, *metrics.EVERY_TRAINER]
+    if not experiment.trainer.row.generates:
+        return known
+    known += metrics.OF_REWARDS
+    has_critic = experiment.trainer.baseline == "critic"
+    known += metrics.OF_A_CRITIC if has_critic else ()
+    known += metrics.WITH_BETA if has_critic or experiment.trainer.args.get("beta") else ()
+    parts: dict[str, tuple[str, ...]] = dict.fromkeys(experiment.rewards, metrics.OF_A_REWARD)
+    parts["truncation"] = (*metrics.OF_TRUNCATION, *metrics.OF_TRUNCATION_TOO)
+    parts |= {"kl": metrics.OF_KL, "value": metrics.OF_VALUE} if has_critic else {}
+    return [*known, *(f"rewards/{name}/{what}" for name, whats in parts.items() for what in whats)]
+
+
+def _examples(experiment: Experiment) -> str:
+    names = _known(experiment)
+    usual = [name for name in ("reward", "entropy", "kl/k1_policy_ref", "kl", "loss") if name in names]
+    return "a metric that is logged (docs/metrics.md), such as " + ", ".join([*experiment.rewards][:3] + usual[:3])
+
+
+def logged_name(name: str, rewards: Iterable[str]) -> str:
+    """Return the name in metrics.jsonl for a short name: a reward's raw mean, or TRL's `reward` for `total`."""
+    if name in rewards and name not in _ALWAYS:
+        return f"rewards/{name}/mean"
+    return "reward" if name == _TOTAL else name
+
+
+def is_of_evaluation(metric: str) -> bool:
+    """Return whether a name is that of an evaluation metric, in our spelling or the trackers'."""
+    return metric.startswith((EVAL, _EVAL_BY_TRACKERS))
+
+
+def evaluates(experiment: Experiment) -> bool:
+    """Return whether the experiment evaluates during training."""
+    args = experiment.trainer.args
+    return args.get("eval_strategy", "no") not in ("no", False) or bool(args.get("eval_on_start"))
