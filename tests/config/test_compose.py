@@ -37,10 +37,6 @@ def test_the_choices_are_remembered() -> None:
     assert not any(name.startswith("hydra") for name in choices)
 
 
-def test_a_key_can_be_left_out() -> None:
-    assert list(compose(["exp=quickstart", "~rewards.format"]).tree["rewards"]) == ["correct", "brevity"]
-
-
 def test_debug_wins_over_the_experiment_wherever_it_is_typed(write: Write) -> None:
     write("conf/debug/few.yaml", "# @package _global_\n# few steps\ntrainer: {args: {max_steps: 2}}\n")
     for words in (["debug=few", "exp=quickstart"], ["exp=quickstart", "debug=few"]):
@@ -130,13 +126,6 @@ def test_the_users_file_wins_over_the_shipped_one_of_the_same_name(write: Write)
     assert user_dir() == file.parents[1]
 
 
-def test_a_users_file_can_build_on_a_shipped_one(write: Write) -> None:
-    write("conf/exp/mine.yaml", "# @package _global_\n# mine\ndefaults:\n  - quickstart\n  - _self_\nseed: 5\n")
-    composed = compose(["exp=mine"])
-    assert composed.tree["seed"] == 5
-    assert list(composed.tree["rewards"]) == ["correct", "format", "brevity"]
-
-
 def test_captions(write: Write) -> None:
     assert caption(write("a.yaml", "# @package _global_\n# what it is\n# more\nseed: 1\n")) == "what it is"
     assert caption(write("b.yaml", "seed: 1\n# too late\n")) == ""
@@ -194,12 +183,6 @@ def test_a_trainer_that_brings_sections_of_its_own() -> None:
     assert not {"critic", "kl"} & set(compose(["exp=quickstart", "trainer=grpo"]).tree)
 
 
-def test_composing_leaves_no_hydra_behind() -> None:
-    first = compose(["exp=quickstart", "seed=5"])
-    assert compose(["exp=quickstart"]).tree["seed"] == 0
-    assert first.tree["seed"] == 5
-
-
 @pytest.mark.parametrize(
     ("typed", "left"),
     [
@@ -212,8 +195,3 @@ def test_composing_leaves_no_hydra_behind() -> None:
 def test_held_out_rows_have_one_origin_and_a_typed_one_wins(typed: str, left: dict[str, object]) -> None:
     """toy_sft holds out a fraction of 0.1."""
     assert compose(["exp=toy_sft", typed]).tree["data"]["eval"] == left
-
-
-def test_a_typed_origin_of_held_out_rows_leaves_another_typed_one_alone() -> None:
-    both = ["data.eval.path=other.jsonl", "data.eval.fraction=0.2"]
-    assert compose(["exp=toy_sft", *both]).tree["data"]["eval"] == {"path": "other.jsonl", "fraction": 0.2}

@@ -134,17 +134,6 @@ def test_twice_or_against_each_other(second: str, what: str) -> None:
     assert "entry 1 (at least 0.5)" in str(error.got)
 
 
-def test_what_excludes_each_other_does_so_in_either_order() -> None:
-    low, high = "{metric: correct, at_most: 0.4}", "{metric: correct, at_least: 0.5}"
-    assert "exclude each other" in refused(f"expect=[{high}, {low}]").what
-    assert "exclude each other" in refused(f"expect=[{low}, {high}]").what
-
-
-def test_at_another_place_it_is_another_number() -> None:
-    words = "expect=[{metric: correct, at_least: 0.5}, {metric: correct, at: first, at_most: 0.4}]"
-    assert prepare(["+exp=quickstart", words]).experiment.expect is not None
-
-
 def test_a_step_that_never_comes() -> None:
     error = refused("expect={right: {metric: correct, at: 200, at_least: 0.5}}")
     assert (error.got, error.hint) == ("at: 200", "expect.right.at=end")

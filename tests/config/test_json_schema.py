@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from rlhf_cli.cli import main
-from rlhf_cli.config.conf_folders import groups, shipped_dir
+from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.json_schema import configuration_schema
 from rlhf_cli.config.trl_args import OWNED
 from rlhf_cli.project.reference.reference_json import described
@@ -27,10 +27,6 @@ def complaints(group: str, content: object) -> list[str]:
 @pytest.mark.parametrize(("group", "file"), FILES, ids=[f"{file.parent.name}/{file.stem}" for _, file in FILES])
 def test_it_accepts_what_is_shipped(group: str, file: Path) -> None:
     assert complaints(group, yaml.safe_load(file.read_text()) or {}) == []
-
-
-def test_it_accepts_what_everything_begins_with() -> None:
-    assert complaints("exp", yaml.safe_load((shipped_dir() / "train.yaml").read_text())) == []
 
 
 @pytest.mark.parametrize("group", groups())

@@ -36,16 +36,15 @@ def mine(write: Write, text: str) -> None:
         ("rewards.brevity.gate={by: correct, max: 1}", "rewards.brevity.gate.at_most"),
         ("aggregate=normalise_then_sum", "aggregate=normalize_then_sum"),
         ("rewards.brevity.fn=exact_mach", "reward@rewards.brevity=exact_match"),
+        ("model.path=Some/Model-0.5B", "model=local model.path=Some/Model-0.5B"),
+        ("model=Some/Model-0.5B", "model=local model.path=Some/Model-0.5B"),
+        ("model=run:quickstart", "model=local model.path=run:quickstart"),
+        ("model=zzzzzzzz", "rlhf list model"),
+        ("data=some/rows.jsonl", "data=file data.path=some/rows.jsonl"),
     ],
 )
 def test_what_people_call_it(refused: Refused, typed: str, hint: str) -> None:
     assert refused("exp=quickstart", typed).hint == hint
-
-
-def test_the_built_in_aggregates_are_listed(refused: Refused) -> None:
-    error = refused("exp=quickstart", "aggregate=harmonic")
-    assert error.expected == "sum, normalize_then_sum, or a function of yours: ./file.py:function"
-    assert error.hint is None
 
 
 def test_a_schedule_in_other_words_is_told_once_a_key() -> None:

@@ -46,8 +46,3 @@ def test_negative_control_what_may_come_is_left_alone(judged: Judged, typed: str
 
 def test_what_one_run_of_a_sweep_logs_can_be_watched(judged: Judged) -> None:
     refuse_unlogged_watch("short", [judged("exp=quickstart"), judged("exp=quickstart", "reward@rewards.short=brevity")])
-
-
-def test_an_objective(refused: Callable[..., ConfigError]) -> None:
-    error = refused("exp=quickstart", "sweep=weights", "sweep.objective=-lenght")
-    assert error.hint == "sweep.objective=-completions/mean_length"

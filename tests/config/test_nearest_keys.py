@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.config.compose import compose
-from rlhf_cli.config.suggestions import meant_key, nearest_path
+from rlhf_cli.config.suggestions import meant_key
 from rlhf_cli.text.json_values import JsonTree
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -54,8 +54,3 @@ def test_what_is_set_elsewhere_is_not_suggested(tree: JsonTree) -> None:
     """trainer.args.seed is refused: the key of its own is."""
     assert meant_key("trainer.args.sed", tree) != "trainer.args.seed"
     assert meant_key("run.seed", tree) == "seed"
-
-
-def test_among_keys_that_are_given() -> None:
-    assert nearest_path("a.bravp", ["a.bravo", "b.bravo"]) == "a.bravo"
-    assert nearest_path("z.q", ["a.bravo"]) is None

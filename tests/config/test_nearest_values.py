@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from rlhf_cli.config.suggestions import first_taken, meant_inside, meant_value
+from rlhf_cli.config.suggestions import meant_inside, meant_value
 from rlhf_cli.errors import UserError
 from rlhf_cli.jobs.prepare import prepare
 
@@ -69,11 +69,6 @@ def test_a_section_says_which_of_its_keys_takes_it() -> None:
     assert meant_inside("sample", Sample, "epoch") == "sample.word=epoch"
     assert meant_inside("sample", Sample, True) == "'sample={}'"
     assert meant_inside("sample", Sample, -5.5) == "sample.wait_s=-5.5"
-
-
-def test_what_is_not_taken_is_not_suggested() -> None:
-    assert first_taken("a", "7", lambda value: False) is None
-    assert first_taken("a", "7", lambda value: value == 7) == "a=7"
 
 
 @pytest.mark.parametrize("typed", ["no", "fp32", "off", "32"])

@@ -42,12 +42,6 @@ def test_one(typed: str, expected: str) -> None:
     assert rewrite([typed]) == [expected]
 
 
-def test_exp_and_then_debug_come_last(write: Write) -> None:
-    write("conf/debug/tiny_steps.yaml", "# @package _global_\nseed: 1\n")
-    typed = ["debug=tiny_steps", "exp=quickstart", "seed=7", "track=none"]
-    assert rewrite(typed) == ["++seed=7", "track=none", "+exp=quickstart", "+debug=tiny_steps"]
-
-
 def test_the_order_of_values_is_kept() -> None:
     assert rewrite(["seed=1", "seed=2"]) == ["++seed=1", "++seed=2"]
 
@@ -120,7 +114,3 @@ def test_words_about_hydra_itself_are_refused_on_one_run(typed: str, instead: st
         rewrite(["+exp=quickstart", typed])
     assert caught.value.got == typed
     assert instead in str(caught.value.expected)
-
-
-def test_negative_control_a_key_that_begins_alike(place: Path) -> None:
-    assert rewrite(["hydrant.x=1"]) == ["++hydrant.x=1"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.config.schema.trainer_sections import Kl, PpoArgs, Trainer
+from rlhf_cli.config.schema.trainer_sections import Kl, PpoArgs
 from tests.support.ppo_words import PPO, QUICK, Judged, Refused
 
 
@@ -15,14 +15,6 @@ class TestArguments:
         assert not set(PpoArgs.model_fields) & set(trainer.trl_args)
         assert trainer.trl_args["num_iterations"] == 4
         assert {**trainer.trl_args, **trainer.ppo.model_dump()} == trainer.args
-
-    def test_without_a_critic_there_are_none(self) -> None:
-        trainer = Trainer(name="grpo", trl="GRPOTrainer", args={"beta": 0.1})
-        assert trainer.ppo is None
-        assert trainer.trl_args == {"beta": 0.1}
-
-    def test_what_is_not_said_has_a_default(self) -> None:
-        assert Trainer(name="mine", trl="GRPOTrainer", baseline="critic").ppo == PpoArgs()
 
     @pytest.mark.parametrize(
         ("typed", "got", "expected"),
@@ -66,7 +58,3 @@ class TestArguments:
         assert (error.what, error.hint) == ("trainer.args.beta is set elsewhere", "kl.coef")
         assert judged(*PPO, "kl.coef=0.1").kl == Kl(coef=0.1)
         assert judged(QUICK, "trainer.args.beta=0.1").trainer.args["beta"] == 0.1
-
-    def test_no_hint_leads_to_what_is_set_elsewhere(self, refused: Refused) -> None:
-        assert refused(QUICK, "trainer.args.bet=1").hint == "trainer.args.beta"
-        assert refused(*PPO, "trainer.args.bet=1").hint != "trainer.args.beta"

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlhf_cli.config.expand import expand_primary
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare
@@ -33,10 +32,6 @@ def test_every_other_reward_waits_for_it(judged: Judged) -> None:
     assert experiment.primary is None
     (gate,) = experiment.rewards["format"].gates
     assert (gate.at_least, gate.otherwise) == (1.0, "zero")
-
-
-def test_negative_control_without_it_nobody_waits(judged: Judged) -> None:
-    assert gates(judged(QUICK)) == {"correct": [], "format": [], "brevity": []}
 
 
 @pytest.mark.parametrize("otherwise", ["zero", "exclude", -1.0])
@@ -64,11 +59,6 @@ def test_what_the_primary_waits_for_is_not_gated(judged: Judged) -> None:
         "rewards.format.gate={by: brevity, at_most: 9}",
     )
     assert gates(chain) == {"correct": ["format"], "format": ["brevity"], "brevity": []}
-
-
-def test_writing_it_out_again_changes_nothing(judged: Judged) -> None:
-    experiment = judged(QUICK, PRIMARY)
-    assert expand_primary(experiment) == experiment
 
 
 def test_the_frozen_file_holds_gates_and_no_primary(place: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
 from rlhf_cli.config import compose as composition
 from rlhf_cli.config.compose import Composed, compose, compose_frozen
-from rlhf_cli.errors import ConfigError
 from tests.support import small_reward_runs
 from tests.support.quick_loader import QuickLoader
 from tests.support.small_runs import PPO_SMALL, SMALL
@@ -53,24 +51,3 @@ def test_it_composes_what_was_frozen(monkeypatch: pytest.MonkeyPatch, words: lis
     for composed in quick:
         assert composed.tree == slow.tree
         assert (composed.choices, composed.origins) == (slow.choices, slow.origins)
-
-
-@pytest.mark.parametrize("words", [["~rewards.nobody"], ["trainer.args=${nobody.knows}"]])
-def test_it_refuses_what_the_other_does(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
-    with pytest.raises(ConfigError) as slow:
-        compose([*SMALL, *words])
-    monkeypatch.setattr(composition, "NotingLoader", QuickLoader)
-    with pytest.raises(ConfigError) as quick:
-        compose([*SMALL, *words])
-    assert str(quick.value) == str(slow.value)
-
-
-def test_a_users_file_is_not_hidden_by_what_it_remembers(monkeypatch: pytest.MonkeyPatch, write) -> None:
-    monkeypatch.setattr(composition, "NotingLoader", QuickLoader)
-    assert compose(SMALL).tree["data"]["args"]["max_value"] == 20
-    file: Path = write("conf/data/toy_sums.yaml", "# mine\nworld: toy_sums\nargs: {num_rows: 9, max_value: 4}\n")
-    assert compose(SMALL).tree["data"]["args"]["max_value"] == 4
-    file.unlink()
-    file.parent.rmdir()
-    file.parent.parent.rmdir()
-    assert compose(SMALL).tree["data"]["args"]["max_value"] == 20

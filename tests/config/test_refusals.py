@@ -59,22 +59,6 @@ def test_a_typo_in_a_file(write: Write, text: str, key: str, line: int, hint: st
     assert "unknown" in error.what
 
 
-@pytest.mark.parametrize(
-    ("typed", "hint"),
-    [
-        ("sed=3", "seed"),
-        ("rewards.format.wieght=1", "rewards.format.weight"),
-        ("launch.proceses=2", "launch.processes"),
-        ("trainer.args.learnin_rate=1e-5", "trainer.args.learning_rate"),
-    ],
-)
-@pytest.mark.fault(39)
-def test_a_typo_on_the_command_line(refused: Refused, typed: str, hint: str) -> None:
-    error = refused("exp=quickstart", typed)
-    assert error.where == f"{typed.partition('=')[0]} (command line)"
-    assert error.hint == hint
-
-
 def test_a_key_like_none_gets_no_guess(refused: Refused) -> None:
     error = refused("exp=quickstart", "xyzzy=3")
     assert error.hint is None
@@ -112,12 +96,6 @@ def test_a_wrong_type_or_value(refused: Refused, typed: str, got: str, expected:
     assert error.where == f"{typed.partition('=')[0]} (command line)"
     assert error.got == got
     assert expected in str(error.expected)
-
-
-def test_yes_in_a_file_is_a_boolean_and_no_seed(write: Write, refused: Refused) -> None:
-    mine(write, "seed: yes\n")
-    error = refused("exp=mine")
-    assert (error.where, error.got) == ("seed (conf/exp/mine.yaml:6)", "True")
 
 
 def test_a_missing_value(refused: Refused, judged: Judged) -> None:
@@ -210,24 +188,10 @@ def test_a_tab_in_yaml(write: Write, refused: Refused) -> None:
     assert str(refused("exp=mine").where).endswith("conf/exp/mine.yaml:7")
 
 
-def test_an_interpolation_that_leads_nowhere(write: Write, refused: Refused) -> None:
-    mine(write, "run: {name: '${nowhere}'}\n")
-    error = refused("exp=mine")
-    assert error.what == "run.name refers to a key that does not exist"
-    assert error.where == "run.name (conf/exp/mine.yaml:6)"
-    assert error.got == "${nowhere}"
-
-
 def test_several_values_are_for_a_sweep(refused: Refused) -> None:
     error = refused("exp=quickstart", "seed=1,2")
     assert error.what == "several values for one key are a sweep: a run for each"
     assert error.hint == "rlhf train -m ... 'seed=1,2'"
-
-
-def test_what_hydra_refuses_is_a_config_error(refused: Refused) -> None:
-    error = refused("exp=quickstart", "trainer.args.learning_rate=[1")
-    assert error.what == "a value cannot be read"
-    assert "Config search path" not in str(error)
 
 
 @pytest.mark.fault(39)
@@ -243,11 +207,6 @@ def test_several_problems_are_told_at_once(write: Write) -> None:
         "track.mode (command line)",
     }
     assert all(place in str(caught.value) for place in told)
-
-
-def test_one_key_is_told_once(refused: Refused) -> None:
-    """`1.5` fits neither arm of `int | 'auto'`; pydantic reports both."""
-    assert refused("exp=quickstart", "launch.processes=1.5").where == "launch.processes (command line)"
 
 
 @pytest.mark.parametrize(
@@ -272,10 +231,6 @@ DPO = (
     "~trainer.args.num_completions_to_print",
     "~trainer.args.max_completion_length",
 )
-
-
-def test_a_trainer_without_rewards_is_good(judged: Judged) -> None:
-    assert judged(*DPO, "trainer.args.beta=0.1").trainer.trl == "DPOTrainer"
 
 
 def test_a_reward_name_that_no_override_could_name(write: Write, refused: Refused) -> None:

@@ -31,13 +31,6 @@ def test_a_margin_of_two_scores(judged: Judged) -> None:
     assert (section.margin.scale, section.margin.transform, section.margin.on_bad) == (1.0, "identity", "refuse")
 
 
-def test_a_margin_of_a_column(judged: Judged) -> None:
-    section = judged(*REWARD, "reward_model.margin={column: strength, on_bad: drop}").reward_model
-    assert section is not None
-    assert section.margin is not None
-    assert (section.margin.columns, section.margin.on_bad) == (("strength",), "drop")
-
-
 def test_what_was_judged_is_judged_the_same_when_it_is_read_back(judged: Judged) -> None:
     """The ranks read the frozen configuration, in which every default is written out."""
     for margin in ("{column: strength}", "{chosen: a, rejected: b, transform: rank}"):
@@ -91,15 +84,3 @@ def test_a_trainer_that_trains_no_reward_model(refused: Refused, words: tuple[st
     assert error.what.endswith("trains no reward model")
     assert error.where == "reward_model (command line)"
     assert error.hint == "trainer=reward, or ~reward_model"
-
-
-def test_trls_own_name_has_moved_here(refused: Refused) -> None:
-    error = refused(*REWARD, "trainer.args.center_rewards_coefficient=0.01")
-    assert (error.what, error.hint) == (
-        "trainer.args.center_rewards_coefficient is set elsewhere",
-        "reward_model.center",
-    )
-
-
-def test_an_unknown_key(refused: Refused) -> None:
-    assert refused(*REWARD, "reward_model.margn=null").hint == "reward_model.margin"

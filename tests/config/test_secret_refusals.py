@@ -70,8 +70,3 @@ def test_no_message_repeats_it(words: list[str], capsys, monkeypatch: pytest.Mon
     printed = capsys.readouterr()
     assert "error:" in printed.err
     assert "s3cr3tpw" not in printed.out + printed.err
-
-
-def test_negative_control_another_value_is_repeated(capsys) -> None:
-    assert main(["check", "+exp=quickstart", "trainer.args.learning_rate=s3cr3tpw"]) == 2
-    assert "s3cr3tpw" in capsys.readouterr().err

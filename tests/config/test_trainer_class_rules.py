@@ -68,10 +68,6 @@ def test_a_file_that_is_no_python(refused: Refused, mine: Path) -> None:
     assert refused(QUICK, "trainer.class=./mine.py:Mine").what == "mine.py cannot be read as Python"
 
 
-def test_a_typo_in_the_key_is_told_by_its_alias(refused: Refused) -> None:
-    assert refused(QUICK, "trainer.clas=./mine.py:Mine").hint == "trainer.class"
-
-
 def test_a_module_is_found_without_being_imported(place: Path) -> None:
     package = place / "package"
     package.mkdir()

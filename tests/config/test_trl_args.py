@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.config.trl_args import TrlField, config_fields, expected_instead, owner_of, trainer, trainers
+from rlhf_cli.config.trl_args import (
+    TrainerFields,
+    TrlField,
+    config_fields,
+    expected_instead,
+    owner_of,
+    real_number,
+    trainer,
+    trainers,
+    whole_number,
+    whole_number_or_none,
+)
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 GRPO = config_fields("GRPOConfig")
@@ -105,3 +117,24 @@ def test_trainers() -> None:
     assert trainer("GRPOTrainer").config_class == "GRPOConfig"
     with pytest.raises(KeyError):
         trainer("PPOTrainer")
+
+
+def test_numbers_among_the_arguments() -> None:
+    """The experiment's, else TRL's own; what is no number is refused by its key."""
+    fields = {
+        "steps": TrlField("steps", "int", 7, ()),
+        "size": TrlField("size", "int | None", None, ()),
+        "epochs": TrlField("epochs", "float", 1.5, ()),
+    }
+    made = TrainerFields("NoTrainer", "NoConfig", fields)
+    assert (whole_number(made, {}, "steps"), whole_number(made, {"steps": 3}, "steps")) == (7, 3)
+    assert whole_number_or_none(made, {}, "size") is None
+    assert (real_number(made, {}, "epochs"), real_number(made, {"epochs": 2}, "epochs")) == (1.5, 2.0)
+    for read, name, value in (
+        *((read, "steps", value) for read in (whole_number, whole_number_or_none) for value in ("3", 2.5, [3])),
+        (whole_number, "size", None),
+        (real_number, "epochs", None),
+        (real_number, "epochs", "two"),
+    ):
+        with pytest.raises(ConfigError, match=rf"wrong value for trainer\.args\.{name}"):
+            read(made, {name: value}, name)

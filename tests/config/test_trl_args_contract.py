@@ -31,10 +31,6 @@ def real_fields(name: str) -> dict[str, Any]:
     return {field.name: field for field in dataclasses.fields(config) if field.init}
 
 
-def test_there_are_trainers() -> None:
-    assert len(NAMES) >= 7
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_fields(name: str) -> None:
     assert set(trl_args.trainer(name).fields) == set(real_fields(name))

@@ -87,8 +87,3 @@ def test_a_mode_that_contradicts_the_rewards_is_warned_of(judged: Judged, words,
     warnings = list(truncation_warnings(judged(*PPO, *words)))
     assert len(warnings) == (said is not None)
     assert said is None or said in warnings[0]
-
-
-def test_a_penalty_is_subtracted_unless_asked_otherwise(judged: Judged) -> None:
-    assert judged("exp=quickstart", "truncation.policy=eos_penalty").truncation.mode == "subtract"
-    assert judged("exp=quickstart", "truncation=none").truncation.mode is None

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import Truncation
 from rlhf_cli.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -40,10 +39,6 @@ def test_a_mode_of_another_policy(refused: Refused, judged: Judged, policy: str,
     assert (error.where, error.expected) == ("truncation.mode (command line)", " or ".join(valid))
     assert error.hint == f"truncation.mode={valid[0]}"
     assert judged(QUICK, "trainer=ppo", f"truncation={policy}", "truncation.mode=replace").truncation.replaces
-
-
-def test_nothing_said_is_none(judged: Judged) -> None:
-    assert judged(QUICK).truncation == Truncation()
 
 
 def test_bootstrap_wants_a_critic(refused: Refused, judged: Judged) -> None:
@@ -118,13 +113,3 @@ def test_a_ramp_wants_a_limit(refused: Refused) -> None:
     error = refused(QUICK, "truncation=soft_overlong", "trainer.args.max_completion_length=null")
     assert error.what == "soft_overlong wants a limit to come near to"
     assert str(error.where).startswith("trainer.args.max_completion_length")
-
-
-def test_an_unknown_policy(refused: Refused) -> None:
-    error = refused(QUICK, "truncation.policy=bootstrp")
-    assert "'bootstrap'" in str(error.expected)
-    assert "there is no truncation named 'bootstrp'" in refused(QUICK, "truncation=bootstrp").what
-
-
-def test_trls_own_switch_has_moved_here(refused: Refused) -> None:
-    assert refused(QUICK, "trainer.args.mask_truncated_completions=true").hint == "truncation=exclude"

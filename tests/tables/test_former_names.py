@@ -64,17 +64,3 @@ def test_what_people_say_is_no_value_and_what_it_means_is_one() -> None:
         if name in groups():
             assert not set(spoken) & set(groups()[name])
             assert set(spoken.values()) <= set(groups()[name])
-
-
-def test_a_name_of_others_is_a_full_key() -> None:
-    """Of TRL's own where it has no dot; a third entry is for a trainer with a critic."""
-    today = {name: FORMER_NAMES[name].today for name in ("evaluation_strategy", "no_cuda", "use_wandb", "resume")}
-    assert today == {
-        "evaluation_strategy": "trainer.args.eval_strategy", "no_cuda": "launch.device=cpu", "use_wandb": "track=wandb",
-        "resume": "run.resume=auto",
-    }  # fmt: skip
-    assert all("." in row.today or "=" in row.today for row in FORMER_NAMES.values() if row.today)
-    with_critic = [row for row in FORMER_NAMES.values() if row.with_critic is not None]
-    assert with_critic
-    assert all(row.with_critic != row.today for row in with_critic)
-    assert all(row.whose for row in FORMER_NAMES.values())

