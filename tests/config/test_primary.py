@@ -75,7 +75,7 @@ def test_the_frozen_file_holds_gates_and_no_primary(place: Path) -> None:
 
 def test_an_unknown_name(refused: Refused) -> None:
     error = refused(QUICK, "primary={by: corect, at_least: 1.0}")
-    assert error.what == "a gate reads a reward 'corect' that there is not"
+    assert error.what == "a gate reads a reward 'corect' that does not exist"
     assert error.where == "primary.by (command line)"
     assert error.expected == "one of correct, format, brevity"
     assert error.hint == "primary.by=correct"

@@ -74,7 +74,7 @@ def test_a_value_out_of_bounds(refused: Refused, typed: str, key: str) -> None:
 
 def test_a_score_less_itself(refused: Refused) -> None:
     error = refused(*REWARD, "reward_model.margin={chosen: score, rejected: score}")
-    assert error.what == "a score less itself is no margin"
+    assert error.what == "the margin of a score to itself is always 0"
     assert str(error.where).startswith("reward_model.margin.rejected")
 
 

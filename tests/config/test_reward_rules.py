@@ -28,7 +28,7 @@ class TestGates:
     )
     def test_an_unknown_name_gets_the_nearest(self, refused: Refused, gate: str, hint: str) -> None:
         error = refused(QUICK, f"rewards.brevity.gate={gate}")
-        assert error.what == "a gate reads a reward 'fromat' that there is not"
+        assert error.what == "a gate reads a reward 'fromat' that does not exist"
         assert str(error.where).startswith("rewards.brevity.gate")
         assert error.hint == hint
 

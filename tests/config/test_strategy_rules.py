@@ -53,7 +53,7 @@ class TestRollout:
 
     def test_long_prompts_of_a_trainer_that_reads_none(self, refused: Refused) -> None:
         error = refused("exp=toy_dpo", "data.overlong_prompts=drop")
-        assert error.what.startswith("trainer=dpo generates nothing that a prompt would have to leave room for")
+        assert error.what.startswith("trainer=dpo generates nothing that needs room after a prompt")
 
     def test_gpus_for_no_server(self, refused: Refused) -> None:
         error = refused("exp=quickstart", "launch.rollout=vllm", "launch.rollout_gpus=1")

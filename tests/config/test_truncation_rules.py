@@ -100,7 +100,7 @@ def test_the_ramp_is_shorter_than_a_completion(refused: Refused, judged: Judged)
     assert judged(*soft, "truncation.cache=15").truncation.cache == 15
     for cache in (16, 17):
         error = refused(*soft, f"truncation.cache={cache}")
-        assert error.what == "the ramp is as long as a completion may be"
+        assert error.what == "the penalty's ramp is as long as a completion may be"
         assert error.where == "truncation.cache (command line)"
         assert error.expected == "below 16"
     assert refused(*soft, "truncation.cache=0").where == "truncation.cache (command line)"
@@ -111,5 +111,5 @@ def test_the_ramp_is_shorter_than_a_completion(refused: Refused, judged: Judged)
 
 def test_a_ramp_wants_a_limit(refused: Refused) -> None:
     error = refused(QUICK, "truncation=soft_overlong", "trainer.args.max_completion_length=null")
-    assert error.what == "soft_overlong wants a limit to come near to"
+    assert error.what == "soft_overlong needs a limit of the length"
     assert str(error.where).startswith("trainer.args.max_completion_length")

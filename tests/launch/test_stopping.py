@@ -99,7 +99,7 @@ def test_slurms_end_counts_where_it_comes_first() -> None:
 
 @pytest.mark.parametrize("deadline", ["tomorrow", "2020-01-01T00:00"])
 def test_a_deadline_that_is_none_is_refused(deadline: str) -> None:
-    with pytest.raises(ConfigError, match="must_save_by is no time to come"):
+    with pytest.raises(ConfigError, match="must_save_by is not a time in the future"):
         prepare(["+exp=quickstart", f"launch.must_save_by='{deadline}'"])
 
 

@@ -48,18 +48,18 @@ def test_a_name_that_only_leads_to_itself(monkeypatch: pytest.MonkeyPatch) -> No
 class TestRefused:
     def test_nowhere_to_meet(self, refused: Refused) -> None:
         error = refused(*QUICK, "launch.nodes=2")
-        assert error.what == "2 machines have nowhere to meet"
+        assert error.what == "2 machines have no address to meet at: this machine's, with a free port; or use Slurm"
         assert str(error.where).startswith("launch.nodes (")
         assert ":29500" in str(error.hint)
 
     def test_a_place_for_one(self, refused: Refused) -> None:
         error = refused(*QUICK, "launch.rdzv=127.0.0.1:29500")
-        assert error.what == "launch.rdzv is where several machines meet"
+        assert error.what == "launch.rdzv is for several machines"
         assert error.hint == "launch.nodes=2, or launch.rdzv=null"
 
     def test_no_port(self, refused: Refused) -> None:
         error = refused(*QUICK, "launch.nodes=2", "launch.rdzv=127.0.0.1:99999")
-        assert (error.what, error.hint) == ("launch.rdzv names no port", "launch.rdzv=127.0.0.1:29500")
+        assert (error.what, error.hint) == ("launch.rdzv has no port of 1 to 65535", "launch.rdzv=127.0.0.1:29500")
 
     def test_a_port_in_use(self, refused: Refused) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -98,7 +98,7 @@ class TestRefused:
         have_gpus(tmp_path_factory.mktemp("machine"), monkeypatch)(3)
         words = ("model=local", "model.path=org/model", "launch.rollout=vllm_server", "launch.rollout_gpus=1")
         error = refused("exp=quickstart", *words, "launch.nodes=2", "launch.rdzv=127.0.0.1:29567")
-        assert error.what == "a vLLM server of this run's own is for one machine"
+        assert error.what == "a vLLM server that the run starts is for one machine"
 
 
 def test_a_batch_is_of_all_machines() -> None:

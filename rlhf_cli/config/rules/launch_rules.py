@@ -15,59 +15,44 @@ from rlhf_cli.tables.strategies import STRATEGIES, Feature
 
 _USUAL_PORT = 29500
 """torch's default port, as in its documentation."""
-_HIGHEST_PORT = 65535
 
 
 def launch_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield what prevents machines from meeting, and an invalid deadline."""
-    yield from _several_machines(experiment.launch, origins)
-    if (deadline := experiment.launch.must_save_by) is not None and (wrong := _no_deadline(deadline)):
+    problem = _meeting_problem(experiment.launch)
+    if problem is not None:
+        key, what, hint = problem
+        got = f"{key}={getattr(experiment.launch, key.removeprefix('launch.'))}"
+        yield ConfigError(what, where=origins.where(key), got=got, hint=hint)
+    if (deadline := experiment.launch.must_save_by) is not None and (wrong := _invalid_deadline(deadline)):
         yield ConfigError(
-            "launch.must_save_by is no time to come",
+            "launch.must_save_by is not a time in the future",
             where=origins.where("launch.must_save_by"),
             got=f"{deadline} ({wrong})",
-            expected="an ISO time, this machine's where it names no zone",
+            expected="an ISO time, in this machine's zone unless it names one",
             hint=f"launch.must_save_by={datetime.now().replace(hour=23, minute=0):%Y-%m-%dT%H:%M}",
         )
 
 
-def _several_machines(launch: Launch, origins: Origins) -> Iterator[UserError]:
-    """Yield what prevents the machines of a run from meeting; under Slurm they find one another."""
-    if launch.rdzv is not None and launch.slurm is not None:
-        yield ConfigError(
-            "in a job of Slurm the machines find one another",
-            where=origins.where("launch.rdzv"),
-            got=launch.rdzv,
-            expected="no launch.rdzv beside launch.slurm",
-            hint="launch.rdzv=null",
-        )
-    elif launch.rdzv is not None and launch.nodes == 1:
-        yield ConfigError(
-            "launch.rdzv is where several machines meet",
-            where=origins.where("launch.rdzv"),
-            got=f"{launch.rdzv} with launch.nodes=1",
-            expected="launch.nodes=2 or more",
-            hint="launch.nodes=2, or launch.rdzv=null",
-        )
-    elif launch.rdzv is not None and not 0 < int(launch.rdzv.rpartition(":")[2]) <= _HIGHEST_PORT:
-        yield ConfigError(
-            "launch.rdzv names no port",
-            where=origins.where("launch.rdzv"),
-            got=launch.rdzv,
-            expected=f"a port of 1 to {_HIGHEST_PORT}",
-            hint=f"launch.rdzv={launch.rdzv.rpartition(':')[0]}:{_USUAL_PORT}",
-        )
-    elif launch.rdzv is None and launch.nodes > 1 and launch.slurm is None:
-        yield ConfigError(
-            f"{launch.nodes} machines have nowhere to meet",
-            where=origins.where("launch.nodes"),
-            got=f"launch.nodes={launch.nodes} without launch.rdzv",
-            expected="this machine's name or address as the others reach it, with a free port; or a job of Slurm",
-            hint=f"launch.rdzv=HOST:{_USUAL_PORT}, or launch=slurm",
-        )
+def _meeting_problem(launch: Launch) -> tuple[str, str, str] | None:
+    """Return the key, what is wrong and a hint if machines cannot meet; under Slurm they find one another."""
+    rdzv = launch.rdzv
+    if rdzv is None and launch.nodes > 1 and launch.slurm is None:
+        what = f"{launch.nodes} machines have no address to meet at: this machine's, with a free port; or use Slurm"
+        return "launch.nodes", what, f"launch.rdzv=HOST:{_USUAL_PORT}, or launch=slurm"
+    if rdzv is None:
+        return None
+    if launch.slurm is not None:
+        return "launch.rdzv", "in a job of Slurm the machines find one another", "launch.rdzv=null"
+    if launch.nodes == 1:
+        return "launch.rdzv", "launch.rdzv is for several machines", "launch.nodes=2, or launch.rdzv=null"
+    host, _, port = rdzv.rpartition(":")
+    if not 0 < int(port) < 2**16:
+        return "launch.rdzv", "launch.rdzv has no port of 1 to 65535", f"launch.rdzv={host}:{_USUAL_PORT}"
+    return None
 
 
-def _no_deadline(text: str) -> str | None:
+def _invalid_deadline(text: str) -> str | None:
     """Return what is wrong with a deadline, or None if it is valid."""
     try:
         time = datetime.fromisoformat(text)
@@ -82,57 +67,50 @@ NAMES_A_SERVER = ("vllm_server_base_url", "vllm_server_host")
 
 def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with generation."""
-    launch, args = experiment.launch, experiment.trainer.args
-    if experiment.data.overlong_prompts != "error" and not experiment.trainer.row.generates:
+    launch, args, trainer = experiment.launch, experiment.trainer.args, experiment.trainer
+    if experiment.data.overlong_prompts != "error" and not trainer.row.generates:
         yield ConfigError(
-            f"trainer={experiment.trainer.name} generates nothing that a prompt would have to leave room for",
+            f"trainer={trainer.name} generates nothing that needs room after a prompt",
             where=origins.where("data.overlong_prompts"),
             got=experiment.data.overlong_prompts,
-            expected="error, which is the default; the others are for grpo, rloo, ppo",
-            hint=Prose("trainer.args.max_length says what becomes of long rows"),
+            expected="error, the default",
+            hint=Prose("trainer.args.max_length says what happens to long rows"),
         )
-    if launch.rollout != "hf" and not experiment.trainer.row.generates:
-        yield ConfigError(
-            f"trainer={experiment.trainer.name} generates nothing",
-            where=origins.where("launch.rollout"),
-            got=launch.rollout,
-            expected="hf, which is the default; the others are for grpo, rloo, ppo",
-            hint="launch.rollout=hf",
-        )
+    if launch.rollout != "hf" and not trainer.row.generates:
+        where, got = origins.where("launch.rollout"), launch.rollout
+        yield ConfigError(f"trainer={trainer.name} generates nothing", where=where, got=got, hint="launch.rollout=hf")
         return
-    if launch.rollout != "vllm_server":
-        if launch.rollout_gpus:
-            yield ConfigError(
-                "launch.rollout_gpus is for a vLLM server",
-                where=origins.where("launch.rollout_gpus"),
-                got=f"{launch.rollout_gpus} with launch.rollout={launch.rollout}",
-                expected="0, or a server that runs on them",
-                hint="launch.rollout=vllm_server, or launch.rollout_gpus=0",
-            )
-        return
+    gpus = launch.rollout_gpus
     named = [f"trainer.args.{name}" for name in NAMES_A_SERVER if args.get(name) is not None]
-    if launch.rollout_gpus and named:
+    if launch.rollout != "vllm_server" and gpus:
+        yield ConfigError(
+            "launch.rollout_gpus is for a vLLM server",
+            where=origins.where("launch.rollout_gpus"),
+            got=f"{gpus} with launch.rollout={launch.rollout}",
+            hint="launch.rollout=vllm_server, or launch.rollout_gpus=0",
+        )
+    if launch.rollout != "vllm_server":
+        return
+    if gpus and named:
         yield ConfigError(
             "there would be two vLLM servers",
             where=origins.where(named[0]),
-            got=f"{named[0]}, and launch.rollout_gpus={launch.rollout_gpus} starts one",
-            expected="one of them",
+            got=f"{named[0]}, and launch.rollout_gpus={gpus} starts one",
             hint=f"launch.rollout_gpus=0, or '~{named[0]}'",
         )
-    if not launch.rollout_gpus and not named:
+    if not gpus and not named:
         yield ConfigError(
             "there is no vLLM server to generate",
             where=origins.where("launch.rollout"),
             got="vllm_server with launch.rollout_gpus=0, and no trainer.args.vllm_server_base_url",
-            expected="GPUs for a server of this run, or the address of one that runs",
+            expected="GPUs for a server of this run, or the address of a running one",
             hint="launch.rollout_gpus=1, or trainer.args.vllm_server_base_url=http://HOST:8000",
         )
-    if launch.rollout_gpus and launch.nodes > 1:
+    if gpus and launch.nodes > 1:
         yield ConfigError(
-            "a vLLM server of this run's own is for one machine",
+            "a vLLM server that the run starts is for one machine",
             where=origins.where("launch.rollout_gpus"),
-            got=f"{launch.rollout_gpus} with launch.nodes={launch.nodes}",
-            expected="a server that all machines reach",
+            got=f"{gpus} with launch.nodes={launch.nodes}",
             hint="launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000",
         )
 
@@ -164,63 +142,47 @@ _TIME = re.compile(
 """The forms of sbatch's --time: D-H, D-H:M, D-H:M:S, H:M:S, M:S and M."""
 
 _HAS_A_KEY = {
-    "partition": "launch.slurm.partition",
-    "account": "launch.slurm.account",
-    "qos": "launch.slurm.qos",
-    "time": "launch.slurm.time",
-    "gpus-per-node": "launch.slurm.gpus_per_node",
-    "cpus-per-task": "launch.slurm.cpus_per_task",
-    "mem": "launch.slurm.mem_gb",
-    "nodes": "launch.nodes",
-    "signal": "launch.grace_s",
+    **{name.replace("_", "-"): f"launch.slurm.{name}" for name in ("partition", "account", "qos", "time")},
+    **{name.replace("_", "-"): f"launch.slurm.{name}" for name in ("gpus_per_node", "cpus_per_task")},
+    **{"mem": "launch.slurm.mem_gb", "nodes": "launch.nodes", "signal": "launch.grace_s"},
 }
+"""An option of sbatch's -> the key for it."""
 _OURS = (
     *("array", "comment", "error", "export", "job-name", "no-requeue", "ntasks", "ntasks-per-node", "open-mode"),
     *("output", "parsable", "requeue", "test-only", "wait", "wrap"),
 )
+"""Options of sbatch's that a run is submitted with."""
 
 
 def slurm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with `launch.slurm`."""
-    launch = experiment.launch
-    if launch.slurm is None:
+    slurm, grace_s = experiment.launch.slurm, experiment.launch.grace_s
+    if slurm is None:
         return
-    if launch.slurm.time is not None:
-        yield from _time_problems(launch.slurm.time, launch.grace_s, origins)
-    for name in launch.slurm.extra:
+    allowed_s = seconds(slurm.time) if slurm.time is not None else None
+    if slurm.time is not None and (allowed_s is None or allowed_s <= grace_s):
+        yield ConfigError(
+            "sbatch cannot read this time"
+            if allowed_s is None
+            else f"a job of {allowed_s:g} s would be told to save at once: launch.grace_s={grace_s:g} is for saving",
+            where=origins.where("launch.slurm.time"),
+            got=slurm.time,
+            expected="hours:minutes:seconds, days-hours:minutes:seconds, or minutes",
+            hint="launch.slurm.time=4:00:00",
+        )
+    for name in slurm.extra:
         option = name.lstrip("-").replace("_", "-")
         where = origins.where(f"launch.slurm.extra.{name}")
         if option in _HAS_A_KEY:
             key = _HAS_A_KEY[option]
-            yield ConfigError(f"sbatch's --{option} has a key of its own", where=where, expected=key, hint=f"{key}=...")
+            yield ConfigError(f"sbatch's --{option} has its own key", where=where, expected=key, hint=f"{key}=...")
         elif option in _OURS:
             yield ConfigError(
-                f"sbatch's --{option} is what a run is submitted with",
+                f"rlhf itself sets sbatch's --{option}",
                 where=where,
                 expected="an option that says where or as whom a job runs, such as constraint, reservation, nodelist",
                 hint=f"~launch.slurm.extra.{name}",
             )
-
-
-def _time_problems(time: str, grace_s: float, origins: Origins) -> Iterator[UserError]:
-    where = origins.where("launch.slurm.time")
-    allowed_s = seconds(time)
-    if allowed_s is None:
-        yield ConfigError(
-            "that is no time as sbatch reads it",
-            where=where,
-            got=time,
-            expected="hours:minutes:seconds, days-hours:minutes:seconds, or minutes",
-            hint="launch.slurm.time=4:00:00",
-        )
-    elif allowed_s <= grace_s:
-        yield ConfigError(
-            "a job would be told to save before it has begun",
-            where=where,
-            got=f"{time} is {allowed_s:g} s, and launch.grace_s={grace_s:g} of them are for saving",
-            expected="a time that is much longer than launch.grace_s",
-            hint="launch.slurm.time=4:00:00",
-        )
 
 
 def seconds(time: str) -> int | None:
@@ -237,34 +199,28 @@ def seconds(time: str) -> int | None:
 def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every feature of the experiment that does not work with its strategy, with an alternative."""
     row = STRATEGIES[experiment.launch.strategy]
-    there = features(experiment)
+    used = features(experiment)
     without_file = "launch.accelerate_config=null " if experiment.launch.accelerate_config is not None else ""
-    for conflict in row.conflicts:
-        if conflict.feature in there:
-            key = there[conflict.feature]
-            yield ConfigError(
-                f"{conflict.feature} does not work with launch.strategy={row.name}",
-                where=origins.where(key),
-                got=f"{key} and {origins.where('launch.strategy')}",
-                expected=f"something else: {conflict.why}",
-                hint=conflict.instead.replace("launch.strategy=", f"{without_file}launch.strategy="),
-            )
+    for conflict in [conflict for conflict in row.conflicts if conflict.feature in used]:
+        key = used[conflict.feature]
+        yield ConfigError(
+            f"{conflict.feature} does not work with launch.strategy={row.name}",
+            where=origins.where(key),
+            got=f"{key} and {origins.where('launch.strategy')}",
+            expected=f"something else: {conflict.why}",
+            hint=conflict.instead.replace("launch.strategy=", f"{without_file}launch.strategy="),
+        )
 
 
 def features(experiment: Experiment) -> dict[Feature, str]:
     """Return feature -> the key that enables it, for the features that some strategy does not support."""
-    there: dict[Feature, str] = {}
-    critic = experiment.critic
-    if critic is not None and critic.share == "lora":
-        there["critic.share=lora"] = "critic.share"
-    if critic is not None and critic.warmup_steps:
-        there["critic.warmup_steps"] = "critic.warmup_steps"
-    if experiment.model.quantize is not None:
-        there["model.quantize"] = "model.quantize"
-    if experiment.trainer.args.get("sync_ref_model") is True:
-        there["sync_ref_model"] = "trainer.args.sync_ref_model"
-    if experiment.launch.rollout == "continuous":
-        there["rollout=continuous"] = "launch.rollout"
-    if experiment.launch.offload:
-        there["offload"] = "launch.offload"
-    return there
+    critic, launch = experiment.critic, experiment.launch
+    known: tuple[tuple[Feature, str, object], ...] = (
+        ("critic.share=lora", "critic.share", critic is not None and critic.share == "lora"),
+        ("critic.warmup_steps", "critic.warmup_steps", critic is not None and critic.warmup_steps),
+        ("model.quantize", "model.quantize", experiment.model.quantize),
+        ("sync_ref_model", "trainer.args.sync_ref_model", experiment.trainer.args.get("sync_ref_model") is True),
+        ("rollout=continuous", "launch.rollout", launch.rollout == "continuous"),
+        ("offload", "launch.offload", launch.offload),
+    )
+    return {feature: key for feature, key, is_used in known if is_used}

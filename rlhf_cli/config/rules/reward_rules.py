@@ -24,124 +24,100 @@ _TOKEN_LEVEL_ONLY = {
 
 def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with the rewards, in the order of the configuration."""
-    takes_rewards = "rewards" in experiment.trainer.row.sections
+    trainer, where = experiment.trainer, origins.where
+    takes_rewards = "rewards" in trainer.row.sections
     if takes_rewards and not experiment.rewards:
         yield ConfigError(
-            f"trainer={experiment.trainer.name} needs at least one reward",
+            f"trainer={trainer.name} needs at least one reward",
             where="rewards",
             expected="named entries under `rewards:`, each with `fn` or `model`",
             hint="+exp=quickstart, or reward@rewards.short=brevity",
         )
     if experiment.rewards and not takes_rewards:
-        yield ConfigError(
-            f"trainer={experiment.trainer.name} does not use rewards",
-            where=origins.where("rewards"),
-            got=", ".join(experiment.rewards),
-            hint="trainer=grpo, or '~rewards'",
-        )
-    for name in experiment.rewards:
-        if name in RESERVED_REWARD_NAMES:
-            yield ConfigError(
-                f"a reward cannot be named {name!r}",
-                where=origins.where(f"rewards.{name}"),
-                expected="a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES)),
-            )
-    yield from _function_problems(experiment, origins)
-    yield from _gate_problems(experiment, origins)
-    yield from _time_problems(experiment, origins)
-    if experiment.trainer.dense:
-        yield from _dense_problems(experiment, origins)
-
-
-def _function_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield a problem if an aggregate or a ready-made reward is named instead of a function."""
-    aggregate = experiment.aggregate
-    if aggregate not in AGGREGATES and ":" not in aggregate:
-        close = nearest(aggregate, AGGREGATES)
-        yield ConfigError(
-            "wrong value for aggregate",
-            where=origins.where("aggregate"),
-            got=aggregate,
-            expected=f"{', '.join(AGGREGATES)}, or a function of yours: ./file.py:function",
-            hint=f"aggregate={close}" if close is not None else None,
-        )
-    ready_made = groups().get("reward", {})
+        got, what = ", ".join(experiment.rewards), f"trainer={trainer.name} does not use rewards"
+        yield ConfigError(what, where=where("rewards"), got=got, hint="trainer=grpo, or '~rewards'")
     for name, reward in experiment.rewards.items():
-        if reward.fn is not None and ":" not in reward.fn and (close := nearest(reward.fn, ready_made)) is not None:
+        if name in RESERVED_REWARD_NAMES:
+            expected = "a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES))
+            yield ConfigError(f"a reward cannot be named {name!r}", where=where(f"rewards.{name}"), expected=expected)
+        ready_made = nearest(reward.fn, groups().get("reward", {})) if reward.fn and ":" not in reward.fn else None
+        if ready_made is not None:
             yield ConfigError(
                 f"rewards.{name}.fn names a ready-made reward, and takes a function",
-                where=origins.where(f"rewards.{name}.fn"),
+                where=where(f"rewards.{name}.fn"),
                 got=reward.fn,
                 expected="package.module:function, or ./file.py:function",
-                hint=f"reward@rewards.{name}={close}",
+                hint=f"reward@rewards.{name}={ready_made}",
             )
-
-
-def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    named = [(name, gate) for name, reward in experiment.rewards.items() for gate in reward.gates]
-    gates: list[tuple[str, str | None, Gate]] = [(f"rewards.{name}.gate", name, gate) for name, gate in named]
-    if experiment.primary is not None:
-        gates.append(("primary", None, experiment.primary))
-    is_graph = True
-    for key, owner, gate in gates:
-        is_graph = is_graph and gate.by != owner and gate.by in experiment.rewards
-        if gate.by == owner:
-            yield ConfigError(f"reward {owner!r} is gated by itself", where=origins.where(key))
-        elif gate.by not in experiment.rewards:
-            close = nearest(gate.by, experiment.rewards)
-            in_list = owner is not None and isinstance(experiment.rewards[owner].gate, list)
-            yield ConfigError(
-                f"a gate reads a reward {gate.by!r} that there is not",
-                where=origins.where(f"{key}.by"),
-                expected="one of " + ", ".join(experiment.rewards),
-                hint=close if in_list or not close else f"{key}.by={close}",
-            )
-    if is_graph:
-        yield from _cycle_problems(experiment, origins)
-
-
-def _time_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    watched_s = experiment.launch.hang_timeout_s
-    for name, reward in experiment.rewards.items():
-        own_s, key = reward.timeout_s, f"rewards.{name}.timeout_s"
+        own_s, watched_s = reward.timeout_s, experiment.launch.hang_timeout_s
         if isinstance(own_s, float) and isinstance(watched_s, float) and own_s >= watched_s:
+            key = f"rewards.{name}.timeout_s"
             yield ConfigError(
-                f"reward {name!r} may take longer than a run in which nothing happens",
-                where=origins.where(key),
+                f"a run is ended as hanging before reward {name!r} reaches its time limit",
+                where=where(key),
                 got=f"{key}={own_s:g}, launch.hang_timeout_s={watched_s:g}",
                 expected="launch.hang_timeout_s longer than it, or off",
                 hint=f"launch.hang_timeout_s={2 * own_s:g}, or {key}={watched_s / 2:g}",
             )
+    if experiment.aggregate not in AGGREGATES and ":" not in experiment.aggregate:
+        close = nearest(experiment.aggregate, AGGREGATES)
+        yield ConfigError(
+            "wrong value for aggregate",
+            where=where("aggregate"),
+            got=experiment.aggregate,
+            expected=f"{', '.join(AGGREGATES)}, or a function of yours: ./file.py:function",
+            hint=f"aggregate={close}" if close is not None else None,
+        )
+    yield from _gate_problems(experiment, origins)
+    if trainer.dense:
+        yield from _dense_problems(experiment, origins)
 
 
-def _cycle_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    rewards = experiment.rewards
+    gates: list[tuple[str, str | None, Gate]] = [
+        (f"rewards.{name}.gate", name, gate) for name, reward in rewards.items() for gate in reward.gates
+    ]
+    gates += [("primary", None, experiment.primary)] if experiment.primary is not None else []
+    for key, owner, gate in gates:
+        if gate.by == owner:
+            yield ConfigError(f"reward {owner!r} is gated by itself", where=origins.where(key))
+        elif gate.by not in rewards:
+            close = nearest(gate.by, rewards)
+            in_list = owner is not None and isinstance(rewards[owner].gate, list)
+            yield ConfigError(
+                f"a gate reads a reward {gate.by!r} that does not exist",
+                where=origins.where(f"{key}.by"),
+                expected="one of " + ", ".join(rewards),
+                hint=close if in_list or not close else f"{key}.by={close}",
+            )
+    if any(gate.by == owner or gate.by not in rewards for _, owner, gate in gates):
+        return
     try:
-        levels({name: reward.gates for name, reward in experiment.rewards.items()})
+        levels({name: reward.gates for name, reward in rewards.items()})
     except GateCycle as error:
         key = f"rewards.{error.names[0]}.gate"
-        yield ConfigError(
-            "rewards wait for each other",
-            where=origins.where(key),
-            got=str(error),
-            expected="gates that do not come back to where they began",
-            hint=f"'~{key}'",
-        )
+        what = "rewards wait for each other"
+        yield ConfigError(what, where=origins.where(key), got=str(error), hint=f"'~{key}'")
 
 
 def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     trainer, args = experiment.trainer, experiment.trainer.args
-    where = origins.where("trainer.dense")
-    if trainer.baseline == "critic":  # ppo_rules.py checks PPO's loss and z-scores
-        if experiment.aggregate not in AGGREGATES:
-            yield _not_a_sum(experiment, origins)
+    not_dense = "trainer.dense=false"
+    # ppo_rules.py checks PPO's loss and z-scores.
+    if experiment.aggregate not in (AGGREGATES if trainer.baseline == "critic" else ("sum",)):
+        what = "trainer.dense sums the rewards token by token"
+        where, got = origins.where("aggregate"), experiment.aggregate
+        yield ConfigError(what, where=where, got=got, hint=f"aggregate=sum, or {not_dense}")
+    if trainer.baseline == "critic":
         return
     if trainer.row.advantages != "token":
         yield ConfigError(
             f"trainer={trainer.name} cannot use per-token advantages",
-            where=where,
+            where=origins.where("trainer.dense"),
             got="its loss is per sequence" if trainer.row.generates else f"{trainer.trl} has no rewards",
             expected="trainer=grpo; without trainer.dense the tokens' rewards are summed",
-            hint="trainer=grpo, or trainer.dense=false",
+            hint=f"trainer=grpo, or {not_dense}",
         )
     for name, values in _TOKEN_LEVEL_ONLY.items():
         if args.get(name) in values:
@@ -150,34 +126,21 @@ def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
                 where=origins.where(f"trainer.args.{name}"),
                 got=f"{name}={args[name]}: one number a sequence",
                 expected="token level, such as loss_type=dapo and importance_sampling_level=token",
-                hint=f"'~trainer.args.{name}', or trainer.dense=false",
+                hint=f"'~trainer.args.{name}', or {not_dense}",
             )
+    mask = "trainer.args.off_policy_mask_threshold"
     if args.get("off_policy_mask_threshold") is not None:
         yield ConfigError(
             "trainer.dense and an off-policy mask do not go together",
-            where=origins.where("trainer.args.off_policy_mask_threshold"),
+            where=origins.where(mask),
             got="the mask judges whole sequences by their advantage",
-            hint="'~trainer.args.off_policy_mask_threshold', or trainer.dense=false",
+            hint=f"'~{mask}', or {not_dense}",
         )
-    if experiment.aggregate != "sum":
-        yield _not_a_sum(experiment, origins)
-
-
-def _not_a_sum(experiment: Experiment, origins: Origins) -> UserError:
-    return ConfigError(
-        "trainer.dense sums the rewards token by token",
-        where=origins.where("aggregate"),
-        got=experiment.aggregate,
-        expected="aggregate=sum",
-        hint="aggregate=sum, or trainer.dense=false",
-    )
 
 
 def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with the policy for truncated completions."""
-    truncation, trainer = experiment.truncation, experiment.trainer
-    where = origins.where("truncation.policy")
-    described = trl_args.trainer(trainer.trl)
+    truncation, trainer, where = experiment.truncation, experiment.trainer, origins.where("truncation.policy")
     row = truncation.row
     for key in ("penalty", "mode", "cache"):
         # A frozen configuration holds every key, so only values other than the default count.
@@ -190,37 +153,31 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
                 expected=f"{' or '.join(readers)}, which read{'s' if len(readers) == 1 else ''} it",
                 hint=f"truncation={truncation.policy}, or truncation={readers[0]}",
             )
-    modes = row.modes
-    if modes and truncation.mode is not None and truncation.mode not in modes:
+    if row.modes and truncation.mode is not None and truncation.mode not in row.modes:
         yield ConfigError(
             f"{truncation.policy} has no mode {truncation.mode}",
             where=origins.where("truncation.mode"),
             got=truncation.mode,
-            expected=" or ".join(modes),
-            hint=f"truncation.mode={modes[0]}",
+            expected=" or ".join(row.modes),
+            hint=f"truncation.mode={row.modes[0]}",
         )
     if truncation.policy != "none" and "truncation" not in trainer.row.sections:
-        yield ConfigError(
-            f"trainer={trainer.name} generates nothing that could be cut off",
-            where=where,
-            got=truncation.policy,
-            expected="truncation.policy=none",
-            hint="truncation=none",
-        )
+        what = f"trainer={trainer.name} generates nothing that could be cut off"
+        yield ConfigError(what, where=where, got=truncation.policy, hint="truncation=none")
         return
     if row.needs_critic and trainer.baseline != "critic":
         able = [other.name for other in TRUNCATION_POLICIES.values() if not other.needs_critic]
         yield ConfigError(
-            f"trainer={trainer.name} cannot {row.name}: it has no critic to value what would have followed",
+            f"trainer={trainer.name} cannot {row.name}: it has no critic to estimate the missing rest",
             where=where,
             got=truncation.policy,
             expected="one of " + ", ".join(able),
             hint="trainer=ppo, or truncation=eos_penalty",
         )
-    limit = trl_args.setting(described, trainer.args, "max_completion_length")
+    limit = trl_args.setting(trl_args.trainer(trainer.trl), trainer.args, "max_completion_length")
     if row.needs_limit and not isinstance(limit, int):
         yield ConfigError(
-            f"{row.name} wants a limit to come near to",
+            f"{row.name} needs a limit of the length",
             where=origins.where("trainer.args.max_completion_length"),
             got=limit,
             expected="a number of tokens",
@@ -228,7 +185,7 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
         )
     elif isinstance(limit, int) and truncation.cache is not None and row.needs_limit and truncation.cache >= limit:
         yield ConfigError(
-            "the ramp is as long as a completion may be",
+            "the penalty's ramp is as long as a completion may be",
             where=origins.where("truncation.cache"),
             got=f"truncation.cache={truncation.cache} with trainer.args.max_completion_length={limit}",
             expected=f"below {limit}",
@@ -242,17 +199,12 @@ def reward_model_problems(experiment: Experiment, origins: Origins) -> Iterator[
     if section is None:
         return
     if "reward_model" not in experiment.trainer.row.sections:
-        yield ConfigError(
-            f"trainer={experiment.trainer.name} trains no reward model",
-            where=origins.where("reward_model"),
-            got="a section `reward_model`",
-            expected="trainer.trl=RewardTrainer, which is the one that reads it",
-            hint="trainer=reward, or ~reward_model",
-        )
+        what, where = f"trainer={experiment.trainer.name} trains no reward model", origins.where("reward_model")
+        yield ConfigError(what, where=where, got="a section `reward_model`", hint="trainer=reward, or ~reward_model")
     margin = section.margin
     if margin is not None and margin.chosen is not None and margin.chosen == margin.rejected:
         yield ConfigError(
-            "a score less itself is no margin",
+            "the margin of a score to itself is always 0",
             where=origins.where("reward_model.margin.rejected"),
             got=f"{margin.rejected}, as reward_model.margin.chosen",
             expected="the columns of two scores",
