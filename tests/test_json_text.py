@@ -1,4 +1,4 @@
-"""What is written piece by piece is what the standard library writes of a redacted tree."""
+"""What is written is what the standard library writes of a redacted tree, and safe to print."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ KEYS = ("a", "b", "api_key", "hub_token", "pad_token", "ünicode", "", "typed-se
 
 
 def written(value: object) -> str:
-    pieces: list[str] = []
-    write_json(value, pieces.append)
-    return "".join(pieces)
+    texts: list[str] = []
+    write_json(value, texts.append)
+    return "".join(texts)
 
 
 def tree(chance: random.Random, depth: int) -> object:
@@ -63,24 +63,7 @@ def test_as_the_standard_library_writes_it() -> None:
         assert written(value) == expected
 
 
-def test_a_large_table_comes_in_pieces() -> None:
-    """A hundred thousand values are never one text, and an iterator is asked for its next item as it is written."""
-    asked: list[int] = []
-    seen: list[int] = []
-    pieces: list[str] = []
-
-    def write(piece: str) -> None:
-        pieces.append(piece)
-        seen.append(len(asked))
-
-    write_json({"rows": (asked.append(row) or row for row in range(100_000)), "end": []}, write)  # type: ignore[func-returns-value]
-    assert seen[0] < 20_000
-    assert len(pieces) > 10
-    assert max(map(len, pieces)) < 300_000
-    assert json.loads("".join(pieces)) == {"rows": list(range(100_000)), "end": []}
-
-
 def test_what_json_cannot_hold() -> None:
     assert written([Path("a"), {1}]) == '[\n  "a",\n  "{1}"\n]'
-    with pytest.raises(TypeError, match="no such key"):
+    with pytest.raises(TypeError, match="keys must be str"):
         written({(1, 2): 3})

@@ -1,15 +1,7 @@
-"""List logged metrics, clock metrics, step phases and kinds of findings.
+"""List the metrics that are logged, the kinds of findings and the phases of a step; docs/metrics.md explains them.
 
-values.
-
-A comparison of a run with itself ignores only these. Counts that depend on time (`timeouts`) are not listed: a
-different count means that the runs differed.
-
-docs/metrics.md explains them. A reward may log names of its own (TRL's log_metric), so an unlisted name may still be
-valid, unless it belongs to one of these families.
-
-The time of a phase excludes phases nested in it. So the shares of all rows, with those of each reward and `rest`, add
-up to 1.
+A reward may log names of its own (TRL's log_metric), so an unlisted name may still be valid, unless it belongs to one
+of the families listed here. The time of a phase excludes phases nested in it, so all shares add up to 1.
 """
 
 from __future__ import annotations
@@ -32,7 +24,7 @@ class ClockRow:
         return re.escape(self.name).replace(r"\*", "[^/]+")
 
 
-CLOCK_METRICS: tuple[ClockRow, ...] = (
+CLOCK_METRICS: tuple[ClockRow, ...] = (  # a comparison of a run with itself ignores only these
     ClockRow("time_s", "seconds of training up to the log event"),
     ClockRow("time/elapsed_s", "seconds since the last log event"),
     ClockRow("time/share/*", "share of the seconds that a phase took"),
@@ -147,12 +139,7 @@ class PhaseRow:
 
 _ROWS = (
     PhaseRow("data", "data", "rows read, collated and moved; a generation batch shuffled and split"),
-    PhaseRow(
-        "generation",
-        "generation",
-        "the policy answers, by transformers or vLLM",
-        "rollouts",
-    ),
+    PhaseRow("generation", "generation", "the policy answers, by transformers or vLLM", "rollouts"),
     PhaseRow("rollout", "rest of a rollout", "tokenising, decoding, tools, advantages", "rollouts"),
     PhaseRow("scoring", "around rewards", "scores gathered and settled, the table of completions", "rollouts"),
     PhaseRow("old_logps", "old log-probabilities", "the policy's pass over its rollout without a gradient", "rollouts"),

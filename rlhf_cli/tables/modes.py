@@ -1,7 +1,7 @@
 """List modes: generation, passes, KL forms, truncation policies.
 
-The valid values, the rules about them and the line in the start panel derive from this table. A new policy needs a row
-here, a function of the same name in stack/truncation.py and a file in conf/truncation/.
+The valid values and the rules about them derive from this table. A new truncation policy needs a row here, a function
+of the same name in rewards/stack/truncation.py and a file in conf/truncation/.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""List bounds and choices of TRL's arguments that no docstring holds.
+"""List bounds and choices of TRL's arguments that no docstring holds, and what TRL passes to a reward.
 
-TRL passes them on, so without this table they would be rejected only at the first batch, or not at all.
-
-TRL rejects a misspelt value only when it computes the first loss, after loading the model and generating the first
-answers. Tests compare the rows with the installed libraries.
-
-With them and the raw scores, a round's rewards can be recomputed exactly (docs/whatif.md).
+TRL rejects such a value only after loading the model and generating the first answers, or not at all. Tests compare the
+rows with the installed libraries.
 """
 
 from __future__ import annotations
@@ -122,3 +118,4 @@ TOKENS = "rollout.tokens"
 """Its length in tokens, including the end-of-sequence token."""
 
 ALL = (ROUND, STEP, TRUNCATED, TOKENS)
+"""With these and the raw scores, a round's rewards can be recomputed exactly (docs/whatif.md)."""
