@@ -197,7 +197,7 @@ def _arguments(args_key: str, earlier: Sequence[str]) -> Sequence[ArgumentRefere
 
 
 def _trainer_names(tree: JsonTree) -> list[str]:
-    from rlhf_cli.config.trl_args import home_of
+    from rlhf_cli.config.trl_args import own_key_for
 
     has_critic = _value(tree, "trainer.baseline") == "critic"
     names = list(_trainer_fields(tree))
@@ -205,7 +205,7 @@ def _trainer_names(tree: JsonTree) -> list[str]:
         from rlhf_cli.config.schema.trainer_sections import PpoArgs
 
         names += PpoArgs.model_fields
-    return [name for name in names if home_of(name, has_critic=has_critic) is None]
+    return [name for name in names if own_key_for(name, has_critic=has_critic) is None]
 
 
 def _trainer_fields(tree: JsonTree) -> dict[str, tuple[tuple[str, ...], str]]:

@@ -18,7 +18,7 @@ from rlhf_cli.config.schema.model_and_data import Data, Model
 from rlhf_cli.config.schema.reward_sections import Reward, Truncation
 from rlhf_cli.config.schema.run_sections import Track
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
-from rlhf_cli.config.trl_args import OWNED
+from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
@@ -42,10 +42,10 @@ _SWITCH: JsonTree = {"enum": [True, False, "on", "off"]}
 @cache
 def configuration_schema(group: str = "exp") -> JsonTree:
     """Return the schema of a file of a group of conf/. That of `exp` is the whole configuration."""
-    judge = _SECTION_OF_GROUP.get(group, Experiment)
-    schema = _tree(_as_in_a_file(judge.model_json_schema()))
+    section = _SECTION_OF_GROUP.get(group, Experiment)
+    schema = _tree(_as_in_a_file(section.model_json_schema()))
     properties = _at(schema, "properties")
-    if judge is Experiment:
+    if section is Experiment:
         _at(schema, "$defs", "Trainer", "properties")["args"] = _arguments()
         warn = _at(schema, "$defs", "Warn", "properties")
         warn |= {kind: {**_tree(may_be), "anyOf": [_SWITCH]} for kind, may_be in warn.items()}
@@ -106,7 +106,7 @@ def _arguments() -> JsonTree:
     by_name: dict[str, list[JsonValue]] = {}
     for row in TRAINERS.values():
         for name, field in trl_args.config_fields(row.config_class).items():
-            if name not in OWNED and (one := trl_args.json_schema(field)) not in by_name.setdefault(name, []):
+            if name not in RESERVED_ARGS and (one := trl_args.json_schema(field)) not in by_name.setdefault(name, []):
                 by_name[name].append(one)
     for name, of_ppo in _at(PpoArgs.model_json_schema(), "properties").items():
         by_name.setdefault(name, []).append(of_ppo)

@@ -141,9 +141,9 @@ def _require_options(key: str, value: str, options: dict[str, Path]) -> None:
         return  # glob(...), choice(...): Hydra's own grammar decides
     for option in value.split(","):
         if option not in options:
-            from rlhf_cli.tables.former_names import SPOKEN_VALUES  # needed only for a mistake
+            from rlhf_cli.tables.former_names import VALUE_SYNONYMS  # needed only for a mistake
 
-            close = SPOKEN_VALUES.get(group, {}).get(option.lower())
+            close = VALUE_SYNONYMS.get(group, {}).get(option.lower())
             close = close if close in options else nearest(option, options)
             is_own = group in _BY_PATH and ("/" in option or ":" in option or Path(option).exists())
             own = f"{group}={_BY_PATH[group]} {group}.path={option}" if is_own else f"rlhf list {group}"

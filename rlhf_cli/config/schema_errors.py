@@ -19,7 +19,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import field_at, keys_of_section, section_at, valid_keys
 from rlhf_cli.config.suggestions import former_name, meant_inside, meant_key, meant_value
 from rlhf_cli.errors import ConfigError, UserError
-from rlhf_cli.tables.former_names import SPOKEN_VALUES
+from rlhf_cli.tables.former_names import VALUE_SYNONYMS
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest
 
@@ -144,7 +144,7 @@ def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | Non
     if group in APPENDED_GROUPS or not options or isinstance(given, dict | list | int | float):
         return None
     word = "null" if given is None else str(given)
-    close = SPOKEN_VALUES.get(group, {}).get(word.lower()) or nearest(word, options)
+    close = VALUE_SYNONYMS.get(group, {}).get(word.lower()) or nearest(word, options)
     origin = origins.of(group)
     is_typed = origin is None or origin.file is None
     return None if close is None else f"{group}={close}" if is_typed else f"- override /{group}: {close}"

@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment, arms_of, section_of
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
-from rlhf_cli.tables.former_names import FORMER_NAMES, SPOKEN_KEYS, SPOKEN_SECTIONS, SPOKEN_VALUES, FormerName
+from rlhf_cli.tables.former_names import FORMER_NAMES, KEY_SYNONYMS, SECTION_SYNONYMS, VALUE_SYNONYMS, FormerName
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import likeness, nearest
@@ -44,13 +44,13 @@ def meant_key(typed: str, tree: JsonTree) -> str | None:
     """
     path = tuple(typed.split("."))
     sections = [part for part in path[:-1] if not part.isdigit()]
-    spoken = SPOKEN_KEYS.get(sections[-1], {}).get(path[-1]) if sections else None
+    spoken = KEY_SYNONYMS.get(sections[-1], {}).get(path[-1]) if sections else None
     if spoken is not None:
         return ".".join((*path[:-1], spoken))
     keys = list(_keys_there_are(tree))
     best = _nearest(path, keys)
-    if len(path) > 1 and path[0] in SPOKEN_SECTIONS and (best is None or best[0][0] > 0):
-        inside = _nearest((*SPOKEN_SECTIONS[path[0]].split("."), *path[1:]), keys)
+    if len(path) > 1 and path[0] in SECTION_SYNONYMS and (best is None or best[0][0] > 0):
+        inside = _nearest((*SECTION_SYNONYMS[path[0]].split("."), *path[1:]), keys)
         best = inside if inside is not None and inside[0][0] == 0 else best
     former = former_name(path[-1], tree)
     # A typo takes precedence over another tool's name, but a key that only moved does not.
@@ -132,7 +132,7 @@ def _part_distance(typed: str, part: str) -> int | None:
 def _keys_there_are(tree: JsonTree) -> Iterator[Path]:
     """Yield every key that the experiment has or could have: from the schema, the trainer and the composed tree."""
     has_critic = _has_critic(tree)
-    free = [name for name in _trainer_fields(tree) if trl_args.home_of(name, has_critic=has_critic) is None]
+    free = [name for name in _trainer_fields(tree) if trl_args.own_key_for(name, has_critic=has_critic) is None]
     yield from dict.fromkeys([*_of_section(Experiment, (), tree), *((*_ARGS, name) for name in free)])
 
 
@@ -225,7 +225,7 @@ def first_taken(
 def _candidates(key: str, value: object, choices: Iterable[str]) -> Iterator[object]:
     """Yield what may be meant by a value, the likeliest first."""
     name = key.rpartition(".")[2]
-    spoken = SPOKEN_VALUES.get(name, {})
+    spoken = VALUE_SYNONYMS.get(name, {})
     if isinstance(value, str):
         word = value.strip().lower()
         yield spoken.get(word)

@@ -229,7 +229,7 @@ def _adapter(annotation: str) -> TypeAdapter[object]:
     return TypeAdapter(annotated, config=ConfigDict(strict=True))
 
 
-OWNED: dict[str, str] = {
+RESERVED_ARGS: dict[str, str] = {
     "reward_weights": "rewards.NAME.weight",
     "multi_objective_aggregation": "aggregate=sum, or aggregate=normalize_then_sum",
     "mask_truncated_completions": "truncation=exclude",
@@ -259,13 +259,13 @@ OWNED: dict[str, str] = {
 }
 """Maps a TRL field to the key that replaces it."""
 
-OWNED_WITH_A_CRITIC = {"beta": "kl.coef"}
+RESERVED_WITH_A_CRITIC = {"beta": "kl.coef"}
 """The same for trainers with a critic (`trainer.baseline`); without a critic these fields stay TRL's."""
 
 
-def home_of(name: str, *, has_critic: bool) -> str | None:
+def own_key_for(name: str, *, has_critic: bool) -> str | None:
     """Return the key that replaces a TRL argument, or None if it may be set under `trainer.args`."""
-    return OWNED.get(name) or (OWNED_WITH_A_CRITIC.get(name) if has_critic else None)
+    return RESERVED_ARGS.get(name) or (RESERVED_WITH_A_CRITIC.get(name) if has_critic else None)
 
 
 def setting(trainer: TrainerFields, args: Mapping[str, object], name: str) -> object:

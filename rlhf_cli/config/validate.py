@@ -15,7 +15,7 @@ from rlhf_cli.config.rules.ppo_rules import ppo_problems
 from rlhf_cli.config.rules.reward_rules import reward_model_problems, reward_problems, truncation_problems
 from rlhf_cli.config.rules.trainer_rules import quantize_problems, trainer_class_problems, trainer_problems
 from rlhf_cli.config.schema.experiment import Experiment, leaves
-from rlhf_cli.config.trl_args import OWNED
+from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.errors import ConfigError, Problems, Prose, UserError
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, section
@@ -28,7 +28,7 @@ _RULES = (
 )
 
 
-def judge(composed: Composed) -> Experiment:
+def validate(composed: Composed) -> Experiment:
     """Return the experiment that a composed configuration describes.
 
     Raise Problems, or the UserError itself if there is only one, naming each key with its file and line.
@@ -76,7 +76,7 @@ def _forbidden(composed: Composed) -> Iterator[UserError]:
         name = key.rpartition(".")[2]
         if is_secret_key(name):
             remember(value)  # so that no message prints the value
-        if key.removeprefix("trainer.args.") in OWNED or key == f"rewards.{name}":
+        if key.removeprefix("trainer.args.") in RESERVED_ARGS or key == f"rewards.{name}":
             continue  # trainer_problems reports where it belongs; the name a user gives a reward is not one of our keys
         where = composed.origins.where
         if name == "_target_":

@@ -19,7 +19,7 @@ from rlhf_cli.config.expand import expand_primary, with_truncation_mode
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Reward
-from rlhf_cli.config.validate import judge
+from rlhf_cli.config.validate import validate
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.evaluation.score_completions import NOT_GIVEN
 from rlhf_cli.runs.failure_capsules import Capsule
@@ -170,7 +170,7 @@ def prepare_from(run: RunFolder, words: list[str], *, adjust: Adjust | None = No
 def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool) -> Prepared:
     if adjust is not None:
         adjust(composed.tree, composed.origins)
-    experiment = with_truncation_mode(expand_primary(judge(composed)))
+    experiment = with_truncation_mode(expand_primary(validate(composed)))
     if keep_run_names:
         return Prepared(experiment, composed, experiment)
     pass  # FOLD-DROP  # imported late, so that a mistake is reported sooner

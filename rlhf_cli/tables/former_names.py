@@ -181,7 +181,7 @@ _ROWS = [
 FORMER_NAMES: dict[str, FormerName] = {row.name: row for row in _ROWS}
 """Name -> row."""
 
-SPOKEN_VALUES: dict[str, dict[str, str]] = {
+VALUE_SYNONYMS: dict[str, dict[str, str]] = {
     "device": {"gpu": "cuda", "cuda:0": "cuda", "mps": "auto", "none": "auto"},
     "precision": {
         "fp32": "float32",
@@ -208,7 +208,7 @@ SPOKEN_VALUES: dict[str, dict[str, str]] = {
 }
 """Last part of a key, or group -> {common synonym: the value that is meant}."""
 
-SPOKEN_KEYS: dict[str, dict[str, str]] = {
+KEY_SYNONYMS: dict[str, dict[str, str]] = {
     "gate": {
         **dict.fromkeys(("min", "minimum", "threshold", "above", "ge", "gte", "over"), "at_least"),
         **dict.fromkeys(("max", "maximum", "below", "le", "lte", "under"), "at_most"),
@@ -222,7 +222,7 @@ SPOKEN_KEYS: dict[str, dict[str, str]] = {
 }
 """Section -> {common synonym of a key: the key}."""
 
-SPOKEN_SECTIONS: dict[str, str] = {
+SECTION_SYNONYMS: dict[str, str] = {
     **dict.fromkeys(("wandb", "tensorboard", "mlflow", "trackio", "tracking", "logging", "logger"), "track"),
     **{"lora": "model.lora", "peft": "model.lora", "policy": "model", "dataset": "data", "slurm": "launch.slurm"},
 }

@@ -19,7 +19,7 @@ READ = ("rope_parameters", "rope_theta", "rope_scaling", "layer_types", "sliding
 """The configuration keys that are used."""
 
 _ROTARY: dict[str, object] = {"rope_theta": 10000.0}
-WHERE_NOT_SAID: dict[str, Mapping[str, object]] = {
+DEFAULTS_IF_OMITTED: dict[str, Mapping[str, object]] = {
     "llama": _ROTARY,
     "mistral": _ROTARY | {"sliding_window": 4096},
     "qwen2": _ROTARY | {"use_sliding_window": False},
@@ -38,8 +38,7 @@ def is_rotary(values: Mapping[str, object]) -> bool:
 def why_values_not_packed(values: Mapping[str, object], attention: str) -> str | None:
     """Return what in a language model's configuration prevents packing, or None if its rows can be packed.
 
-    `attention` is the name of its attention function. WHERE_NOT_SAID has the defaults of keys that a config.json may
-    omit.
+    `attention` is the name of its attention function.
     """
     if attention not in ATTENTIONS:
         return f"its attention is {attention}; packed are {', '.join(ATTENTIONS)}"
@@ -65,7 +64,7 @@ def why_config_not_packed(config: Mapping[str, object], attention: str) -> str |
 
     Raise KeyError for a `model_type` whose defaults are unknown.
     """
-    return why_values_not_packed({**WHERE_NOT_SAID[str(config.get("model_type"))], **config}, attention)
+    return why_values_not_packed({**DEFAULTS_IF_OMITTED[str(config.get("model_type"))], **config}, attention)
 
 
 def refused_packing(found: Passes, *, where: str) -> ModelError:

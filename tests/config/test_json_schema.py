@@ -13,7 +13,7 @@ from jsonschema.exceptions import best_match
 from rlhf_cli.cli import main
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.json_schema import configuration_schema
-from rlhf_cli.config.trl_args import OWNED
+from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.project.reference.reference_json import described
 
 FILES = [(group, file) for group, options in groups().items() for file in options.values()]
@@ -53,7 +53,7 @@ def test_it_refuses(wrong: str, where: str) -> None:
     assert complaints("exp", yaml.safe_load(wrong)) == [where]
 
 
-@pytest.mark.parametrize("name", OWNED)
+@pytest.mark.parametrize("name", RESERVED_ARGS)
 def test_it_refuses_what_is_set_elsewhere(name: str) -> None:
     assert complaints("exp", {"trainer": {"args": {name: None}}}) == ["trainer.args"]
 

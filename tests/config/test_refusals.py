@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.trl_args import OWNED
+from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.jobs.prepare import prepare
 
@@ -113,11 +113,11 @@ def test_a_missing_section_key(write: Write, refused: Refused) -> None:
     assert "conf/exp/mine.yaml:10" in str(error.where)
 
 
-@pytest.mark.parametrize("name", OWNED)
+@pytest.mark.parametrize("name", RESERVED_ARGS)
 def test_an_argument_that_has_a_home_of_ours(refused: Refused, name: str) -> None:
     error = refused("exp=quickstart", f"trainer.args.{name}=1")
     assert error.what == f"trainer.args.{name} is set elsewhere"
-    assert error.hint == OWNED[name]
+    assert error.hint == RESERVED_ARGS[name]
     assert error.where == f"trainer.args.{name} (command line)"
 
 

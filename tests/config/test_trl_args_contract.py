@@ -13,7 +13,7 @@ import pytest
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
-from rlhf_cli.config.trl_args import OWNED, OWNED_WITH_A_CRITIC
+from rlhf_cli.config.trl_args import RESERVED_ARGS, RESERVED_WITH_A_CRITIC
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS, TrainerRow
 
 NAMES = list(TRAINERS)
@@ -82,8 +82,8 @@ def test_what_the_batch_plan_reads_is_there() -> None:
 
 def test_what_we_own_is_a_field_of_some_trainer() -> None:
     every = {field for name in NAMES for field in real_fields(name)}
-    assert set(OWNED) - every <= {"push_to_hub_token"}  # gone from transformers 5, still a secret
-    assert set(OWNED_WITH_A_CRITIC) <= set(real_fields("GRPOTrainer"))
+    assert set(RESERVED_ARGS) - every <= {"push_to_hub_token"}  # gone from transformers 5, still a secret
+    assert set(RESERVED_WITH_A_CRITIC) <= set(real_fields("GRPOTrainer"))
 
 
 def test_ppos_own_arguments_are_not_trls() -> None:

@@ -12,7 +12,7 @@ from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
-from rlhf_cli.config.trl_args import OWNED
+from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.project.reference.key_reference import all_keys
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
@@ -55,7 +55,7 @@ def is_ours(word: str) -> bool:
     if key in groups() and value:
         return value in groups()[key]
     argument = key.removeprefix("trainer.args.")
-    return key in our_keys() and (argument == key or argument not in OWNED)
+    return key in our_keys() and (argument == key or argument not in RESERVED_ARGS)
 
 
 def names(column: int) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from rlhf_cli.models.packing.row_attention import why_not_packed
 from rlhf_cli.plan.checks.check_context import new_context
 from rlhf_cli.plan.planned_memory import planned_passes
 from rlhf_cli.tables.modes import Passes
-from rlhf_cli.tables.packable_models import WHERE_NOT_SAID, why_config_not_packed
+from rlhf_cli.tables.packable_models import DEFAULTS_IF_OMITTED, why_config_not_packed
 from rlhf_cli.trainers.forward_pass import drops_in_training
 from tests.support.planning import planned
 from tests.support.small_runs import PPO_SMALL, SMALL
@@ -44,7 +44,7 @@ def of(config: dict[str, Any], *words: str) -> Passes | None:
 @pytest.mark.parametrize(
     ("family", "changed"),
     [
-        *((family, {}) for family in WHERE_NOT_SAID),
+        *((family, {}) for family in DEFAULTS_IF_OMITTED),
         ("mistral", {"sliding_window": None}),
         ("qwen2", WINDOWS),
         ("qwen3", WINDOWS),
@@ -63,7 +63,7 @@ def test_the_plan_says_what_the_model_will_say(family: str, changed: dict[str, A
     assert said == (Passes("packed") if why is None else Passes("trimmed", why))
 
 
-@pytest.mark.parametrize("family", WHERE_NOT_SAID)
+@pytest.mark.parametrize("family", DEFAULTS_IF_OMITTED)
 def test_what_a_config_json_leaves_out_is_what_transformers_takes(family: str) -> None:
     """The files of Llama 2 have no rope_theta, those of the first Mistral might have no window."""
     whole = json.loads(CONFIG_MAPPING[family]().to_json_string())

@@ -12,8 +12,8 @@ import pytest
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.experiment import field_at
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
-from rlhf_cli.config.trl_args import OWNED
-from rlhf_cli.tables.former_names import FORMER_NAMES, SPOKEN_VALUES
+from rlhf_cli.config.trl_args import RESERVED_ARGS
+from rlhf_cli.tables.former_names import FORMER_NAMES, VALUE_SYNONYMS
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 ARGS = "trainer.args."
@@ -44,7 +44,7 @@ def test_what_they_point_to_is_there(todays: set[str]) -> None:
             if key.startswith(ARGS):
                 name = key.removeprefix(ARGS).partition(".")[0]
                 assert name in todays | set(PpoArgs.model_fields), row
-                assert name not in OWNED, row
+                assert name not in RESERVED_ARGS, row
             elif key in groups():
                 assert value in groups()[key], row
             else:
@@ -60,7 +60,7 @@ def test_a_row_a_name() -> None:
 
 
 def test_what_people_say_is_no_value_and_what_it_means_is_one() -> None:
-    for name, spoken in SPOKEN_VALUES.items():
+    for name, spoken in VALUE_SYNONYMS.items():
         if name in groups():
             assert not set(spoken) & set(groups()[name])
             assert set(spoken.values()) <= set(groups()[name])

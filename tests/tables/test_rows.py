@@ -18,7 +18,7 @@ from rlhf_cli.tables.modes import (
     Passes,
     RowAttention,
 )
-from rlhf_cli.tables.packable_models import WHERE_NOT_SAID, why_config_not_packed, why_values_not_packed
+from rlhf_cli.tables.packable_models import DEFAULTS_IF_OMITTED, why_config_not_packed, why_values_not_packed
 from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.tables.trl_values import RANGES, Range
@@ -207,7 +207,7 @@ def test_what_of_a_configuration_keeps_rows_apart(config: dict[str, object], why
 
 
 def test_what_transformers_takes_for_a_key_that_is_left_out() -> None:
-    for model_type, values in WHERE_NOT_SAID.items():
+    for model_type, values in DEFAULTS_IF_OMITTED.items():
         config = transformers.AutoConfig.for_model(model_type)
         for key, value in values.items():
             if key == "rope_theta":

@@ -35,7 +35,7 @@ def trainer_problems(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
     has_critic = composed.get("baseline", "group") != "group"  # the schema reports a misspelt value
     for name, value in section(composed, "args").items():
         key = f"trainer.args.{name}"
-        where, home = origins.where(key), trl_args.home_of(name, has_critic=has_critic)
+        where, home = origins.where(key), trl_args.own_key_for(name, has_critic=has_critic)
         if home is not None:
             yield ConfigError(f"{key} is set elsewhere", where=where, hint=home)
         elif has_critic and name in PpoArgs.model_fields:

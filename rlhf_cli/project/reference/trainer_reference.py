@@ -13,7 +13,7 @@ from rlhf_cli.config.compose import compose
 from rlhf_cli.config.conf_folders import caption, groups
 from rlhf_cli.config.origins import Origin
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
-from rlhf_cli.config.trl_args import home_of
+from rlhf_cli.config.trl_args import own_key_for
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.reference.function_source import documented_parameters, one_line, sentences_about
 from rlhf_cli.tables.former_names import FORMER_NAMES
@@ -81,7 +81,7 @@ def trainer_reference(option: str) -> TrainerReference:
     ours = section(chosen, "args")
     arguments = []
     for argument in _all_arguments(name, has_critic=has_critic):
-        known = replace(argument, home=home_of(argument.name, has_critic=has_critic))
+        known = replace(argument, home=own_key_for(argument.name, has_critic=has_critic))
         if argument.name in ours:
             origin = composed.origins.by_key.get(f"trainer.args.{argument.name}")
             known = replace(known, ours=ours[argument.name], origin=origin)
