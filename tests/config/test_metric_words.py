@@ -46,3 +46,17 @@ def test_negative_control_what_may_come_is_left_alone(judged: Judged, typed: str
 
 def test_what_one_run_of_a_sweep_logs_can_be_watched(judged: Judged) -> None:
     refuse_unlogged_watch("short", [judged("exp=quickstart"), judged("exp=quickstart", "reward@rewards.short=brevity")])
+
+
+pytestmark = pytest.mark.usefixtures("place")
+Refused = Callable[..., ConfigError]
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [("corect", "correct"), ("-rewards/format/maen", "-rewards/format/mean"), ("kl", None), ("eval_loss", "loss")],
+)
+def test_an_objective_that_no_run_can_log(refused: Refused, typed: str, hint: str | None) -> None:
+    error = refused("exp=quickstart", "sweep=weights", f"sweep.objective={typed}")
+    assert error.what.startswith(f"no run of this experiment logs {typed.removeprefix('-')}")
+    assert error.hint == (None if hint is None else f"sweep.objective={hint}")

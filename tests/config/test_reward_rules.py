@@ -1,15 +1,19 @@
-"""Rules about rewards: what a gate may read, what a reward may say, where dense rewards mean something."""
+"""Rules about rewards, gates, `primary`, dense rewards and `reward_model`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_sections import RewardModel
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.launch.freeze import create_run
 
 pytestmark = pytest.mark.usefixtures("place")
 Judged = Callable[..., Experiment]
@@ -141,3 +145,162 @@ def test_a_part_of_a_reward_of_nearly_that_name(refused: Refused) -> None:
     error = refused("exp=quickstart", "rewards.brevty.weight=1")
     assert error.where == "rewards.brevty (command line)"
     assert error.hint == "rewards.brevity.weight"
+
+
+pytestmark = pytest.mark.usefixtures("place")
+
+QUICK = "exp=quickstart"  # rewards: correct, format, brevity
+PRIMARY = "primary={by: correct, at_least: 1.0}"
+
+
+def gates(experiment: Experiment) -> dict[str, list[str]]:
+    """Name -> what it waits for, in order."""
+    return {name: [gate.by for gate in reward.gates] for name, reward in experiment.rewards.items()}
+
+
+def test_every_other_reward_waits_for_it(judged: Judged) -> None:
+    experiment = judged(QUICK, PRIMARY)
+    assert gates(experiment) == {"correct": [], "format": ["correct"], "brevity": ["correct"]}
+    assert experiment.primary is None
+    (gate,) = experiment.rewards["format"].gates
+    assert (gate.at_least, gate.otherwise) == (1.0, "zero")
+
+
+@pytest.mark.parametrize("otherwise", ["zero", "exclude", -1.0])
+def test_what_a_closed_one_leaves_goes_with_it(judged: Judged, otherwise: str | float) -> None:
+    experiment = judged(QUICK, f"primary={{by: correct, between: [0.5, 1.0], otherwise: {otherwise}}}")
+    (gate,) = experiment.rewards["brevity"].gates
+    assert (gate.between, gate.otherwise) == ((0.5, 1.0), otherwise)
+
+
+def test_gates_of_ones_own_stay_and_come_first(judged: Judged) -> None:
+    experiment = judged(QUICK, PRIMARY, "rewards.brevity.gate={by: format, at_least: 0.5}")
+    assert gates(experiment) == {"correct": [], "format": ["correct"], "brevity": ["format", "correct"]}
+    several = judged(QUICK, PRIMARY, "rewards.brevity.gate=[{by: format, at_least: 1}, {by: correct, equals: 2}]")
+    assert gates(several)["brevity"] == ["format", "correct", "correct"]
+
+
+def test_what_the_primary_waits_for_is_not_gated(judged: Judged) -> None:
+    """correct waits for format: a gate on format would be a circle. Neither is what format waits for, and so on."""
+    experiment = judged(QUICK, PRIMARY, "rewards.correct.gate={by: format, at_least: 0.5}")
+    assert gates(experiment) == {"correct": ["format"], "format": [], "brevity": ["correct"]}
+    chain = judged(
+        QUICK,
+        PRIMARY,
+        "rewards.correct.gate={by: format, at_least: 0.5}",
+        "rewards.format.gate={by: brevity, at_most: 9}",
+    )
+    assert gates(chain) == {"correct": ["format"], "format": ["brevity"], "brevity": []}
+
+
+def test_the_frozen_file_holds_gates_and_no_primary(place: Path) -> None:
+    prepared = prepare([QUICK, PRIMARY], keep_run_names=True)
+    composed, experiment = prepared.composed, prepared.experiment
+    folder = create_run(experiment, composed, files={})
+    frozen = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
+    assert frozen["primary"] is None
+    written = frozen["rewards"]["format"]["gate"]
+    assert [(gate["by"], gate["at_least"], gate["otherwise"]) for gate in written] == [("correct", 1.0, "zero")]
+    assert frozen["rewards"]["correct"]["gate"] is None
+    assert Experiment.model_validate(frozen).rewards["format"].gates == experiment.rewards["format"].gates
+
+
+def test_an_unknown_name(refused: Refused) -> None:
+    error = refused(QUICK, "primary={by: corect, at_least: 1.0}")
+    assert error.what == "a gate reads a reward 'corect' that does not exist"
+    assert error.where == "primary.by (command line)"
+    assert error.expected == "one of correct, format, brevity"
+    assert error.hint == "primary.by=correct"
+    assert error.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "what"),
+    [
+        ("primary={by: correct}", "exactly one of"),
+        ("primary={by: correct, at_least: 1, at_most: 2}", "exactly one of"),
+        ("primary={by: correct, between: [2, 1]}", "[low, high]"),
+        ("primary={by: correct, at_least: 1, otherwise: nothing}", "otherwise"),
+        ("primary={at_least: 1}", "primary.by must be given"),
+        ("primary={by: correct, atleast: 1}", "unknown key"),
+    ],
+)
+def test_a_gate_that_is_none(typed: str, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        prepare([QUICK, typed], keep_run_names=True)
+    assert what in str(caught.value)
+    assert "primary" in str(caught.value)
+
+
+pytestmark = pytest.mark.usefixtures("place")
+
+REWARD = ("trainer=reward", "data=toy_preferences")
+SCORES = "reward_model.margin={chosen: score_chosen, rejected: score_rejected}"
+
+
+def test_the_shipped_trainer_says_the_defaults(judged: Judged) -> None:
+    assert judged(*REWARD).reward_model == RewardModel()
+    assert judged("exp=quickstart").reward_model is None
+
+
+def test_a_margin_of_two_scores(judged: Judged) -> None:
+    section = judged(*REWARD, SCORES).reward_model
+    assert section is not None
+    assert section.margin is not None
+    assert section.margin.columns == ("score_chosen", "score_rejected")
+    assert (section.margin.scale, section.margin.transform, section.margin.on_bad) == (1.0, "identity", "refuse")
+
+
+def test_what_was_judged_is_judged_the_same_when_it_is_read_back(judged: Judged) -> None:
+    """The ranks read the frozen configuration, in which every default is written out."""
+    for margin in ("{column: strength}", "{chosen: a, rejected: b, transform: rank}"):
+        section = judged(*REWARD, f"reward_model.margin={margin}").reward_model
+        assert section is not None
+        assert RewardModel.model_validate(section.model_dump(mode="json")) == section
+
+
+@pytest.mark.parametrize(
+    "margin",
+    ["{}", "{chosen: a}", "{rejected: b}", "{column: m, chosen: a}", "{column: m, chosen: a, rejected: b}"],
+)
+def test_a_margin_comes_from_one_place(refused: Refused, margin: str) -> None:
+    error = refused(*REWARD, f"reward_model.margin={margin}")
+    assert str(error.where).startswith("reward_model.margin")
+    assert error.expected == "either `column`, or `chosen` and `rejected`: the columns of two scores"
+
+
+@pytest.mark.parametrize("more", ["scale: 2.0", "transform: rank"])
+def test_a_column_holds_the_margin_itself(refused: Refused, more: str) -> None:
+    error = refused(*REWARD, f"reward_model.margin={{column: m, {more}}}")
+    assert error.expected == "`scale` and `transform` with two scores only; a `column` holds the margin itself"
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        ("reward_model.margin={chosen: a, rejected: b, scale: 0}", "reward_model.margin.scale"),
+        ("reward_model.margin={chosen: a, rejected: b, transform: sqrt}", "reward_model.margin.transform"),
+        ("reward_model.margin={column: m, on_bad: ignore}", "reward_model.margin.on_bad"),
+        ("reward_model.center=-0.1", "reward_model.center"),
+        ("reward_model.center=.nan", "reward_model.center"),
+        ("reward_model.show_samples=-2", "reward_model.show_samples"),
+        ("reward_model.show_samples=all", "reward_model.show_samples"),
+        ("reward_model.on_bad_pair=ignore", "reward_model.on_bad_pair"),
+    ],
+)
+def test_a_value_out_of_bounds(refused: Refused, typed: str, key: str) -> None:
+    assert str(refused(*REWARD, typed).where).startswith(key)
+
+
+def test_a_score_less_itself(refused: Refused) -> None:
+    error = refused(*REWARD, "reward_model.margin={chosen: score, rejected: score}")
+    assert error.what == "the margin of a score to itself is always 0"
+    assert str(error.where).startswith("reward_model.margin.rejected")
+
+
+@pytest.mark.parametrize("words", [("exp=quickstart",), ("exp=quickstart", "trainer=ppo")])
+def test_a_trainer_that_trains_no_reward_model(refused: Refused, words: tuple[str, ...]) -> None:
+    error = refused(*words, "reward_model.center=0.01")
+    assert error.what.endswith("trains no reward model")
+    assert error.where == "reward_model (command line)"
+    assert error.hint == "trainer=reward, or ~reward_model"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,16 +15,22 @@ import torch
 import transformers
 import trl
 from transformers.generation import logits_process as warpers
+from trl.trainer import dpo_trainer, grpo_trainer
 
+from rlhf_cli.config.conf_folders import shipped_dir
+from rlhf_cli.numerics import ppo_losses
+from rlhf_cli.rewards.stack.truncation import EFFECTS
 from rlhf_cli.tables.modes import (
+    KL_FORMS,
     MAX_SOFTMAX_BYTES,
+    TRUNCATION_POLICIES,
     Passes,
     RowAttention,
 )
 from rlhf_cli.tables.packable_models import DEFAULTS_IF_OMITTED, why_config_not_packed, why_values_not_packed
 from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
-from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.tables.trl_values import RANGES, Range
+from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS
+from rlhf_cli.tables.trl_values import CHOICES, RANGES, REWARD_ARGUMENTS, Range
 
 Try = Callable[[float], object]
 
@@ -219,3 +228,84 @@ def test_what_transformers_takes_for_a_key_that_is_left_out() -> None:
     with pytest.raises(KeyError):
         why_config_not_packed({"model_type": "another"}, "sdpa")
     assert why_values_not_packed({"rope_parameters": {"rope_type": "default"}}, "sdpa") is None
+
+
+def test_a_truncation_policy_has_a_row_an_effect_and_a_file() -> None:
+    files = {file.stem for file in (shipped_dir() / "truncation").glob("*.yaml")}
+    assert set(TRUNCATION_POLICIES) == set(EFFECTS) == files
+
+
+def test_what_a_policy_does_is_what_its_row_says() -> None:
+    for name, row in TRUNCATION_POLICIES.items():
+        assert EFFECTS[name].goes_on == row.needs_critic
+        assert (EFFECTS[name].added is not None) == ("penalty" in row.reads)
+
+
+def test_estimators_are_functions() -> None:
+    named = [form.estimator for form in KL_FORMS.values() if form.estimator is not None]
+    assert named == ["k1", "k3"]
+    assert all(callable(getattr(ppo_losses, name)) for name in named)
+    assert not any(form.in_reward and form.in_loss for form in KL_FORMS.values())  # it would count twice
+
+
+def test_the_arguments_of_a_reward_are_those_that_trl_gives() -> None:
+    source = inspect.getsource(trl.GRPOTrainer._calculate_rewards)
+    given = set(re.findall(r'reward_kwargs\["(\w+)"\] = ', source)) | set(re.findall(r"(\w+)=\w+,? ?", source))
+    assert set(REWARD_ARGUMENTS) <= given
+
+
+def test_normalisers_are_those_of_trl() -> None:
+    """TRL branches on the loss once more where it divides; the table names what stands in each branch."""
+    source = inspect.getsource(trl.GRPOTrainer._compute_loss)
+    normalisation = source[source.index('if self.loss_type in ["grpo", "sapo"]:') :]
+    branch = r'if self\.loss_type (?:in|==) (\[[^\]]*\]|"\w+"):\n(.*?)(?=\n        el)'
+    branches = re.findall(branch, normalisation, re.DOTALL)[:5]
+    assert sorted(re.findall(r"\w+", " ".join(names for names, _ in branches))) == sorted(POLICY_LOSSES)
+    divided_by = {
+        "max_length": "self.max_completion_length",
+        "window": 'inputs["num_items_in_batch"]',
+        "micro-batch": "mask.sum().clamp",
+        "row": "mask.sum(-1)",
+        "rows": "mask).sum(-1).mean()",
+    }
+    for names, body in branches:
+        for name in re.findall(r"\w+", names):
+            assert divided_by[POLICY_LOSSES[name].normaliser] in body, name
+
+
+def listed(config: Any, name: str) -> set[str]:
+    """The choices that a field of a config class has in its metadata."""
+    return set(next(field for field in dataclasses.fields(config) if field.name == name).metadata["choices"])
+
+
+def test_what_is_compared_when_a_loss_is_computed() -> None:
+    source = inspect.getsource(grpo_trainer)
+    level = set(re.findall(r'self\.importance_sampling_level == "(\w+)"', source))
+    assert set(CHOICES["importance_sampling_level"]) == level == {"token", "sequence"}
+    divergence = set(re.findall(r'self\.f_divergence_type == "(\w+)"', inspect.getsource(dpo_trainer)))
+    assert set(CHOICES["f_divergence_type"]) == divergence
+
+
+def test_what_is_listed_where_a_loss_is_unknown() -> None:
+    source = re.sub(r'"\n\s*"', "", inspect.getsource(dpo_trainer))
+    match = re.search(r"Unknown loss type: \{loss_type\}\. Should be one of (\[.*?\])", source)
+    assert match is not None
+    assert set(CHOICES["DPOConfig.loss_type"]) == set(ast.literal_eval(match[1]))
+
+
+def test_what_stands_in_the_metadata_of_fields() -> None:
+    arguments = transformers.TrainingArguments
+    assert set(CHOICES["truncation_mode"]) == listed(trl.DPOConfig, "truncation_mode")
+    assert set(CHOICES["truncation_mode"]) == listed(trl.SFTConfig, "truncation_mode")
+    assert set(CHOICES["packing_strategy"]) - {"bfd-requeue"} == listed(trl.SFTConfig, "packing_strategy")
+    assert "bfd-requeue" in inspect.getsource(trl.SFTConfig)  # deprecated, and still taken
+    assert set(CHOICES["KTOConfig.train_sampling_strategy"]) == listed(trl.KTOConfig, "train_sampling_strategy")
+    for name in ("dataloader_multiprocessing_context", "log_level", "log_level_replica"):
+        assert set(CHOICES[name]) == listed(arguments, name)
+    seen = re.search(r"Must be one of (\[[^\]]*\])", arguments.__doc__ or "")
+    assert seen is not None
+    assert set(CHOICES["include_num_input_tokens_seen"]) == set(ast.literal_eval(seen[1]))
+
+
+def test_negative_control_a_word_more_is_seen() -> None:
+    assert {*CHOICES["truncation_mode"], "keep_middle"} != listed(trl.DPOConfig, "truncation_mode")

@@ -135,7 +135,7 @@ def _known(experiment: Experiment) -> list[str]:
 
 def _examples(experiment: Experiment) -> str:
     names = _known(experiment)
-    usual = [name for name in ("reward", "entropy", "kl/k1_policy_ref", "kl", "loss") if name in names]
+    usual: list[str] = [name for name in ("reward", "entropy", "kl/k1_policy_ref", "kl", "loss") if name in names]
     return "a metric that is logged (docs/metrics.md), such as " + ", ".join([*experiment.rewards][:3] + usual[:3])
 
 

@@ -1,0 +1,220 @@
+"""The key or value that was meant: what each was spoilt from, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from rlhf_cli.config.compose import compose
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.suggestions import meant_inside, meant_key, meant_value
+from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.text.json_values import JsonTree
+
+pytestmark = pytest.mark.usefixtures("place")
+
+
+@pytest.fixture(params=["grpo", "ppo"])
+def tree(request: pytest.FixtureRequest) -> JsonTree:
+    return compose(["exp=quickstart", f"trainer={request.param}"]).tree
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("rewards.brevty.wieght", "rewards.brevity.weight"),
+        ("trainr.agrs.learning_rte", "trainer.args.learning_rate"),
+        ("lauch.slurm.partiton", "launch.slurm.partition"),
+        ("trainer.learning_rate", "trainer.args.learning_rate"),
+        ("lora.r", "model.lora.r"),
+        ("full", "rewards.brevity.args.full"),
+        ("rewards.weight.brevity", "rewards.brevity.weight"),
+        ("lr", "trainer.args.learning_rate"),
+        ("model.lora_rank", "model.lora.r"),
+        ("group_size", "trainer.args.num_generations"),
+        # another tool's word that is also the end of a key of ours, in a section that nobody means by it
+        ("steps", "trainer.args.max_steps"),
+        ("batch_size", "trainer.args.per_device_train_batch_size"),
+    ],
+)
+def test_what_was_meant(tree: JsonTree, typed: str, meant: str) -> None:
+    assert meant_key(typed, tree) == meant
+
+
+@pytest.mark.parametrize("typed", ["xyzzy", "rewards.zebra.weight", "trainer.args.banana", "a.b.c.d.e", "r"])
+def test_what_is_like_nothing(tree: JsonTree, typed: str) -> None:
+    assert meant_key(typed, tree) is None
+
+
+@pytest.mark.parametrize("trainer", ["grpo", "ppo"])
+def test_the_trainer_says_what_a_name_of_once_means(trainer: str) -> None:
+    tree = compose(["exp=quickstart", f"trainer={trainer}"]).tree
+    assert meant_key("kl_coef", tree) == {"grpo": "trainer.args.beta", "ppo": "kl.coef"}[trainer]
+    assert meant_key("gae_lamda", tree) == {"grpo": None, "ppo": "trainer.args.gae_lambda"}[trainer]
+
+
+def test_what_is_set_elsewhere_is_not_suggested(tree: JsonTree) -> None:
+    """trainer.args.seed is refused: the key of its own is."""
+    assert meant_key("trainer.args.sed", tree) != "trainer.args.seed"
+    assert meant_key("run.seed", tree) == "seed"
+
+
+class Sample(BaseModel):
+    """A field of every kind that a configuration has."""
+
+    count: int = Field(default=1, gt=0)
+    share: float = Field(default=0.5, ge=0, le=1)
+    wait_s: float | Literal["off"] = 1.0
+    mem_gb: float | None = None
+    switch: bool = False
+    word: Literal["steps", "epoch"] = "steps"
+    names: list[str] = Field(default_factory=list)
+    on_error: float | Literal["raise", "exclude"] = "raise"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "meant"),
+    [
+        ("count", "7", "count=7"),
+        ("count", 7.0, "count=7"),
+        ("count", -7, "count=1"),  # the default: a sign is never flipped
+        ("share", -0.2, "share=0.5"),
+        ("count", 0, "count=1"),
+        ("count", "2k", "count=2000"),
+        ("count", "1_000", "count=1000"),
+        ("count", "2M", "count=2000000"),
+        ("on_error", "zero", "on_error=0"),
+        ("share", "20%", "share=0.2"),
+        ("share", 20, "share=0.2"),
+        ("share", "0,5", "share=0.5"),
+        ("wait_s", "10min", "wait_s=600"),
+        ("wait_s", "1.5h", "wait_s=5400"),
+        ("wait_s", "250 ms", "wait_s=0.25"),
+        ("mem_gb", "64GB", "mem_gb=64"),
+        ("mem_gb", "512 MiB", "mem_gb=0.5"),
+        ("switch", "yes", "switch=true"),
+        ("switch", 0, "switch=false"),
+        ("word", "epohc", "word=epoch"),
+        ("names", "one", "names=[one]"),
+        ("count", 2.5, "count=2"),
+        # nothing that the field takes comes near
+        ("count", "many", None),
+        ("share", 200, None),
+        ("word", "wombat", None),
+        ("wait_s", "soon", None),
+        ("mem_gb", "64 bananas", None),
+        ("share", float("nan"), None),
+    ],
+)
+def test_what_was_meant_and_is_taken(name: str, given: object, meant: str | None) -> None:
+    assert meant_value(name, Sample.model_fields[name], given) == meant
+
+
+def test_a_section_says_which_of_its_keys_takes_it() -> None:
+    assert meant_inside("sample", Sample, 3) == "sample.count=3"
+    assert meant_inside("sample", Sample, "epoch") == "sample.word=epoch"
+    assert meant_inside("sample", Sample, True) == "'sample={}'"
+    assert meant_inside("sample", Sample, -5.5) == "sample.wait_s=-5.5"
+
+
+@pytest.mark.parametrize("typed", ["no", "fp32", "off", "32"])
+def test_the_precision_that_accelerate_calls_no(place: Path, typed: str) -> None:
+    """accelerate's `mixed_precision: no` is float32 here; YAML 1.1 makes a boolean of a bare `no`."""
+    with pytest.raises(UserError) as caught:
+        prepare(["+exp=quickstart", f"launch.precision={typed}"])
+    assert caught.value.hint == "launch.precision=float32"
+
+
+def test_a_bare_no_in_a_file_is_that_too(place: Path) -> None:
+    (place / "conf" / "exp").mkdir(parents=True)
+    header = "# @package _global_\ndefaults: [quickstart, _self_]\n"
+    (place / "conf" / "exp" / "mine.yaml").write_text(header + "launch: {precision: no}\n")
+    with pytest.raises(UserError) as caught:
+        prepare(["+exp=mine"])
+    assert caught.value.hint == "launch.precision=float32"
+
+
+pytestmark = pytest.mark.usefixtures("place")
+Write = Callable[[str, str], Path]
+Judged = Callable[..., Experiment]
+Refused = Callable[..., ConfigError]
+
+MINE = "# @package _global_\n# mine\ndefaults:\n  - /reward@rewards.short: brevity\n  - _self_\n"
+"""Five lines: what a test adds begins at line 6."""
+
+
+def mine(write: Write, text: str) -> None:
+    write("conf/exp/mine.yaml", MINE + text)
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("run.name=a/b", "run.name=a-b"),
+        ("trainer.args.learning_rate=fast", "trainer.args.learning_rate=1e-06"),
+        ("trainer.args.max_tokens=64", "trainer.args.max_completion_length"),
+        ("wandb.project=mine", "track.project"),
+        ("tensorboard.notes=mine", "track.notes"),
+        ("rewards.brevity.gate={by: correct, min: 1}", "rewards.brevity.gate.at_least"),
+        ("rewards.brevity.gate={by: correct, max: 1}", "rewards.brevity.gate.at_most"),
+        ("aggregate=normalise_then_sum", "aggregate=normalize_then_sum"),
+        ("rewards.brevity.fn=exact_mach", "reward@rewards.brevity=exact_match"),
+        ("model.path=Some/Model-0.5B", "model=local model.path=Some/Model-0.5B"),
+        ("model=Some/Model-0.5B", "model=local model.path=Some/Model-0.5B"),
+        ("model=run:quickstart", "model=local model.path=run:quickstart"),
+        ("model=zzzzzzzz", "rlhf list model"),
+        ("data=some/rows.jsonl", "data=file data.path=some/rows.jsonl"),
+    ],
+)
+def test_what_people_call_it(refused: Refused, typed: str, hint: str) -> None:
+    assert refused("exp=quickstart", typed).hint == hint
+
+
+def test_a_schedule_in_other_words_is_told_once_a_key() -> None:
+    with pytest.raises(Problems) as caught:
+        prepare(["exp=quickstart", "rewards.brevity.weight={from: 0, to: 1, steps: 10}"], keep_run_names=True)
+    assert [(str(one.where).partition(" ")[0], one.hint) for one in caught.value.problems] == [
+        ("rewards.brevity.weight.from", "rewards.brevity.weight.start"),
+        ("rewards.brevity.weight.to", "rewards.brevity.weight.end"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "line"),
+    [
+        ("trainer.args.max_steps: 3\n", "trainer: {args: {max_steps: 3}}", 6),
+        ("trainer:\n  args.max_steps: 3\n", "args: {max_steps: 3}", 7),
+        ("rewards:\n  short: {gate.by: x}\n", "gate: {by: x}", 7),
+        ("run.name: a\n", "run: {name: a}", 6),
+    ],
+)
+def test_a_key_with_dots_in_a_file_is_to_be_nested(
+    write: Write, refused: Refused, judged: Judged, text: str, hint: str, line: int
+) -> None:
+    mine(write, text)
+    error = refused("exp=mine")
+    assert "one key with dots in it" in error.what
+    assert str(error.where).endswith(f"(conf/exp/mine.yaml:{line})")
+    assert error.hint == hint
+    if line == 6:
+        mine(write, f"{hint}\n")
+        judged("exp=mine")
+
+
+def test_null_for_a_ready_made_section_in_a_file(write: Write, refused: Refused, judged: Judged) -> None:
+    mine(write, "track: null\n")
+    error = refused("exp=mine")
+    assert error.hint == "- override /track: none"
+    write("conf/exp/mine.yaml", MINE.replace("_self_\n", f"_self_\n  {error.hint}\n"))
+    assert judged("exp=mine").track.mode == "none"
+
+
+def test_a_key_twice_in_a_file(write: Write, refused: Refused) -> None:
+    mine(write, "seed: 1\nseed: 2\n")
+    error = refused("exp=mine")
+    assert (error.got, error.expected) == ("found duplicate key seed", "each key once")
