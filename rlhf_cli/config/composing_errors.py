@@ -65,7 +65,7 @@ def explain(error: Exception, loader: NotingLoader, config_name: str, overrides:
 
 
 def in_our_words(error: Exception) -> ConfigError:
-    """Return ConfigError for an error of YAML, Hydra or OmegaConf that nothing more is known of."""
+    """Return ConfigError for any other error of YAML, Hydra or OmegaConf."""
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark
         twice = str(error.problem).startswith("found duplicate key")

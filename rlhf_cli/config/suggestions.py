@@ -5,7 +5,7 @@ and `rewards.weight.brevity` has its parts in another order. Names of other tool
 tables/former_names.py.
 
 A suggested value is one that the key accepts: the nearest of its words, the same number with the right type or unit, or
-the default. A sign is never flipped: -1 was not meant as 1. If nothing is near enough, there is no suggestion.
+the default. A sign is never flipped: -1 was not meant as 1. If no value is near enough, there is no suggestion.
 """
 
 from __future__ import annotations

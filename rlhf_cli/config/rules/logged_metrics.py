@@ -31,7 +31,7 @@ PARTS = ("total", "total/low", "total/high", "truncated", "tokens")
 
 @dataclass(frozen=True)
 class Unlogged:
-    """Why an experiment does not log a metric, the nearest that it logs (None if nothing is near), and examples."""
+    """Why an experiment does not log a metric, the nearest that it logs (None if no name is near), and examples."""
 
     why: str
     nearest: str | None
@@ -88,7 +88,7 @@ def _why_not(name: str, experiment: Experiment, names: list[str]) -> str | None:
 
 
 def _of_sampled(name: str, experiment: Experiment) -> tuple[str, str | None] | None:
-    """Return what is wrong with a metric of an evaluation's answers, and the nearest; None if nothing is."""
+    """Return what is wrong with a metric of an evaluation's answers, and the nearest; None if it is logged."""
     match = _SAMPLED.match(name) if experiment.trainer.row.generates else None
     if match is None:
         return None

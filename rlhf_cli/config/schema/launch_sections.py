@@ -58,8 +58,8 @@ class Launch(Section):
 
     `slurm` submits the run to Slurm; null runs it here. `grace_s` is how many seconds a run that has to stop (SIGTERM,
     SIGUSR1, Ctrl-C) may take to finish its step and save. `must_save_by` is an ISO time by which the run has to be
-    saved. `hang_timeout_s` ends a run in which nothing happens for so many seconds, and shows the stack of the process
-    that hangs; `off` disables this.
+    saved. `hang_timeout_s` is the number of seconds without progress after which a run is ended, with the stack of the
+    process that hangs; `off` disables this.
     """
 
     processes: Annotated[int, Field(gt=0)] | Literal["auto"] = "auto"

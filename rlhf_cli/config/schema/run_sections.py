@@ -35,9 +35,9 @@ class Track(Section):
 class Guards(Section):
     """Guards end a run that cannot succeed.
 
-    `no_signal` ends it after so many rounds in a row in which every advantage is 0, because all rewards are equal, for
-    example; `off` never does. `max_error_share` ends it if a reward fails on more than this share of the last
-    `error_window` rows it was asked for, if its `on_error` tolerates failures; 1 never does.
+    `no_signal` is the number of rounds in a row with all advantages 0 (because all rewards are equal, for example)
+    after which a run ends; `off` never ends it. `max_error_share` ends it if a reward fails on more than this share of
+    the last `error_window` rows it was asked for, if its `on_error` tolerates failures; 1 never does.
     """
 
     no_signal: Annotated[Annotated[int, Field(gt=0)] | Literal["off"], OFF] = 5
@@ -52,8 +52,8 @@ Profile = Annotated[Literal["phases", "trace", "off"], OFF]
 class KeepCompletions(Section):
     """Which tables of completions stay in the run folder; one is written at every log event.
 
-    `last` is the number of newest tables to keep, `all` for every one. `every` also keeps the table of every so many
-    steps; null keeps no others.
+    `last` is the number of newest tables to keep, `all` for every one. `every` also keeps the table of each Nth step;
+    null keeps no others.
     """
 
     last: Annotated[int, Field(gt=0)] | Literal["all"] = 200

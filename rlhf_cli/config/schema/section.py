@@ -31,7 +31,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def one_or_several(keys: tuple[str, ...], shape: str) -> Discriminator:
-    """Return what tells one section (`one`), a list (`list`), named ones (`named`) and nothing (`none`) apart.
+    """Return a discriminator of one section (`one`), a list (`list`), named ones (`named`) and null (`none`).
 
     `keys` are those of the section, and `shape` describes it in the message for any other value.
     """
