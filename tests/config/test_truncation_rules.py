@@ -137,9 +137,8 @@ raise RuntimeError("nobody imports this file to look at it")
 
 
 @pytest.fixture(autouse=True)
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(SOURCE)
+def mine(place: Path) -> None:
+    (place / "mine.py").write_text(SOURCE)
 
 
 @pytest.mark.parametrize(
