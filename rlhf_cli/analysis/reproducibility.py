@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 
 from rlhf_cli.analysis.comparison.logged_run import flat
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
@@ -78,45 +77,43 @@ def compare_logs(before: Iterable[Event], after: Iterable[Event], *, up_to: int 
     places = sorted({**one, **other})
     names = dict.fromkeys(name for event in (*one.values(), *other.values()) for name in event)
     clock = tuple(sorted(name for name in names if is_of_the_clock(name)))
-    num_events = num_numbers = equal_steps = last_step = 0
-    found: LogDifference | None = None
-    for place in places:
-        step = place[0]
-        if found is not None and step > found.step:
-            break
-        difference = _difference(step, one.get(place), other.get(place))
-        num_events += place in one and place in other
-        num_numbers += len([name for name in one.get(place, {}) if _is_compared(name)])
-        last_step = step
-        if difference is None:
-            continue
-        if found is None:
-            found = difference
-        else:  # the evaluation of the same step also differs
-            found = LogDifference(step, found.metric, found.before, found.after, (*found.others, *_named(difference)))
-    equal_steps = max((place[0] for place in places if found is None or place[0] < found.step), default=0)
-    return LogsCompared(last_step, num_events, num_numbers, clock, equal_steps, found)
+    differences = [(place, _difference(place[0], one.get(place), other.get(place))) for place in places]
+    first = next((difference for _, difference in differences if difference is not None), None)
+    if first is not None:
+        # The evaluation of the same step may differ, too.
+        at_step = [difference for _, difference in differences if difference and difference.step == first.step]
+        names_at_step = tuple(name for difference in at_step for name in (difference.metric, *difference.others))
+        first = replace(first, others=names_at_step[1:])
+        places = [place for place in places if place[0] <= first.step]
+    return LogsCompared(
+        last_step=max((step for step, *_ in places), default=0),
+        num_events=sum(place in one and place in other for place in places),
+        num_numbers=sum(_is_compared(name) for place in places for name in one.get(place, {})),
+        of_the_clock=clock,
+        equal_steps=max((step for step, *_ in places if first is None or step < first.step), default=0),
+        difference=first,
+    )
 
 
 def _by_place(events: Iterable[Event], up_to: int | None) -> dict[tuple[int, bool, int], Event]:
     """Return the events by (step, whether an evaluation, index among that kind at that step)."""
     counted: Counter[tuple[int, bool]] = Counter()
-    found = {}
+    by_place = {}
     for event in events:
         step = event["step"]
         assert isinstance(step, int | float)
         if any(name in event for name in _OF_ONE_CALL) or (up_to is not None and step > up_to):
             continue
         kind = int(step), any(name.startswith(_EVAL) for name in event)
-        found[(*kind, counted[kind])] = event
+        by_place[(*kind, counted[kind])] = event
         counted[kind] += 1
-    return found
+    return by_place
 
 
 def _difference(step: int, before: Event | None, after: Event | None) -> LogDifference | None:
     if before is None or after is None:
-        said = [NOT_LOGGED if event is None else "logged" for event in (before, after)]
-        return LogDifference(step, LOG_EVENT, said[0], said[1])
+        old, new = (NOT_LOGGED if event is None else "logged" for event in (before, after))
+        return LogDifference(step, LOG_EVENT, old, new)
     names = [name for name in {**before, **after} if _is_compared(name)]
     differing = sorted((name for name in names if not _is_same(before, after, name)), key=_rank)  # a stable sort
     if not differing:
@@ -144,10 +141,6 @@ def _rank(name: str) -> int:
     return next((rank for rank, prefix in enumerate(_CAUSES_FIRST) if plain.startswith(prefix)), len(_CAUSES_FIRST))
 
 
-def _named(difference: LogDifference) -> tuple[str, ...]:
-    return (difference.metric, *difference.others)
-
-
 _SHOWN = 12
 """Enough characters of a hash to distinguish two."""
 _SIZES = ("world_size", "num_parameters", "num_train_rows", "mixed_precision", "distributed_type")
@@ -171,10 +164,6 @@ class PossibleCause:
     before: str
     after: str
 
-    def as_json(self) -> dict[str, object]:
-        """Return it as JSON values."""
-        return {"kind": self.kind, "name": self.name, "before": self.before, "after": self.after}
-
 
 @dataclass(frozen=True)
 class Recorded:
@@ -185,64 +174,78 @@ class Recorded:
 
 
 def causes_of(before: Recorded, after: Recorded) -> list[PossibleCause]:
-    """Return all recorded differences that may change a number, the most probable first.
-
-    Ignore settings that cannot affect a step (the run's path, its mirrors).
-    """
+    """Return all recorded differences that may change a number, the most probable first."""
+    old, new = before.provenance, after.provenance
+    codes = [{"rlhf's own code": one["rlhf_code"]} for one in (old, new) if one.get("rlhf_code") is not None]
+    hosts = [section(one, "host") for one in (old, new)]
+    environments = [dict(sorted(section(one, "environment").items())) for one in (old, new)]
+    models = [
+        {name: section(one, "starting_model").get(name) for name in ("weights_sha256", "commit")} for one in (old, new)
+    ]
     return [
-        *_settings(before.settings, after.settings),
-        *_files(before.provenance, after.provenance),
-        *_starting_models(before.provenance, after.provenance),
-        *_went_on(before.provenance),
-        *_versions(before.provenance, after.provenance),
-        *_machine(before.provenance, after.provenance),
+        *(one for one in _changed("configuration", before.settings, after.settings) if not _is_harmless(one.name)),
+        *_changed("data", _hashes(old, of_code=False), _hashes(new, of_code=False), _file_hash),
+        *_changed("reward code", _hashes(old, of_code=True), _hashes(new, of_code=True), _file_hash),
+        *_changed("starting model", models[0], models[1], _file_hash),
+        *_when_resumed(old),
+        *_changed("version", section(old, "versions"), section(new, "versions")),
+        *(_changed("version", codes[0], codes[1], _file_hash) if len(codes) == 2 else ()),
+        *(
+            cause
+            for name, kind in _MACHINE.items()
+            for cause in _changed(kind, _recorded(old, old, [name]), _recorded(new, old, [name]))
+        ),
+        *_changed("processor", *(_recorded(host, hosts[0], ["processor"]) for host in hosts)),
+        *_changed("as it came up", _recorded(old, old, _SIZES), _recorded(new, old, _SIZES)),
+        *_changed("environment", environments[0], environments[1], lambda _: "another value"),
     ]
 
 
 def unrepeatable(run: Recorded, *, had_timeouts: bool) -> list[str]:
     """Return the parts of a run that may differ even if nothing changed."""
-    found = []
+    reasons = []
     if str(run.provenance.get("device", "")).startswith("cuda"):
-        found.append("it ran on a GPU: some sums are not made in the same order each time")
+        reasons.append("it ran on a GPU: some sums are not made in the same order each time")
     served = [
         key.split(".")[1]
         for key, value in run.settings.items()
         if key.startswith("rewards.") and key.endswith(".fn") and str(value).startswith(_SERVED)
     ]
     if served:
-        found.append(f"a server answers for {', '.join(served)}: nobody knows what it runs")
+        reasons.append(f"a server answers for {', '.join(served)}: nobody knows what it runs")
     if run.settings.get("trainer.args.use_vllm") is True:
-        found.append("vLLM samples: what it batches together hangs on the clock")
+        reasons.append("vLLM samples: what it batches together depends on timing")
     if had_timeouts:
-        found.append("rewards ran into their timeouts: whether they do hangs on the clock")
-    return found
+        reasons.append("rewards ran into their timeouts, which depends on timing")
+    return reasons
 
 
-def _settings(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[PossibleCause]:
-    for key in dict.fromkeys([*before, *after]):
-        old, new = before.get(key), after.get(key)
-        row = row_of(key)
-        is_harmless = row.effect == "taken" and row.only_if is None and not key.startswith(_LOGGED)
-        if old != new and not is_harmless:
-            yield PossibleCause("configuration", key, _in_short(old), _in_short(new))
-
-
-def _files(before: JsonTree, after: JsonTree) -> Iterator[PossibleCause]:
-    old, new = section(before, "sha256"), section(after, "sha256")
+def _changed(
+    kind: str, old: Mapping[str, object], new: Mapping[str, object], show: Callable[[object], str] | None = None
+) -> Iterator[PossibleCause]:
+    """Yield a cause for every name whose value differs; `show` writes a value, None if it is missing."""
+    show = show or (lambda value: "none" if value is None else str(value))
     for name in dict.fromkeys([*old, *new]):
-        if name not in (CONFIG, PENDING_CONFIG) and old.get(name) != new.get(name):
-            kind = "reward code" if kind_of_file(name) == CODE else "data"
-            yield PossibleCause(kind, name, _file_hash(old.get(name)), _file_hash(new.get(name)))
+        if old.get(name) != new.get(name):
+            yield PossibleCause(kind, name, show(old.get(name)), show(new.get(name)))
 
 
-def _starting_models(before: JsonTree, after: JsonTree) -> Iterator[PossibleCause]:
-    old, new = section(before, "starting_model"), section(after, "starting_model")
-    for key in ("weights_sha256", "commit"):
-        if old.get(key) != new.get(key):
-            yield PossibleCause("starting model", key, _file_hash(old.get(key)), _file_hash(new.get(key)))
+def _is_harmless(key: str) -> bool:
+    """Return whether a setting cannot affect a step."""
+    row = row_of(key)
+    return row.effect == "taken" and row.only_if is None and not key.startswith(_LOGGED)
 
 
-def _went_on(before: JsonTree) -> Iterator[PossibleCause]:
+def _hashes(provenance: JsonTree, *, of_code: bool) -> dict[str, object]:
+    files = section(provenance, "sha256")
+    return {
+        name: value
+        for name, value in files.items()
+        if name not in (CONFIG, PENDING_CONFIG) and (kind_of_file(name) == CODE) == of_code
+    }
+
+
+def _when_resumed(before: JsonTree) -> Iterator[PossibleCause]:
     """Yield changes made when the first run was resumed, because its configuration is the final one."""
     resumed = before.get("resumed")
     for entry in resumed if isinstance(resumed, list) else ():
@@ -251,38 +254,13 @@ def _went_on(before: JsonTree) -> Iterator[PossibleCause]:
             yield PossibleCause("resumed", f"from step {entry.get('step')}", f"begun without {changed}", "all of it so")
 
 
-def _versions(before: JsonTree, after: JsonTree) -> Iterator[PossibleCause]:
-    old, new = section(before, "versions"), section(after, "versions")
-    for name in dict.fromkeys([*old, *new]):
-        if old.get(name) != new.get(name):
-            yield PossibleCause("version", name, _in_short(old.get(name)), _in_short(new.get(name)))
-    code = [one.get("rlhf_code") for one in (before, after)]
-    if None not in code and code[0] != code[1]:
-        yield PossibleCause("version", "rlhf's own code", _file_hash(code[0]), _file_hash(code[1]))
-
-
-def _machine(before: JsonTree, after: JsonTree) -> Iterator[PossibleCause]:
-    for name, kind in _MACHINE.items():
-        if before.get(name) is not None and before.get(name) != after.get(name):
-            yield PossibleCause(kind, name, _in_short(before.get(name)), _in_short(after.get(name)))
-    old, new = section(before, "host"), section(after, "host")
-    if old.get("processor") is not None and old.get("processor") != new.get("processor"):
-        yield PossibleCause("processor", "processor", _in_short(old.get("processor")), _in_short(new.get("processor")))
-    for name in _SIZES:
-        if before.get(name) is not None and before.get(name) != after.get(name):
-            yield PossibleCause("as it came up", name, _in_short(before.get(name)), _in_short(after.get(name)))
-    old, new = section(before, "environment"), section(after, "environment")
-    for name in sorted({*old, *new}):
-        if old.get(name) != new.get(name):
-            yield PossibleCause("environment", name, "another value", "another value")
+def _recorded(provenance: JsonTree, before: JsonTree, names: Iterable[str]) -> dict[str, object]:
+    """Return the facts that the first run recorded: an older run lacks some."""
+    return {name: provenance.get(name) for name in names if before.get(name) is not None}
 
 
 def _file_hash(value: object) -> str:
     return value[:_SHOWN] if isinstance(value, str) else "none"
-
-
-def _in_short(value: object) -> str:
-    return "none" if value is None else str(value)
 
 
 @dataclass(frozen=True)
@@ -333,7 +311,7 @@ class Reproduction:
             "of_the_clock": list(self.logs.of_the_clock),
             "first_difference": None if difference is None else asdict(difference),
             "weights": [{**asdict(part), "equal": part.is_equal} for part in self.weights],
-            "causes": [cause.as_json() for cause in self.causes],
+            "causes": [asdict(cause) for cause in self.causes],
             "unrepeatable": list(self.unrepeatable),
         }
 
@@ -362,13 +340,9 @@ def _weights(before: RunFolder, after: RunFolder, up_to: int | None) -> list[Wei
     else:
         folders = [checkpoint_folder(run.checkpoints, up_to) for run in (before, after)]
         parts = {f"checkpoint-{up_to}": (folders[0], folders[1])}
-    found = []
-    for part, (one, other) in parts.items():
-        hashes = [_hash(one), _hash(other)]
-        if hashes[0] is not None and hashes[1] is not None:
-            found.append(WeightsCompared(part, hashes[0], hashes[1]))
-    return found
-
-
-def _hash(folder: Path) -> str | None:
-    return weights_hash(folder) if folder.is_dir() else None
+    compared = []
+    for part, both in parts.items():
+        old, new = (weights_hash(folder) if folder.is_dir() else None for folder in both)
+        if old is not None and new is not None:
+            compared.append(WeightsCompared(part, old, new))
+    return compared

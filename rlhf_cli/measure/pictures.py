@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from rlhf_cli.numerics.intervals import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MISSING = "no picture: matplotlib is not installed (pip install 'rlhf-cli[plot]')"
 BLUE, ORANGE, GREEN, GREY = "#3b6ea5", "#d98032", "#4a8f5a", "#999999"
@@ -27,21 +28,28 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw(evaluation: Evaluation, file: Path) -> None:
-    """Draw an evaluation into a PNG file. No display is needed."""
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches. No display is needed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    heading, measured = evaluation.heading, evaluation.measured
-    size = (13, 4) if isinstance(measured, RewardModelEvaluation) else (7, 1.2 + 0.45 * _num_bars(measured))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def draw(evaluation: Evaluation, file: Path) -> None:
+    """Draw an evaluation into a PNG file."""
+    heading, measured = evaluation.heading, evaluation.measured
     if isinstance(measured, RewardModelEvaluation):
+        figure = new_figure(13, 4)
         calibration, histogram, length = figure.subplots(1, 3)
         _calibration(calibration, measured.calibration)
         _histogram(histogram, measured.histogram, measured.rewards.mean)
         _length(length, measured.length)
     else:
+        num_bars = len(measured.parts) * (1 + len(next(iter(measured.parts.values())).rewards))
+        figure = new_figure(7, 1.2 + 0.45 * num_bars)
         _components(figure.subplots(), measured.parts)
     figure.suptitle(f"{heading.model} on {heading.data} ({measured.rows} rows)", fontsize=10)
     figure.savefig(file, dpi=DPI)
@@ -85,10 +93,8 @@ def _components(axes: Axes, parts: Mapping[str, PartEvaluation]) -> None:
     for number, ((name, part), colour) in enumerate(zip(parts.items(), (BLUE, ORANGE), strict=False)):
         estimates = [part.rewards[one].raw if one in part.rewards else part.total for one in names]
         places = [index + (number - (len(parts) - 1) / 2) * height for index in range(len(names))]
-        known = [(place, one.mean, one) for place, one in zip(places, estimates, strict=True) if one.mean is not None]
-        where, means = [place for place, _, _ in known], [mean for _, mean, _ in known]
-        values = [one for _, _, one in known]
-        axes.barh(where, means, height=height, color=colour, xerr=_whiskers(values), capsize=2, label=name)
+        means = [_drawn(one.mean) for one in estimates]
+        axes.barh(places, means, height=height, color=colour, xerr=_whiskers(estimates), capsize=2, label=name)
     axes.set_yticks(range(len(names)), [f"{name} (raw)" if name != "total" else name for name in names])
     axes.invert_yaxis()
     axes.set(xlabel="mean, 95 % interval over prompts")
@@ -108,39 +114,31 @@ def _drawn(value: float | None) -> float:
 
 def _whiskers(estimates: Sequence[Estimate]) -> list[list[float]]:
     """Return the lengths below and above the mean, 0 if an interval has no end."""
-    below = [_distance(one.low, one.mean) for one in estimates]
-    above = [_distance(one.mean, one.high) for one in estimates]
+    ends = [(one.low, one.mean, one.high) for one in estimates]
+    below = [0.0 if low is None or mean is None else max(0.0, mean - low) for low, mean, _ in ends]
+    above = [0.0 if high is None or mean is None else max(0.0, high - mean) for _, mean, high in ends]
     return [below, above]
 
 
-def _distance(low: float | None, high: float | None) -> float:
-    return 0.0 if low is None or high is None else max(0.0, high - low)
-
-
-def _num_bars(evaluation: PolicyEvaluation) -> int:
-    parts = evaluation.parts
-    return len(parts) * (1 + len(next(iter(parts.values())).rewards))
-
-
 def draw_best_of_n(best: BestOfN, title: str, file: Path) -> None:
-    """Draw a curve with more than one point into a PNG file. No display is needed."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    """Draw a curve with more than one point into a PNG file."""
     from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(10, 4)
     picked, others = figure.subplots(1, 2)
     counts = [one.k for one in best.curve]
-    low, high = _ends([one.score for one in best.curve])
-    picked.plot(counts, [one.score.mean for one in best.curve], color=BLUE, marker="o", markersize=3)
+    scores = [one.score for one in best.curve]
+    means = [one.mean or 0.0 for one in scores]
+    low = [mean if one.low is None else one.low for mean, one in zip(means, scores, strict=True)]
+    high = [mean if one.high is None else one.high for mean, one in zip(means, scores, strict=True)]
+    picked.plot(counts, means, color=BLUE, marker="o", markersize=3)
     picked.fill_between(counts, low, high, color=BLUE, alpha=0.2, linewidth=0)
     picked.set_title(f"{best.by}: picked by it", fontsize=10)
     for name in best.curve[0].rewards:
-        means = [float("nan") if (mean := one.rewards[name].mean) is None else mean for one in best.curve]
-        others.plot(counts, means, marker="o", markersize=3, label=name)
-    cut = [float("nan") if (mean := one.truncated.mean) is None else mean for one in best.curve]
-    others.plot(counts, cut, color=GREY, linestyle="--", label="share cut off")
+        of_picked = [_drawn(one.rewards[name].mean) for one in best.curve]
+        others.plot(counts, of_picked, marker="o", markersize=3, label=name)
+    cut_off = [_drawn(one.truncated.mean) for one in best.curve]
+    others.plot(counts, cut_off, color=GREY, linestyle="--", label="share cut off")
     others.set_title("the others at that pick", fontsize=10)
     others.legend(frameon=False, fontsize=8)
     ticks = sorted({2**power for power in range(counts[-1].bit_length())} | {counts[-1]})
@@ -152,44 +150,34 @@ def draw_best_of_n(best: BestOfN, title: str, file: Path) -> None:
         axes.set(xlabel="best of k")
     picked.set(ylabel="mean over prompts, 95 % interval")
     figure.suptitle(f"{title} ({best.prompts} prompts)", fontsize=10)
-    temporary = file.with_name(f".{file.name}")
-    figure.savefig(temporary, dpi=DPI, format="png")
-    temporary.replace(file)
+    figure.savefig(file, dpi=DPI)
 
 
-def _ends(estimates: Sequence[Estimate]) -> tuple[list[float], list[float]]:
-    """Return the lower and upper ends of the band. Use the mean if an interval has no ends."""
-    means = [one.mean or 0.0 for one in estimates]
-    low = [mean if one.low is None else one.low for mean, one in zip(means, estimates, strict=True)]
-    high = [mean if one.high is None else one.high for mean, one in zip(means, estimates, strict=True)]
-    return low, high
-
-
-MeasureHistory = Callable[[PolicyEvaluation], Estimate | None]
-Panels = dict[str, dict[str, MeasureHistory]]
-"""Title -> line label -> a function that returns the measure of an evaluation, or None if the evaluation lacks it."""
-Point = tuple[Heading, PolicyEvaluation]
+Panels = dict[str, dict[str, Estimate]]
+"""Title -> line label -> the figure of one evaluation."""
 _COLUMNS = 3
 _LEAST_SPAN = 0.1
 _COLOURS = {"greedy": BLUE, "sampled": ORANGE}
 
 
 def draw_history(folder: Path, file: Path) -> None:
-    """Draw every `step-N.json` in `folder` into `file`: the total, each reward, pass@k and the truncated share."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    """Draw every `step-N.json` in `folder` into `file`: the total, each reward, pass@k and the truncated share.
 
-    points = _points(folder)
+    Raise ValueError for an evaluation without a step.
+    """
+    evaluations = map(read_evaluation, folder.glob("step-*.json"))
+    points = [(one.heading, one.measured) for one in evaluations if isinstance(one.measured, PolicyEvaluation)]
+    points.sort(key=lambda point: _step(point[0]))
     heading, newest = points[-1]
+    by_step = {_step(heading): _panels(evaluation) for heading, evaluation in points}
     panels = _panels(newest)
     columns = min(_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(4.3 * columns, 0.5 + 2.8 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(4.3 * columns, 0.5 + 2.8 * rows)
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes, (title, lines) in zip(grid, panels.items(), strict=False):
-        for label, measure in lines.items():
-            _line(axes, points, label, measure)
+        for label in lines:
+            _line(axes, label, {step: of.get(title, {}).get(label) for step, of in by_step.items()})
         low, high = axes.get_ylim()
         if high - low < _LEAST_SPAN:  # otherwise the noise of a flat curve would fill the panel
             axes.set_ylim((low + high - _LEAST_SPAN) / 2, (low + high + _LEAST_SPAN) / 2)
@@ -206,57 +194,31 @@ def draw_history(folder: Path, file: Path) -> None:
     figure.savefig(file, dpi=DPI)
 
 
-def _points(folder: Path) -> list[Point]:
-    """Return the policy evaluations, sorted by step."""
-    evaluations = map(read_evaluation, folder.glob("step-*.json"))
-    points = [(one.heading, one.measured) for one in evaluations if isinstance(one.measured, PolicyEvaluation)]
-    return sorted(points, key=lambda point: _step(point[0]))
-
-
 def _step(heading: Heading) -> int:
     if heading.step is None:
         raise ValueError(f"{heading.name} is no evaluation of a training: it has no step")
     return heading.step
 
 
-def _panels(newest: PolicyEvaluation) -> Panels:
-    parts = list(newest.parts)
-    panels: Panels = {"total": {part: _of_part(part, lambda one: one.total) for part in parts}}
-    for reward in newest.parts[parts[0]].rewards:
-        panels[f"{reward} (raw)"] = {part: _of_part(part, _raw(reward)) for part in parts}
-    for reward, attempts in newest.attempts.items():
+def _panels(evaluation: PolicyEvaluation) -> Panels:
+    parts = evaluation.parts
+    panels = {"total": {name: part.total for name, part in parts.items()}}
+    for reward in next(iter(parts.values())).rewards:
+        panels[f"{reward} (raw)"] = {name: part.rewards[reward].raw for name, part in parts.items()}
+    for reward, attempts in evaluation.attempts.items():
         most = max(attempts.pass_at)
-        panels[f"{reward}: {most} attempts"] = {
-            f"{kind}@{most}": _of_attempts(reward, kind, most) for kind in attempts.by_name()
-        }
-    panels["truncated"] = {part: _of_part(part, lambda one: one.truncated) for part in parts}
-    return panels
+        of_k = {f"{kind}@{most}": by_k[most] for kind, by_k in attempts.by_name().items()}
+        panels[f"{reward}: {most} attempts"] = of_k
+    return panels | {"truncated": {name: part.truncated for name, part in parts.items()}}
 
 
-def _of_part(part: str, measure: Callable[[PartEvaluation], Estimate | None]) -> MeasureHistory:
-    return lambda evaluation: measure(evaluation.parts[part]) if part in evaluation.parts else None
-
-
-def _raw(reward: str) -> Callable[[PartEvaluation], Estimate | None]:
-    return lambda part: part.rewards[reward].raw if reward in part.rewards else None
-
-
-def _of_attempts(reward: str, kind: str, count: int) -> MeasureHistory:
-    def measure(evaluation: PolicyEvaluation) -> Estimate | None:
-        attempts = evaluation.attempts.get(reward)
-        return attempts.by_name()[kind].get(count) if attempts is not None else None
-
-    return measure
-
-
-def _line(axes: Axes, points: list[Point], label: str, measure: MeasureHistory) -> None:
-    """Draw a line with its band over the evaluations that have the measure."""
-    estimates = [(_step(heading), one) for heading, evaluation in points if (one := measure(evaluation)) is not None]
-    known = [(step, one.mean) for step, one in estimates if one.mean is not None]
+def _line(axes: Axes, label: str, by_step: Mapping[int, Estimate | None]) -> None:
+    """Draw a line with its band over the evaluations that have the figure."""
+    known = [(step, one) for step, one in by_step.items() if one is not None and one.mean is not None]
     colour = _COLOURS.get(label, GREEN if label.startswith("pass") else BLUE)
-    steps, means = [step for step, _ in known], [mean for _, mean in known]
+    steps, means = [step for step, _ in known], [one.mean for _, one in known]
     axes.plot(steps, means, "o-", color=colour, markersize=3, linewidth=1.4, label=label)
-    banded = [(step, one.low, one.high) for step, one in estimates if one.low is not None and one.high is not None]
+    banded = [(step, one.low, one.high) for step, one in known if one.low is not None and one.high is not None]
     if banded:
         where, low, high = (list(side) for side in zip(*banded, strict=True))
         axes.fill_between(where, low, high, color=colour, alpha=0.15, linewidth=0)

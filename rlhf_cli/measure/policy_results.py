@@ -1,8 +1,6 @@
 """Measure a policy on rows: rewards, truncation, intervals.
 
 All intervals are over prompts, because the answers to one prompt are not independent of each other.
-
-Intervals are over prompts, because the answers to one prompt are not independent of each other.
 """
 
 from __future__ import annotations
@@ -221,11 +219,10 @@ def _by_prompts(
     is_seen = [prompt_key(answer.row) in trained_on for answer in first.answers[:: first.each]]
     if len(set(is_seen)) < 2:
         return None
+    kept = {SEEN: is_seen, UNSEEN: [not one for one in is_seen]}
     return {
-        which: _on_prompts(
-            {name: part.of_prompts([one == (which == SEEN) for one in is_seen]) for name, part in parts.items()}, names
-        )
-        for which in (SEEN, UNSEEN)
+        which: _on_prompts({name: part.of_prompts(rows) for name, part in parts.items()}, names)
+        for which, rows in kept.items()
     }
 
 

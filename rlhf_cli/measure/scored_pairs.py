@@ -56,7 +56,7 @@ def texts_of(row: Mapping[str, object], decode: Callable[..., object]) -> tuple[
     asked, chosen, rejected = (_messages(row.get(column)) for column in ("prompt", "chosen", "rejected"))
     if chosen and rejected:
         before = [*asked, *chosen[:-1]]
-        return (_content(before[-1]) if before else "", _content(chosen[-1]), _content(rejected[-1]))
+        return _content(before[-1]) if before else "", _content(chosen[-1]), _content(rejected[-1])
     texts = [str(decode(row[ids], skip_special_tokens=True)) for ids in _IDS]
     prompt = row.get("prompt")
     if not (isinstance(prompt, str) and all(text.startswith(prompt) for text in texts)):
