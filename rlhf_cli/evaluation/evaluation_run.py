@@ -18,6 +18,7 @@ from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.measure.evaluation_files import Evaluation, Heading, Measured, evaluation_json
 from rlhf_cli.measure.pictures import MISSING, can_draw, draw
 from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation, write_completions
+from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
 from rlhf_cli.measure.scored_pairs import RewardModelEvaluation, Row
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.runs.run_folder import HELD_OUT, REWARD_MODEL, TRAINING_ROWS, write_json
@@ -78,7 +79,6 @@ def evaluate(target: Target, experiment: Experiment, asked: EvaluationRequest, s
         raise RunError(
             "the results have no place", where=str(folder), got=error.strerror, hint="--out FOLDER"
         ) from error
-    device = "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
     is_reward_model = target.kind == REWARD_MODEL
     held_out = load_held_out(
         experiment,
@@ -95,9 +95,9 @@ def evaluate(target: Target, experiment: Experiment, asked: EvaluationRequest, s
     if is_reward_model:
         if trained_with_eos(target.model) not in (None, asked.with_eos):
             warnings.append(_OTHER_ENDING[asked.with_eos])
-        measured = _reward_model(target, experiment, held_out, asked, device, say)
+        measured = _reward_model(target, experiment, held_out, asked, say)
     else:
-        measured, completions = _policy(target, experiment, held_out, asked, device, say)
+        measured, completions = _policy(target, experiment, held_out, asked, say)
     heading = Heading(
         name=asked.name,
         model=target.label,
@@ -122,10 +122,8 @@ def evaluate(target: Target, experiment: Experiment, asked: EvaluationRequest, s
 
 
 def _reward_model(
-    target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, device: str, say: Say
+    target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, say: Say
 ) -> RewardModelEvaluation:
-    from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
-
     rows, slices = held_out.rows, asked.slices
     if 0 < (held_out.num_trained_on or 0) < len(rows):
         seen = held_out.trained_on or ()
@@ -136,7 +134,7 @@ def _reward_model(
         str(target.model),
         batch_size=asked.batch_size or _SCORER_BATCH,
         dtype=experiment.model.dtype,
-        device=device,
+        device="cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu",
         trust_remote_code=experiment.model.trust_remote_code,
     )
     section = experiment.reward_model
@@ -151,22 +149,17 @@ def _reward_model(
 
 
 def _policy(
-    target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, device: str, say: Say
+    target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, say: Say
 ) -> tuple[PolicyEvaluation, list[Row]]:
-    from rlhf_cli.evaluation.generation import PolicyModel, sampling_settings
+    from rlhf_cli.evaluation.generation import PolicyModel, load_policy
     from rlhf_cli.evaluation.policy_on_rows import Opponent, evaluate_policy
 
     rows = held_out.rows
-    end = end_of_run(target)  # use the schedules' values at the end of the run
-    generation = experiment.trainer.generation
-    trust = experiment.model.trust_remote_code
-    policy = PolicyModel(
-        target.model, dtype=experiment.model.dtype, device=device, generation=generation, trust_remote_code=trust
-    )
-    rival = asked.against
-    against = None
+    policy = load_policy(target.model, experiment)
+    rival, against = asked.against, None
     if rival is not None:
-        against = Opponent(PolicyModel(rival.model, device=device, generation=generation), rival.label)
+        generation = experiment.trainer.generation
+        against = Opponent(PolicyModel(rival.model, device=policy.device, generation=generation), rival.label)
     total = len(rows) * (1 + asked.samples) * (1 if against is None else 2)
     say(f"{total} completions of {len(rows)} prompts, {1 + asked.samples} each")
     done = 0
@@ -181,14 +174,10 @@ def _policy(
         policy,
         experiment,
         rows,
-        sampling_settings(experiment.trainer),
         samples=asked.samples,
         batch_size=asked.batch_size or _POLICY_BATCH,
-        seed=experiment.seed,
+        end=end_of_run(target),
         against=against,
-        step=end.step,
-        max_steps=end.max_steps,
-        running=end.running,
         trained_on=held_out.trained_on or frozenset(),
         on_batch=on_batch,
     )

@@ -12,6 +12,7 @@ import torch
 import trl
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.models.decoding.generating import Generating
@@ -29,6 +30,11 @@ class Completion:
     text: str
     ids: list[int]
     is_truncated: bool
+
+
+def device_of(experiment: Experiment) -> str:
+    """Return `cuda` if there is a GPU and the experiment may use it, else `cpu`."""
+    return "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
 
 
 def sampling_settings(trainer: Trainer) -> dict[str, object]:
@@ -156,3 +162,14 @@ class PolicyModel:
         end = next((place for place, one in enumerate(ids) if one in self._eos), None)
         kept = ids if end is None else ids[: end + 1]
         return Completion(self.decode(kept), kept, is_truncated=end is None)
+
+
+def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
+    """Load a model with an experiment's dtype, device, way to generate and trust."""
+    return PolicyModel(
+        path,
+        dtype=experiment.model.dtype,
+        device=device_of(experiment),
+        generation=experiment.trainer.generation,
+        trust_remote_code=experiment.model.trust_remote_code,
+    )

@@ -6,16 +6,15 @@ its last step. The truncation policy and KL belong to the trainer and are not pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import fmean
 
-import torch
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.evaluation.generation import Completion, PolicyModel, sampling_settings
+from rlhf_cli.evaluation.generation import PolicyModel, load_policy, sampling_settings
 from rlhf_cli.evaluation.held_out_rows import EndOfRun
 from rlhf_cli.evaluation.score_completions import score
 from rlhf_cli.evaluation.targets import Target
@@ -31,7 +30,6 @@ from rlhf_cli.measure.policy_results import (
 )
 from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.numerics.intervals import Estimate
-from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 
@@ -50,42 +48,30 @@ def evaluate_policy(
     policy: PolicyModel,
     experiment: Experiment,
     rows: list[Row],
-    settings: Mapping[str, object],
     *,
     samples: int,
     batch_size: int,
-    seed: int,
+    end: EndOfRun | None = None,
     against: Opponent | None = None,
-    step: int = 0,
-    max_steps: int = 1,
-    running: Mapping[str, RunningDeviation] | None = None,
     trained_on: Set[bytes] = frozenset(),
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> tuple[PolicyEvaluation, list[Row]]:
     """Return all measures of the policy, and one row per completion.
 
-    Each prompt is answered once greedily and `samples` times with the trainer's sampling settings. `against` gets the
-    same prompts and settings. Intervals are over prompts, because the samples of one prompt are not independent.
-    `running` are the run's deviations by reward; `trained_on` is passed to `sum_up_answers`; `on_batch` is called with
-    the number of new completions.
+    Each prompt is answered once greedily and `samples` times with the trainer's sampling settings, and scored as at the
+    run's `end`. `against` gets the same prompts and settings. Intervals are over prompts, because the samples of one
+    prompt are not independent. `trained_on` is passed to `sum_up_answers`; `on_batch` is called with the number of new
+    completions.
     """
     answered: dict[str, tuple[int, list[AnsweredPrompt]]] = {}
     for prefix, model in (("", policy), (_OTHERS, None if against is None else against.policy)):
         for name, each in ((GREEDY, 1), (SAMPLED, samples)):
             if model is not None and each:
-                repeated = [row for row in rows for _ in range(each)]
-                completions = model.complete(
-                    [row["prompt"] for row in repeated],
-                    settings,
-                    greedy=name == GREEDY,
-                    batch_size=batch_size,
-                    seed=seed,
-                    on_batch=on_batch,
-                )
-                answers = [answer_of(row, one) for row, one in zip(repeated, completions, strict=True)]
+                is_greedy = name == GREEDY
+                answers = _answers(model, experiment, rows, each, batch_size, on_batch, is_greedy=is_greedy)
                 answered[prefix + name] = each, answers
     everything = [one for _, answers in answered.values() for one in answers]
-    settled = score_answers(experiment, everything, policy, step, max_steps, running or {})
+    settled = _score_answers(experiment, everything, policy, end or EndOfRun())
     scored = iter(settled.rows)
     parts = {
         name: PartAnswers(each, answers, list(islice(scored, len(answers))))
@@ -94,29 +80,43 @@ def evaluate_policy(
     own = {name: part for name, part in parts.items() if not name.startswith(_OTHERS)}
     evaluation = replace(
         sum_up_answers(own, list(experiment.rewards), no_total=settled.no_total, trained_on=trained_on),
-        settings={**settings, "samples": samples, "seed": seed},
+        settings={**sampling_settings(experiment.trainer), "samples": samples, "seed": experiment.seed},
         win_rate=None if against is None else _wins(parts, against.label),
     )
     return evaluation, completions_of(parts)
 
 
-def answer_of(row: Row, completion: Completion) -> AnsweredPrompt:
-    """Return a row with its answer, as a message if the prompt is a list of messages."""
-    text: str | list[dict[str, str]] = completion.text
-    if isinstance(row["prompt"], list):
-        text = [{"role": "assistant", "content": completion.text}]
-    return AnsweredPrompt(row, text, completion.ids, completion.is_truncated)
-
-
-def score_answers(
-    experiment: Experiment,
-    answers: list[AnsweredPrompt],
+def _answers(
     policy: PolicyModel,
-    step: int,
-    max_steps: int,
-    running: Mapping[str, RunningDeviation],
+    experiment: Experiment,
+    rows: list[Row],
+    each: int,
+    batch_size: int,
+    on_batch: Callable[[int], None],
+    *,
+    is_greedy: bool,
+) -> list[AnsweredPrompt]:
+    """Return `each` answers per row, as messages if the prompt is a list of messages."""
+    repeated = [row for row in rows for _ in range(each)]
+    completions = policy.complete(
+        [row["prompt"] for row in repeated],
+        sampling_settings(experiment.trainer),
+        greedy=is_greedy,
+        batch_size=batch_size,
+        seed=experiment.seed,
+        on_batch=on_batch,
+    )
+    answers = []
+    for row, one in zip(repeated, completions, strict=True):
+        is_chat = isinstance(row["prompt"], list)
+        completion = [{"role": "assistant", "content": one.text}] if is_chat else one.text
+        answers.append(AnsweredPrompt(row, completion, one.ids, one.is_truncated))
+    return answers
+
+
+def _score_answers(
+    experiment: Experiment, answers: list[AnsweredPrompt], policy: PolicyModel, end: EndOfRun
 ) -> CompletionScores:
-    """Score answers with an experiment's rewards, using the weights of `step` and the deviations in `running`."""
     if not experiment.rewards:
         return CompletionScores([ScoredRow(None, {}) for _ in answers])
     rows = [{name: value for name, value in one.as_row().items() if name != "is_truncated"} for one in answers]
@@ -125,9 +125,9 @@ def score_answers(
         rows,
         device=policy.device,
         decode=policy.decode,
-        step=step,
-        max_steps=max_steps,
-        running=running,
+        step=end.step,
+        max_steps=end.max_steps,
+        running=end.running,
     )
 
 
@@ -179,25 +179,10 @@ def sample(
     ModelError for a model that cannot be loaded, and any error that a reward raises.
     """
     transformers_logging.disable_progress_bar()
-    device = "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
-    generation = experiment.trainer.generation
-    trust = experiment.model.trust_remote_code
-    policy = PolicyModel(
-        target.model, dtype=experiment.model.dtype, device=device, generation=generation, trust_remote_code=trust
-    )
-    settings = sampling_settings(experiment.trainer)
-    repeated = [row for row in rows for _ in range(num_samples)]
-    completions = policy.complete(
-        [row["prompt"] for row in repeated],
-        settings,
-        greedy=False,
-        batch_size=batch_size or BATCH,
-        seed=experiment.seed,
-        on_batch=on_batch,
-    )
+    policy, batch_size = load_policy(target.model, experiment), batch_size or BATCH
+    answers = _answers(policy, experiment, rows, num_samples, batch_size, on_batch, is_greedy=False)
     on_scoring()
-    answers = [answer_of(row, one) for row, one in zip(repeated, completions, strict=True)]
-    settled = score_answers(experiment, answers, policy, end.step, end.max_steps, end.running or {})
+    settled = _score_answers(experiment, answers, policy, end)
     sampled = [
         SampledAnswer(
             answer.completion,
@@ -212,5 +197,5 @@ def sample(
         for place, row in enumerate(rows)
     ]
     written = completions_of({SAMPLED: PartAnswers(num_samples, answers, settled.rows)})
-    described = {**settings, "seed": experiment.seed, "batch_size": batch_size or BATCH}
-    return Sampled(prompts, written, described)
+    settings = {**sampling_settings(experiment.trainer), "seed": experiment.seed, "batch_size": batch_size}
+    return Sampled(prompts, written, settings)

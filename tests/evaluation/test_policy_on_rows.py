@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,9 +59,7 @@ ROWS = [{"prompt": "1+1=", "a": 1, "b": 1, "answer": "2"}, {"prompt": "1+2=", "a
 def evaluated(
     policy: Any, *, samples: int = 4, against: Any = None, **rewards: Any
 ) -> tuple[PolicyEvaluation, list[Any]]:
-    settings = sampling_settings(experiment().trainer)
-    given = SimpleNamespace(samples=samples, batch_size=8, seed=0, against=against)
-    return evaluate_policy(policy, experiment(**rewards), ROWS, settings, **vars(given))
+    return evaluate_policy(policy, experiment(**rewards), ROWS, samples=samples, batch_size=8, against=against)
 
 
 def test_by_hand() -> None:

@@ -115,7 +115,7 @@ def reward_model(place: Path, rows: list[dict[str, Any]], *words: str) -> dict[s
 
 def policy(place: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, str]:
     """Return the JSON and the screen of `rlhf eval` of a policy that answers three sums."""
-    monkeypatch.setattr(generation, "Policy", Says)
+    monkeypatch.setattr(generation, "PolicyModel", Says)
     sums = _rows(place / "sums.jsonl", SUMS)
     for name in ("one", "two"):
         _policy_run(place / "runs" / "policy" / name, sums)
