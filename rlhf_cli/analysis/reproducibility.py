@@ -178,7 +178,7 @@ def causes_of(before: Recorded, after: Recorded) -> list[PossibleCause]:
     old, new = before.provenance, after.provenance
     codes = [{"rlhf's own code": one["rlhf_code"]} for one in (old, new) if one.get("rlhf_code") is not None]
     hosts = [section(one, "host") for one in (old, new)]
-    environments = [dict(sorted(section(one, "environment").items())) for one in (old, new)]
+    environments = [section(one, "environment") for one in (old, new)]
     models = [
         {name: section(one, "starting_model").get(name) for name in ("weights_sha256", "commit")} for one in (old, new)
     ]
@@ -197,7 +197,7 @@ def causes_of(before: Recorded, after: Recorded) -> list[PossibleCause]:
         ),
         *_changed("processor", *(_recorded(host, hosts[0], ["processor"]) for host in hosts)),
         *_changed("as it came up", _recorded(old, old, _SIZES), _recorded(new, old, _SIZES)),
-        *_changed("environment", environments[0], environments[1], lambda _: "another value"),
+        *sorted(_changed("environment", *environments, lambda _: "another value"), key=lambda cause: cause.name),
     ]
 
 

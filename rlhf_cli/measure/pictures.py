@@ -93,8 +93,10 @@ def _components(axes: Axes, parts: Mapping[str, PartEvaluation]) -> None:
     for number, ((name, part), colour) in enumerate(zip(parts.items(), (BLUE, ORANGE), strict=False)):
         estimates = [part.rewards[one].raw if one in part.rewards else part.total for one in names]
         places = [index + (number - (len(parts) - 1) / 2) * height for index in range(len(names))]
-        means = [_drawn(one.mean) for one in estimates]
-        axes.barh(places, means, height=height, color=colour, xerr=_whiskers(estimates), capsize=2, label=name)
+        known = [(place, one) for place, one in zip(places, estimates, strict=True) if one.mean is not None]
+        where, scored = [place for place, _ in known], [one for _, one in known]
+        means = [_drawn(one.mean) for one in scored]
+        axes.barh(where, means, height=height, color=colour, xerr=_whiskers(scored), capsize=2, label=name)
     axes.set_yticks(range(len(names)), [f"{name} (raw)" if name != "total" else name for name in names])
     axes.invert_yaxis()
     axes.set(xlabel="mean, 95 % interval over prompts")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.errors import DataError
 from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from tests.support.golden_reward_model import save_golden_reward_model
@@ -122,33 +121,11 @@ def test_margins_of_the_pairs_that_have_one(scorer: RewardModelScorer, nothing: 
     ]
 
 
-def test_the_worst_are_the_surest_of_the_wrong_ones(scorer: RewardModelScorer) -> None:
-    rows = [pair("y", "x"), pair("x", "z"), pair("z", "x"), pair("y", "y")]
-    worst = evaluate_reward_model(scorer, rows).worst
-    assert [one.row for one in worst] == [2, 0]
-    assert [one.confidence for one in worst] == pytest.approx([0.9, 0.75], **MODEL)
-
-
 def test_a_tie_is_no_success_and_half_a_verdict(scorer: RewardModelScorer) -> None:
     measured = evaluate_reward_model(scorer, [pair("y", "y"), pair("x", "x")])
     assert (measured.accuracy.mean, measured.ties) == (0.0, 2)
     assert measured.calibration.ece == pytest.approx(0.0)
     assert measured.length.pearson is None
-
-
-def test_a_column_subset_is_a_slice_of_itself(scorer: RewardModelScorer) -> None:
-    rows = [pair("x", "y", subset="mine"), pair("y", "x", subset="mine")]
-    measured = evaluate_reward_model(scorer, rows)
-    assert measured.slices["subset"]["mine"].mean == 0.5
-    assert measured.rewardbench is None
-
-
-def test_slices_that_are_none(scorer: RewardModelScorer) -> None:
-    with pytest.raises(DataError, match="no column 'knd'"):
-        evaluate_reward_model(scorer, ROWS, slices=["knd"])
-    many = [pair("x", "y", text=str(number)) for number in range(60)]
-    with pytest.raises(DataError, match="60 different values"):
-        evaluate_reward_model(scorer, many, slices=["text"])
 
 
 def test_pairs_of_one_prompt_are_not_independent(scorer: RewardModelScorer) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, total_in_words
 from rlhf_cli.analysis.comparison.logged_run import read_runs
-from rlhf_cli.analysis.comparison.metric_columns import Window
 from rlhf_cli.errors import UserError
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_runs import configured, write_run, write_sweep
@@ -71,14 +70,6 @@ def test_where_weights_are_equal_there_is_a_total(place: Path) -> None:
     assert found.estimates["all runs"]["total"].mean == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize("key", ["aggregate", "primary", "truncation"])
-def test_whatever_makes_a_total_makes_it_another(place: Path, key: str) -> None:
-    runs = [
-        write_run(place / str(number), configured(**{key: {"a": number}}), {"reward": [0.5]}) for number in range(2)
-    ]
-    assert of(runs).no_total is not None
-
-
 def test_one_set_of_weights_for_all(sweep: list[RunFolder]) -> None:
     """1 x 0.6325 - 0.2 x 0.5 at weight 0.5, whatever it was trained with."""
     found = of(sweep, weights="correct=1, brevity=-0.2")
@@ -95,19 +86,6 @@ def test_a_run_without_a_component_has_no_such_total(place: Path) -> None:
     assert any("weight=2,seed=0 has logged no brevity" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(("weights", "said"), [("corect=1", "try:      correct"), ("correct=x", "correct=1")])
-def test_weights_that_mean_nothing(sweep: list[RunFolder], weights: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        of(sweep, weights=weights)
-
-
-def test_a_reward_that_is_scored_otherwise_is_told(place: Path) -> None:
-    other = configured()
-    other["rewards"]["correct"]["args"] = {"at": 1}  # type: ignore[index, call-overload]
-    runs = [write_run(place / str(number), one, {"reward": [0.5]}) for number, one in enumerate((configured(), other))]
-    assert any("correct is not the same reward in all runs" in note for note in of(runs).notes)
-
-
 def test_one_seed_says_impossible_and_not_zero(place: Path) -> None:
     found = of(write_sweep(place / "sweep", {0.0: [0.5], 0.5: [0.9]}))
     assert found.estimates["weight=0"]["correct"].low is None
@@ -115,18 +93,6 @@ def test_one_seed_says_impossible_and_not_zero(place: Path) -> None:
     assert "impossible, not zero" in str(found.no_verdict)
     asked = of(write_sweep(place / "again", {0.0: [0.5], 0.5: [0.9]}), on=("correct",)).verdicts[0].text
     assert asked.startswith("No verdict on correct for 0 and 0.5: they have one seed in common, all else equal")
-
-
-def test_null_and_missing_are_told_apart(place: Path) -> None:
-    runs = [
-        write_run(place / str(seed), configured(0.0, seed), curves)
-        for seed, curves in enumerate(
-            ({"reward": [0.5], "kl": [0.1]}, {"reward": [0.5], "kl": [None]}, {"reward": [0.5]})
-        )
-    ]
-    notes = of(runs).notes
-    assert "kl is null or NaN in seed=1" in notes
-    assert "kl is missing in seed=2" in notes
 
 
 def test_two_keys_are_averaged_within_a_seed(place: Path) -> None:
@@ -149,51 +115,11 @@ def test_two_keys_are_averaged_within_a_seed(place: Path) -> None:
         of(runs, on=("correct",))
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"on": ("corect",)}, "try:      correct"),
-        ({"by": "wieght"}, "try:      weight"),
-        ({"by": "seed"}, "a seed is what a verdict is over"),
-        ({"baseline": "0.7"}, "0, 0.5, 1"),
-        ({"front": ("correct",)}, "two or three"),
-    ],
-)
-def test_what_no_run_has_is_refused(sweep: list[RunFolder], asked: dict[str, object], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        of(sweep, **asked)
-
-
-def test_a_minus_says_that_less_is_better(sweep: list[RunFolder]) -> None:
-    text = of(sweep, on=("-correct",), baseline="0").verdicts[0].text
-    assert text.startswith("0 beats 0.5 on correct (less is better) by 0.045")
-
-
 def test_runs_that_do_not_count_for_the_same_reason_are_one_line(place: Path) -> None:
     runs = write_sweep(place / "sweep", {0.0: [0.5]})
     runs += [write_run(place / str(seed), configured(0.0, seed), {}, state="created") for seed in range(1, 6)]
     notes = of(runs).notes
     assert "seed=1, seed=2, seed=3 and 2 more do not count: created, nothing was logged" in notes
-
-
-def test_length_has_no_best_stretch_and_loss_has_its_least(place: Path) -> None:
-    curves = {"completions/mean_length": [9.0, 3.0, 5.0], "loss": [0.9, 0.3, 0.5], "accuracy": [0.1, 0.7, 0.2]}
-    found = of([write_run(place / "a", {"seed": 0}, curves)], window=Window("best"))
-    assert [found.values[name]["a"] for name in ("length", "loss", "accuracy")] == [5.0, 0.3, 0.7]
-
-
-def test_many_values_want_a_baseline(place: Path) -> None:
-    folders = write_sweep(place / "sweep", {0.1 * step: [0.5, 0.5 + 0.01 * step] for step in range(13)}, num_steps=1)
-    found = of(folders)
-    assert found.verdicts == []
-    assert "--baseline VALUE" in str(found.no_verdict)
-    assert len(of(folders, baseline="0").verdicts[0].differences) == 12
-
-
-def test_held_out_figures_are_the_latest(place: Path) -> None:
-    curves = {"reward": [0.5] * 4, "eval_greedy/rewards/correct": [0.1, None, 0.3, None]}
-    found = of([write_run(place / "a", configured(), curves)], window=Window("first"))
-    assert found.values["held out greedy correct"] == {"a": 0.3}
 
 
 def test_an_evaluation_beside_the_run_is_read(place: Path) -> None:

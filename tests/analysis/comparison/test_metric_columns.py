@@ -75,20 +75,11 @@ def test_python_s_own_nan_is_read_as_none(tmp_path: Path, whole: str) -> None:
     ],
 )
 def test_a_damaged_line_in_the_middle_is_told(tmp_path: Path, whole: str, line: str) -> None:
-    """And what the reader of events refuses is refused, by the same words."""
     first, rest = whole.split("\n", 1)
     file = write(tmp_path, f"{first}\n{line}\n{rest}")
-    with pytest.raises(RunError, match=r"metrics\.jsonl cannot be read") as ours:
+    with pytest.raises(RunError, match=r"metrics\.jsonl cannot be read") as caught:
         read_columns(file)
-    with pytest.raises(RunError) as theirs:
-        read_metrics(file)
-    assert str(ours.value) == str(theirs.value)
-    assert "line 2" in str(ours.value)
-
-
-def test_what_is_no_text_is_shown_by_its_bytes(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"line 1: 'a\\\\xff'"):
-        read_columns(write(tmp_path, b"a\xff\n"))
+    assert "line 2" in str(caught.value)
 
 
 @pytest.mark.parametrize("last", [b'{"step": 3}', b"[1, 2]", b"x", b'\0{"step": 3}\n'])
@@ -96,16 +87,6 @@ def test_a_last_line_that_no_kill_has_cut_is_damaged(tmp_path: Path, whole: str,
     """A kill leaves the beginning of an event: a brace without its other one."""
     with pytest.raises(RunError, match="line 4"):
         read_columns(write(tmp_path, whole.encode() + last))
-
-
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="cannot be read"):
-        read_columns(tmp_path)
-
-
-def test_two_lines_that_are_cut_are_no_mere_kill(tmp_path: Path, whole: str) -> None:
-    with pytest.raises(RunError, match="line 4"):
-        read_columns(write(tmp_path, whole + '{"step": 3, "ti\n{"step": 4, "ti'))
 
 
 def test_events_of_several_shapes_stay_in_their_order(tmp_path: Path) -> None:

@@ -1,0 +1,200 @@
+"""Faults in noisy logs are found, and logs that look like them are not; the borders are in test_*_borders.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rlhf_cli.analysis.diagnosis.finding import RunSetup
+from rlhf_cli.analysis.diagnosis.logged import Curve
+from rlhf_cli.analysis.diagnosis.outcome_findings import _of_thirds
+from tests.support.planted_logs import GRPO, PPO, Values, found, noisy, reward, told, verdict
+
+Curves = dict[str, Values]
+FLAT, RISING = reward("a", mean=noisy(0.5, 0.5, 0.02)), reward("a", mean=noisy(0.2, 0.8, 0.02))
+TOTAL = {"reward": noisy(0.5, 0.5, 0.02), "reward_std": [0.5] * 40}
+LEARNED = {"reward": noisy(0.0, 1.0, 0.05), "reward_std": [0.5] * 40}
+DPO = RunSetup(trainer="dpo")
+GATED = RunSetup(trainer="grpo", gated={"style": ("runs",)})
+KL, CUT, LENGTH = "kl/k1_policy_ref", "rewards/truncation/fraction", "completions/mean_length"
+CLIPPED, VARIANCE, VALUES = "ppo/clip_fraction", "ppo/explained_variance", "ppo/value_loss"
+
+
+def watched(gold: list[float], total: list[float]) -> Curves:
+    curves = reward("gold", mean=gold, weight=[0.0] * len(gold))
+    return {**curves, **RISING, "reward": total, "reward_std": [0.5] * len(gold)}
+
+
+def pair(correlation: float, *, std_end: float = 0.5, weight: float = 1.0) -> Curves:
+    stds, mean = noisy(0.5, std_end, 0.0), noisy(0.2, 0.8, 0.05)
+    curves = {**reward("a", mean=mean, std=stds), **reward("b", mean=mean, std=stds, weight=[weight] * 40)}
+    return {**curves, "rewards/correlation/a/b": noisy(correlation, correlation, 0.003)}
+
+
+def shares(largest: float, other: float, *, std_end: float = 0.5) -> Curves:
+    one = reward("big", mean=RISING["rewards/a/mean"], advantage_share=noisy(largest, largest, 0.005))
+    small = {"weight": [0.01] * 40, "advantage_share": [other] * 40}
+    return {**one, **reward("small", mean=noisy(0.2, 0.8, 0.05), std=noisy(0.5, std_end, 0.0), **small)}
+
+
+def gated(opened: list[float]) -> Curves:
+    n = len(opened)
+    return {**reward("style", mean=[0.5] * n, open_fraction=opened), **reward("runs", mean=[0.0] * n, std=0.0)}
+
+
+FALL = [*noisy(0.5, 0.8, 0.03, n=10), *noisy(0.8, 0.3, 0.03, n=30)]
+VALLEY = [*noisy(1.2, 0.1, 0.01, n=10), *noisy(0.1, 0.4, 0.01, n=30)]
+"""It falls in a quarter of the run and grows in the rest: over the whole run it falls."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "curves", "setup", "expected"),
+    [
+        ("kl", {KL: noisy(0.0, 1.3, 0.05)}, PPO, "warning"),
+        ("kl", {KL: [0.6 * (k / 39) ** 4 for k in range(40)]}, PPO, "warning"),
+        ("truncation", {CUT: noisy(0.6, 0.6, 0.03)}, GRPO, "warning"),
+        ("truncation", {CUT: noisy(0.0, 0.3, 0.03)}, GRPO, "warning"),
+        ("length", {LENGTH: noisy(20, 45, 2), **FLAT}, GRPO, "warning"),
+        ("length", {LENGTH: noisy(20, 5, 2), **FLAT}, GRPO, "warning"),
+        ("entropy", {"entropy": noisy(1.0, 0.0, 0.0), **TOTAL}, GRPO, "serious"),
+        ("clipping", {CLIPPED: noisy(0.4, 0.4, 0.02)}, PPO, "warning"),
+        ("explained_variance", {VARIANCE: noisy(-0.3, -0.3, 0.05)}, PPO, "warning"),
+        ("value_loss", {VALUES: noisy(0.1, 0.5, 0.02), "ppo/returns_std": noisy(1.0, 1.0, 0.02)}, PPO, "warning"),
+        ("value_loss", {VALUES: VALLEY, "ppo/returns_std": noisy(1.0, 1.0, 0.02)}, PPO, "warning"),
+        ("no_deviation", {"frac_reward_zero_std": noisy(0.6, 0.6, 0.05), **TOTAL}, GRPO, "warning"),
+        ("no_deviation", {"frac_reward_zero_std": noisy(0.0, 1.0, 0.02), **LEARNED}, GRPO, "note"),
+        # Of one row a round there is no deviation: null, and whether the total rose by one cannot be said.
+        ("no_deviation", {"frac_reward_zero_std": [1.0] * 20, **LEARNED, "reward_std": [None] * 40}, GRPO, "serious"),
+        ("overoptimised", watched(FALL, noisy(0.0, 1.0, 0.05)), PPO, "serious"),
+        ("overoptimised", {"eval_sampled/total": noisy(0.8, 0.3, 0.02), **LEARNED, **RISING}, GRPO, "serious"),
+        ("overoptimised", {"eval_loss": noisy(0.6, 0.9, 0.02), "loss": noisy(0.7, 0.2, 0.02)}, DPO, "serious"),
+        ("learning", {**TOTAL, **RISING}, GRPO, "serious"),
+        ("learning", {**TOTAL, **RISING, "reward": noisy(0.5, 0.2, 0.02)}, GRPO, "serious"),
+        ("learning", {"loss": noisy(0.693, 0.693, 0.002)}, DPO, "serious"),
+        ("redundant", pair(0.97), GRPO, "warning"),
+        ("redundant", pair(-0.97, std_end=0.25), GRPO, "warning"),
+        ("one_reward", shares(0.98, 0.02), GRPO, "warning"),
+        ("gate", gated([0.0] * 12), GATED, "serious"),
+    ],
+)
+def test_a_fault_is_found(kind: str, curves: Curves, setup: RunSetup, expected: str) -> None:
+    assert verdict({**RISING, **curves}, setup, kind=kind) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "curves", "setup"),
+    [
+        # A divergence that grows as the square root of the steps grows ever more slowly.
+        ("kl", {KL: [0.6 * (k / 39) ** 0.5 for k in range(40)]}, PPO),
+        ("kl", {KL: noisy(0.0, 0.6, 0.01)}, PPO),
+        ("kl", {KL: [0.3 + 0.3 * (k / 39) ** 6 for k in range(40)]}, PPO),
+        ("truncation", {CUT: noisy(0.3, 0.3, 0.03)}, GRPO),
+        ("truncation", {CUT: noisy(0.9, 0.05, 0.03)}, GRPO),  # it learns to end
+        ("truncation", {CUT: noisy(0.02, 0.06, 0.01)}, GRPO),  # real, and little
+        ("length", {LENGTH: noisy(20, 45, 2)}, GRPO),  # something rose with it
+        ("length", {LENGTH: noisy(20, 24, 2), **FLAT}, GRPO),
+        ("length", {LENGTH: noisy(20, 20, 8), **FLAT}, GRPO),
+        ("entropy", {"entropy": noisy(1.0, 0.0, 0.0), **LEARNED}, GRPO),
+        ("entropy", {"entropy": noisy(1.0, 0.3, 0.0), **TOTAL}, GRPO),
+        ("clipping", {CLIPPED: noisy(0.2, 0.2, 0.02)}, PPO),
+        ("clipping", {"clip_ratio/region_mean": [0.0] * 40}, GRPO),  # used once: never
+        ("explained_variance", {VARIANCE: noisy(-1.0, 0.6, 0.05)}, PPO),
+        ("explained_variance", {VARIANCE: noisy(0.0, 0.0, 0.1)}, PPO),
+        ("explained_variance", {VARIANCE: noisy(-0.6, -0.1, 0.05)}, PPO),  # it learns, slowly
+        ("explained_variance", {VARIANCE: noisy(-0.3, -0.3, 0.05)}, GRPO),
+        # A loss that grows by as much as the variance of the returns is no fault of the critic's.
+        ("value_loss", {VALUES: [0.1 * (1 + k / 33) ** 2 for k in range(40)],
+                        "ppo/returns_std": [1 + k / 33 for k in range(40)]}, PPO),
+        ("value_loss", {VALUES: noisy(0.5, 0.1, 0.02)}, PPO),
+        ("value_loss", {VALUES: noisy(0.3, 0.3, 0.15)}, PPO),
+        # One gradient in 40 that overflows is fp16's way; a reward that did not apply is null and no NaN of training.
+        ("non_finite", {"loss": [0.1] * 40, "grad_norm": [None, *[1.0] * 39]}, GRPO),
+        ("non_finite", {"loss": [0.1] * 40, "rewards/a/mean": [None] * 40}, GRPO),
+        ("no_deviation", {"frac_reward_zero_std": noisy(0.4, 0.4, 0.05)}, GRPO),
+        ("no_deviation", {"frac_reward_zero_std": noisy(0.9, 0.1, 0.02)}, GRPO),
+        ("overoptimised", watched(noisy(0.5, 0.8, 0.03), noisy(0.0, 1.0, 0.05)), PPO),
+        ("overoptimised", watched(noisy(0.5, 0.5, 0.1), noisy(0.0, 1.0, 0.05)), PPO),
+        ("overoptimised", watched(noisy(0.8, 0.3, 0.03), noisy(1.0, 0.0, 0.05)), PPO),  # both fall
+        ("overoptimised", watched(noisy(0.5, 0.47, 0.003), noisy(0.0, 1.0, 0.05)), PPO),  # little
+        ("learning", LEARNED, GRPO),
+        ("learning", {"loss": noisy(0.693, 0.4, 0.02)}, DPO),
+        ("learning", {**TOTAL, "reward": noisy(0.5, 0.2, 0.02), "rewards/a/weight": noisy(1.0, 0.0, 0.0)}, GRPO),
+        ("redundant", pair(0.93), GRPO),
+        ("redundant", pair(0.97, std_end=0.05), GRPO),  # both are learned: a few odd rows correlate
+        ("redundant", pair(0.97, weight=0.0), GRPO),
+        ("redundant", {**pair(0.97), "rewards/correlation/a/b": [0.99] * 20 + [0.5] * 20}, GRPO),
+        ("one_reward", shares(0.85, 0.15), GRPO),
+        ("one_reward", shares(0.98, 0.02, std_end=0.05), GRPO),  # the other has been learned
+        ("dead_reward", reward("a", mean=[*noisy(0.2, 1.0, 0, n=20), *[1.0] * 20], std=[0.3] * 20 + [0.0] * 20), GRPO),
+        ("gate", gated([*[0.5] * 5, *[1.0] * 20]), GATED),  # it has closed
+        ("gate", gated([1.0] * 20), GRPO),  # there is none
+    ],
+)  # fmt: skip
+def test_negative_control(kind: str, curves: Curves, setup: RunSetup) -> None:
+    rewards = {} if setup is DPO else RISING
+    assert found({**rewards, **curves}, setup, kind=kind) == []
+
+
+@pytest.mark.parametrize(("kind", "metric"), [("clipping", CLIPPED), ("explained_variance", VARIANCE)])
+def test_early_in_a_training_what_does_not_change_is_no_fault(kind: str, metric: str) -> None:
+    values = [0.0] * 40 if kind == "clipping" else noisy(-0.3, -0.3, 0.05)
+    assert found({metric: values, **RISING}, PPO, max_steps=100, kind=kind) == []
+    assert len(found({metric: values, **RISING}, PPO, kind=kind)) == 1
+
+
+def test_it_would_end_with_its_best_tenth() -> None:
+    """A tenth of 40 events is four, and the gold is at its best in those of the steps 21 to 24."""
+    gold = [*noisy(0.5, 0.5, 0.02, n=20), *[0.95] * 4, *noisy(0.8, 0.2, 0.02, n=16)]
+    (finding,) = found(watched(gold, noisy(0.0, 1.0, 0.05)), PPO, kind="overoptimised")
+    assert "trainer.args.max_steps=24" in [change.words for change in finding.changes]
+
+
+def test_what_is_lost_in_noise_is_said_to_be() -> None:
+    """Noise of 0.6 on 40 events: the change is known to 0.9 or so, and 0.05 is asked for."""
+    said = told({**TOTAL, "reward": noisy(0.5, 0.5, 0.6), **RISING}, kind="learning")
+    assert said.startswith("unseen")
+    assert "cannot be told from noise" in said
+
+
+def test_the_error_of_two_thirds_is_scipys() -> None:
+    values = np.random.default_rng(4).standard_normal(31)
+    first, last = (stats.sem(part, ddof=0) for part in (values[:10], values[-10:]))
+    assert _of_thirds(Curve("x", np.arange(31.0), values)) == pytest.approx(np.hypot(first, last))
+
+
+@pytest.mark.parametrize(
+    ("args", "generations"),
+    [
+        ({}, None),
+        ({"per_device_train_batch_size": 16}, 16),
+        ({"num_generations": 4}, 8),
+        ({"num_generations": 4, "per_device_train_batch_size": 12}, None),
+        ({"num_generations": 2, "per_device_train_batch_size": 12}, 4),
+    ],
+)
+def test_larger_groups_are_tried_where_they_fit_a_batch(args: dict[str, object], generations: int | None) -> None:
+    """TRL's defaults are 8 generations and 8 rows; twice the generations must divide the rows."""
+    said = told({"frac_reward_zero_std": [0.5] * 10}, RunSetup(trainer="grpo", args=args), kind="no_deviation")  # type: ignore[arg-type]
+    larger = [] if generations is None else [f"  try trainer.args.num_generations={generations}"]
+    assert said.splitlines()[2:] == [*larger, "  try trainer.args.temperature=1.2"]
+
+
+def test_the_weights_to_try() -> None:
+    """The lighter of two that say the same is to be watched. 0.5 times a weight of 1 is a third of itself where 0.05
+    has the weight 0.5 / (3 * 0.05) = 3.3.
+    """
+    for weight, lighter in ((0.3, "b"), (-0.3, "b"), (3.0, "a"), (-3.0, "a")):
+        (finding,) = found(pair(0.97, weight=weight), kind="redundant")
+        assert finding.changes[0].words == f"rewards.{lighter}.weight=0"
+    for std, words in ((0.5, "rewards.small.weight=0.33"), (0.05, "rewards.small.weight=3.3")):
+        (finding,) = found({**shares(0.98, 0.02), "rewards/small/std": [std] * 40}, kind="one_reward")
+        assert finding.changes[0].words == words
+
+
+def test_errors_of_several_rounds_are_means() -> None:
+    """With logging_steps=10 the 64 rows and 8 errors of an event are means of ten rounds."""
+    failing = reward("judge", mean=[0.5] * 20, calls=[64.0] * 20, errors=[8.0] * 20)
+    (many,) = found(failing, kind="reward_errors")
+    assert "12.5% of the rows" in many.what
+    assert "8 of 64 rows a round" in many.evidence[0].says
