@@ -21,7 +21,7 @@ import numpy as np
 from scipy import stats
 
 from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, read_columns
-from rlhf_cli.analysis.met_or_missed import outcomes_of
+from rlhf_cli.analysis.expectations import outcomes_of
 from rlhf_cli.config.schema.expect_section import Expectation, expectations_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.jobs.prepare import prepare

@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.met_or_missed import verify
+from rlhf_cli.analysis.expectations import verify
 from rlhf_cli.display.run_tables import at_the_end
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import one_line, show_commands, span, sparkline

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.met_or_missed import MET, MISSED, OPEN, ExpectationOutcome, VerifiedRun
+from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, ExpectationOutcome, VerifiedRun
 from rlhf_cli.analysis.reproducibility import LogDifference, Reproduction
 from rlhf_cli.display.sweep_tables import STATE_STYLE
 from rlhf_cli.display.tables import Cell, plain_table

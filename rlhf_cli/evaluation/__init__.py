@@ -1,4 +1,1 @@
-"""Evaluation of a trained reward model or policy on unseen rows, and scoring of completions from a file.
-
-`evaluation_target` works without torch, so that `rlhf eval` can report mistakes before any heavy import.
-"""
+"""Evaluate a trained reward model or policy on unseen rows, and score completions from a file."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,11 +15,11 @@ from rlhf_cli.evaluation.policy_on_rows import sample
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.measure.best_of_n import TOTAL, BestOfN, MadeRows, best_answers, best_of_n, preference_pairs
 from rlhf_cli.measure.pictures import MISSING, can_draw, draw_best_of_n
+from rlhf_cli.measure.policy_results import write_completions
 from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.rewards.stack.scored_rows import why_no_total
-from rlhf_cli.runs.run_folder import write_json, write_text
-from rlhf_cli.text.redaction import redacted_tree
+from rlhf_cli.runs.run_folder import write_json
 
 COMPLETIONS, PAIRS, BEST = "completions.jsonl", "pairs.jsonl", "best.jsonl"
 CURVE, PICTURE = "best_of_n.json", "best_of_n.png"
@@ -49,22 +48,16 @@ def make_room(folder: Path, *, overwrite: bool) -> None:
         ) from error
 
 
-def write_generated(
-    folder: Path, rows: Mapping[str, Sequence[Mapping[str, object]]], content: Mapping[str, object]
-) -> list[Path]:
+def _write(folder: Path, rows: Mapping[str, list[Row]], content: Mapping[str, object]) -> list[Path]:
     """Write rows, keyed by file name, then the curve with its details, and return the written paths.
 
-    Each file is written completely or not at all. A file without rows is not written, and an older version of it is
-    deleted, because the files of a folder belong together.
+    A file without rows is not written, and an older version of it is deleted: the files of a folder belong together.
     """
-    written = []
     for name in _ALL:
-        if not rows.get(name):
-            (folder / name).unlink(missing_ok=True)
-    for name, some in rows.items():
-        if some:
-            write_text(folder / name, "".join(_line(row) for row in some))
-            written.append(folder / name)
+        (folder / name).unlink(missing_ok=True)
+    written = [folder / name for name, some in rows.items() if some]
+    for file in written:
+        write_completions(file, rows[file.name])
     write_json(folder / CURVE, content)
     return [*written, folder / CURVE]
 
@@ -72,10 +65,6 @@ def write_generated(
 def shown(path: Path) -> str:
     """Return a path as a user would type it."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def _line(row: Mapping[str, object]) -> str:
-    return json.dumps(redacted_tree(dict(row), values_only=True), ensure_ascii=False, default=str) + "\n"
 
 
 @dataclass(frozen=True)
@@ -156,12 +145,8 @@ def generate(
         PAIRS: preference_pairs(sampled.prompts, by=request.by, least_margin=request.least_margin),
         BEST: best_answers(sampled.prompts, by=request.by, keep=request.keep, at_least=request.at_least),
     }
-    title = f"{target.label} on {which}"
-    warnings = []
-    draws = len(best.curve) > 1
-    if draws and not can_draw():
-        warnings.append(MISSING)
-        draws = False
+    is_curve = len(best.curve) > 1
+    warnings = [MISSING] if is_curve and not can_draw() else []
     content: dict[str, object] = {
         "model": target.label,
         "path": str(target.model),
@@ -177,9 +162,9 @@ def generate(
         "warnings": warnings,
     }
     texts = {COMPLETIONS: sampled.rows, **{name: one.rows for name, one in made.items()}}
-    files = write_generated(target.folder, texts, content)
-    if draws:
-        draw_best_of_n(best, title, target.folder / PICTURE)
+    files = _write(target.folder, texts, content)
+    if is_curve and can_draw():
+        draw_best_of_n(best, f"{target.label} on {which}", target.folder / PICTURE)
         files.append(target.folder / PICTURE)
     return GeneratedFiles(best, made, content, files, warnings)
 

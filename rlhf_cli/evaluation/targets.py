@@ -85,21 +85,18 @@ class EvaluationRows:
             model["build"] = None  # it would build the run's own model
         if self.data is not None:
             section["eval"] = file_source(section, self.data)
+        run = self.target.run
         if self.target.kind == REWARD_MODEL and not section.get("eval"):
-            raise self._no_rows()
+            raise ConfigError(
+                "evaluate on which rows?",
+                where="data.eval",
+                got="a model folder without a run" if run is None else "a run that held out no rows",
+                expected="--data FILE, or data.eval.path=FILE, data.eval.world=NAME",
+                hint=f"rlhf eval {run.shown if run is not None else self.target.model} --data FILE",
+            )
         if self.target.run is None and isinstance(section["eval"], dict):
             section.pop("path", None)
             section.update(section["eval"])  # an experiment needs training rows, but they are not read here
-
-    def _no_rows(self) -> ConfigError:
-        run = self.target.run
-        return ConfigError(
-            "evaluate on which rows?",
-            where="data.eval",
-            got="a model folder without a run" if run is None else "a run that held out no rows",
-            expected="--data FILE, or data.eval.path=FILE, data.eval.world=NAME",
-            hint=f"rlhf eval {run.shown if run is not None else self.target.model} --data FILE",
-        )
 
 
 def file_source(section: JsonTree, data: str) -> JsonTree:

@@ -28,7 +28,7 @@ from rlhf_cli.numerics.intervals import (
 from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.numbers import last_number
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
-from rlhf_cli.runs.run_folder import GREEDY, POLICY, SAMPLED
+from rlhf_cli.runs.run_folder import GREEDY, POLICY, SAMPLED, write_text
 from rlhf_cli.text.redaction import redacted_tree
 
 SEEN, UNSEEN = "seen", "unseen"
@@ -242,7 +242,7 @@ def completions_of(parts: Mapping[str, PartAnswers]) -> list[dict[str, object]]:
 def write_completions(file: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Write one JSON object per line, in the format that `rlhf score --completions` reads."""
     lines = (json.dumps(redacted_tree(row, values_only=True), ensure_ascii=False, default=str) + "\n" for row in rows)
-    file.write_text("".join(lines), encoding="utf-8")
+    write_text(file, "".join(lines))
 
 
 def share(shares: Sequence[float]) -> Estimate:

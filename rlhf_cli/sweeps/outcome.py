@@ -16,7 +16,7 @@ from rlhf_cli.analysis.comparison.comparison_export import comparison_json
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import is_shown
 from rlhf_cli.analysis.comparison.settings import SettingRuns
-from rlhf_cli.analysis.met_or_missed import MISSED, verify
+from rlhf_cli.analysis.expectations import MISSED, verify
 from rlhf_cli.display.comparison_tables import show_comparison, show_left_out
 from rlhf_cli.display.run_tables import missed_line, tally
 from rlhf_cli.display.terminal import show_commands

@@ -79,7 +79,7 @@ OURS = Project(
         "rlhf_cli/data": ("tests/data", "tests/models"),
         "rlhf_cli/models/decoding": ("tests/models/decoding", "tests/trainers/generation"),
         "rlhf_cli/analysis/diagnosis": ("tests/analysis/diagnosis", "tests/cli/verbs/test_why.py"),
-        "rlhf_cli/analysis/met_or_missed.py": ("tests/analysis/expectations",),
+        "rlhf_cli/analysis/expectations.py": ("tests/analysis/expectations",),
         "rlhf_cli/analysis/reproducibility.py": ("tests/analysis/expectations",),
         "rlhf_cli/analysis/whatif": ("tests/analysis/whatif",),
         "rlhf_cli/measure": ("tests/measure",),

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rlhf_cli.analysis.met_or_missed import MISSED, VerifiedRun, verify
+from rlhf_cli.analysis.expectations import MISSED, VerifiedRun, verify
 from rlhf_cli.display.run_tables import missed_line
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED

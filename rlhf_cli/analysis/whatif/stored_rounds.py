@@ -140,7 +140,7 @@ def _round_of(columns: Columns) -> StoredRound:
     return StoredRound(int(number), updates, columns)
 
 
-ROW = "hindsight_row"
+ROW = "whatif_row"
 """The argument with the index of a completion's row in its round."""
 
 
@@ -182,7 +182,7 @@ class StoredScores:
         self._is_stored = [closed is None for closed in stored.texts(f"{name}.closed_by")]
 
     def __call__(self, **batch: object) -> list[Score | BaseException]:
-        """Return the scores of the rows in `hindsight_row`; None if the reward did not apply or is unknown."""
+        """Return the scores of the rows in `whatif_row`; None if the reward did not apply or is unknown."""
         rows = [int(str(row)) for row in by_row(batch, ROW)]
         missing = [place for place, row in enumerate(rows) if not self._is_stored[row]]
         computed = self._computed(batch, rows, missing) if missing else {}

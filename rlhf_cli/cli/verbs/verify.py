@@ -9,7 +9,7 @@ Exit code 0 if everything is met, 1 if anything is missed or open, 2 if no run h
 
 from __future__ import annotations
 
-from rlhf_cli.analysis.met_or_missed import MET, MISSED, OPEN, VerifiedRun, verify
+from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, VerifiedRun, verify
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.run_tables import show_verified
 from rlhf_cli.display.terminal import wide_console

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.met_or_missed import ExpectationOutcome, verify
+from rlhf_cli.analysis.expectations import ExpectationOutcome, verify
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.json_values import JsonValue

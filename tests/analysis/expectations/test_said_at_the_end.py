@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rlhf_cli.analysis.met_or_missed import verify
+from rlhf_cli.analysis.expectations import verify
 from rlhf_cli.display.run_end import show_end
 from rlhf_cli.display.run_tables import at_the_end, show_verified
 from rlhf_cli.runs.run_status import read_status

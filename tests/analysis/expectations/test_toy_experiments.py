@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.met_or_missed import MISSED
+from rlhf_cli.analysis.expectations import MISSED
 from rlhf_cli.cli import main
 from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.config.schema.expect_section import expectations_of

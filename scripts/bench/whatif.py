@@ -1,11 +1,11 @@
 """How often the sign that `rlhf whatif` reads off stored rollouts is the sign of what a real run does.
 
-usage: nice -n 15 python -m scripts.bench.hindsight [--root FOLDER] [--seeds 4] [--steps 60]
+usage: nice -n 15 python -m scripts.bench.whatif [--root FOLDER] [--seeds 4] [--steps 60]
 
 A base run of `exp=quickstart`, by GRPO and by RLOO, and real runs with other weights, gates and aggregates, one process
 for all and one run after another; those that lie in the folder already are not run again. For each component the
 prediction is whether the advantages of stored rollouts push it harder under the other setting (`push`,
-hindsight/round_differences.py), the outcome whether the real run's raw mean is higher than the base run's of the
+analysis/whatif/what_if.py), the outcome whether the real run's raw mean is higher than the base run's of the
 same seed at a horizon, over five steps around it. Every completion is scored by every component, whatever a gate has
 turned away. Printed are Markdown tables.
 """
@@ -205,7 +205,7 @@ def report(found: Sequence[Trial]) -> None:
 def main() -> None:
     """Run what is missing and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=Path("hindsight-bench"))
+    parser.add_argument("--root", type=Path, default=Path("whatif-bench"))
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--no-train", action="store_true", help="take the runs that are there")
