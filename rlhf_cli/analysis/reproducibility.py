@@ -177,8 +177,7 @@ def causes_of(before: Recorded, after: Recorded) -> list[PossibleCause]:
     """Return all recorded differences that may change a number, the most probable first."""
     old, new = before.provenance, after.provenance
     codes = [{"rlhf's own code": one["rlhf_code"]} for one in (old, new) if one.get("rlhf_code") is not None]
-    hosts = [section(one, "host") for one in (old, new)]
-    environments = [section(one, "environment") for one in (old, new)]
+    host, other_host = section(old, "host"), section(new, "host")
     models = [
         {name: section(one, "starting_model").get(name) for name in ("weights_sha256", "commit")} for one in (old, new)
     ]
@@ -195,9 +194,14 @@ def causes_of(before: Recorded, after: Recorded) -> list[PossibleCause]:
             for name, kind in _MACHINE.items()
             for cause in _changed(kind, _recorded(old, old, [name]), _recorded(new, old, [name]))
         ),
-        *_changed("processor", *(_recorded(host, hosts[0], ["processor"]) for host in hosts)),
+        *_changed("processor", _recorded(host, host, ["processor"]), _recorded(other_host, host, ["processor"])),
         *_changed("as it came up", _recorded(old, old, _SIZES), _recorded(new, old, _SIZES)),
-        *sorted(_changed("environment", *environments, lambda _: "another value"), key=lambda cause: cause.name),
+        *sorted(
+            _changed(
+                "environment", section(old, "environment"), section(new, "environment"), lambda _: "another value"
+            ),
+            key=lambda cause: cause.name,
+        ),
     ]
 
 
@@ -257,6 +261,10 @@ def _when_resumed(before: JsonTree) -> Iterator[PossibleCause]:
 def _recorded(provenance: JsonTree, before: JsonTree, names: Iterable[str]) -> dict[str, object]:
     """Return the facts that the first run recorded: an older run lacks some."""
     return {name: provenance.get(name) for name in names if before.get(name) is not None}
+
+
+def _hidden(value: object) -> str:
+    return "another value"
 
 
 def _file_hash(value: object) -> str:

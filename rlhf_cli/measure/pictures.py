@@ -218,7 +218,7 @@ def _line(axes: Axes, label: str, by_step: Mapping[int, Estimate | None]) -> Non
     """Draw a line with its band over the evaluations that have the figure."""
     known = [(step, one) for step, one in by_step.items() if one is not None and one.mean is not None]
     colour = _COLOURS.get(label, GREEN if label.startswith("pass") else BLUE)
-    steps, means = [step for step, _ in known], [one.mean for _, one in known]
+    steps, means = [step for step, _ in known], [_drawn(one.mean) for _, one in known]
     axes.plot(steps, means, "o-", color=colour, markersize=3, linewidth=1.4, label=label)
     banded = [(step, one.low, one.high) for step, one in known if one.low is not None and one.high is not None]
     if banded:
