@@ -263,10 +263,6 @@ def _recorded(provenance: JsonTree, before: JsonTree, names: Iterable[str]) -> d
     return {name: provenance.get(name) for name in names if before.get(name) is not None}
 
 
-def _hidden(value: object) -> str:
-    return "another value"
-
-
 def _file_hash(value: object) -> str:
     return value[:_SHOWN] if isinstance(value, str) else "none"
 
