@@ -79,14 +79,12 @@ _DEFAULT_LIMIT = 256
 class RunSetup:
     """The configuration of a run.
 
-    `gated` maps a reward to the rewards of its gates, `weights` to its weight if that is a constant; `args` are TRL's
-    arguments as given, `rewards` the configured rewards. `may_use_vllm`: the rollout backend is `hf` and the device is
-    not the CPU.
+    `gated` maps a reward to the rewards of its gates; `args` are TRL's arguments as given, `rewards` the configured
+    rewards. `may_use_vllm`: the rollout backend is `hf` and the device is not the CPU.
     """
 
     trainer: str = ""
     has_critic: bool = False
-    weights: Mapping[str, float] = field(default_factory=dict)
     gated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     args: JsonTree = field(default_factory=dict)
     rewards: Mapping[str, JsonTree] = field(default_factory=dict)
@@ -104,7 +102,6 @@ class RunSetup:
         return cls(
             trainer=str(trainer.get("name") or ""),
             has_critic=trainer.get("baseline") == "critic",
-            weights={name: _weight(entry) for name, entry in rewards.items() if _weight(entry) is not None},  # type: ignore[misc]
             gated={name: gates for name, entry in rewards.items() if (gates := _gates(entry))},
             args=section(trainer, "args"),
             rewards=rewards,
@@ -122,11 +119,6 @@ class RunSetup:
         """Return a numeric argument of TRL, or `default`."""
         value = self.args.get(name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
-
-
-def _weight(reward: JsonTree) -> float | None:
-    weight = reward.get("weight", 1.0)
-    return float(weight) if isinstance(weight, int | float) else None
 
 
 def _gates(reward: JsonTree) -> tuple[str, ...]:
