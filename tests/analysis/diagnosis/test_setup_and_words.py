@@ -36,7 +36,6 @@ def test_a_configuration_is_read_leniently() -> None:
     }
     setup = RunSetup.of(config)
     assert (setup.trainer, setup.has_critic, setup.truncation, setup.kl_coef) == ("ppo", True, "mask", 2.0)
-    assert setup.weights == {"plain": 1.0, "light": 0.25}
     assert setup.gated == {"light": ("plain",), "moving": ("plain", "light")}
     assert list(setup.rewards) == ["plain", "light", "moving"]
     assert (setup.limit, setup.number("beta", 9.0), setup.number("x", 9.0), setup.number("y", 9.0)) == (7, 0.5, 9, 9)
