@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from pydantic import ValidationError
+
 from rlhf_cli.analysis.comparison.measures import number_of
 from rlhf_cli.analysis.comparison.metric_columns import BEST, FIRST, LAST, MetricColumns, Window, read_columns
 from rlhf_cli.config.rules.logged_metrics import logged_name
@@ -102,12 +104,12 @@ def frozen_expectations(folder: RunFolder, config: JsonTree) -> dict[str, Expect
     frozen: JsonValue = config.get("expect")
     try:
         return read_expectations(frozen)
-    except ValueError as error:
+    except ValidationError as error:
         raise RunError(
             "what the run is expected to come to cannot be read",
             where=f"expect in {folder.config}",
             got=str(frozen),
-            expected=str(error),
+            expected="; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors()),
             hint=Prose("put it right in that file; the run itself is as it was"),
         ) from error
 

@@ -112,7 +112,7 @@ def test_the_worst_of_a_run_is_its_state(tmp_path: Path) -> None:
 def test_a_configuration_that_was_edited_into_none(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot be read") as caught:
         verify(run_of(tmp_path, {"metric": "correct"}))
-    assert "something to compare with" in str(caught.value.expected)
+    assert "one bound to compare with" in str(caught.value.expected)
 
 
 def test_an_outcome_as_json(tmp_path: Path) -> None:
