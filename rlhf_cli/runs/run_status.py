@@ -167,7 +167,7 @@ def read_status(folder: RunFolder) -> Status:
         raise unreadable(folder.status, f"{place}: {problem['msg']}, got {problem['input']!r}") from None
     process = status.process
     if status.state == RUNNING and (process is None or process.is_alive() is False):
-        reason = f"process {status.pid} is gone without a last word{while_running(folder.path)}"
+        reason = f"process {status.pid} is gone without a final status{while_running(folder.path)}"
         status = replace(status, state=KILLED, reason=reason)
         _write_killed(folder, status, content)
     return status

@@ -119,7 +119,7 @@ def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
                 expected=f"a {what} that nobody else writes to: look on {before.process.host}",
                 hint=Prose("--take-over, where that process is gone"),
             )
-        said = said or f"taken over from {before.describe()}, which ended without a last word"
+        said = said or f"taken over from {before.describe()}, which ended without a final status"
     return said
 
 

@@ -99,10 +99,15 @@ class JsonClient:
             raise RewardError("no server", where="args.url", got=given, expected="http://HOST:PORT/PATH, or a list")
         for name, value in (("timeout_s", timeout_s), ("retry_budget_s", retry_budget_s)):
             if value <= 0:
-                raise RewardError("no time at all", where=f"args.{name}", got=value, expected="seconds, more than 0")
+                raise RewardError(
+                    "the time is not positive", where=f"args.{name}", got=value, expected="seconds, more than 0"
+                )
         if max_concurrency < 1:
             raise RewardError(
-                "no request at all", where="args.max_concurrency", got=max_concurrency, expected="1 or more"
+                "the number of requests is not positive",
+                where="args.max_concurrency",
+                got=max_concurrency,
+                expected="1 or more",
             )
         self.urls = [_plain_url(server, path) for server in given]
         self._api_key_env = api_key_env
@@ -198,7 +203,7 @@ class JsonClient:
             return answer.json()
         except ValueError:
             raise RewardError(
-                "the server's answer is no JSON", where=shown(url), got=self._scrubbed(answer.text[:200]) or "nothing"
+                "the server's answer is not JSON", where=shown(url), got=self._scrubbed(answer.text[:200]) or "nothing"
             ) from None
 
     async def _living(self) -> _Live:
@@ -262,14 +267,16 @@ def _plain_url(url: str, path: str) -> str:
         parsed = httpx2.URL("")
     if parsed.userinfo:
         raise RewardError(
-            "a password does not belong into a url: it would be frozen into the run folder",
+            "a URL must not contain a password: it is stored in the run folder",
             where="args.url",
             got=f"{parsed.scheme}://***@{parsed.host}{parsed.path}",
             hint="api_key_env: NAME, the environment variable that holds a key",
         )
     if parsed.scheme not in ("http", "https") or not parsed.host:
         # Do not show it: a malformed url may still contain a password.
-        raise RewardError("this is no url of a server", where="args.url", expected="http://HOST:PORT/PATH, or https://")
+        raise RewardError(
+            "this is not the URL of a server", where="args.url", expected="http://HOST:PORT/PATH, or https://"
+        )
     if path and not parsed.path.rstrip("/").endswith(path):
         parsed = parsed.copy_with(path=parsed.path.rstrip("/") + path)
     return str(parsed)

@@ -41,7 +41,7 @@ class ChatClient(JsonClient):
     def __init__(self, url: str | list[str], **options: Unpack[_Options]) -> None:
         if importlib.util.find_spec("openai") is None:
             raise RewardError(
-                "a judge is asked by the openai package, which is not installed",
+                "a judge needs the openai package, which is not installed",
                 where="rlhf_cli.rewards.judge:Judge",
                 hint="pip install 'rlhf-cli[judge]'",
             )

@@ -46,7 +46,7 @@ def test_running_with_a_dead_process_is_killed(make_run: MakeRun, dead_pid: int)
     folder = make_run(status={"state": "running", "step": 7, "pid": dead_pid, "host": HERE})
     status = read_status(folder)
     assert (status.state, status.step) == ("killed", 7)
-    assert status.reason == f"process {dead_pid} is gone without a last word"
+    assert status.reason == f"process {dead_pid} is gone without a final status"
 
 
 CRASHES = """
@@ -72,10 +72,10 @@ def test_whoever_reads_the_status_of_a_run_that_crashed_corrects_its_file(make_r
     status = read_status(folder)
     assert status.state == "killed"
     assert read_json(folder.status) == {**left, "state": "killed", "reason": status.reason}
-    assert "is gone without a last word" in str(status.reason)
+    assert "is gone without a final status" in str(status.reason)
     assert read_status(folder) == status
     with only_writer(folder) as taken_over:
-        assert "which ended without a last word" in str(taken_over)
+        assert "which ended without a final status" in str(taken_over)
         claim(folder)
         assert (read_status(folder).state, read_status(folder).reason) == ("running", None)
 

@@ -196,5 +196,5 @@ def _parse(argv: list[str]) -> Options:
         )
     if sum((options.as_json, _is_for_screen(options, "--csv"), _is_for_screen(options, "--latex"))) > 1:
         got = "two of --json, --csv -, --latex"
-        raise UserError("one thing at a time goes to the screen", got=got, hint="--csv FILE")
+        raise UserError("only one output can go to the screen", got=got, hint="--csv FILE")
     return options

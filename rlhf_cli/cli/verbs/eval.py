@@ -11,7 +11,7 @@ model.path=FOLDER evaluates another policy or a checkpoint, data.eval.path=FILE 
 --out FOLDER     write there instead of RUN/eval/
 --json           print the content of NAME.json instead of tables
 --batch-size N   completions in one batch
---trust          run the reward files and other code that the run names, even if somebody else made it
+--trust          run the reward files and other code that the run names, even if another user made it
 
 for a reward model
 --slice COLUMN ...   accuracy by this column's values
@@ -89,7 +89,7 @@ def run(argv: list[str]) -> int:
     against = _target(other_run, []) if other_run is not None else None
     if against is not None and not (against.kind == POLICY and experiment.rewards):
         raise ConfigError(
-            "there is nothing to win by",
+            "a win rate needs two policies and a reward",
             where="--against",
             got="a reward model" if against.kind == REWARD_MODEL else f"{target.label}, which has no rewards",
             expected="two policies, the first with rewards",
@@ -142,7 +142,9 @@ def _parse(argv: list[str]) -> Options:
     for name, least in (("--rows", 1), ("--batch-size", 1), ("--samples", 0)):
         options.number(name, least=least)
     if options.on("--eos") and options.on("--no-eos"):
-        raise ConfigError("one of the two", where="command line", got="--eos --no-eos", hint="rlhf eval --help")
+        raise ConfigError(
+            "--eos and --no-eos exclude each other", where="command line", got="--eos --no-eos", hint="rlhf eval --help"
+        )
     return options
 
 

@@ -18,7 +18,7 @@ takes another model.
 --out FOLDER     write there; else into RUN/generated, or generated/MODEL here
 --overwrite      replace existing files
 --batch-size N   completions sampled at once (default 32); another number draws other random numbers
---trust          run the reward files that RUN names, even if somebody else made it
+--trust          run the reward files that RUN names, even if another user made it
 --json           print the content of best_of_n.json, and the paths of the files
 """
 
@@ -67,7 +67,12 @@ def run(argv: list[str]) -> int:
     least_margin, at_least = _decimal(options, "--margin"), _decimal(options, "--at-least")
     batch_size, keep, by = options.number("--batch-size"), options.number("--keep") or 1, options.text("--by")
     if options.on("--held-out") and options.text("--data") is not None:
-        raise ConfigError("which prompts?", where="command line", got="--held-out and --data", expected="one of them")
+        raise ConfigError(
+            "--held-out and --data exclude each other",
+            where="command line",
+            got="--held-out and --data",
+            expected="one of them",
+        )
     target, prepared = _prepared(options)
     experiment = prepared.experiment
     refuse_without_scores(list(experiment.rewards), by, target.label)

@@ -1,6 +1,6 @@
 """rlhf init [FOLDER]     create a project: an experiment, rewards with tests, data, README.md, AGENTS.md
 
-At a terminal, up to three questions ask for what no flag says; otherwise the defaults are grpo, tiny, sample.
+At a terminal, up to three questions ask for values that no flag gives; otherwise the defaults are grpo, tiny, sample.
 `rlhf train +exp=first` works in it at once. No file is overwritten.
 
   --trains NAME     grpo, rloo, ppo: by rewards; sft: on demonstrations; dpo, orpo, cpo, kto: on judged answers;
@@ -71,12 +71,12 @@ def _several_folders(options: Options, argv: list[str]) -> ConfigError:
         with_flags = [part for word in argv for part in (("--column", word) if word in columns else (word,))]
         got, meant = " ".join(columns), shlex.join(with_flags)
         return ConfigError(
-            "every column has a --column of its own", where="command line", got=got, hint=f"rlhf init {meant}"
+            "each column needs its own --column", where="command line", got=got, hint=f"rlhf init {meant}"
         )
     got = " ".join(options.words)
     flags = [word for word in argv if word not in options.words]
     return ConfigError(
-        "one folder is made at a time",
+        "init takes one folder",
         where="command line",
         got=got,
         expected="one word; a name with blanks in quotes",

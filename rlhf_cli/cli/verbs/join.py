@@ -23,14 +23,14 @@ from rlhf_cli.runs.run_status import run_result
 def run(argv: list[str]) -> int:
     """Train on this machine what the first machine offers, and return its exit code.
 
-    Raises RunError for a run that names somebody else's code, and what `invited` and `train_with_others` raise.
+    Raises RunError for a run that names another user's code, and what `invited` and `train_with_others` raise.
     """
     options = read_options(__doc__, argv, verb="join")
     words = options.words
     place = meeting_place(words[0]) if len(words) == 1 else None
     if place is None:
         raise ConfigError(
-            "join is told where the machines meet",
+            "join needs the address of the first machine",
             got=" ".join(words) or "nothing",
             expected="HOST:PORT, as the first machine printed it",
             hint="rlhf join HOST:29500",

@@ -6,7 +6,7 @@ key=value shows what a change affects first. The new run is in runs/reproduced a
 
   --steps N        only the first N steps, with the schedules of the whole run
   --against RUN    compare with this existing run, and train nothing
-  --trust          run the reward files and other code that the run names, even if somebody else made it
+  --trust          run the reward files and other code that the run names, even if another user made it
   --json           an object: `equal`, `first_difference`, `weights`, `causes`
 
 Exit code 0 if the runs are equal, 1 if they differ.
@@ -45,7 +45,7 @@ def run(argv: list[str]) -> int:
     other = options.text("--against")
     if other is not None and words:
         raise ConfigError(
-            "nothing is trained with --against, so nothing can be changed",
+            "--against trains no run, so no key can be changed",
             where="command line",
             got=" ".join(words),
             hint=f"rlhf reproduce {named[0]} --against {other}",

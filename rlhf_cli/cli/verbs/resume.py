@@ -7,7 +7,7 @@ schedule depends on them, when to save, log and evaluate, track, guards, launch'
   --allow KEY ...  accept that this key (or section) has changed; or `data`, `code`, `config`, for files that have
                    changed since the run started
   --take-over      continue a run that another machine left without a final status, if its process is gone
-  --trust          run the reward files and other code that the run names, even if somebody else made it
+  --trust          run the reward files and other code that the run names, even if another user made it
   --dry-run        show what would be run, and run nothing
   --json           print the result as one object, at the end; other output goes to stderr
 
@@ -93,7 +93,7 @@ def _by_name(word: str) -> RunError:
     """Return the error for `run:NAME`, which elsewhere means a finished run, with a folder to type instead."""
     newest = newest_run(Path("runs", word.partition(":")[2]))
     return RunError(
-        "run:NAME is a run that has finished, and there is nothing to go on with",
+        "run:NAME is a finished run, which cannot be resumed",
         got=word,
         expected="the folder of a run that was interrupted",
         hint=f"rlhf resume {newest.shown}" if newest is not None else with_newest("rlhf resume"),

@@ -33,7 +33,7 @@ def run(argv: list[str]) -> int:
     if more or what not in (*groups(), *verbs):
         close = nearest(what, (*groups(), *verbs))
         raise ConfigError(
-            "a schema of what?",
+            "there is no such schema",
             where="command line",
             got=" ".join(options.words),
             expected="nothing, a group (" + ", ".join(groups()) + ") or a verb",

@@ -9,7 +9,7 @@ rlhf score RUN [overrides]         score given completions with the rewards of a
                      same way until it is fixed
 --label COLUMN       a column of true and false that marks good answers: how well each reward and the total agree
 --against WORD ...   the same rows under another weighting beside it: rewards.brevity.weight=0.5
---trust              run the reward files that RUN names, even if somebody else made it
+--trust              run the reward files that RUN names, even if another user made it
 --limit N            score only the first N rows
 --show N             print the first N rows as texts, coloured by the reward of each part
 --json               print one object: rows with prompt and completion, summary, distributions, correlations ...
@@ -44,7 +44,7 @@ def run(argv: list[str]) -> int:
     completions = place_of(named, where="--completions") if named is not None else None if run is None else run.path
     if completions is None:
         raise ConfigError(
-            "which completions?",
+            "no completions were named",
             where="command line",
             expected="--completions FILE, with the columns prompt and completion, a run folder or run:NAME",
             hint=f"rlhf score {' '.join(options.words) or '+exp=NAME'} --completions FILE",

@@ -85,7 +85,7 @@ def _refuse_search(words: list[str]) -> None:
     asked = [word for word in words if word.lstrip("+").startswith(("sweep=", "sweep.")) and word != "sweep=null"]
     if asked:
         raise ConfigError(
-            "a search is many runs, and this would be one",
+            "a search is many runs and needs -m",
             where="command line",
             got=asked[0],
             expected="-m, or no search",

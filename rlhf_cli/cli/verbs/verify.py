@@ -31,7 +31,7 @@ def run(argv: list[str]) -> int:
     states = [one.state for one in runs if one.state is not None]
     if not states:
         raise RunError(
-            "none of these runs expects anything" if len(runs) > 1 else "the run expects nothing",
+            "none of these runs has expectations" if len(runs) > 1 else "the run has no expectations",
             where=", ".join(one.folder.shown for one in runs[:3]) + (" ..." if len(runs) > 3 else ""),
             expected="`expect:` in the experiment, before the run is made",
             hint="expect: [{metric: reward, at: end, at_least: 0.5}]",

@@ -9,7 +9,7 @@ questions. The first step is exact: any run with this seed starts with these rol
 --recompute      compute missing scores on the stored texts: rows that a gate excluded, a new reward, or
                  other args. Plain functions only
 --show N         number of completions to show, those that move most (default 3)
---trust          run the reward files and other code that the run names, even if somebody else made it
+--trust          run the reward files and other code that the run names, even if another user made it
 --json           print one object instead of tables
 """
 
@@ -70,7 +70,7 @@ def _folder(words: list[str]) -> RunFolder:
     named = [word for word in words if names_a_run(word)]
     if len(named) != 1:
         raise RunError(
-            "which run?" if not named else "one run at a time",
+            "no run was named" if not named else "one run at a time",
             got=" ".join(named) or None,
             expected="a run folder, or run:NAME, and what would be different",
             hint=with_newest("rlhf whatif", " rewards.NAME.weight=0.3"),

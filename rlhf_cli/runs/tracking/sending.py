@@ -56,7 +56,7 @@ def check_server() -> None:
         raise UserError("WANDB_BASE_URL is no address", got=str(error), hint="unset WANDB_BASE_URL") from None
     if not has_login(host):
         raise UserError(
-            f"nobody is logged in to wandb at {host}",
+            f"there is no wandb login for {host}",
             got="no WANDB_API_KEY, and no login in ~/.netrc",
             expected="an account for the runs to go to",
             hint="wandb login, or export WANDB_API_KEY=...",

@@ -34,14 +34,14 @@ def make_view(entity: str | None, project: str, group: str | None, runs: Sequenc
     """
     if importlib.util.find_spec("wandb_workspaces") is None:
         raise UserError(
-            "a view of wandb's is made by wandb-workspaces, which is not installed",
+            "a wandb view needs wandb-workspaces, which is not installed",
             hint="pip install 'rlhf-cli[wandb-view]'",
         )
     if waiting := [run.shown for run in runs if unsent(run.path)]:
         raise UserError(
             f"{len(waiting)} of {len(runs)} runs are not in wandb yet",
             got=", ".join(waiting[:3]) + (", ..." if len(waiting) > 3 else ""),
-            expected="runs that were sent: a view shows what the server has",
+            expected="runs that were sent: a view shows the server's data",
             hint=f"rlhf sync {' '.join(waiting[:3])}{' ...' if len(waiting) > 3 else ''}",
         )
     check_server()

@@ -77,7 +77,7 @@ def run_code(
     """
     for name, value in (("timeout_s", timeout_s), ("max_processes", max_processes), ("max_file_mb", max_file_mb)):
         if value <= 0:
-            raise RewardError("a limit of nothing", where=f"args.{name}", got=value, expected="more than 0")
+            raise RewardError("a limit is not positive", where=f"args.{name}", got=value, expected="more than 0")
     if memory_mb < 64:
         raise RewardError("too little for Python itself", where="args.memory_mb", got=memory_mb, expected="64 or more")
     program: Program = {

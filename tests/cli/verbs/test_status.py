@@ -74,7 +74,7 @@ def test_a_run_whose_process_is_gone(place: Path, capsys: pytest.CaptureFixture[
     make_run(place, "one", state="running", pid=process.pid, host=socket.gethostname(), step=3, max_steps=9)
     row = rows(capsys)["runs/exp/one"]
     assert row["state"] == "killed"
-    assert "gone without a last word" in str(row["reason"])
+    assert "gone without a final status" in str(row["reason"])
     assert row["time_left_s"] is None
 
 

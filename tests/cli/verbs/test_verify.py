@@ -75,7 +75,7 @@ def test_nothing_is_expected(run, capsys: Said) -> None:
     assert main(["verify", "runs/sweep/one"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "the run expects nothing" in said.err
+    assert "the run has no expectations" in said.err
     assert "expect: [{metric: reward, at: end, at_least: 0.5}]" in said.err
 
 

@@ -105,7 +105,7 @@ def test_runs_that_have_no_rollouts(place: Path, capsys: pytest.CaptureFixture[s
 
 def test_no_run_and_no_tables(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", LESS]) == 2
-    assert "which run?" in capsys.readouterr().err
+    assert "no run was named" in capsys.readouterr().err
     assert main(["whatif", "nowhere", LESS]) == 2
     assert "is not a run folder" in capsys.readouterr().err
     assert main(["whatif", str(frozen(place).path), LESS]) == 2

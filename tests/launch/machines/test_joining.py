@@ -187,7 +187,7 @@ def test_something_else_listens_there(place: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("words", [[], ["host"], ["host:0"], ["host:70000"], ["one:1", "two:2"]])
 def test_join_is_told_where(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["join", *words]) == 2
-    assert "error: join is told where the machines meet" in capsys.readouterr().err
+    assert "error: join needs the address of the first machine" in capsys.readouterr().err
 
 
 def test_what_is_said_is_data() -> None:

@@ -138,7 +138,7 @@ def test_nobody_is_logged_in(place: Path, by_wandb, capsys: Said) -> None:
     record(logged_run(place / "runs" / "quickstart" / "one"))
     assert main(["sync", "runs"]) == 2
     said = capsys.readouterr().err
-    assert "nobody is logged in to wandb at api.wandb.ai" in said
+    assert "there is no wandb login for api.wandb.ai" in said
     assert "wandb login, or export WANDB_API_KEY=..." in said
     assert main(["sync", "runs", "--dry-run"]) == 0
     assert capsys.readouterr().out.split() == ["to", "send", "runs/quickstart/one"]

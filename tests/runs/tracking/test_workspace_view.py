@@ -98,7 +98,7 @@ def test_what_is_missing_is_said_before_anything_is_asked(
         patch.setattr(workspace_view.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(UserError, match=r"pip install 'rlhf-cli\[wandb-view\]'"):
             make_view("me", "sums", None, runs)
-    with pytest.raises(UserError, match=r"nobody is logged in to wandb at api\.wandb\.ai"):
+    with pytest.raises(UserError, match=r"there is no wandb login for api\.wandb\.ai"):
         make_view("me", "sums", None, runs)
     record = runs[1].path / "wandb" / "offline-run-20261122_101500-w" / "run-w.wandb"
     record.parent.mkdir(parents=True)
