@@ -131,7 +131,7 @@ def test_a_refusal_is_not_tried_again(runner: asyncio.Runner) -> None:
 
 
 def test_an_answer_that_is_no_json(runner: asyncio.Runner) -> None:
-    with serving(Answer(b"<html>hello")) as server, pytest.raises(RewardError, match="no JSON") as caught:
+    with serving(Answer(b"<html>hello")) as server, pytest.raises(RewardError, match="not JSON") as caught:
         runner.run(JsonClient(server.url).post({}))
     assert "<html>hello" in str(caught.value)
 
@@ -260,5 +260,5 @@ def test_urls_that_will_not_do(url: Any) -> None:
 
 @pytest.mark.parametrize("name", ["timeout_s", "retry_budget_s", "max_concurrency"])
 def test_nothing_is_refused(name: str) -> None:
-    with pytest.raises(RewardError, match=r"no (time|request) at all"):
+    with pytest.raises(RewardError, match="is not positive"):
         JsonClient("http://127.0.0.1/", **{name: 0})
