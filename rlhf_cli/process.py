@@ -14,7 +14,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn, TextIO
@@ -58,6 +58,8 @@ def _leave(number: int, _: FrameType | None) -> NoReturn:
 
 
 _PR_SET_PDEATHSIG = 1
+PARENT = "RLHF_PARENT_PID"
+"""The environment variable by which a command tells a child with which process it has to die."""
 
 
 def die_with(parent: int) -> None:
@@ -133,3 +135,17 @@ def lasting_output() -> Iterator[None]:
         with contextlib.suppress(ValueError):  # the stream was closed
             sys.stdout.flush()
         sys.stdout, sys.stderr = before
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Open a context with these environment variables, which child processes inherit."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from rich.console import Console
 
 from rlhf_cli.config.imported_code import code_of
+from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.display.plan_tables import show_launch
 from rlhf_cli.display.start_panel import show_start, show_whole_plan
 from rlhf_cli.errors import GuardStopped, Preempted, RunError, UserError
 from rlhf_cli.jobs.prepare import Prepared
+from rlhf_cli.jobs.rank_process import RankScreen
 from rlhf_cli.jobs.resuming import Resumed, noted, shown_changes
 from rlhf_cli.jobs.run_states import is_for_slurm, submit_frozen
 from rlhf_cli.launch import local
-from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, planned_folder
+from rlhf_cli.launch.freeze import MEETS_AT, create_run, experiment_name, freeze_again, new_folder, planned_folder
 from rlhf_cli.launch.gpu_locks import gpus_of, holding
-from rlhf_cli.launch.machines.first_machine import run_on_several
-from rlhf_cli.launch.ranks import way_on
+from rlhf_cli.launch.rank_failures import resume_hint
 from rlhf_cli.launch.slurm_submission import check_slurm
-from rlhf_cli.plan.launch_plan import as_shell, plan_launch
+from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.provenance import add_to_provenance, is_made_by_us, made_by, maker_of
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import KILLED, PREEMPTED, QUEUED, Status, read_status, stopped_by_rule, told_state
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.text.json_values import section
 
 
 def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
@@ -58,21 +59,26 @@ def run_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
     Raises any error that ends the run, with a note that names the run folder.
     """
     experiment, composed = prepared.experiment, prepared.composed
-    planned = planned_folder(experiment, composed)
-    launch = plan_launch(experiment, planned, accelerate_env=plan.machine.accelerate_env)
-    with holding(gpus_of(launch), os.path.relpath(planned)):
-        folder = create_run(experiment, composed, files=plan.files)
+    folder = RunFolder(new_folder(experiment, composed))
+    launch = _plan_launch(prepared, plan, folder.path)
+    with holding(gpus_of(launch), folder.shown):
+        create_run(experiment, composed, files=plan.files, at=folder.path)
         with only_writer(folder):
             show_start(console, experiment, plan, title=experiment_name(composed), folder=folder.shown)
-            go_on(console, folder, resume=False)
+            _train_and_show(console, folder, launch, experiment.launch, resume=False)
     return folder
+
+
+def _plan_launch(prepared: Prepared, plan: Plan, folder: Path, *, resume: bool = False) -> LaunchPlan:
+    env, meets_at = plan.machine.accelerate_env, os.environ.get(MEETS_AT)
+    return plan_launch(prepared.experiment, folder, resume=resume, accelerate_env=env, meets_at=meets_at)
 
 
 def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> None:
     """Show what `run_once` would start: panel, processes, their commands. Start nothing."""
     experiment, composed = prepared.experiment, prepared.composed
     folder = earlier.path if earlier else planned_folder(experiment, composed)
-    launch = plan_launch(experiment, folder, resume=earlier is not None, accelerate_env=plan.machine.accelerate_env)
+    launch = _plan_launch(prepared, plan, folder, resume=earlier is not None)
     show_whole_plan(console, experiment, plan, title=experiment_name(composed), folder=os.path.relpath(folder))
     show_launch(console, launch)
     console.print("nothing was started or written")
@@ -97,15 +103,14 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
             check_slurm(run.prepared.experiment.launch, folder.path)
             submit_frozen(console, folder)
             return
-        env = run.plan.machine.accelerate_env
-        launch = plan_launch(run.prepared.experiment, folder.path, resume=True, accelerate_env=env)
+        launch = _plan_launch(run.prepared, run.plan, folder.path, resume=True)
         show_start(console, run.prepared.experiment, run.plan, title=f"{folder.label}, resumed", folder=folder.shown)
         if status.state != QUEUED:
             console.print(f"{folder.label} {was_in_words(status)}", highlight=False)
         for line in [*([taken_over] if taken_over else []), *changes]:
             console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
         with holding(gpus_of(launch), folder.shown):
-            go_on(console, folder, resume=True)
+            _train_and_show(console, folder, launch, run.prepared.experiment.launch, resume=True)
 
 
 def was_in_words(status: Status) -> str:
@@ -115,28 +120,24 @@ def was_in_words(status: Status) -> str:
     return f"was {was} at step {status.step}{reason}"
 
 
-def go_on(console: Console, folder: RunFolder, *, resume: bool) -> None:
-    """Train the run frozen in `folder` and show its result; with `resume`, start from its newest checkpoint.
-
-    Raises any error that ends the run, with a note that names the run folder.
-    """
-    train_frozen(console, folder, resume=resume)
+def _train_and_show(console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch, *, resume: bool) -> None:
+    train_frozen(console, folder, plan, launch, resume=resume)
     from rlhf_cli.display.run_end import show_end  # loads the plotting library: a typo must not wait for it
 
     show_end(console, folder)
     show_run_folder(console, folder)
 
 
-def train_frozen(console: Console, folder: RunFolder, *, resume: bool) -> None:
-    """Train the run frozen in `folder` as `go_on` does, but do not show the result."""
+def train_frozen(console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch, *, resume: bool) -> None:
+    """Train the run frozen in `folder` to its end; with `resume`, start from its newest checkpoint.
+
+    Raises any error that ends the run, with a note that names the run folder.
+    """
     try:
-        if section(folder.read_config(), "launch").get("nodes", 1) != 1:
-            run_on_several(folder, console, resume=resume)
-        else:
-            local.run(folder, console, resume=resume)
+        local.run(folder, console, RankScreen(folder.path), plan, launch, resume=resume)
     except BaseException as error:
         if not isinstance(error, Preempted | UserError | GuardStopped):  # their messages already say how to go on
-            error.add_note(way_on(folder))
+            error.add_note(resume_hint(folder))
         error.add_note(_run_folder_line(folder))
         raise
 
@@ -166,7 +167,7 @@ def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = 
     """Return the plan of a run, its folder and its ranks' commands; `earlier` is the run that would be resumed."""
     experiment, composed = prepared.experiment, prepared.composed
     folder = earlier.path if earlier is not None else planned_folder(experiment, composed)
-    launch = plan_launch(experiment, folder, resume=earlier is not None, accelerate_env=plan.machine.accelerate_env)
+    launch = _plan_launch(prepared, plan, folder, resume=earlier is not None)
     return {
         "experiment": experiment_name(composed),
         "folder": os.path.relpath(folder),

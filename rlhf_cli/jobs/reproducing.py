@@ -29,7 +29,7 @@ _RULE = "as_far_as_compared"
 
 
 @dataclass(frozen=True)
-class Reproduction:
+class PlannedReproduction:
     """A checked run to repeat, with its new folder; `up_to` is its last step, None for the end of training."""
 
     earlier: RunFolder
@@ -40,7 +40,7 @@ class Reproduction:
     num_steps: int
 
 
-def reproduction_of(earlier: RunFolder, words: list[str], *, steps: int | None) -> Reproduction:
+def reproduction_of(earlier: RunFolder, words: list[str], *, steps: int | None) -> PlannedReproduction:
     """Return the reproduction of `earlier`: its frozen experiment with the typed overrides, for its first steps.
 
     `steps` None means as many as it logged. The new run is not tracked, and `earlier` is not changed. Raises RunError
@@ -86,24 +86,23 @@ def reproduction_of(earlier: RunFolder, words: list[str], *, steps: int | None) 
     plan = preflight(prepared.experiment, prepared.composed)
     name = earlier.label.replace("/", "-")
     folder = _free(Path(prepared.experiment.run.root).expanduser() / _PLACE, name)
-    return Reproduction(earlier, prepared, plan, folder, up_to, up_to or logged)
+    return PlannedReproduction(earlier, prepared, plan, folder, up_to, up_to or logged)
 
 
-def run_again(console: Console, again: Reproduction) -> RunFolder:
+def run_again(console: Console, again: PlannedReproduction) -> RunFolder:
     """Train the reproduction in its folder and return the folder. Raises any error that ends the run."""
     experiment, composed = again.prepared.experiment, again.prepared.composed
     choices = {key: str(value) for key, value in section(read_json(again.earlier.provenance), "choices").items()}
     composed = replace(composed, choices={**choices, **composed.choices})
     launch = plan_launch(experiment, again.folder, accelerate_env=again.plan.machine.accelerate_env)
     with holding(gpus_of(launch), RunFolder(again.folder).shown):
-        parent, name = again.folder.parent, again.folder.name
-        folder = create_run(experiment, composed, files=again.plan.files, sweep_dir=parent, job=name)
+        folder = create_run(experiment, composed, files=again.plan.files, at=again.folder)
         with only_writer(folder):
             steps = f"{again.num_steps} steps" if again.num_steps > 1 else "the first step"
             console.print(
                 f"{steps} of {again.earlier.shown} once more, in {folder.shown}", soft_wrap=True, highlight=False
             )
-            train_frozen(console, folder, resume=False)
+            train_frozen(console, folder, launch, experiment.launch, resume=False)
     return folder
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -84,6 +84,7 @@ CONDITIONS: dict[str, Condition] = {
 _NOT_THERE = "not set"
 _MEASURED = ("offset", "with_eos")
 _HOW_IT_WAS_FOUND = ("run.name", "run.root", "run.resume")
+"""Keys that only locate the run; their changes are not shown."""
 _LONGEST = 60
 
 
@@ -118,7 +119,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ChangeVerdict:
     """A change, whether it is accepted, whether `--allow` could permit it, and why."""
 
     change: Change
@@ -127,32 +128,15 @@ class Verdict:
     reason: str
 
 
-def changes_between(frozen: JsonTree, typed: Experiment, as_written: Experiment) -> list[Change]:
-    """Return the differences, in the order of the configuration.
+def _changes_between(frozen: JsonTree, typed: Prepared) -> list[Change]:
+    """Return the differences between a frozen configuration and what was typed, in the order of the configuration.
 
-    `typed` is the typed experiment with `run:NAME` and `auto` resolved; `as_written` still has these words. Such a word
-    is not a change if the frozen value is one that it once stood for: another run of that name may have finished since.
+    A word such as `run:NAME` or `auto` is not a change if the frozen value is one that it once stood for: another run
+    of that name may have finished since.
     """
-    new = absolute_paths(typed.model_dump(mode="json"))
-    found = _different(frozen, new, ())
-    words = as_written.model_dump(mode="json")
-    return [change for change in found if not _still_means(_at(words, change.path), change)]
-
-
-def judged(
-    changes: Iterable[Change], allowed: Collection[str], experiment: Experiment, ran_as: int | None
-) -> list[Verdict]:
-    """Return a verdict on each change.
-
-    `experiment` is the typed one, `allowed` are the keys or sections named by `--allow`, `ran_as` is the number of
-    processes the run had, None if it never started.
-    """
-    return [_verdict(change, allowed, experiment, ran_as) for change in changes]
-
-
-def is_shown(change: Change) -> bool:
-    """Return whether to show a change to the user; keys that only locate the run are not shown."""
-    return change.key not in _HOW_IT_WAS_FOUND
+    new = absolute_paths(typed.experiment.model_dump(mode="json"))
+    words = typed.as_written.model_dump(mode="json")
+    return [change for change in _different(frozen, new, ()) if not _still_means(_at(words, change.path), change)]
 
 
 @dataclass(frozen=True)
@@ -178,38 +162,14 @@ class Apply:
         origins.add_command_line(change.key for change in self.changes)
 
 
-def refusal(
-    verdicts: Iterable[Verdict], *, where: str, go_on: str, step: int, allowable: Iterable[str] = ()
-) -> RunError:
-    """Return the error that lists all refused changes, with both values and the alternatives.
-
-    `go_on` is the command that resumes without changes, `allowable` are further names to suggest for `--allow`.
-    """
-    refused = [verdict for verdict in verdicts if not verdict.is_taken]
-    lines = [f"{verdict.change.describe()}\n  {verdict.reason}" for verdict in refused]
-    names = [*(verdict.change.key for verdict in refused if verdict.may_be_named), *allowable]
-    ways = [f"{go_on}  # with what it was begun with"]
-    if names:
-        ways.append(" ".join(f"--allow {name}" for name in names) + f"  # the new from step {step} on")
-    if any(not verdict.may_be_named for verdict in refused):
-        ways.append("rlhf train ... model.path=CHECKPOINT  # a new run, where it cannot be allowed")
-    return RunError(
-        "going on with this would not be the run that was begun",
-        where=where,
-        got="\n".join(lines),
-        expected="what it was begun with (the value before the arrow)",
-        hint="\n".join(ways),
-    )
-
-
-def _verdict(change: Change, allowed: Collection[str], experiment: Experiment, ran_as: int | None) -> Verdict:
+def _verdict(change: Change, allowed: Collection[str], experiment: Experiment, ran_as: int | None) -> ChangeVerdict:
     row = row_of(change.key)
     effect, reason = row.effect, row.reason
     if row.only_if is not None and (why_not := CONDITIONS[row.only_if](experiment, ran_as)) is not None:
         effect, reason = ("never" if row.else_never else "by name"), why_not
     if effect == "by name" and any(change.key == name or change.key.startswith(f"{name}.") for name in allowed):
-        return Verdict(change, True, True, f"allowed; {reason}")
-    return Verdict(change, effect == "taken", effect != "never", reason)
+        return ChangeVerdict(change, True, True, f"allowed; {reason}")
+    return ChangeVerdict(change, effect == "taken", effect != "never", reason)
 
 
 def _different(old: JsonValue | _Absent, new: JsonValue | _Absent, path: tuple[str, ...]) -> Iterator[Change]:
@@ -260,7 +220,7 @@ class Resumed:
     status: Status
     prepared: Prepared
     plan: Plan | None
-    taken: tuple[Verdict, ...]
+    taken: tuple[ChangeVerdict, ...]
     files: tuple[ChangedFile, ...]
     notices: tuple[str, ...]
     is_done: bool
@@ -278,14 +238,15 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
     frozen = prepare_from(folder, []).experiment.model_dump(mode="json")
     provenance = read_json(folder.provenance)
     read_metrics(folder.metrics)  # reports a damaged file before anything is loaded
-    changes = changes_between(frozen, typed.experiment, typed.as_written)
-    ran_as = provenance.get("world_size")
-    verdicts = judged(changes, allowed, typed.experiment, ran_as if isinstance(ran_as, int) else None)
-    step = _newest_step(folder)
-    verdicts = [_not_shorter(verdict, step) for verdict in verdicts]
+    world_size, step = provenance.get("world_size"), _newest_step(folder)
+    ran_as = world_size if isinstance(world_size, int) else None
+    verdicts = [
+        _not_shorter(_verdict(change, allowed, typed.experiment, ran_as), step)
+        for change in _changes_between(frozen, typed)
+    ]
     taken = tuple(verdict for verdict in verdicts if verdict.is_taken)
     prepared = prepare_from(folder, [], adjust=Apply(tuple(verdict.change for verdict in taken)))
-    lifted = stopped_by_rule(status) is not None and any(_is_of_stop(verdict.change) for verdict in taken)
+    lifted = stopped_by_rule(status) is not None and any(verdict.change.path[0] == "stop" for verdict in taken)
     is_longer = any(_is_longer(verdict.change, status.step) for verdict in taken)
     is_done = status.state == FINISHED and not is_longer and not lifted
     if is_done:
@@ -307,14 +268,16 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
     notices = []
     if not provenance:
         notices.append("there is no provenance.json: whether data or reward code have changed cannot be said")
-    if step:
-        _look_at_newest(folder, may_lose=prepared.experiment.run.resume_weights_only)
+    newest = checkpoints_in(folder.checkpoints)[-1][1] if step else None
+    # Refuse within a second what the ranks would refuse only after loading a model.
+    if newest and (missing := missing_state(newest)) and not prepared.experiment.run.resume_weights_only:
+        refuse_missing(newest, missing)
     return Resumed(folder, status, prepared, plan, taken, tuple(other), tuple(notices), is_done=False)
 
 
 def shown_changes(run: Resumed) -> list[str]:
     """Return a line for every accepted change (old value, new value, reason) and every changed file."""
-    lines = [f"{verdict.change.describe()}  ({verdict.reason})" for verdict in run.taken if is_shown(verdict.change)]
+    lines = [f"{one.change.describe()}  ({one.reason})" for one in run.taken if one.change.key not in _HOW_IT_WAS_FOUND]
     return [*lines, *(f"{file.describe()}  (allowed)" for file in run.files), *run.notices]
 
 
@@ -322,46 +285,49 @@ def noted(run: Resumed) -> JsonTree:
     """Return the entry for provenance.json: the step, the changes, the changed files."""
     return {
         "step": _newest_step(run.folder),
-        "changes": {verdict.change.key: verdict.change.describe() for verdict in run.taken if is_shown(verdict.change)},
+        "changes": {
+            verdict.change.key: verdict.change.describe()
+            for verdict in run.taken
+            if verdict.change.key not in _HOW_IT_WAS_FOUND
+        },
         "files": {file.name: [file.before, file.now] for file in run.files},
     }
 
 
 def _refuse(
-    folder: RunFolder, verdicts: list[Verdict], files: list[ChangedFile], allowed: Collection[str], step: int
+    folder: RunFolder, verdicts: list[ChangeVerdict], files: list[ChangedFile], allowed: Collection[str], step: int
 ) -> None:
-    """Raise RunError for all refused keys and files together."""
-    not_allowed = [file for file in files if file.kind not in allowed]
-    if all(verdict.is_taken for verdict in verdicts) and not not_allowed:
+    """Raise RunError for all refused keys and files together, with both values and what to type instead."""
+    files = [file for file in files if file.kind not in allowed]
+    refused = [verdict for verdict in verdicts if not verdict.is_taken]
+    if not refused and not files:
         return
-    kinds = list(dict.fromkeys(file.kind for file in not_allowed))
-    error = refusal(
-        verdicts,
+    allowable = [verdict.change.key for verdict in refused if verdict.may_be_named]
+    allowable += dict.fromkeys(file.kind for file in files)
+    hints = [f"rlhf resume {folder.shown}  # with what it was begun with"] if refused else []
+    if allowable:
+        hints.append(" ".join(f"--allow {name}" for name in allowable) + f"  # the new from step {step} on")
+    if any(not verdict.may_be_named for verdict in refused):
+        hints.append("rlhf train ... model.path=CHECKPOINT  # a new run, where it cannot be allowed")
+    lines = [f"{verdict.change.describe()}\n  {verdict.reason}" for verdict in refused]
+    raise RunError(
+        "going on with this would not be the run that was begun",
         where=f"{folder.shown}, which is at step {step}",
-        go_on=f"rlhf resume {folder.shown}",
-        step=step,
-        allowable=kinds,
+        got="\n".join([*lines, *(file.describe() for file in files)]),
+        expected="what it was begun with (the value before the arrow)"
+        if refused
+        else "the files it was begun with, put back",
+        hint="\n".join(hints),
     )
-    if not_allowed:
-        lines = [str(error.got)] if error.got else []
-        error.got = "\n".join([*lines, *(file.describe() for file in not_allowed)])
-        if all(verdict.is_taken for verdict in verdicts):
-            error.expected = "the files it was begun with, put back"
-            error.hint = str(error.hint).partition("\n")[2]
-    raise error
 
 
-def _is_meant(file: ChangedFile, taken: tuple[Verdict, ...]) -> bool:
+def _is_meant(file: ChangedFile, taken: tuple[ChangeVerdict, ...]) -> bool:
     """Return whether the file differs because an accepted change names another file."""
     section = file.name.partition("[")[0]
     return any(verdict.change.key == section or verdict.change.key.startswith(f"{section}.") for verdict in taken)
 
 
-def _is_of_stop(change: Change) -> bool:
-    return change.path[0] == "stop"
-
-
-def _not_shorter(verdict: Verdict, step: int) -> Verdict:
+def _not_shorter(verdict: ChangeVerdict, step: int) -> ChangeVerdict:
     """Return the verdict, refused if the new last step is before the newest checkpoint."""
     new = verdict.change.new
     if verdict.change.key == _LENGTH[0] and isinstance(new, int) and 0 < new < step:
@@ -382,16 +348,6 @@ def _newest_step(folder: RunFolder) -> int:
     return found[-1][0] if found else 0
 
 
-def _look_at_newest(folder: RunFolder, *, may_lose: bool) -> None:
-    """Refuse within a second what the ranks would refuse only after loading a model."""
-    newest: Path = checkpoints_in(folder.checkpoints)[-1][1]
-    if (missing := missing_state(newest)) and not may_lose:
-        refuse_missing(newest, missing)
-
-
-_TRUST = "--trust"
-
-
 @dataclass(frozen=True)
 class ResumeOptions:
     """What the user allows.
@@ -407,5 +363,5 @@ class ResumeOptions:
 
 def resume_options(options: Options) -> ResumeOptions:
     """Return the typed resume options. Without a `--trust` flag, a verb trusts no foreign code."""
-    trust = _TRUST in options.usage.flags and options.on(_TRUST)
+    trust = "--trust" in options.usage.flags and options.on("--trust")
     return ResumeOptions(tuple(options.texts("--allow")), options.on("--take-over"), trust)

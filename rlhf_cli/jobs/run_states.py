@@ -14,7 +14,7 @@ from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.launch.freeze import create_run, experiment_name
-from rlhf_cli.launch.slurm_queue import Job, ask_slurm
+from rlhf_cli.launch.slurm_queue import SlurmJob, ask_slurm
 from rlhf_cli.launch.slurm_submission import log_file, submit
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.phase_clock import Pace, pace
@@ -62,7 +62,7 @@ def overview(places: list[Path], *, mine: bool = False) -> Overview:
     return Overview(rows, answer.problem)
 
 
-def conclude(status: Status, job: Job | None) -> Status:
+def conclude(status: Status, job: SlurmJob | None) -> Status:
     """Return a status updated with Slurm's state of its job; `job` is None if Slurm does not know it.
 
     A run whose status is finished or failed stays so.
@@ -111,7 +111,7 @@ def _read(folder: RunFolder) -> Status | str:
         return f"{error.what}: {error.got}"
 
 
-def _row(folder: RunFolder, status: Status, job: Job | None) -> RunState:
+def _row(folder: RunFolder, status: Status, job: SlurmJob | None) -> RunState:
     try:
         seen = pace(folder)
     except OSError:
@@ -134,12 +134,12 @@ def _row(folder: RunFolder, status: Status, job: Job | None) -> RunState:
     )
 
 
-def _is_elsewhere(job_id: str, job: Job, seen: set[str | None]) -> bool:
+def _is_elsewhere(job_id: str, job: SlurmJob, seen: set[str | None]) -> bool:
     """Return whether a job is an unfinished one of ours, from a folder that was not scanned."""
     return job.name.startswith(_JOB_NAME) and job_id not in seen and not job.has_ended
 
 
-def _elsewhere(job_id: str, job: Job) -> RunState:
+def _elsewhere(job_id: str, job: SlurmJob) -> RunState:
     state = QUEUED if job.waits else RUNNING
     reason = job.reason if job.reason not in _SAYS_NOTHING else f"of {getpass.getuser()}, in another folder"
     return RunState(run=job.comment or job.name, state=state, job_id=job_id, slurm_state=job.state, reason=reason)

@@ -8,17 +8,17 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from rich.text import Text
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup
 from rlhf_cli.analysis.diagnosis.watch import Watch
 from rlhf_cli.config.imported_code import imported_since
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import KeepCompletions
-from rlhf_cli.display.progress_bars import TrainingBar
+from rlhf_cli.launch.progress import TrainingScreen
 from rlhf_cli.runs.heartbeat import ENDING, OPTIMIZER, TRAINING, Heartbeat
 from rlhf_cli.runs.metrics_file import Event, MetricsWriter, describe_held_out, prune_completions, read_metrics
 from rlhf_cli.runs.provenance import add_to_provenance, note_files
@@ -26,9 +26,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.runs.tracking.mirror import Mirror
 
-if TYPE_CHECKING:
-    pass
-
+Metrics: TypeAlias = dict[str, Any] | None
 _LOADED = frozenset(sys.modules)
 """The modules imported before this process imports the trainer and the rewards."""
 
@@ -36,61 +34,47 @@ _LOADED = frozenset(sys.modules)
 class Recorder(TrainerCallback):
     """A callback that writes every logged metric and updates step and checkpoint in status.json.
 
-    It passes each event to `mirror`, and adds newly imported code to the provenance. Use it in the main process only.
+    It passes each event to `mirror`, and adds to the provenance newly imported code and, after the first step, `modes`:
+    which row packing and generation the step used. Use it in the main process only.
     """
 
-    def __init__(self, folder: RunFolder, mirror: Callable[[Event], None], experiment: Experiment) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        mirror: Callable[[Event], None],
+        experiment: Experiment,
+        modes: Callable[[], dict[str, object]],
+    ) -> None:
         self._folder, self._mirror, self._experiment, self._loaded = folder, mirror, experiment, _LOADED
         self._metrics = MetricsWriter(folder.metrics)
+        self._modes: Callable[[], dict[str, object]] | None = modes
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Write the first and the last step of this training."""
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         update_status(self._folder, step=state.global_step, max_steps=state.max_steps)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        """Append the logged metrics to metrics.jsonl and the step to status.json."""
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Metrics = None, **_: Any) -> None:
         event = self._metrics.write(state.global_step, logs or {})
         update_status(self._folder, step=state.global_step)
         self._mirror(event)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self._modes is not None:
+            add_to_provenance(self._folder, **self._modes())
+            self._modes = None
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Write the name of the newest checkpoint to status.json, or null if there is none."""
         self._metrics.flush()
         checkpoint = self._folder.last_checkpoint()
         update_status(self._folder, step=state.global_step, last_checkpoint=checkpoint and checkpoint.name)
         self._note_code()
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Record code imported after the last checkpoint."""
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._note_code()
 
     def _note_code(self) -> None:
         note_files(self._folder, imported_since(self._loaded, self._experiment))
         self._loaded = frozenset(sys.modules)
-
-
-class RecordWays(TrainerCallback):
-    """A callback that writes to the provenance which row packing and generation modes the first step used.
-
-    Use it in the main process only. `ways` returns the content to write.
-    """
-
-    def __init__(self, folder: RunFolder, ways: Callable[[], dict[str, object]]) -> None:
-        self._folder, self._ways = folder, ways
-        self._is_written = False
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Write the modes after the first step."""
-        if not self._is_written:
-            self._is_written = True
-            add_to_provenance(self._folder, **self._ways())
 
 
 class ShowProgress(TrainerCallback):
@@ -99,52 +83,34 @@ class ShowProgress(TrainerCallback):
     Use it in the main process only.
     """
 
-    def __init__(self, bar: TrainingBar) -> None:
-        self._bar = bar
+    def __init__(self, screen: TrainingScreen) -> None:
+        self._screen = screen
         self._latest = ""
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Start the bar at the current step."""
-        self._bar.start(state.global_step, state.max_steps)
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._screen.start(state.global_step, state.max_steps)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Advance the bar to the step that has just ended."""
-        self._bar.move_to(state.global_step)
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._screen.move_to(state.global_step)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Metrics = None, **_: Any) -> None:
         """Show the newest reward, or the loss if there is no reward, beside the bar and on its own line."""
         for name in ("reward", "loss"):
             value = (logs or {}).get(name)
             if isinstance(value, float) and not math.isnan(value):
                 self._latest = f"{name} {value:.3f}"
                 break
-        self._bar.say_latest(self._latest)
+        self._screen.say_latest(self._latest)
         if not any(name.startswith(("eval_", "train_runtime")) for name in logs or {}):
-            self._bar.say_line(state.global_step, self._latest)
+            self._screen.say_line(state.global_step, self._latest)
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        """Print one line about the evaluation if it has a known metric."""
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, metrics: Metrics = None, **_: Any) -> None:
         summary = describe_held_out(metrics or {})
         if summary:
-            self._bar.print(Text(f"step {state.global_step}, held out: {summary}"))
+            self._screen.print(Text(f"step {state.global_step}, held out: {summary}"))
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Stop the bar."""
-        self._bar.stop()
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._screen.stop()
 
 
 class KeepHeartbeat(TrainerCallback):
@@ -161,7 +127,6 @@ class KeepHeartbeat(TrainerCallback):
         self._heartbeat.enter(TRAINING)
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """Enter training at the start of a step."""
         self._heartbeat.enter(TRAINING)
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
@@ -169,7 +134,6 @@ class KeepHeartbeat(TrainerCallback):
         self._heartbeat.enter(OPTIMIZER)
 
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
-        """Return to training after the optimizer step."""
         self._heartbeat.enter(TRAINING)
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
@@ -190,8 +154,7 @@ class MirrorCompletions(TrainerCallback):
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
 
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Log the table of the previous step."""
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._mirror.completions(state.global_step)
 
 
@@ -208,21 +171,13 @@ class WatchCompletionEnds(TrainerCallback):
     main process only.
     """
 
-    def __init__(self, bar: TrainingBar, limit: int | None) -> None:
-        self._bar = bar
+    def __init__(self, screen: TrainingScreen, limit: int | None) -> None:
+        self._screen = screen
         self._limit = limit
         self._cut_off: list[float] = []
         self._num_empty = 0
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        """Count, and warn after three consecutive logs."""
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Metrics = None, **_: Any) -> None:
         share, longest = (logs or {}).get("completions/clipped_ratio"), (logs or {}).get("completions/max_length")
         if share is None or longest is None:
             return  # an evaluation, or the final log event
@@ -242,7 +197,7 @@ class WatchCompletionEnds(TrainerCallback):
 
     def _warn(self, text: str) -> None:
         _log.warning(text)
-        self._bar.print(Text(f"warning: {text}"))
+        self._screen.print(Text(f"warning: {text}"))
 
 
 _KEPT_LOGS = 100
@@ -271,7 +226,7 @@ class ShortHistory(TrainerCallback):
     metric: choosing the best checkpoint, the tables of a model card.
     """
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Drop older events from `state.log_history`, in place, once it holds twice as many."""
         if len(state.log_history) <= 2 * _KEPT_LOGS:
             return
@@ -295,12 +250,11 @@ class PruneCompletions(TrainerCallback):
         self._folder = folder
         self._keep = keep
 
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Prune before the next step, because a step's table is written after the `on_log` callbacks."""
         self._prune(state.global_step)
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Prune once more at the end."""
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._prune(0)
 
     def _prune(self, step: int) -> None:
@@ -315,34 +269,24 @@ class SayFindings(TrainerCallback):
     Findings from an earlier attempt at the run are not repeated. Use it in the main process only.
     """
 
-    def __init__(self, folder: RunFolder, bar: TrainingBar, kinds: Collection[str]) -> None:
+    def __init__(self, folder: RunFolder, screen: TrainingScreen, kinds: Collection[str]) -> None:
         self._folder = folder
-        self._bar = bar
+        self._screen = screen
         self._kinds = kinds
         self._watch: Watch | None = None
         self._has_said = False
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Load metrics.jsonl if the run is resumed."""
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._kinds:
             setup = RunSetup.of(self._folder.read_config())
             self._watch = Watch(setup, self._kinds, state.max_steps, read_metrics(self._folder.metrics))
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        """Add the log event, and show new findings."""
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Metrics = None, **_: Any) -> None:
         if self._watch is not None:
             plain = {name: value.item() if hasattr(value, "item") else value for name, value in (logs or {}).items()}
             self._say(state.global_step, self._watch.take(state.global_step, plain))
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Check once more after the last log event."""
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._watch is not None:
             self._say(state.global_step, self._watch.look())
 
@@ -354,4 +298,4 @@ class SayFindings(TrainerCallback):
             _log.warning(text)
             more = "" if self._has_said else f" (rlhf why {self._folder.shown} has the evidence)"
             self._has_said = True
-            self._bar.print(Text(f"warning: {text}{more}"))
+            self._screen.print(Text(f"warning: {text}{more}"))

@@ -1,7 +1,8 @@
-"""Create the run folder and freeze everything the ranks read into it."""
+"""Create the run folder, freeze everything the ranks read into it, and plan what was frozen."""
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import time
@@ -10,15 +11,26 @@ from pathlib import Path
 import yaml
 
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.environment_references import References, fingerprints, variables_of, with_references
+from rlhf_cli.config.environment_references import (
+    References,
+    fingerprints,
+    frozen_experiment,
+    variables_of,
+    with_references,
+)
 from rlhf_cli.config.imported_code import code_of
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import RunError
+from rlhf_cli.plan.accelerate import accelerate_environment
+from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs.provenance import made_by, rewrite_config, write_provenance
 from rlhf_cli.runs.run_folder import RunFolder, write_text
 from rlhf_cli.runs.run_status import CREATED, FINISHED, KILLED, QUEUED, RUNNING, read_status, told_state, update_status
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
+MEETS_AT = "RLHF_MEETS_AT"
+"""The variable by which a job of Slurm says where its machines meet."""
 _PATHS = ("path", "fn", "model", "tokenizer", "class", "accelerate_config")
 """Keys that may hold a local path."""
 
@@ -76,20 +88,24 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
     return folder
 
 
+def new_folder(experiment: Experiment, composed: Composed) -> Path:
+    """Return the folder for a new run of this experiment, named by the start time if the run has no name."""
+    parent = _parent(experiment, composed).resolve()
+    return parent / (experiment.run.name or _fresh_name(parent))
+
+
 def create_run(
-    experiment: Experiment, composed: Composed, *, files: dict[str, Path], sweep_dir: Path | None = None, job: str = ""
+    experiment: Experiment, composed: Composed, *, files: dict[str, Path], at: Path | None = None
 ) -> RunFolder:
     """Create the run folder with config.yaml, provenance.json and the status `created`, and return it.
 
-    `files` are the reward code and data whose hashes go into the provenance. A job of a sweep is in `sweep_dir`/`job`.
+    `files` are the reward code and data whose hashes go into the provenance. `at` is the folder, None for a new one.
     Raises RunError if the folder cannot be created.
     """
-    parent = sweep_dir or _parent(experiment, composed)
-    name = job or experiment.run.name or _fresh_name(parent)
-    folder = RunFolder(parent.resolve() / name)
+    folder = RunFolder(at.resolve() if at is not None else new_folder(experiment, composed))
     try:
-        # Hydra's launcher creates a job's folder itself, and a kill may have left it without files.
-        is_unbegun = bool(job) or _is_unbegun(folder.path)
+        # A kill may have left the folder without its first file.
+        is_unbegun = at is not None or _is_unbegun(folder.path)
         folder.path.mkdir(parents=True, exist_ok=is_unbegun and not folder.config.exists())
     except FileExistsError:
         raise RunError(f"run folder {folder.path} exists already", hint="run.name=ANOTHER") from None
@@ -181,3 +197,20 @@ def experiment_name(composed: Composed) -> str:
 def _fresh_name(parent: Path) -> str:
     name = time.strftime("%Y%m%d-%H%M%S")
     return name if not (parent / name).exists() else f"{name}-{secrets.token_hex(2)}"
+
+
+def plan_frozen(
+    folder: RunFolder, *, resume: bool, node: int = 0, meets_at: str | None = None
+) -> tuple[LaunchPlan, Launch]:
+    """Plan the frozen run in `folder` for a machine (`node`, `meets_at`: see plan_launch).
+
+    Returns the plan and the run's launch settings.
+    """
+    experiment = frozen_experiment(folder.read_config())
+    file = experiment.launch.accelerate_config
+    accelerate_env = accelerate_environment(Path(file), where=str(folder.config)) if file is not None else None
+    meets_at = meets_at or os.environ.get(MEETS_AT)
+    plan = plan_launch(
+        experiment, folder.path, resume=resume, accelerate_env=accelerate_env, node=node, meets_at=meets_at
+    )
+    return plan, experiment.launch

@@ -65,7 +65,7 @@ def out_of_memory(
     return RlhfError(
         ("CUDA" if on_gpu else "the machine is") + f" out of memory: {doing}",
         where=f"rank {heartbeat.rank}, {doing}",
-        got="; ".join(_told(str(cause), _GPU_PARTS if on_gpu else _CPU_PARTS) or [_first_line(cause)])
+        got="; ".join(_sizes(str(cause), _GPU_PARTS if on_gpu else _CPU_PARTS) or [_first_line(cause)])
         + (_peak() if on_gpu else _left()),
         expected="that it fits",
         hint=Prose(
@@ -93,20 +93,21 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
 
 
-def _told(text: str, parts: tuple[tuple[re.Pattern[str], str], ...]) -> list[str]:
+def _sizes(text: str, parts: tuple[tuple[re.Pattern[str], str], ...]) -> list[str]:
     """Return the sizes in the message, in our words."""
-    return [words.format(*found) for pattern, words in parts if (found := _groups(pattern, text))]
+    matches = ((pattern.search(text), words) for pattern, words in parts)
+    return [words.format(*map(_readable, match.groups())) for match, words in matches if match]
 
 
-def _groups(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
-    match = pattern.search(text)
-    return tuple(_readable(group) for group in match.groups()) if match else ()
-
-
-def _readable(said: str) -> str:
+def _readable(text: str) -> str:
     """Convert a size in torch's format, `2.50 GiB`, to ours; return other text unchanged."""
-    number, _, unit = said.partition(" ")
-    return size(float(number) * _UNITS[unit]) if unit in _UNITS else said
+    number = _number_of_bytes(text)
+    return text if number is None else size(number)
+
+
+def _number_of_bytes(text: str) -> float | None:
+    number, _, unit = text.partition(" ")
+    return float(number) * _UNITS[unit] if unit in _UNITS else None
 
 
 def _before_all(text: str) -> Iterator[str]:
@@ -114,17 +115,11 @@ def _before_all(text: str) -> Iterator[str]:
     if (other := re.search(rf"Process (\d+) has {_SIZE} memory in use", text)) is not None:
         holds = f"which holds {_readable(other[2])}: `nvidia-smi` says whose it is"
         yield f"end the other process on this GPU, {other[1]}, {holds}"
-    asked, unused = (_bytes(pattern, text) for pattern in (_GPU_PARTS[0][0], _GPU_PARTS[4][0]))
+    asked, unused = (
+        _number_of_bytes(match[1]) if (match := _GPU_PARTS[place][0].search(text)) else None for place in (0, 4)
+    )
     if asked is not None and unused is not None and unused > asked:
         yield "PYTORCH_ALLOC_CONF=expandable_segments:True rlhf ...  (enough is reserved, in pieces that are too small)"
-
-
-def _bytes(pattern: re.Pattern[str], text: str) -> float | None:
-    match = pattern.search(text)
-    if match is None:
-        return None
-    number, _, unit = match[1].partition(" ")
-    return float(number) * _UNITS[unit]
 
 
 def _peak() -> str:

@@ -12,6 +12,7 @@ import ctypes
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -46,6 +47,15 @@ def main(command: list[str]) -> int:
     end_session(child, 0.0)  # end processes that the command left behind
     code = child.wait()
     return code if code >= 0 else 128 - code
+
+
+def free_ports(count: int) -> list[int]:
+    """Return distinct free ports of this machine."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
 
 
 def end_session(child: subprocess.Popen[bytes], grace_s: float) -> None:

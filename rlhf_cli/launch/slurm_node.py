@@ -26,8 +26,9 @@ from pathlib import Path
 from types import FrameType
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED
-from rlhf_cli.launch.machines.first_machine import MEETS_AT
-from rlhf_cli.launch.ranks import free_ports
+from rlhf_cli.launch.freeze import MEETS_AT
+from rlhf_cli.launch.rollout_server import free_ports
+from rlhf_cli.launch.slurm_queue import run_slurm
 from rlhf_cli.plan.devices import ON_SLURM_NODE
 from rlhf_cli.plan.network import MeetingPlace, own_host
 from rlhf_cli.runs.run_folder import RunFolder, open_run
@@ -111,23 +112,13 @@ def _is_usable(place: MeetingPlace) -> bool:
 
 def _address(node: str | None) -> str | None:
     """Return Slurm's address of a node, or None if unknown."""
-    try:
-        said = subprocess.run(
-            ["scontrol", "--oneliner", "show", "node", node or ""],
-            capture_output=True,
-            text=True,
-            timeout=_SLURM_TIMEOUT_S,
-            check=False,
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r"\bNodeAddr=(\S+)", said)
+    done = run_slurm("scontrol", "--oneliner", "show", "node", node or "")
+    found = re.search(r"\bNodeAddr=(\S+)", done.stdout if done is not None else "")
     return found.group(1) if found else None
 
 
 _POLL_S = 0.2
 _TOLD_TIMEOUT_S = 30.0
-_SLURM_TIMEOUT_S = 60.0
 _MOST_WITHOUT_PROGRESS = 2
 SLURM_FOLDER = "slurm"
 """Subfolder of a run or a sweep with Slurm's files."""
@@ -265,11 +256,11 @@ def _end_time() -> dict[str, str]:
     job_id = os.environ.get("SLURM_JOB_ID")
     if "SLURM_JOB_END_TIME" in os.environ or job_id is None:
         return {}
-    try:
-        said = _slurm("squeue", "--noheader", "--jobs", job_id, "--format=%e").stdout.strip()
-        return {"SLURM_JOB_END_TIME": str(int(datetime.fromisoformat(said).timestamp()))}
-    except (OSError, subprocess.TimeoutExpired, ValueError):
-        return {}
+    done = run_slurm("squeue", "--noheader", "--jobs", job_id, "--format=%e")
+    with contextlib.suppress(ValueError):
+        if done is not None:
+            return {"SLURM_JOB_END_TIME": str(int(datetime.fromisoformat(done.stdout.strip()).timestamp()))}
+    return {}
 
 
 def _go_on_later(folder: RunFolder, attempts: list[Attempt]) -> None:
@@ -284,22 +275,15 @@ def _go_on_later(folder: RunFolder, attempts: list[Attempt]) -> None:
         update_status(folder, reason=reason)
         print(f"{reason}; rlhf resume {here} once it is longer", flush=True)
         return
-    try:
-        done = _slurm("scontrol", "requeue", os.environ.get("SLURM_JOB_ID", ""))
-    except (OSError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
-    else:
-        # Slurm ends this job at once, and perhaps the scontrol command with it.
-        problem = done.stderr.strip() if done.returncode > 0 else ""
-    if problem:
+    done = run_slurm("scontrol", "requeue", os.environ.get("SLURM_JOB_ID", ""))
+    # Slurm ends this job at once, and perhaps the scontrol command with it: a signal is no problem.
+    problem = "" if done is None or done.returncode <= 0 else done.stderr.strip()
+    if done is None or problem:
+        problem = problem or "scontrol did not answer"
         update_status(folder, reason=f"saved, and Slurm did not put the job back in line: {problem}")
         print(f"not put back in line: {problem}; rlhf resume {here}", flush=True)
         return
     print("saved; Slurm has the job back in line, and it goes on by itself", flush=True)
-
-
-def _slurm(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=_SLURM_TIMEOUT_S, check=False)
 
 
 def _add_attempt(folder: RunFolder, attempt: Attempt) -> list[Attempt]:

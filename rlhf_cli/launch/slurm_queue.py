@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Collection
 from dataclasses import dataclass
 
-_TIMEOUT_S = 20.0
+SLURM_TIMEOUT_S = 60.0
 _FORMAT = "%i|%T|%r|%j|%k"
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _AT_WORK = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
@@ -16,7 +16,7 @@ _NO_CLUSTER = ("resolve_ctls_from_dns_srv", "establish a configuration source")
 
 
 @dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """A job in Slurm. `state` is Slurm's full state name, such as PENDING, RUNNING, TIMEOUT, NODE_FAIL.
 
     `reason` is why it waits or ended, or ''; `comment` is the folder that it was submitted for.
@@ -39,62 +39,69 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SlurmAnswer:
     """Slurm's answer: job id -> job, for the jobs it knows. `problem` is why the query failed, or None."""
 
-    jobs: dict[str, Job]
+    jobs: dict[str, SlurmJob]
     problem: str | None = None
 
 
-def ask_slurm(job_ids: Collection[str], *, mine: bool = False) -> Answer:
+def ask_slurm(job_ids: Collection[str], *, mine: bool = False) -> SlurmAnswer:
     """Return Slurm's state of these jobs, `123` or `123_4`; with `mine`, also of every job of this user.
 
     Without Slurm (no squeue, or no cluster) and without job ids, the answer is empty and has no problem.
     """
     if not job_ids and not mine:
-        return Answer({})
+        return SlurmAnswer({})
     if shutil.which("squeue") is None:
-        return Answer({}, "squeue is not on this machine" if job_ids else None)
+        return SlurmAnswer({}, "squeue is not on this machine" if job_ids else None)
     masters = sorted({job_id.partition("_")[0] for job_id in job_ids})
     whose = ["--me"] if mine else ["--jobs", ",".join(masters)]
-    listed = _say("squeue", "--noheader", "--array", "--states=all", f"--format={_FORMAT}", *whose)
+    listed = _lines_of("squeue", "--noheader", "--array", "--states=all", f"--format={_FORMAT}", *whose)
     if isinstance(listed, str):
         if "Invalid job id" not in listed:
             is_none = not job_ids and any(sign in listed for sign in _NO_CLUSTER)
-            return Answer({}, None if is_none else listed)
+            return SlurmAnswer({}, None if is_none else listed)
         listed = []  # the query was for a single job, which squeue no longer lists
     jobs = dict(_job(line) for line in listed if line.count("|") >= 4)
     if forgotten := [job_id for job_id in job_ids if job_id not in jobs]:
         jobs |= _of_accounting(forgotten)
-    return Answer(jobs)
+    return SlurmAnswer(jobs)
 
 
-def _job(line: str) -> tuple[str, Job]:
+def _job(line: str) -> tuple[str, SlurmJob]:
     job_id, *parts = line.split("|", 4)
     state, reason, name, comment = ("" if part in ("None", "(null)") else part for part in parts)
-    return job_id, Job(state, reason, name, comment)
+    return job_id, SlurmJob(state, reason, name, comment)
 
 
-def _of_accounting(job_ids: list[str]) -> dict[str, Job]:
+def _of_accounting(job_ids: list[str]) -> dict[str, SlurmJob]:
     """Return the jobs in Slurm's accounting database, or {} if the cluster has none."""
     masters = ",".join(sorted({job_id.partition("_")[0] for job_id in job_ids}))
     if shutil.which("sacct") is None:
         return {}
-    listed = _say("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", masters, "--format=JobID,State")
+    listed = _lines_of("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", masters, "--format=JobID,State")
     if isinstance(listed, str):
         return {}
     jobs = {}
     for line in listed:
         job_id, _, state = line.partition("|")
         if job_id in job_ids and state:
-            jobs[job_id] = Job(state.split()[0])  # `CANCELLED by 1000`
+            jobs[job_id] = SlurmJob(state.split()[0])  # `CANCELLED by 1000`
     return jobs
 
 
-def _say(*command: str) -> list[str] | str:
+def _lines_of(*command: str) -> list[str] | str:
     """Return the lines printed by a Slurm command, or, as one text, why it failed."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return f"{command[0]} did not answer within {_TIMEOUT_S:g} s"
+    done = run_slurm(*command)
+    if done is None:
+        return f"{command[0]} did not answer within {SLURM_TIMEOUT_S:g} s"
     return done.stdout.splitlines() if done.returncode == 0 else done.stderr.strip() or f"{command[0]} failed"
+
+
+def run_slurm(*command: str) -> subprocess.CompletedProcess[str] | None:
+    """Run one of Slurm's commands; return None if it is missing or does not answer in time."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None

@@ -10,7 +10,6 @@ import os
 import shlex
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from rlhf_cli.config.schema.launch_sections import Launch, Slurm
 from rlhf_cli.errors import ConfigError, Prose
 from rlhf_cli.launch.slurm_node import SLURM_FOLDER, RunInJob
+from rlhf_cli.launch.slurm_queue import SLURM_TIMEOUT_S, run_slurm
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, QUEUED, update_status
 from rlhf_cli.text.suggest import nearest
@@ -26,7 +26,6 @@ from rlhf_cli.text.suggest import nearest
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
 
-_SINFO_TIMEOUT_S = 20.0
 _UNREACHABLE = (
     "Unable to contact slurm controller",
     "Could not establish a configuration source",
@@ -98,17 +97,8 @@ def _no_such_partition(said: str, partition: str | None) -> ConfigError:
 
 
 def _partitions() -> list[str]:
-    try:
-        done = subprocess.run(
-            ["sinfo", "--noheader", "--format=%R"],
-            capture_output=True,
-            text=True,
-            timeout=_SINFO_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return sorted(set(done.stdout.split()))
+    done = run_slurm("sinfo", "--noheader", "--format=%R")
+    return sorted(set(done.stdout.split())) if done is not None else []
 
 
 _OF_ONE_MACHINE = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "vfat", "xfs", "zfs"}
@@ -156,17 +146,8 @@ def file_system(folder: Path, mounts: Path = _MOUNTS) -> tuple[str, str]:
 def _nodes(slurm: Slurm) -> list[str]:
     """Return the names of the nodes that a job could run on, or [] if Slurm does not answer."""
     partition = ["--partition", slurm.partition] if slurm.partition else []
-    try:
-        done = subprocess.run(
-            ["sinfo", "--noheader", "--Node", "--format=%N", *partition],
-            capture_output=True,
-            text=True,
-            timeout=_SINFO_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return sorted({line.partition(".")[0] for line in done.stdout.split()})
+    done = run_slurm("sinfo", "--noheader", "--Node", "--format=%N", *partition)
+    return sorted({line.partition(".")[0] for line in done.stdout.split()}) if done is not None else []
 
 
 def _here() -> str:
@@ -177,7 +158,6 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-_SBATCH_TIMEOUT_S = 60.0
 _NEVER = 1_000_000
 """submitit's limit of timeouts per job, disabled because we requeue runs ourselves."""
 
@@ -194,16 +174,9 @@ def check_slurm(launch: Launch, root: Path, *, count: int = 1) -> None:
     with tempfile.TemporaryDirectory() as place:
         script = Path(place) / "job.sh"
         script.write_text(sbatch_script(launch, Path(place), name="rlhf", count=count), encoding="utf-8")
-        try:
-            done = subprocess.run(
-                ["sbatch", "--test-only", str(script)],
-                capture_output=True,
-                text=True,
-                timeout=_SBATCH_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise refusal(f"sbatch did not answer within {_SBATCH_TIMEOUT_S:g} s", slurm) from None
+        done = run_slurm("sbatch", "--test-only", str(script))
+    if done is None:
+        raise refusal(f"sbatch did not answer within {SLURM_TIMEOUT_S:g} s", slurm)
     if done.returncode != 0:
         raise refusal(done.stderr, slurm)
 

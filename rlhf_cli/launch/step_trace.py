@@ -47,7 +47,7 @@ class TraceSteps(TrainerCallback):
         self._ranges: list[tuple[str, record_function]] = []
         self._generation: contextlib.ExitStack | None = None
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Choose the steps: after the warm-up, starting at a generation, within the training."""
         after = state.global_step + _WARM_UP
         self._first = -(-after // self._every) * self._every
@@ -72,13 +72,13 @@ class TraceSteps(TrainerCallback):
             self._running.start()
         self._heartbeat.listeners.append(self._hear)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Write the trace of the step that has just ended."""
         self._end(state.global_step)
         if self._files and (state.global_step == self._first + _STEPS or self._is_large):
             self._tell()
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Print the files if training ended before all steps were traced."""
         if self._files:
             self._tell()

@@ -12,11 +12,13 @@ from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rlhf_cli.analysis.diagnosis.watch import StoppingRules
-from rlhf_cli.display.progress_bars import TrainingBar
 from rlhf_cli.errors import Interrupted
+from rlhf_cli.launch.callbacks import Metrics
+from rlhf_cli.launch.progress import TrainingScreen
 from rlhf_cli.launch.stopping import Stopping
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import ANOTHER_RANK
 from rlhf_cli.trainers.guard_mixin import EvaluationBrokenOff
 
 
@@ -33,16 +35,16 @@ class StopBetweenSteps(TrainerCallback):
         self._longest_step_s = 0.0
         self._step_began = time.monotonic()
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """From now on, let signals wait for the end of a step."""
         self._stopping.steps_begin()
 
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Record the start time of the step."""
         self._step_began = time.monotonic()
         self._has_stepped = True
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Save and stop if any rank must."""
         self._longest_step_s = max(self._longest_step_s, time.monotonic() - self._step_began)
         self._stop_if_due(args, state, control)
@@ -57,11 +59,11 @@ class StopBetweenSteps(TrainerCallback):
         if not on_any_rank(self._stopping.is_due(self._longest_step_s), args.device):
             return
         if not self._has_stepped:
-            raise Interrupted(self._stopping.reason or "another rank was asked to stop")
+            raise Interrupted(self._stopping.reason or ANOTHER_RANK)
         self.has_stopped = state.global_step < state.max_steps
         raise EvaluationBrokenOff
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Save and stop after an evaluation as after a step: it may have taken longer than one."""
         if state.global_step > 0:
             self._stop_if_due(args, state, control)
@@ -92,27 +94,20 @@ class StopByRule(TrainerCallback):
     training; `reason`, on rank 0, is the rule with its values.
     """
 
-    def __init__(self, folder: RunFolder, bar: TrainingBar, rules: StoppingRules, *, is_main: bool) -> None:
+    def __init__(self, folder: RunFolder, screen: TrainingScreen, rules: StoppingRules, *, is_main: bool) -> None:
         self.has_stopped = False
         self.reason: str | None = None
         self._folder = folder
-        self._bar = bar
+        self._screen = screen
         self._rules = rules
         self._is_main = is_main
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Replay metrics.jsonl if the run is resumed: it has been cut to the checkpoint's step."""
         if self._is_main:
             self._rules.replay(read_metrics(self._folder.metrics))
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Metrics = None, **_: Any) -> None:
         """Update the rules with the log event; between steps, save and stop if a rule has held long enough."""
         said = None
         if self._is_main:
@@ -126,9 +121,9 @@ class StopByRule(TrainerCallback):
             self.reason = said
             if said is not None:
                 _log.info("step %d: %s", state.global_step, said)
-                self._bar.print(Text(f"step {state.global_step}: {said}"))
+                self._screen.print(Text(f"step {state.global_step}: {said}"))
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Warn about rules whose metric was never logged."""
         if self._is_main:
             self._warn(at_end=True)
@@ -136,4 +131,4 @@ class StopByRule(TrainerCallback):
     def _warn(self, *, at_end: bool = False) -> None:
         for text in self._rules.never_logged(at_end=at_end):
             _log.warning(text)
-            self._bar.print(Text(f"warning: {text}"))
+            self._screen.print(Text(f"warning: {text}"))

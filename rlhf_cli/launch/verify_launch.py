@@ -136,7 +136,7 @@ def _other(key: str, asked: str, seen: str, hint: str) -> UserError:
     )
 
 
-def seen_of(trainer: ExtendedTrainer) -> dict[str, object]:
+def trainer_facts(trainer: ExtendedTrainer) -> dict[str, object]:
     """Return the facts about a built trainer for the provenance: where it runs, its initial model and its data."""
     from rlhf_cli.trainers.guard_mixin import num_elements
 
@@ -152,13 +152,13 @@ def seen_of(trainer: ExtendedTrainer) -> dict[str, object]:
         "num_parameters": sum(map(num_elements, trainer.model.parameters())),
         "num_train_rows": len(trainer.train_dataset),
         "starting_model": _starting_model(trainer),
-        **ways_of(trainer),
+        **pass_facts(trainer),
         **({"left_out": left_out} if left_out else {}),
         **({"lengths": {name: measured.facts() for name, measured in lengths.items()}} if lengths else {}),
     }
 
 
-def said_of(trainer: ExtendedTrainer) -> list[str]:
+def trainer_notes(trainer: ExtendedTrainer) -> list[str]:
     """Return notes and warnings to print: rows that are dropped or cut, and models that cannot use the fast path."""
     said = []
     rewards, passes = trainer.extensions.rewards, getattr(trainer, "passes", None)
@@ -171,7 +171,7 @@ def said_of(trainer: ExtendedTrainer) -> list[str]:
     return said + [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]
 
 
-def ways_of(trainer: ExtendedTrainer) -> dict[str, object]:
+def pass_facts(trainer: ExtendedTrainer) -> dict[str, object]:
     """Return how rows pass through the models and how completions are generated, or {} if not applicable.
 
     Before the first step this is what is expected, after it what was observed.

@@ -34,7 +34,7 @@ from rlhf_cli.config.environment_references import frozen_experiment
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import EXIT_CRASH, RlhfError
 from rlhf_cli.launch import hang_keeper
-from rlhf_cli.launch.ranks import Ended, RankFailure, failure_file, way_on
+from rlhf_cli.launch.rank_failures import RankFailure, failure_file, resume_hint
 from rlhf_cli.launch.stopping import handled
 from rlhf_cli.runs.heartbeat import LOADING, Beat, Heartbeat, heartbeat_files, heartbeats
 from rlhf_cli.runs.run_folder import RunFolder, open_run, write_json
@@ -164,7 +164,7 @@ def dumped(folder: Path, rank: int) -> Hang | None:
     return replace(hang, seconds=max(0.0, hang.seconds - since_s))
 
 
-def note(folder: RunFolder, hang: Hang, timeout_s: float) -> RankFailure:
+def record_hang(folder: RunFolder, hang: Hang, timeout_s: float) -> RankFailure:
     """Write a hang of a rank to its failure file and to the log, and return it as a failure."""
     failure = hang.failure(timeout_s)
     with contextlib.suppress(OSError):  # on a full disk, still report the rest
@@ -174,32 +174,37 @@ def note(folder: RunFolder, hang: Hang, timeout_s: float) -> RankFailure:
     return failure
 
 
-def tell(folder: RunFolder, hang: Hang, timeout_s: float) -> None:
+def report_hang(folder: RunFolder, hang: Hang, timeout_s: float) -> None:
     """Report on the terminal and in the status that the only process of a run hangs."""
     shown = _SHOW_CURSOR if os.isatty(2) else ""
-    failure = note(folder, hang, timeout_s)
-    where = f"{way_on(folder)}\nrun folder: {folder.shown}, whose log.txt has the whole stack"
+    failure = record_hang(folder, hang, timeout_s)
+    where = f"{resume_hint(folder)}\nrun folder: {folder.shown}, whose log.txt has the whole stack"
     message = f"error: {failure.message}\n{where}\n"
     os.write(2, (shown + printable(redacted(message))).encode())  # sys.stderr may be locked by the hanging thread
     with contextlib.suppress(OSError):
         update_status(folder, state=FAILED, reason=failure.message, failing_rank=hang.rank)
 
 
-def note_dumps(folder: RunFolder, ended: Sequence[Ended], timeout_s: float | str) -> None:
-    """Write the failures of ranks that faulthandler ended; does nothing if `timeout_s` is off."""
-    for one in ended:
-        is_told = failure_file(folder, one.rank).is_file()
-        hang = dumped(folder.path, one.rank) if one.code == EXIT_CRASH and not is_told else None
-        if hang is not None and isinstance(timeout_s, float):
-            note(folder, hang, timeout_s)
+def record_dump(folder: RunFolder, rank: int, timeout_s: float | str) -> None:
+    """Write the failure of a rank that faulthandler ended; do nothing if another failure ended it."""
+    is_recorded = failure_file(folder, rank).is_file()
+    hang = dumped(folder.path, rank) if not is_recorded else None
+    if hang is not None and isinstance(timeout_s, float):
+        record_hang(folder, hang, timeout_s)
 
 
 def traces(folder: RunFolder) -> Iterator[Path]:
-    """Yield the failure and heartbeat files left by ranks of earlier runs in the same folder."""
+    """Yield the failure and heartbeat files that ranks of earlier starts left in the same folder."""
     yield from folder.path.glob(failure_file(folder, "*").name)
     yield from folder.path.glob(_DUMP)
     yield from markers(folder.path)
     yield from heartbeat_files(folder.path)
+
+
+def forget_failures(folder: RunFolder) -> None:
+    """Remove the failure and heartbeat files of earlier starts."""
+    for stale in traces(folder):
+        stale.unlink()
 
 
 def main(run: str) -> int:
@@ -211,7 +216,7 @@ def main(run: str) -> int:
     is_its_own = beat is not None and status.pid == beat.pid and status.state in (RUNNING, KILLED)
     if hang is not None and is_its_own:
         timeout_s = frozen_experiment(folder.read_config()).launch.hang_timeout_s
-        tell(folder, hang, timeout_s if isinstance(timeout_s, float) else hang.seconds)
+        report_hang(folder, hang, timeout_s if isinstance(timeout_s, float) else hang.seconds)
     return EXIT_CRASH
 
 
@@ -333,10 +338,10 @@ class Watchdog:
         """Report the hang and exit, without touching anything that could block on the hanging thread."""
         try:
             if self._world_size == 1:
-                tell(self._folder, hang, self._timeout_s)
+                report_hang(self._folder, hang, self._timeout_s)
                 self._heartbeat.close()
             else:
-                note(self._folder, hang, self._timeout_s)
+                record_hang(self._folder, hang, self._timeout_s)
             dump_file(self._folder.path, self._heartbeat.rank).unlink(missing_ok=True)  # the keeper need not report
         finally:
             _exit(EXIT_CRASH)

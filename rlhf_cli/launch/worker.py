@@ -1,12 +1,11 @@
 """Run one rank: read the frozen config, assemble, train, save, record how it ended.
 
-With one process this runs inside the user's command; with several, launch/ranks.py runs this module in each. Either way
-its only input is the run folder.
+With one process this runs inside the user's command; with several, in a process per rank (jobs/rank_process.py).
+Either way its only input is the run folder.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import importlib
@@ -18,44 +17,44 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.analysis.diagnosis.watch import StoppingRules
 from rlhf_cli.config.environment_references import changed_variables, frozen_experiment
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.run_sections import rules_of
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, GuardStopped, Preempted, Prose, RlhfError, RunError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, Prose, RlhfError, RunError
 from rlhf_cli.launch.out_of_memory import naming_full_memory
-from rlhf_cli.launch.ranks import PARENT, RankFailure, failure_file
+from rlhf_cli.launch.progress import TrainingScreen
+from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
 from rlhf_cli.launch.timed_phases import Profiled, timed_on_device, timed_phases
 from rlhf_cli.launch.verify_launch import (
     built_as,
+    pass_facts,
     refuse_other_world_size,
     refuse_unless_as_asked,
-    said_of,
-    seen_of,
-    ways_of,
+    trainer_facts,
+    trainer_notes,
 )
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.models.model_folders import naming_foreign_files
-from rlhf_cli.process import die_with, lasting_output, leave
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
 from rlhf_cli.runs.disk_space import naming_full_disk
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.provenance import add_to_provenance
-from rlhf_cli.runs.run_folder import RunFolder, open_run, read_json, write_json
-from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, claim, update_status
+from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
+from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, PREEMPTED, claim, update_status
 from rlhf_cli.runs.tracking.mirror import Mirror, tracked
 from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan, plan_tracking
 from rlhf_cli.text.json_values import section
-from rlhf_cli.text.terminal_output import SafeStream, safe_output
 
 if TYPE_CHECKING:
-    from rlhf_cli.display.progress_bars import TrainingBar
+    from transformers import TrainerCallback
+
     from rlhf_cli.launch.stop_callbacks import StopByRule
     from rlhf_cli.measure.scored_pairs import ScoredPair
     from rlhf_cli.trainers.extensions import ExtendedTrainer
@@ -92,8 +91,6 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
     return checkpoint
 
 
-_LOG_WIDTH = 140
-
 _QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -102,17 +99,15 @@ _QUIET = {
 }
 
 
-def run_rank(folder: RunFolder, *, resume: bool, experiment: Experiment | None = None) -> None:
+def run_rank(folder: RunFolder, screen: TrainingScreen, *, resume: bool) -> None:
     """Train the run in `folder` to its end on this rank; with `resume`, from its newest checkpoint if there is one.
-
-    `experiment` is the frozen one, if it was read already.
 
     The outcome is in status.json before this returns or raises.
     """
     rank = int(os.environ.get("RANK", "0"))
     with _environment(), logging_into(folder, rank) as warnings_seen:
         try:
-            experiment = experiment or frozen_experiment(folder.read_config())
+            experiment = frozen_experiment(folder.read_config())
             with (
                 _stoppable(folder, experiment.launch, rank) as stopping,
                 watched(folder, experiment, rank) as heartbeat,
@@ -122,11 +117,16 @@ def run_rank(folder: RunFolder, *, resume: bool, experiment: Experiment | None =
                 named = {"model.path": experiment.model.path, "model.tokenizer": experiment.model.tokenizer}
                 full = naming_full_disk(folder), naming_full_memory(experiment, heartbeat)
                 with naming_foreign_files(named), full[0], full[1], timed_phases(experiment, heartbeat) as profiled:
-                    _train(folder, experiment, stopping, heartbeat, profiled, resume=resume)
-        except (KeyboardInterrupt, Preempted) as stop:
+                    _train(folder, experiment, screen, stopping, heartbeat, profiled, resume=resume)
+        except Preempted as stop:
             if rank == 0:
-                reason = stop.reason if isinstance(stop, Preempted) else ", ".join(map(str, stop.args))
-                update_status(folder, state=PREEMPTED, reason=reason or "interrupted at the keyboard")
+                update_status(folder, state=PREEMPTED, reason=stop.reason)
+            raise
+        except KeyboardInterrupt as stop:
+            reason = ", ".join(map(str, stop.args)) or "interrupted at the keyboard"
+            _record_stop(folder, rank, reason)
+            if rank == 0:
+                update_status(folder, state=PREEMPTED, reason=reason)
             raise
         except BaseException as error:
             _record_failure(folder, rank, error)
@@ -142,6 +142,7 @@ def _stoppable(folder: RunFolder, launch: Launch, rank: int) -> Iterator[Stoppin
     """Open a context in which this rank can be stopped from outside."""
 
     def say_late(reason: str) -> None:
+        _record_stop(folder, rank, reason)
         if rank == 0:
             late = f"{reason}; no step ended within {launch.grace_s:g} s"
             update_status(folder, state=PREEMPTED, reason=late)
@@ -155,6 +156,7 @@ def _stoppable(folder: RunFolder, launch: Launch, rank: int) -> Iterator[Stoppin
 def _train(
     folder: RunFolder,
     experiment: Experiment,
+    screen: TrainingScreen,
     stopping: Stopping,
     heartbeat: Heartbeat,
     profiled: Profiled | None,
@@ -163,66 +165,38 @@ def _train(
 ) -> None:
     refuse_other_world_size(experiment.launch)
     is_main = int(os.environ.get("RANK", "0")) == 0
-    _import_libraries(experiment, shown=is_main)
+    with screen.spinner("importing torch and TRL", shown=is_main):
+        _import_libraries(experiment)
 
     from transformers import PrinterCallback
-    from transformers.utils import logging as transformers_logging
 
-    from rlhf_cli.display.progress_bars import Spinner, TrainingBar
-    from rlhf_cli.launch.callbacks import (
-        KeepHeartbeat,
-        MirrorCompletions,
-        PruneCompletions,
-        Recorder,
-        RecordWays,
-        SayFindings,
-        ShortHistory,
-        ShowProgress,
-        WatchCompletionEnds,
-        early_collection,
-    )
-    from rlhf_cli.launch.step_trace import TraceSteps, steps_a_generation
+    from rlhf_cli.launch.callbacks import KeepHeartbeat, ShortHistory, early_collection
     from rlhf_cli.launch.stop_callbacks import StopBetweenSteps, StopByRule
     from rlhf_cli.trainers.assemble.trainer import assemble
     from rlhf_cli.trainers.step_profile import profiled_calls
-
-    transformers_logging.disable_default_handler()
-    transformers_logging.enable_propagation()
-    transformers_logging.disable_progress_bar()
 
     track = experiment.track
     tracking = plan_tracking(track.mode, track.tracker) if is_main else TrackingPlan("none")
     unique_prompts = bool(experiment.trainer.args.get("log_unique_prompts"))
     mirror = Mirror(folder, tracking, say=functools.partial(print, flush=True), unique_prompts=unique_prompts)
-    bar = TrainingBar(folder.path)
-    show_pairs = functools.partial(_show_pairs, bar, folder, mirror)
-    with Spinner(shown=is_main) as spinner:
-        say, pairs = spinner.update, show_pairs
-        trainer = assemble(experiment, folder, on_progress=say, on_pairs=pairs, heartbeat=heartbeat, profiled=profiled)
+    show_pairs = functools.partial(_show_pairs, screen, folder, mirror)
+    with screen.spinner("loading data and models", shown=is_main) as say:
+        trainer = assemble(
+            experiment, folder, on_progress=say, on_pairs=show_pairs, heartbeat=heartbeat, profiled=profiled
+        )
     refuse_unless_as_asked(experiment.launch, built_as(trainer))
     trainer.remove_callback(PrinterCallback)
-    for kept in (ShortHistory(), KeepHeartbeat(heartbeat)):
-        trainer.add_callback(kept)
+    for on_all_ranks in (ShortHistory(), KeepHeartbeat(heartbeat)):
+        trainer.add_callback(on_all_ranks)
     checkpoint = starting_checkpoint(folder, is_main=is_main) if resume else None
     start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
     if is_main:
-        for name in changed_variables(section(read_json(folder.provenance), "environment")) if resume else ():
-            print(f"warning: the environment variable {name} is not what it was when the run began")
-        add_to_provenance(folder, **seen_of(trainer))
-        for line in said_of(trainer):
-            print(line)
+        _describe_start(folder, trainer, resume=resume)
         recorded_to = rewind(folder.metrics, start)
-        watch_ends = WatchCompletionEnds(bar, getattr(trainer.args, "max_completion_length", None))
-        prune = PruneCompletions(folder, experiment.run.keep_completions)
-        findings, mirrored = SayFindings(folder, bar, experiment.warn.kinds), MirrorCompletions(mirror)
-        recorder = Recorder(folder, mirror.event, experiment)
-        ways = RecordWays(folder, functools.partial(ways_of, trainer))
-        for shown in (recorder, ways, ShowProgress(bar), watch_ends, findings, mirrored, prune):
-            trainer.add_callback(shown)
-        if experiment.profile == "trace":
-            trainer.add_callback(TraceSteps(folder, heartbeat, every=steps_a_generation(trainer), say=bar.print))
+        for callback in _main_callbacks(folder, experiment, trainer, screen, mirror, heartbeat):
+            trainer.add_callback(callback)
     rules = rules_of(experiment.stop)
-    by_rule = StopByRule(folder, bar, StoppingRules(rules, experiment.rewards), is_main=is_main)
+    by_rule = StopByRule(folder, screen, StoppingRules(rules, experiment.rewards), is_main=is_main)
     if rules:
         trainer.add_callback(by_rule)
     stop = StopBetweenSteps(stopping)
@@ -236,35 +210,67 @@ def _train(
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
-            bar.stop()
+            screen.stop()
             if trainer.extensions.rewards is not None:
                 trainer.extensions.rewards.stack.close()
         if stop.has_stopped and not by_rule.has_stopped:
-            raise preempted(folder, stopping.reason or "another rank was asked to stop")
+            raise preempted(folder, stopping.reason or ANOTHER_RANK)
         _finish(folder, trainer, is_main=is_main, by_rule=by_rule)
 
 
-def _import_libraries(experiment: Experiment, *, shown: bool) -> None:
-    """Import the slow libraries before their first use, with a spinner if `shown`."""
-    from rlhf_cli.display.progress_bars import Spinner
+def _describe_start(folder: RunFolder, trainer: ExtendedTrainer, *, resume: bool) -> None:
+    """Write the facts about a built trainer to the provenance, and print what the user should know."""
+    if resume:
+        for name in changed_variables(section(read_json(folder.provenance), "environment")):
+            print(f"warning: the environment variable {name} is not what it was when the run began")
+    add_to_provenance(folder, **trainer_facts(trainer))
+    for line in trainer_notes(trainer):
+        print(line)
 
-    with Spinner(shown=shown, doing="importing torch and TRL"):
-        importlib.import_module("rlhf_cli.trainers.assemble.trainer")
-        from rlhf_cli.trainers.assemble.trl_config import import_trainer
 
-        import_trainer(experiment.trainer)
+def _main_callbacks(
+    folder: RunFolder,
+    experiment: Experiment,
+    trainer: ExtendedTrainer,
+    screen: TrainingScreen,
+    mirror: Mirror,
+    heartbeat: Heartbeat,
+) -> list[TrainerCallback]:
+    """Return the callbacks of rank 0, which write the run's files and show its progress."""
+    from rlhf_cli.launch import callbacks
+    from rlhf_cli.launch.step_trace import TraceSteps, steps_a_generation
+
+    limit = getattr(trainer.args, "max_completion_length", None)
+    found: list[TrainerCallback] = [
+        callbacks.Recorder(folder, mirror.event, experiment, functools.partial(pass_facts, trainer)),
+        callbacks.ShowProgress(screen),
+        callbacks.WatchCompletionEnds(screen, limit),
+        callbacks.SayFindings(folder, screen, experiment.warn.kinds),
+        callbacks.MirrorCompletions(mirror),
+        callbacks.PruneCompletions(folder, experiment.run.keep_completions),
+    ]
+    if experiment.profile == "trace":
+        found.append(TraceSteps(folder, heartbeat, every=steps_a_generation(trainer), say=screen.print))
+    return found
 
 
-def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror, pairs: list[ScoredPair]) -> None:
+def _import_libraries(experiment: Experiment) -> None:
+    """Import the slow libraries before their first use."""
+    importlib.import_module("rlhf_cli.trainers.assemble.trainer")
+    from rlhf_cli.trainers.assemble.trl_config import import_trainer
+
+    import_trainer(experiment.trainer)
+
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_default_handler()
+    transformers_logging.enable_propagation()
+    transformers_logging.disable_progress_bar()
+
+
+def _show_pairs(screen: TrainingScreen, folder: RunFolder, mirror: Mirror, pairs: list[ScoredPair]) -> None:
     """Show scored pairs above the bar, in log.txt and in the tracker."""
-
-    from rlhf_cli.display.row_tables import pair_table
-    from rlhf_cli.display.terminal import Screen
-
-    table = pair_table(pairs)
-    with folder.log.open("a", encoding="utf-8") as stream:
-        Screen(file=cast(TextIO, SafeStream(stream)), width=_LOG_WIDTH).print(table)
-    bar.print(table)
+    screen.show_pairs(pairs, folder.log)
     mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
 
 
@@ -301,6 +307,13 @@ def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
         update_status(folder, state=FAILED, reason=failure.message, failing_rank=rank)
 
 
+def _record_stop(folder: RunFolder, rank: int, reason: str) -> None:
+    """Record that this rank left before the others could agree on a step, so that their errors are not the cause."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        with contextlib.suppress(OSError):
+            write_json(failure_file(folder, rank), asdict(RankFailure(rank, time.time(), reason, "", EXIT_PREEMPTED)))
+
+
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
     """Silence libraries during a run and restore the environment afterwards: a sweep runs many in one process."""
@@ -312,25 +325,3 @@ def _environment() -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the rank that launch/ranks.py started; return the exit code, 75 if it was stopped from outside."""
-    if PARENT in os.environ:
-        die_with(int(os.environ[PARENT]))
-    parser = argparse.ArgumentParser(prog="python -m rlhf_cli.launch.worker")
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--resume", action="store_true")
-    options = parser.parse_args(argv)
-    try:
-        with lasting_output(), safe_output():
-            run_rank(open_run(options.run), resume=options.resume)
-    except (KeyboardInterrupt, Preempted):
-        return EXIT_PREEMPTED
-    except Exception:  # recorded in failure-rank<r>.json, which the parent shows
-        return EXIT_CRASH
-    return EXIT_OK
-
-
-if __name__ == "__main__":
-    leave(main())

@@ -1,7 +1,7 @@
 """Plans a run's processes on a machine, without torch: `rlhf train --dry-run` shows them, the launcher starts them.
 
-A rank is `python -m rlhf_cli.launch.worker RUN`. It learns about the other ranks from torch.distributed's environment
-variables. Every rank sees the GPUs of all training ranks and uses the one at its LOCAL_RANK, as in accelerate.
+A rank is `python -m rlhf_cli.jobs.rank_process RUN`. It learns about the other ranks from torch.distributed's variables
+in its environment. Every rank sees the GPUs of all training ranks and uses the one at its LOCAL_RANK, as in accelerate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlhf_cli.plan.network import GLOO, interface_of
 from rlhf_cli.plan.rollout_server_plan import ServerPlan, plan_server
 from rlhf_cli.tables.strategies import STRATEGIES
 
-WORKER = "rlhf_cli.launch.worker"
+WORKER = "rlhf_cli.jobs.rank_process"
 _LOOPBACK = "127.0.0.1"
 _FIRST_NODE = "FIRST_NODE"
 """Placeholder for a machine that Slurm will choose."""

@@ -185,13 +185,17 @@ def _write_killed(folder: RunFolder, killed: Status, content: JsonTree) -> None:
             write_json(folder.status, asdict(killed))
 
 
+ANOTHER_RANK = "another rank was asked to stop"
+
+
 def name_who_asked(folder: RunFolder, asked_by: str) -> Status:
-    """Record who asked a run to end, and return its status; the process itself only saw SIGTERM."""
+    """Record who asked a run to end, and return its status; rank 0 only knows that it, or another rank, was asked."""
     status = read_status(folder)
-    term, reason = signal.SIGTERM.name, status.reason or ""
-    if status.state != PREEMPTED or not reason.startswith(term):
+    reason = status.reason or ""
+    seen = next((text for text in (signal.SIGTERM.name, ANOTHER_RANK) if reason.startswith(text)), None)
+    if status.state != PREEMPTED or seen is None:
         return status
-    return update_status(folder, reason=asked_by + reason.removeprefix(term))
+    return update_status(folder, reason=asked_by + reason.removeprefix(seen))
 
 
 def update_status(folder: RunFolder, **changes: object) -> Status:

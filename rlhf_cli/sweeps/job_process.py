@@ -13,6 +13,7 @@ from pathlib import Path
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Preempted, RewardFailed, RlhfError
 from rlhf_cli.jobs.one_run import train_frozen
+from rlhf_cli.launch.freeze import plan_frozen
 from rlhf_cli.process import lasting_output
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
@@ -43,7 +44,8 @@ def run_job(request: JobRequest) -> int:
 def _train(folder: RunFolder, request: JobRequest) -> int:
     with only_writer(folder, take_over=request.take_over):
         _have_threads()
-        train_frozen(Screen(), folder, resume=request.resume)
+        plan, launch = plan_frozen(folder, resume=request.resume)
+        train_frozen(Screen(), folder, plan, launch, resume=request.resume)
     return EXIT_OK
 
 

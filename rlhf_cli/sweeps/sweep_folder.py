@@ -66,7 +66,7 @@ def _entry(job: SweepJob) -> dict[str, object]:
 def freeze(folder: Path, job: CheckedJob) -> RunFolder:
     """Freeze one job into the sweep's folder. Raise RunError if that is not writable."""
     prepared = job.prepared
-    return create_run(prepared.experiment, prepared.composed, files=job.plan.files, sweep_dir=folder, job=job.job.name)
+    return create_run(prepared.experiment, prepared.composed, files=job.plan.files, at=folder / job.job.name)
 
 
 def typed_words(folder: Path) -> list[str]:

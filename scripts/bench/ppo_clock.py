@@ -48,15 +48,16 @@ def main(out: Path, words: list[str]) -> int:
     class Recorder(recorder):  # type: ignore[misc, valid-type]
         """Every run has one, so that the clock comes in with it."""
 
-        def __init__(self, folder: Any, mirror: Any) -> None:
-            super().__init__(folder, mirror)
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
             clocks.append(Clock())
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             super().on_train_begin(args, state, control, **others)
             clocks[-1].on_train_begin(args, state, control)
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            super().on_step_end(args, state, control, **others)
             clocks[-1].on_step_end(args, state, control)
 
     callbacks.Recorder = Recorder  # type: ignore[misc]

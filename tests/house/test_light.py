@@ -45,7 +45,7 @@ def test_light_where_no_reward_needs_a_model(place: Path) -> None:
 
 
 def test_a_worker_hears_signals_before_it_imports_anything_large() -> None:
-    assert heavy_after("import rlhf_cli.launch.worker") == set()
+    assert heavy_after("import rlhf_cli.jobs.rank_process") == set()
 
 
 def test_negative_control_what_computes_is_not() -> None:

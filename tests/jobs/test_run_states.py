@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.jobs.run_states import conclude, overview
-from rlhf_cli.launch.slurm_queue import Job, ask_slurm
+from rlhf_cli.launch.slurm_queue import SlurmJob, ask_slurm
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import Status, update_status
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
@@ -29,28 +29,28 @@ def queued_run(place: Path, name: str, job_id: str | None, state: str = "queued"
 @pytest.mark.parametrize(
     ("state", "job", "shown", "reason"),
     [
-        ("queued", Job("PENDING", "Priority"), "queued", None),
-        ("queued", Job("PENDING", "PartitionTimeLimit"), "queued", "PartitionTimeLimit"),
-        ("queued", Job("RUNNING"), "running", "starting"),
-        ("queued", Job("CANCELLED"), "killed", "Slurm: CANCELLED, before it began"),
+        ("queued", SlurmJob("PENDING", "Priority"), "queued", None),
+        ("queued", SlurmJob("PENDING", "PartitionTimeLimit"), "queued", "PartitionTimeLimit"),
+        ("queued", SlurmJob("RUNNING"), "running", "starting"),
+        ("queued", SlurmJob("CANCELLED"), "killed", "Slurm: CANCELLED, before it began"),
         ("queued", None, "killed", "Slurm has no job 7 any more, before it began"),
-        ("running", Job("RUNNING"), "running", None),
-        ("running", Job("COMPLETING"), "running", None),
-        ("running", Job("TIMEOUT"), "killed", "Slurm: TIMEOUT"),
-        ("running", Job("NODE_FAIL"), "killed", "Slurm: NODE_FAIL"),
-        ("running", Job("OUT_OF_MEMORY"), "killed", "Slurm: OUT_OF_MEMORY"),
-        ("running", Job("PENDING", "BeginTime"), "queued", "goes on from checkpoint-4"),
+        ("running", SlurmJob("RUNNING"), "running", None),
+        ("running", SlurmJob("COMPLETING"), "running", None),
+        ("running", SlurmJob("TIMEOUT"), "killed", "Slurm: TIMEOUT"),
+        ("running", SlurmJob("NODE_FAIL"), "killed", "Slurm: NODE_FAIL"),
+        ("running", SlurmJob("OUT_OF_MEMORY"), "killed", "Slurm: OUT_OF_MEMORY"),
+        ("running", SlurmJob("PENDING", "BeginTime"), "queued", "goes on from checkpoint-4"),
         ("running", None, "killed", "Slurm has no job 7 any more"),
-        ("preempted", Job("PENDING", "BeginTime"), "queued", "goes on from checkpoint-4"),
-        ("preempted", Job("CANCELLED"), "preempted", "Slurm: CANCELLED"),
-        ("preempted", Job("FAILED"), "preempted", None),  # by its own exit code
+        ("preempted", SlurmJob("PENDING", "BeginTime"), "queued", "goes on from checkpoint-4"),
+        ("preempted", SlurmJob("CANCELLED"), "preempted", "Slurm: CANCELLED"),
+        ("preempted", SlurmJob("FAILED"), "preempted", None),  # by its own exit code
         ("preempted", None, "preempted", None),
         # Its own last word, whatever became of the job that it lay in.
-        ("finished", Job("TIMEOUT"), "finished", None),
-        ("failed", Job("CANCELLED"), "failed", None),
+        ("finished", SlurmJob("TIMEOUT"), "finished", None),
+        ("failed", SlurmJob("CANCELLED"), "failed", None),
     ],
 )
-def test_what_slurm_says_of_a_run(state: str, job: Job | None, shown: str, reason: str | None) -> None:
+def test_what_slurm_says_of_a_run(state: str, job: SlurmJob | None, shown: str, reason: str | None) -> None:
     saved = None if state == "queued" else "checkpoint-4"
     concluded = conclude(Status(state, job_id="7", last_checkpoint=saved), job)
     assert (concluded.state, concluded.reason) == (shown, reason)
@@ -78,7 +78,7 @@ def test_one_question_for_all(slurm: StandInSlurm, place: Path) -> None:
 def test_what_squeue_has_forgotten_sacct_may_know(slurm: StandInSlurm) -> None:
     slurm.says("squeue", error="slurm_load_jobs error: Invalid job id specified\n")
     slurm.says("sacct", "7|CANCELLED by 1000\n9|COMPLETED\n")
-    assert ask_slurm(["7"]).jobs == {"7": Job("CANCELLED")}
+    assert ask_slurm(["7"]).jobs == {"7": SlurmJob("CANCELLED")}
     slurm.says("sacct", error="Slurm accounting storage is disabled\n")
     assert ask_slurm(["7"]) == ask_slurm(["8"])
     assert ask_slurm(["7"]).jobs == {}

@@ -18,8 +18,7 @@ import pytest
 from rich.console import Console
 
 from rlhf_cli.errors import RankFailed
-from rlhf_cli.launch.ranks import free_ports
-from rlhf_cli.launch.rollout_server import is_healthy, rollout_server
+from rlhf_cli.launch.rollout_server import free_ports, is_healthy, rollout_server
 from rlhf_cli.plan.rollout_server_plan import ServerPlan
 
 ENDS_WITHIN_S = 20.0

@@ -58,7 +58,7 @@ class Started:
                 variables = dict(one.partition(b"=")[::2] for one in (place / "environ").read_bytes().split(b"\0"))
             except OSError:  # it has ended, or is somebody else's
                 continue
-            if b"rlhf_cli.launch.worker" in words and str(self.folder.path).encode() in words:
+            if b"rlhf_cli.jobs.rank_process" in words and str(self.folder.path).encode() in words:
                 found[int(variables[b"RANK"])] = int(place.name)
         return [found[rank] for rank in sorted(found)]
 

@@ -1,7 +1,9 @@
-"""The wish to stop: waited for until a step ends, or until the grace is over, or until it has to be saved."""
+"""A request to stop waits until a step ends, the grace is over or the deadline is there; an echo is no request."""
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError, Interrupted
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch import stopping as module
-from rlhf_cli.launch.stopping import Stopping, must_save_by
+from rlhf_cli.launch.stopping import Stopping, must_save_by, stopped_by_signals
 
 
 @pytest.fixture
@@ -126,3 +128,38 @@ def test_every_rank_stops_where_one_is_to(monkeypatch: pytest.MonkeyPatch) -> No
     between: Any = SimpleNamespace(global_step=4, max_steps=5)
     stop.on_step_end(args, between, control)
     assert (stop.has_stopped, control.should_save, control.should_training_stop) == (True, True, True)
+
+
+@pytest.fixture
+def begun() -> Stopping:
+    wish = Stopping(grace_s=60, must_save_by=None, on_late=lambda reason: None)
+    wish.steps_begin()
+    return wish
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGUSR1])
+def test_an_echo_interrupts_nothing(begun: Stopping, second: signal.Signals) -> None:
+    with stopped_by_signals(begun):
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            os.kill(os.getpid(), second)
+        except Interrupted:
+            pytest.fail("the echo was taken for a second wish")
+    assert begun.reason == "SIGTERM"
+
+
+def test_a_second_signal_later_interrupts(begun: Stopping, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ONE_WISH_S", 0.05)
+    with stopped_by_signals(begun):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+        with pytest.raises(Interrupted):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.fault(20)
+def test_a_second_key_interrupts_however_soon(begun: Stopping) -> None:
+    with stopped_by_signals(begun):
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(Interrupted):
+            os.kill(os.getpid(), signal.SIGINT)

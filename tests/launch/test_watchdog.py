@@ -15,13 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import RankFailed
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch import ranks
+from rlhf_cli.launch import elastic
 from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.launch.local import run_ranks
+from rlhf_cli.launch.rank_failures import conclude
 from rlhf_cli.launch.watchdog import traces
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
+from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.runs.heartbeat import heartbeats
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim, read_status
@@ -182,8 +184,7 @@ Two = Callable[[str], None]
 
 
 @pytest.fixture
-def two(folder: RunFolder, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
-    monkeypatch.setattr(ranks, "_LAST_WORDS_S", 0.5)
+def two(folder: RunFolder, workplace: Path) -> Two:
     script = workplace / "rank.py"
     argv = (sys.executable, str(script), str(folder.path), str(TIMEOUT_S))
     plans = tuple(RankPlan(n, n, None, {"RANK": str(n), "WORLD_SIZE": "2"}, argv) for n in (0, 1))
@@ -195,7 +196,9 @@ def two(folder: RunFolder, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     def run(program: str) -> None:
         script.write_text(RANK + program)
-        run_ranks(folder, plan, grace_s=30.0, hang_timeout_s=TIMEOUT_S)
+        store = elastic.listening_store(MeetingPlace("127.0.0.1", 0))
+        end = elastic.run_ranks(folder, plan, Launch(hang_timeout_s=TIMEOUT_S), store=store)
+        conclude(folder, end, grace_s=30.0)
 
     return run
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_cli.errors import ConfigError, Prose, RlhfError, RunError, UserError
+from rlhf_cli.errors import ConfigError, Preempted, Prose, RlhfError, RunError, UserError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch.worker import main, run_rank
+from rlhf_cli.jobs.rank_process import main
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import read_status
-from tests.support.one_rank import FakeTrainer, raising, write_checkpoint
+from tests.support.one_rank import FakeTrainer, raising, run_rank, write_checkpoint
 
 Ranked = Callable[..., FakeTrainer]
 
@@ -79,7 +79,7 @@ class TestGood:
         assert not list(folder.path.glob("failure-*"))
         assert fake.closed == 1
         watching = ["WatchCompletionEnds", "SayFindings", "MirrorCompletions", "PruneCompletions"]
-        shown = ["Recorder", "RecordWays", "ShowProgress", *watching]
+        shown = ["Recorder", "ShowProgress", *watching]
         assert fake.callbacks == ["ShortHistory", "KeepHeartbeat", *shown, "StopBetweenSteps"]
         assert fake.began_at is None
 
@@ -293,6 +293,24 @@ def test_exit_codes_of_a_rank_that_a_launcher_started(
     trainer(raising(error) if error is not None else lambda: None)
     assert main([str(folder.path)]) == code
     assert read_status(folder).state == state
+
+
+def test_a_rank_that_stopped_with_the_others_ends_well(folder: RunFolder, trainer: Ranked) -> None:
+    """torch would otherwise end the others, which may still save."""
+    trainer(raising(Preempted("saved step 2")))
+    assert main([str(folder.path)]) == 0
+    assert read_status(folder).state == "preempted"
+
+
+def test_one_of_several_ranks_that_is_interrupted_records_when(
+    folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    folder.config.write_text(folder.config.read_text().replace("processes: 1", "processes: auto"))
+    trainer(raising(KeyboardInterrupt("SIGTERM")))
+    assert main([str(folder.path)]) == 75
+    assert (failure(folder, 1)["exit_code"], failure(folder, 1)["message"]) == (75, "SIGTERM")
 
 
 def test_a_rank_that_is_told_to_resume_does(folder: RunFolder, trainer: Ranked) -> None:

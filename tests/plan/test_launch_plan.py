@@ -40,7 +40,7 @@ class TestRanks:
         assert not plan.in_this_process
         assert [(rank.rank, rank.local_rank, rank.gpu) for rank in plan.ranks] == [(0, 0, None), (1, 1, None)]
         one = plan.ranks[1]
-        assert one.argv == (sys.executable, "-m", "rlhf_cli.launch.worker", "/runs/a run")
+        assert one.argv == (sys.executable, "-m", "rlhf_cli.jobs.rank_process", "/runs/a run")
         place = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
         place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
         assert place | {"NCCL_SOCKET_IFNAME": "=lo", "VLLM_HOST_IP": "127.0.0.1"} == {

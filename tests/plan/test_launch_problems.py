@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import Problems
-from rlhf_cli.launch.ranks import free_ports
+from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.plan import rollout_server_plan
 from tests.support.machines import HaveGpus, have_gpus
 from tests.support.planning import Refused, planned

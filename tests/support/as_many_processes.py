@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch.ranks import free_ports
+from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support import small_reward_runs

@@ -8,12 +8,10 @@ import time
 
 from rlhf_cli import cli
 from rlhf_cli.cli.verbs import join, resume
-from rlhf_cli.launch import ranks
-from rlhf_cli.launch.machines import first_machine, joining, messages
-from rlhf_cli.launch.machines import first_machine as ranks_together
+from rlhf_cli.launch import elastic, joining, machines
 from rlhf_cli.plan import launch_plan
 
-MODULES = (first_machine, joining, messages, ranks, ranks_together, join, resume)
+MODULES = (elastic, joining, machines, join, resume)
 
 
 def run_command(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.launch.ranks import free_ports
+from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -26,10 +26,9 @@ _FORKS.set_forkserver_preload(["torch", "tests.support.machine_command"])
 
 RANK = """
 import json, os, pathlib, signal, sys, time
-from rlhf_cli.launch.ranks import PARENT
-from rlhf_cli.process import die_with
+from rlhf_cli.process import PARENT, die_with
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, update_status
+from rlhf_cli.runs.run_status import ANOTHER_RANK, FINISHED, PREEMPTED, update_status
 
 die_with(int(os.environ[PARENT]))
 rank, folder = int(os.environ["RANK"]), pathlib.Path(sys.argv[1])
@@ -38,9 +37,6 @@ told = folder / f"tell-rank{rank}"
 
 def hear(number, frame):
     (folder / f"heard-rank{rank}").write_text(signal.Signals(number).name)
-    if rank == 0:
-        update_status(RunFolder(folder), state=PREEMPTED, reason="as rank 0 has it")
-    sys.exit(75)
 
 
 signal.signal(signal.SIGTERM, hear)
@@ -49,6 +45,11 @@ here = {"pid": os.getpid(), "resume": "--resume" in sys.argv, "interface": os.en
 (folder / f"here-{rank}").write_text(json.dumps({**here, **{key: os.environ.get(key) for key in keys}}))
 (folder / f"here-{rank}").rename(folder / f"here-rank{rank}.json")
 while not told.exists():
+    if any(folder.glob("heard-rank*")):  # as the ranks of a run agree by all_reduce
+        if rank == 0:
+            reason = "SIGTERM" if (folder / "heard-rank0").exists() else ANOTHER_RANK
+            update_status(RunFolder(folder), state=PREEMPTED, reason=reason)
+        sys.exit()
     time.sleep(0.02)
 if told.read_text() == "fail":
     content = {"rank": rank, "time": time.time(), "message": "it is unhappy", "traceback": f"traceback of {rank}"}

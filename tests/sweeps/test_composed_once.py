@@ -57,7 +57,7 @@ def test_a_search_composes_its_corners_once(composed: Counter[tuple[str, ...]]) 
 def test_the_process_of_a_job_has_nothing_to_compose_with() -> None:
     """It reads the frozen file: whatever composes is out of the reach of what a worker imports."""
     files = structure.file_graph(structure.modules())
-    assert "rlhf_cli.config.compose" not in reached(files, "rlhf_cli.launch.worker")
+    assert "rlhf_cli.config.compose" not in reached(files, "rlhf_cli.jobs.rank_process")
     assert "rlhf_cli.config.compose" in reached(files, "rlhf_cli.cli.verbs.train")
 
 

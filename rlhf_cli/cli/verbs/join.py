@@ -15,7 +15,6 @@ from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.one_run import refuse_foreign_code
 from rlhf_cli.jobs.usage import read_options
-from rlhf_cli.launch.machines.joining import invited, train_with_others
 from rlhf_cli.plan.network import meeting_place
 from rlhf_cli.runs.run_status import run_result
 
@@ -23,7 +22,7 @@ from rlhf_cli.runs.run_status import run_result
 def run(argv: list[str]) -> int:
     """Train on this machine what the first machine offers, and return its exit code.
 
-    Raises RunError for a run that names another user's code, and what `invited` and `train_with_others` raise.
+    Raises RunError for a run that names another user's code, and what `find_run_to_join` and `join_run` raise.
     """
     options = read_options(__doc__, argv, verb="join")
     words = options.words
@@ -35,10 +34,12 @@ def run(argv: list[str]) -> int:
             expected="HOST:PORT, as the first machine printed it",
             hint="rlhf join HOST:29500",
         )
+    from rlhf_cli.launch.joining import find_run_to_join, join_run  # imports torch
+
     console = Screen()
-    invitation = invited(place, console)
+    invitation = find_run_to_join(place, console)
     refuse_foreign_code(invitation.folder, trust=options.on("--trust"), command=f"rlhf join {place}")
-    train_with_others(invitation, console)
+    join_run(invitation, console)
     if options.as_json:
         print_json(run_result(invitation.folder))
     return EXIT_OK

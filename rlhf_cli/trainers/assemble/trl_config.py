@@ -13,7 +13,6 @@ group to DeepSpeed, but not on a CPU; without the group, each rank of ZeRO-3 beh
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 from collections.abc import Callable, Mapping
@@ -30,7 +29,6 @@ from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.config.trl_args import TrainerFields, whole_number
 from rlhf_cli.errors import ConfigError, Prose
-from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.plan.rollout_server_plan import GROUP_PORT_VARIABLE, URL_VARIABLE
 from rlhf_cli.rewards.stack.reward_functions import import_function
 from rlhf_cli.runs.run_folder import RunFolder
@@ -157,36 +155,6 @@ def rollout_args(experiment: Experiment) -> dict[str, object]:
     return args
 
 
-_IS_OPEN = "TORCHELASTIC_USE_AGENT_STORE"
-_STORE_TIMEOUT = timedelta(seconds=300)
-
-
-def open_store() -> None:
-    """Open the ranks' store at MASTER_ADDR only (on rank 0), and make every rank of this machine its client.
-
-    Do nothing if the ranks have no MASTER_ADDR, or if the store is open already.
-    """
-    if "MASTER_ADDR" not in os.environ or os.environ.get(_IS_OPEN) == "True":
-        return
-    if os.environ["RANK"] == "0":
-        _kept_store(MeetingPlace(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
-    os.environ[_IS_OPEN] = "True"
-
-
-@functools.cache
-def _kept_store(place: MeetingPlace) -> distributed.TCPStore:
-    """Return this process's store, which lives as long as the process."""
-    return listening_store(place, _STORE_TIMEOUT)
-
-
-def listening_store(place: MeetingPlace, timeout: timedelta) -> distributed.TCPStore:
-    """Return a new store that listens only at this address. Raise OSError if it cannot listen there."""
-    socket = place.listen().detach()  # the store closes it
-    return distributed.TCPStore(
-        place.host, place.port, None, True, timeout, wait_for_workers=False, master_listen_fd=socket
-    )
-
-
 def start_process_group(trainer: TrainerFields, args: Mapping[str, object], *, deepspeed: bool = False) -> None:
     """Join the other ranks on a CPU within `ddp_timeout` seconds.
 
@@ -226,7 +194,6 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
         reserved["scale_rewards"] = "batch"
     if experiment.reward_model is not None:
         reserved["center_rewards_coefficient"] = experiment.reward_model.center or None
-    open_store()
     if reserved["use_cpu"]:
         start_process_group(trl_args.trainer(trainer.trl), trainer.args, deepspeed="deepspeed" in reserved)
     try:

@@ -32,7 +32,7 @@ def test_two_ranks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ranks = [line for line in lines if line.startswith("rank 1  ")]
     assert len(ranks) == 1
     assert ranks[0].startswith("rank 1  RANK=1 LOCAL_RANK=1 ")
-    assert ranks[0].endswith(f"-m rlhf_cli.launch.worker {place}/runs/quickstart/mine")
+    assert ranks[0].endswith(f"-m rlhf_cli.jobs.rank_process {place}/runs/quickstart/mine")
     (shared,) = [line for line in lines if line.startswith("every rank  export ")]
     assert "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=0" in shared
     assert "log  runs/quickstart/mine/log.txt" in lines
@@ -58,7 +58,7 @@ def test_two_machines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_process(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "launch=cpu")
     assert "the command trains itself: no other process is started" in out
-    assert "rlhf_cli.launch.worker" not in out
+    assert "rlhf_cli.jobs.rank_process" not in out
 
 
 def test_who_serves_and_who_trains(place: Path, tmp_path_factory, monkeypatch, capsys) -> None:
@@ -82,7 +82,7 @@ def test_an_earlier_run_is_gone_on_with(place: Path, capsys: pytest.CaptureFixtu
     prepared = prepare(["+exp=quickstart", "track=none", *TWO, "run.name=mine"])
     folder = create_run(prepared.experiment, prepared.composed, files={}).path
     out = said(capsys, *TWO, "run.name=mine", "run.resume=auto")
-    assert f"worker {folder} --resume" in out
+    assert f"rank_process {folder} --resume" in out
 
 
 def test_a_mistake_is_refused_as_ever(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,18 +7,19 @@ import os
 import signal
 import socket
 import threading
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.launch.machines import joining
-from rlhf_cli.launch.machines.joining import invited
-from rlhf_cli.launch.machines.messages import Offer, decode_offer, encode, versions
+from rlhf_cli.launch import joining
+from rlhf_cli.launch.joining import find_run_to_join, read_offer
+from rlhf_cli.launch.machines import Offer, versions
 from rlhf_cli.runs.run_status import read_status
 from tests.support.two_machines import TwoMachines, until
 
-SECRET = ".meeting.json"
+TOKEN = ".meeting.json"
 
 
 def test_the_order_does_not_matter(machines: TwoMachines) -> None:
@@ -33,33 +34,16 @@ def test_the_order_does_not_matter(machines: TwoMachines) -> None:
 def test_another_folder_of_that_name_is_not_the_run_s(machines: TwoMachines) -> None:
     """As on a machine that has a disk of its own where the first has a shared one."""
     first = machines.first()
-    (machines.folder.path / SECRET).write_text(json.dumps({"secret": "0" * 64}))
+    (machines.folder.path / TOKEN).write_text(json.dumps({"token": "0" * 64}))
     second = machines.join(_SHARED_FOLDER_S=0.5)
     assert second.wait() == 2
     assert "error: this machine does not see the folder of the run" in second.said
     assert f"where:    {machines.folder.path}" in second.said
     assert f"another folder of that name than {os.uname().nodename} has" in second.said
-    (machines.folder.path / SECRET).unlink()
+    (machines.folder.path / TOKEN).unlink()
     third = machines.join(_SHARED_FOLDER_S=0.5)
     assert third.wait() == 2
     assert first.process.is_alive()
-
-
-def test_who_cannot_read_the_secret_gets_no_place(machines: TwoMachines) -> None:
-    """It says it is there, and cannot prove it: the first goes on waiting."""
-    from rlhf_cli.launch.machines.messages import Said, entered
-    from rlhf_cli.plan.network import meeting_place
-
-    first = machines.first()
-    place = meeting_place(machines.address)
-    assert place is not None
-    meeting = entered(place)
-    assert meeting.take_place("stranger", 2) == 1
-    meeting.say(1, Said("stranger", "elsewhere", proof="0" * 64, beat=1))
-    assert meeting.take_place("another", 2) is None
-    until(lambda: meeting.take_place("another", 2) == 1, first)
-    assert "elsewhere" not in first.said
-    assert not machines.here(0).exists()
 
 
 def test_nobody_comes_in_time(machines: TwoMachines) -> None:
@@ -70,7 +54,7 @@ def test_nobody_comes_in_time(machines: TwoMachines) -> None:
     assert "rlhf resume runs/quickstart/two" in first.said
     status = read_status(machines.folder)
     assert (status.state, status.reason) == ("failed", "1 of 2 machines did not come within 1 s")
-    assert not (machines.folder.path / SECRET).exists()
+    assert not (machines.folder.path / TOKEN).exists()
 
 
 def test_the_first_does_not_answer_in_time(machines: TwoMachines) -> None:
@@ -142,10 +126,10 @@ def test_other_versions(machines: TwoMachines, package: str, code: int, monkeypa
     monkeypatch.setattr(joining, "versions", lambda: {**versions(), package: "0.1"})
     if code:
         with pytest.raises(RunError, match="the machines have other versions of what trains") as caught:
-            invited(place, Console())
+            find_run_to_join(place, Console())
         assert caught.value.got == f"{package}: 0.1 here, {versions()[package]} on {os.uname().nodename}"
     else:
-        assert invited(place, Console()).folder == machines.folder
+        assert find_run_to_join(place, Console()).folder == machines.folder
         assert "warning: python: 0.1 here" in capsys.readouterr().out
 
 
@@ -179,7 +163,7 @@ def test_something_else_listens_there(place: Path, capsys: pytest.CaptureFixture
                 connection.close()
 
         threading.Thread(target=answer, daemon=True).start()
-        monkeypatch.setattr("rlhf_cli.launch.machines.messages._ANSWER_S", 1.0)
+        monkeypatch.setattr("rlhf_cli.launch.machines.ANSWER_S", 1.0)
         assert main(["join", f"127.0.0.1:{server.getsockname()[1]}"]) == 2
     assert "is no run that waits for machines" in capsys.readouterr().err
 
@@ -193,7 +177,8 @@ def test_join_is_told_where(words: list[str], capsys: pytest.CaptureFixture[str]
 def test_what_is_said_is_data() -> None:
     """What is no offer is refused, whatever else it is."""
     offer = Offer("/run", "mark", "host", 2, 1, False, True, {"torch": "2"})
-    assert decode_offer(encode(offer).encode()) == offer
-    for text in (b"", b"[]", b'{"run": "/run"}', encode(offer).replace("2", '"two"').encode(), b"\x80\x04."):
+    text = json.dumps(asdict(offer))
+    assert read_offer(text.encode()) == offer
+    for other in (b"", b"[]", b'{"run": "/run"}', text.replace("2", '"two"').encode(), b"\x80\x04."):
         with pytest.raises(ValueError, match="validation error"):
-            decode_offer(text)
+            read_offer(other)

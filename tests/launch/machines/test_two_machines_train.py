@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.launch.ranks import free_ports
+from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, read_json

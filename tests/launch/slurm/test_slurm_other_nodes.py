@@ -21,9 +21,9 @@ from tests.support.stand_in_slurm import StandInSlurm, stand_in
 JOB = """
 import sys
 from pathlib import Path
-from rlhf_cli.launch import slurm_node, slurm_other_nodes
+from rlhf_cli.launch import slurm_node
 slurm_node.node_command = lambda folder: [sys.executable, "-c", {run!r}]
-slurm_other_nodes._LEAVE_S = 1.0
+slurm_node._LEAVE_S = 1.0
 slurm_node.RunInJob(Path({folder!r}))()
 """
 

@@ -10,22 +10,19 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 import torch.distributed
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.launch.ranks import free_ports
-from rlhf_cli.trainers.assemble import trl_config
-from rlhf_cli.trainers.assemble.trl_config import open_store, start_process_group
+from rlhf_cli.launch.rollout_server import free_ports
+from rlhf_cli.trainers.assemble.trl_config import start_process_group
 
 TIMEOUT_S, HANGS_S = 5, 60
 RANK = f"""
 import os, time
 from accelerate import PartialState
-from rlhf_cli.trainers.assemble.trl_config import open_store, start_process_group
+from rlhf_cli.trainers.assemble.trl_config import start_process_group
 from rlhf_cli.config import trl_args
-open_store()
 start_process_group(trl_args.trainer("GRPOTrainer"), {{"ddp_timeout": {TIMEOUT_S}}})
 state = PartialState(cpu=True)
 assert state.num_processes == 2
@@ -39,32 +36,6 @@ except RuntimeError as error:
     print("WAITED", time.monotonic() - began, str(error).splitlines()[0], flush=True)
 os._exit(0)
 """
-
-
-def test_the_store_listens_at_its_address_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opened by rank 0 before the group is started, and entered by torch's own rendezvous, as a client."""
-    (port,) = free_ports(1)
-    place = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    for name, value in (place | {"TORCHELASTIC_USE_AGENT_STORE": "False"}).items():
-        monkeypatch.setenv(name, value)
-    open_store()
-    store, rank, world_size = next(torch.distributed.rendezvous("env://"))
-    try:
-        store.set("key", "value")
-        assert (rank, world_size, store.get("key")) == (0, 1, b"value")
-        sockets = psutil.Process().net_connections(kind="tcp")
-        assert {one.laddr.ip for one in sockets if one.laddr.port == port and one.status == "LISTEN"} == {"127.0.0.1"}
-    finally:
-        trl_config._kept_store.cache_clear()
-
-
-@pytest.mark.parametrize("open_already", [{}, {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}])
-def test_no_store_where_nobody_meets_or_one_is_open(monkeypatch: pytest.MonkeyPatch, open_already: Any) -> None:
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    monkeypatch.setattr(trl_config, "_kept_store", None)
-    for name, value in open_already.items():
-        monkeypatch.setenv(name, value)
-    open_store()
 
 
 def test_what_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

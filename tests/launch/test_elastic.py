@@ -1,7 +1,8 @@
-"""Ranks that only pretend: who is asked, who is waited for, who is killed, and which of them is named."""
+"""Pretended ranks under torch's elastic agent: who is asked to stop, who is waited for, killed and named."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,17 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import GuardStopped, Preempted, RankFailed, UserError
-from rlhf_cli.launch import ranks
-from rlhf_cli.launch.local import run_ranks
+from rlhf_cli.launch import elastic
+from rlhf_cli.launch.rank_failures import conclude
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
+from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, RUNNING, read_status, update_status
 
 COMMON = """
 import json, os, pathlib, signal, sys, time
-from rlhf_cli.launch.ranks import PARENT
-from rlhf_cli.process import die_with
+from rlhf_cli.process import PARENT, die_with
 die_with(int(os.environ[PARENT]))
 rank, folder = int(os.environ["RANK"]), pathlib.Path(sys.argv[1])
 
@@ -62,11 +64,12 @@ def folder(tmp_path: Path) -> RunFolder:
 @pytest.fixture
 def two(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
     """`two(program, grace_s=...)` runs two ranks of that program, with a folder for what they have to say."""
-    monkeypatch.setattr(ranks, "_LAST_WORDS_S", 0.5)
-    monkeypatch.setattr(ranks, "_SAVING_S", 0.2)
+    monkeypatch.setattr(elastic, "_SAVING_S", 0.2)
 
     def run(program: str, grace_s: float = 30.0) -> None:
-        run_ranks(folder, planned(program, tmp_path, folder), grace_s=grace_s)
+        plan, store = planned(program, tmp_path, folder), elastic.listening_store(MeetingPlace("127.0.0.1", 0))
+        end = elastic.run_ranks(folder, plan, Launch(grace_s=grace_s), store=store)
+        conclude(folder, end, grace_s=grace_s)
 
     return run
 
@@ -190,19 +193,60 @@ def test_a_rank_that_does_not_listen_is_ended_after_its_grace(two: Two, folder: 
 
 
 UPLOADS = """
-if rank == {slow}:
+if rank == 0:
+    (folder / "status.json").write_text(json.dumps({"state": "preempted", "reason": "SIGTERM"}))
     time.sleep(1.5)
     (folder / "uploaded").touch()
-sys.exit(75)
 """
 
 
-@pytest.mark.parametrize("slow", [0, 1])
-def test_the_first_rank_has_its_grace_to_upload_what_it_logged(two: Two, folder: RunFolder, slow: int) -> None:
-    """Told by whoever signals ranks: all have saved when one leaves, and nobody but the first has anything left."""
+def test_a_rank_that_stopped_waits_for_the_first_to_upload_what_it_logged(two: Two, folder: RunFolder) -> None:
+    """Ranks that stopped at the same step end with code 0, so that torch does not end those that still save."""
     with pytest.raises(Preempted):
-        two(UPLOADS.format(slow=slow))
-    assert (folder.path / "uploaded").exists() is (slow == 0)
+        two(UPLOADS)
+    assert (folder.path / "uploaded").exists()
+
+
+def test_who_was_interrupted_first_is_the_cause_of_what_the_other_says(two: Two, folder: RunFolder) -> None:
+    """A second Ctrl-C: one rank is gone, and the other finds its connection closed."""
+    program = """
+if rank == 1:
+    tell("Ctrl-C", code=75)
+    sys.exit(75)
+wait_for(folder / "failure-rank1.json")
+tell("Connection closed by peer")
+sys.exit(1)
+"""
+    with pytest.raises(Preempted):
+        two(program)
+    assert not list(folder.path.glob("failure-rank*"))
+
+
+def test_the_ranks_know_their_place_and_listen_to_one_address(two: Two, folder: RunFolder) -> None:
+    update_status(folder, state=FINISHED)
+    program = """
+import psutil
+names = ("LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE")
+sockets = [one for one in psutil.Process(os.getppid()).net_connections(kind="tcp") if one.status == "LISTEN"]
+addresses = [one.laddr.ip for one in sockets if str(one.laddr.port) == os.environ["MASTER_PORT"]]
+(folder / f"place-{rank}").write_text(json.dumps([*(os.environ[name] for name in names), addresses]))
+"""
+    two(program)
+    for rank in (0, 1):
+        place = json.loads((folder.path / f"place-{rank}").read_text())
+        assert place == [str(rank), "0", "2", "127.0.0.1", "True", ["127.0.0.1"]]
+    assert "TORCHELASTIC_SIGNALS_TO_HANDLE" not in os.environ
+
+
+def test_a_rank_s_helpers_do_not_hear_a_request_to_stop(two: Two, folder: RunFolder) -> None:
+    """A data loader's process or an isolated reward has to live until the rank has saved."""
+    helper = "import subprocess\nhelper = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+    look = "    time.sleep(0.3)\n    (folder / f'helper-{rank}').write_text(str(helper.poll()))\n    sys.exit"
+    program = helper + LISTENS.replace("    sys.exit", look)
+    at_once_ready(folder, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Preempted):
+        two(program)
+    assert [(folder.path / f"helper-{rank}").read_text() for rank in (0, 1)] == ["None", "None"]
 
 
 def at_once_ready(folder: RunFolder, act: Callable[[], None]) -> None:
@@ -218,17 +262,19 @@ def at_once_ready(folder: RunFolder, act: Callable[[], None]) -> None:
 
 @pytest.mark.fault(17)
 def test_no_rank_outlives_the_process_that_started_it(folder: RunFolder, tmp_path: Path) -> None:
-    (tmp_path / "rank.py").write_text(COMMON + "(folder / f'pid-{rank}').write_text(str(os.getpid()))\ntime.sleep(60)")
     parent = f"""
-import sys
-from rlhf_cli.launch.ranks import started
-from rlhf_cli.plan.launch_plan import RankPlan
-argv = (sys.executable, {str(tmp_path / "rank.py")!r}, {str(folder.path)!r})
-with started([RankPlan(rank, rank, None, dict(RANK=str(rank)), argv) for rank in (0, 1)], stderr=sys.stderr,
-             grace_s=1) as ranks:
-    ranks.wait()
+from pathlib import Path
+from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.launch import elastic
+from rlhf_cli.plan.network import MeetingPlace
+from rlhf_cli.runs.run_folder import RunFolder
+from tests.launch.test_elastic import planned
+folder = RunFolder(Path({str(folder.path)!r}))
+plan = planned("(folder / f'pid-{{rank}}').write_text(str(os.getpid()))\\ntime.sleep(60)", Path.cwd(), folder)
+elastic.run_ranks(folder, plan, Launch(), store=elastic.listening_store(MeetingPlace("127.0.0.1", 0)))
 """
-    process = subprocess.Popen([sys.executable, "-c", parent])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
+    process = subprocess.Popen([sys.executable, "-c", parent], cwd=tmp_path, env=environment)
     files = [folder.path / f"pid-{rank}" for rank in (0, 1)]
     pids = [int(until(lambda file=file: file.exists() and file.read_text())) for file in files]
     assert not any(map(is_gone, pids))

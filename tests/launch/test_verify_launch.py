@@ -1,10 +1,12 @@
-"""A run refuses to be something else than was asked for: accelerate and transformers degrade without a word."""
+"""A run refuses to become something else than was asked for, and says how packed rows attend."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,11 @@ from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import EXIT_CRASH, ConfigError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.launch.ranks import free_ports
-from rlhf_cli.launch.verify_launch import BuiltAs, refuse_unless_as_asked
+from rlhf_cli.launch.rollout_server import free_ports
+from rlhf_cli.launch.verify_launch import BuiltAs, pass_facts, refuse_unless_as_asked, trainer_notes
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.runs.run_status import FAILED, read_status
+from rlhf_cli.tables.modes import Passes, RowAttention
 
 ALONE = BuiltAs("NO", 1, "no", "cpu")
 TWO_GPUS = BuiltAs("MULTI_GPU", 2, "bf16", "cuda")
@@ -101,3 +104,32 @@ def test_a_real_run_that_asks_for_fsdp_on_a_cpu(place: Path) -> None:
     assert str(status.reason).startswith("launch.strategy is not what this run has become")
     assert "got:      MULTI_CPU on cpu; on a CPU accelerate runs it in place of FSDP" in str(status.reason)
     assert not folder.metrics.exists()
+
+
+def trainer_on(device: str, why: str | None, mode: Any = "packed") -> Any:
+    return SimpleNamespace(
+        extensions=SimpleNamespace(rewards=SimpleNamespace(passes="auto")),
+        accelerator=SimpleNamespace(device=SimpleNamespace(type=device)),
+        passes=Passes(mode),
+        row_attention=RowAttention(why) if mode == "packed" else None,
+        generation_mode=SimpleNamespace(name="live", why="fast"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "why", "lines"),
+    [
+        ("cuda", None, []),
+        ("cuda", "it is computed in float32", ["a row each (SDPA): it is computed in float32"]),
+        ("cpu", "the device is cpu", []),
+    ],
+)
+def test_a_gpu_that_could_be_faster_is_told_of(device: str, why: str | None, lines: list[str]) -> None:
+    said = trainer_notes(trainer_on(device, why))
+    assert said == [f"note: packed rows attend {line} (docs/passes.md)" for line in lines]
+
+
+def test_the_provenance_says_how_packed_rows_attend() -> None:
+    assert pass_facts(trainer_on("cuda", None))["attention"] == "all rows at once (torch's varlen_attn)"
+    assert pass_facts(trainer_on("cpu", "the device is cpu"))["attention"] == "a row each (SDPA): the device is cpu"
+    assert "attention" not in pass_facts(trainer_on("cuda", None, mode="trimmed"))
