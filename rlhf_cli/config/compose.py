@@ -11,14 +11,11 @@ from typing import Any
 
 import yaml
 from hydra import initialize_config_dir
-from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
@@ -33,16 +30,6 @@ from rlhf_cli.text.json_values import JsonTree
 
 CONFIG_NAME = "train"
 _FROZEN = "frozen"
-
-
-class UserConfWins(SearchPathPlugin):
-    """A plugin that puts the user's `./conf` above the shipped one; Hydra's own `--config-dir` would rank below it."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Put the user's folder, if it exists, first in Hydra's search path."""
-        user = conf_folders.user_dir()
-        if user is not None:
-            search_path.prepend(provider="user", path=f"file://{user}", anchor="main")
 
 
 @dataclass(frozen=True)
@@ -118,9 +105,6 @@ def composing() -> Iterator[NotingLoader]:
         if GlobalHydra.instance().is_initialized():
             yield NotingLoader()
             return
-        plugins = Plugins.instance()
-        if UserConfWins not in plugins.discover(SearchPathPlugin):
-            plugins.register(UserConfWins)
         with initialize_config_dir(str(conf_folders.shipped_dir()), version_base="1.3"):
             yield NotingLoader()
     except (yaml.MarkedYAMLError, HydraException, OmegaConfBaseException) as error:

@@ -6,6 +6,8 @@ half of its time.
 
 from __future__ import annotations
 
+import copy
+
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.defaults_list import create_defaults_list
@@ -16,12 +18,20 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rlhf_cli.config.conf_folders import user_dir
+
 
 class NotingLoader(ConfigLoaderImpl):
-    """A loader with Hydra's current search path; `merged` are the files of its last composition."""
+    """A loader that searches the user's `./conf` first; `merged` are the files of its last composition.
+
+    Hydra's own `--config-dir` would rank below the shipped files.
+    """
 
     def __init__(self) -> None:
-        super().__init__(GlobalHydra.instance().config_loader().get_search_path())
+        search_path = copy.deepcopy(GlobalHydra.instance().config_loader().get_search_path())
+        if (user := user_dir()) is not None:
+            search_path.prepend(provider="user", path=f"file://{user}", anchor="main")
+        super().__init__(search_path)
         self.merged: list[ResultDefault] = []
 
     def compose(self, config_name: str, overrides: list[str]) -> tuple[DictConfig, dict[str, str | None]]:
