@@ -21,6 +21,8 @@ what to type next. This module imports no other module of the project, so that a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 EXIT_OK = 0
 EXIT_CRASH = 1
 EXIT_USER_ERROR = 2
@@ -135,6 +137,13 @@ class Problems(ConfigError):
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
+
+
+def raise_any(problems: Iterable[UserError], *, because: BaseException | None = None) -> None:
+    """Raise Problems, or the error itself if there is exactly one; do nothing if there is none."""
+    found = list(problems)
+    if found:
+        raise (found[0] if len(found) == 1 else Problems(found)) from because
 
 
 class RewardFailed(RlhfError):

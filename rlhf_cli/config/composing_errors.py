@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,7 +30,7 @@ from rlhf_cli.config.noting_loader import NotingLoader
 from rlhf_cli.config.origins import Origin, Origins, keys_of_file
 from rlhf_cli.config.schema.experiment import leaves, valid_keys
 from rlhf_cli.config.suggestions import nearest_path
-from rlhf_cli.errors import ConfigError, Problems, Prose, UserError
+from rlhf_cli.errors import ConfigError, Prose, raise_any
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.yaml_loader import SAFE_LOADER, OversizedYaml
 
@@ -38,13 +38,6 @@ _GLOBAL_GROUPS = ("exp", "debug")
 """Groups whose options set keys of the whole configuration, and so need the `@package _global_` header."""
 _HEADER = "# @package _global_"
 _COMMAND_LINE = "command line"
-
-
-def raise_any(problems: Iterable[UserError], *, because: Exception | None = None) -> None:
-    """Raise Problems, or the error itself if there is exactly one; do nothing if there is none."""
-    found = list(problems)
-    if found:
-        raise (found[0] if len(found) == 1 else Problems(found)) from because
 
 
 def explain(error: Exception, loader: NotingLoader, config_name: str, overrides: list[str]) -> NoReturn:

@@ -16,7 +16,7 @@ from rlhf_cli.config.rules.reward_rules import reward_model_problems, reward_pro
 from rlhf_cli.config.rules.trainer_rules import quantize_problems, trainer_class_problems, trainer_problems
 from rlhf_cli.config.schema.experiment import Experiment, leaves
 from rlhf_cli.config.trl_args import RESERVED_ARGS
-from rlhf_cli.errors import ConfigError, Problems, Prose, UserError
+from rlhf_cli.errors import ConfigError, Prose, UserError, raise_any
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.redaction import is_secret_key, remember, secret_shape, secret_variable_in
@@ -54,10 +54,7 @@ def validate(composed: Composed) -> Experiment:
     if experiment is not None and experiment.trainer.trl in TRAINERS:
         for rules in _RULES:
             problems += rules(experiment, origins)
-    if len(problems) == 1:
-        raise problems[0]
-    if problems:
-        raise Problems(problems)
+    raise_any(problems)
     assert experiment is not None
     return experiment
 

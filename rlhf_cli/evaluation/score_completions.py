@@ -21,7 +21,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.data_files import near_files
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.errors import DataError, ModelError, Problems, UserError
+from rlhf_cli.errors import DataError, ModelError, UserError, raise_any
 from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.rewards.completion_text import text_of
@@ -263,10 +263,7 @@ def _require_columns(stack: RewardStack, rows: list[Row], where: str) -> None:
         for column in required_columns(component.score)
         if column not in rows[0]
     ]
-    if len(problems) == 1:
-        raise problems[0]
-    if problems:
-        raise Problems(problems)
+    raise_any(problems)
 
 
 def _not_counted(experiment: Experiment) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.imported_code import imported_code, imported_since
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import Problems, UserError
+from rlhf_cli.errors import Problems, UserError, raise_any
 from rlhf_cli.plan import workload
 from rlhf_cli.plan.checks import argument_checks as arguments
 from rlhf_cli.plan.checks import batch_checks as batches
@@ -49,10 +49,7 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
     context = new_context(experiment, folder)
     found = [problem for check in CHECKS for problem in _found_by(check, experiment, composed, context)]
     problems = list({str(problem): problem for problem in found}.values())  # two checks may read the same bad file
-    if len(problems) == 1:
-        raise problems[0]
-    if problems:
-        raise Problems(problems)
+    raise_any(problems)
     assert context.machine is not None
     lengths = longest_rows(experiment, context)
     passes = planned_passes(experiment, context)

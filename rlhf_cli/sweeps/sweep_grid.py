@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.overrides import quote_paths, refuse_hydra
-from rlhf_cli.errors import ConfigError, Problems, Prose, UserError
+from rlhf_cli.errors import ConfigError, Prose, UserError, raise_any
 from rlhf_cli.text.suggest import nearest
 
 _MOST_OF_A_VALUE = 32
@@ -139,10 +139,7 @@ def grid_of(typed: list[str]) -> SweepGrid:
                 hint=Prose("the same without -m, for one run"),
             )
         )
-    if len(problems) == 1:
-        raise problems[0]
-    if problems:
-        raise Problems(problems)
+    raise_any(problems)
     choices = [
         list(enumerate(axes[place].words)) if place in axes else [(None, text)]
         for place, (text, _) in enumerate(parsed)
