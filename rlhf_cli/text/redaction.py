@@ -142,7 +142,7 @@ def forgetting() -> Iterator[None]:
 
 def redacted(text: str) -> str:
     """Return a text with each secret replaced by ***."""
-    return _without_shapes(redacted_values(text))
+    return text_hider()(text)
 
 
 def redacted_values(text: str) -> str:
@@ -150,7 +150,7 @@ def redacted_values(text: str) -> str:
 
     For texts written by a model or a dataset, which must not change because of their shape.
     """
-    return _without(text, _known_values())
+    return text_hider(values_only=True)(text)
 
 
 def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
@@ -158,8 +158,6 @@ def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
 
     Other types are returned unchanged. With `values_only`, hide only known values, as `redacted_values` does.
     """
-    if values_only and not _known_values():
-        return node
     hide = text_hider(values_only=values_only)
 
     def walk(tree: object) -> object:
@@ -185,26 +183,16 @@ def text_hider(*, values_only: bool = False) -> Callable[[str], str]:
     values = _known_values()
 
     def hide(text: str) -> str:
-        text = _without(text, values)
-        return text if values_only else _without_shapes(text)
+        for value in values:
+            text = text.replace(value, HIDDEN)
+        small = text.lower()
+        if values_only or not (any(sign in small for sign in _SIGNS) or _OTHER_CASES.search(text)):
+            return text  # nearly every text; the eleven patterns take a hundred times as long
+        for shape in (*_SHAPES.values(), *_IN_TEXT):
+            text = shape.sub(lambda match: (match[1] if match.re.groups else "") + HIDDEN, text)
+        return text
 
     return hide
-
-
-def _without(text: str, values: Iterable[str]) -> str:
-    for value in values:
-        if value in text:
-            text = text.replace(value, HIDDEN)
-    return text
-
-
-def _without_shapes(text: str) -> str:
-    small = text.lower()
-    if not any(sign in small for sign in _SIGNS) and (text.isascii() or not _OTHER_CASES.search(text)):
-        return text  # nearly every text; the eleven patterns take a hundred times as long
-    for shape in (*_SHAPES.values(), *_IN_TEXT):
-        text = shape.sub(lambda match: (match[1] if match.re.groups else "") + HIDDEN, text)
-    return text
 
 
 def is_hidden_by_key(key: object, value: object) -> bool:
