@@ -10,42 +10,20 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-
-@dataclass(frozen=True)
-class ClockRow:
-    """A metric that depends on the process. `name` is its full name, with `*` for any text without a slash."""
-
-    name: str
-    reason: str
-
-    @property
-    def pattern(self) -> str:
-        """Return the regular expression that a full name has to match."""
-        return re.escape(self.name).replace(r"\*", "[^/]+")
-
-
-CLOCK_METRICS: tuple[ClockRow, ...] = (  # a comparison of a run with itself ignores only these
-    ClockRow("time_s", "seconds of training up to the log event"),
-    ClockRow("time/elapsed_s", "seconds since the last log event"),
-    ClockRow("time/share/*", "share of the seconds that a phase took"),
-    ClockRow("time/share/reward/*", "share of the seconds that a reward took"),
-    *(ClockRow(f"passes/{what}", "counted since this process last logged") for what in ("slots", "tokens")),
-    ClockRow("passes/slots_per_token", "a ratio of what this process counted"),
-    ClockRow("step_time", "seconds of a step, TRL's"),
-    ClockRow("rewards/*/seconds", "seconds that a reward took"),
-    *(ClockRow(f"{which}_runtime", "seconds of a whole call, transformers'") for which in ("train", "eval")),
-    *(
-        ClockRow(f"{which}_{what}_per_second", "a speed, transformers'")
-        for which in ("train", "eval")
-        for what in ("samples", "steps", "tokens")
-    ),
-    ClockRow("eval_step_time", "seconds of a step of an evaluation, TRL's"),
-    ClockRow("eval_rewards/*/seconds", "seconds that a reward took in an evaluation"),
-    ClockRow("profiling/*", "seconds of a part of a step, TRL's"),
-    ClockRow("profiling/Time taken: *", "seconds of a part of a step, TRL's"),
+CLOCK_METRICS: tuple[str, ...] = (
+    *("time_s", "time/elapsed_s", "time/share/*", "time/share/reward/*", "step_time", "eval_step_time"),
+    *("passes/slots", "passes/tokens", "passes/slots_per_token"),  # counted since this process last logged
+    *("rewards/*/seconds", "eval_rewards/*/seconds", "profiling/*", "profiling/Time taken: *"),
+    *("train_runtime", "eval_runtime"),
+    *(f"{when}_{what}_per_second" for when in ("train", "eval") for what in ("samples", "steps", "tokens")),
 )
+"""Metrics that depend on the process or the machine: times and speeds. `*` is any text without a slash.
 
-_CLOCK = re.compile("|".join(f"(?:{row.pattern})" for row in CLOCK_METRICS))
+A comparison of a run with itself ignores only these. Counts that depend on time (`timeouts`) are not among them: if
+they differ, the runs differed.
+"""
+
+_CLOCK = re.compile("|".join(re.escape(name).replace(r"\*", "[^/]+") for name in CLOCK_METRICS))
 
 
 def is_of_the_clock(metric: str) -> bool:
@@ -126,35 +104,34 @@ Where: TypeAlias = Literal["all", "rollouts", "critic", "ranks"]
 
 @dataclass(frozen=True)
 class PhaseRow:
-    """A phase: the end of its metric's name, its label in a table, and what happens in it.
+    """A phase of a step: the end of its metric's name and its label in a table; docs/profile.md says what it covers.
 
     `where` it is logged: by all trainers, by those that generate, by those with a critic, or with several ranks.
     """
 
     key: str
     label: str
-    meaning: str
     where: Where = "all"
 
 
 _ROWS = (
-    PhaseRow("data", "data", "rows read, collated and moved; a generation batch shuffled and split"),
-    PhaseRow("generation", "generation", "the policy answers, by transformers or vLLM", "rollouts"),
-    PhaseRow("rollout", "rest of a rollout", "tokenising, decoding, tools, advantages", "rollouts"),
-    PhaseRow("scoring", "around rewards", "scores gathered and settled, the table of completions", "rollouts"),
-    PhaseRow("old_logps", "old log-probabilities", "the policy's pass over its rollout without a gradient", "rollouts"),
-    PhaseRow("reference_logps", "reference log-probabilities", "the reference model's passes"),
-    PhaseRow("values", "values", "the critic's pass over the rollout", "critic"),
-    PhaseRow("forward", "forward", "the policy's pass with a gradient, and the loss"),
-    PhaseRow("backward", "backward", "gradients, recomputed activations and averaging over the ranks included"),
-    PhaseRow("critic", "critic", "the critic's own forward, backward and step", "critic"),
-    PhaseRow("checks", "checks of numbers", "whether loss, gradients and weights are finite"),
-    PhaseRow("optimizer", "optimizer", "the gradient clipped, the step taken"),
-    PhaseRow("logging", "logging", "metrics, tables and trackers written"),
-    PhaseRow("saving", "saving", "checkpoints and models written"),
-    PhaseRow(EVALUATION, "evaluation", "all of it, whatever happens within"),
-    PhaseRow(WAITING, "waiting for other ranks", "collectives of TRL and accelerate outside of backward", "ranks"),
-    PhaseRow(REST, "the rest", "what is in no other: the Trainer's loop, callbacks, the schedule"),
+    PhaseRow("data", "data"),
+    PhaseRow("generation", "generation", "rollouts"),
+    PhaseRow("rollout", "rest of a rollout", "rollouts"),
+    PhaseRow("scoring", "around rewards", "rollouts"),
+    PhaseRow("old_logps", "old log-probabilities", "rollouts"),
+    PhaseRow("reference_logps", "reference log-probabilities"),
+    PhaseRow("values", "values", "critic"),
+    PhaseRow("forward", "forward"),
+    PhaseRow("backward", "backward"),
+    PhaseRow("critic", "critic", "critic"),
+    PhaseRow("checks", "checks of numbers"),
+    PhaseRow("optimizer", "optimizer"),
+    PhaseRow("logging", "logging"),
+    PhaseRow("saving", "saving"),
+    PhaseRow(EVALUATION, "evaluation"),
+    PhaseRow(WAITING, "waiting for other ranks", "ranks"),
+    PhaseRow(REST, "the rest"),
 )
 
 PHASES: dict[str, PhaseRow] = {row.key: row for row in _ROWS}
