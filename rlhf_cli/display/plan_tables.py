@@ -175,10 +175,10 @@ def _checkpoints(plan: Plan) -> str:
     if saved is None:
         return "none, the model at the end alone"
     said = saved.every + _times(saved.times)
-    if (space := saved.space) is None:
+    if saved.checkpoint_bytes is None or saved.model_bytes is None:
         return said + "; how large is known when the model is here"
-    at_once = f", at most {space.copies} at a time" if space.copies else ""
-    return f"{said}: {size(space.checkpoint)} each{at_once}; the model at the end {size(space.model)}"
+    at_once = f", at most {saved.at_once} at a time" if saved.at_once else ""
+    return f"{said}: {size(saved.checkpoint_bytes)} each{at_once}; the model at the end {size(saved.model_bytes)}"
 
 
 def _steps(work: Workload, each: str) -> str:

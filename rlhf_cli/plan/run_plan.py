@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rlhf_cli.plan.batches import BatchPlan, StagePlan
-from rlhf_cli.plan.checkpoint_space import CheckpointSpace
 from rlhf_cli.plan.launch_problems import Machine
 from rlhf_cli.plan.memory.estimate import MemoryPlan
 from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan
@@ -50,23 +49,17 @@ class Evaluations:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """How often a checkpoint is saved (`times` is None if the data decides), and the `space` needed, if known."""
+    """How often a checkpoint is saved (`times` is None if the data decides), and what is written, None if unknown.
+
+    At most `at_once` checkpoints exist at a time; `total_bytes` are theirs and those of the model at the end.
+    """
 
     every: str
     times: int | None
-    space: CheckpointSpace | None
-
-    def as_json(self) -> dict[str, object]:
-        """Return a dict of the counts, with sizes in bytes."""
-        space = self.space
-        return {
-            "every": self.every,
-            "times": self.times,
-            "checkpoint_bytes": space.checkpoint if space is not None else None,
-            "at_once": space.copies if space is not None else None,
-            "model_bytes": space.model if space is not None else None,
-            "total_bytes": space.total if space is not None else None,
-        }
+    checkpoint_bytes: int | None = None
+    at_once: int | None = None
+    model_bytes: int | None = None
+    total_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +117,7 @@ class Plan:
             "stage": asdict(self.stage) if self.stage is not None else None,
             "workload": asdict(self.workload),
             "evaluations": asdict(self.evaluations) if self.evaluations is not None else None,
-            "checkpoints": self.checkpoints.as_json() if self.checkpoints is not None else None,
+            "checkpoints": asdict(self.checkpoints) if self.checkpoints is not None else None,
             "passes": asdict(self.passes) if self.passes is not None else None,
             "memory": self.memory.as_json(),
             "notices": [asdict(notice) for notice in self.notices],

@@ -65,7 +65,10 @@ def checkpoints(context: CheckContext) -> Checkpoints | None:
     if strategy == "no":
         return None
     every, times = _how_often(context, strategy, "save_steps")
-    return Checkpoints(every, times, checkpoint_space(context.experiment, context.steps))
+    space = checkpoint_space(context.experiment, context.steps)
+    if space is None:
+        return Checkpoints(every, times)
+    return Checkpoints(every, times, space.checkpoint, space.copies, space.model, space.total)
 
 
 def _how_often(context: CheckContext, strategy: str, key: str) -> tuple[str, int | None]:

@@ -116,35 +116,22 @@ _OPTIMIZERS = (
     (re.compile(r"apex"), "apex"),
 )
 """The package that transformers' Trainer imports for an optimizer whose name matches; the last match counts."""
-_USES_MATH_VERIFY = "trl.rewards.accuracy_rewards:"
 
 
 def package_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for every required package that is not installed."""
-    args, origins = experiment.trainer.args, composed.origins
+    args, needed = experiment.trainer.args, list[tuple[str, str, str, str]]()  # package, key, got, hint
     optimizer = str(args.get("optim", ""))
-    packages = [package for pattern, package in _OPTIMIZERS if pattern.search(optimizer)]
-    if packages and importlib.util.find_spec(packages[-1]) is None:
-        name = packages[-1].replace("_", "-")
-        yield ConfigError(
-            f"{optimizer} needs {name}, which is not installed",
-            where=origins.where("trainer.args.optim"),
-            got=optimizer,
-            hint=f"pip install {name}, or trainer.args.optim=adamw_torch",
-        )
-    if args.get("use_liger_kernel") is True and importlib.util.find_spec("liger_kernel") is None:
-        yield ConfigError(
-            "trainer.args.use_liger_kernel=true needs liger-kernel, which is not installed",
-            where=origins.where("trainer.args.use_liger_kernel"),
-            got="an argument that TRL deprecates, and drops in version 2",
-            expected="false: every trainer works without it",
-            hint="trainer.args.use_liger_kernel=false",
-        )
+    for package in [package for pattern, package in _OPTIMIZERS if pattern.search(optimizer)][-1:]:
+        hint = f"pip install {package.replace('_', '-')}, or trainer.args.optim=adamw_torch"
+        needed.append((package, "trainer.args.optim", optimizer, hint))
+    if args.get("use_liger_kernel") is True:
+        key = "trainer.args.use_liger_kernel"
+        needed.append(("liger_kernel", key, f"{key}=true, which TRL deprecates", f"{key}=false"))
     for name, reward in experiment.rewards.items():
-        if str(reward.fn).startswith(_USES_MATH_VERIFY) and importlib.util.find_spec("math_verify") is None:
-            yield ConfigError(
-                "this reward needs math_verify, which is not installed",
-                where=origins.where(f"rewards.{name}.fn"),
-                got=reward.fn,
-                hint="pip install 'rlhf-cli[math]'",
-            )
+        if str(reward.fn).startswith("trl.rewards.accuracy_rewards:"):
+            needed.append(("math_verify", f"rewards.{name}.fn", str(reward.fn), "pip install 'rlhf-cli[math]'"))
+    for package, key, got, hint in needed:
+        if importlib.util.find_spec(package) is None:
+            what = f"{key} needs {package}, which is not installed"
+            yield ConfigError(what, where=composed.origins.where(key), got=got, hint=hint)

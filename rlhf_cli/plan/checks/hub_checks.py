@@ -71,44 +71,31 @@ def _is_on_hub(path: str | None) -> bool:
 
 
 def _problem(key: str, where: str, question: Question, answer: Answer, local: str) -> UserError:
-    kind = DataError if question.kind == "dataset" else ModelError
     name, what = question.name, f"{question.kind} {question.name}"
-    page = f"https://huggingface.co/{'datasets/' * (question.kind == 'dataset')}{name}"
+    is_dataset = question.kind == "dataset"
+    page = f"https://huggingface.co/{'datasets/' * is_dataset}{name}"
+    folder = Path(name).absolute()
+    got, expected, hint = answer.detail, "", ""
     if answer.state == "impossible":
-        return kind(
-            f"{name} is no name that the hub could have, nor is there such a folder",
-            where=where,
-            got=answer.detail,
-            expected="OWNER/NAME, such as Qwen/Qwen3-0.6B, or a folder",
-        )
-    if answer.state == "missing":
-        return kind(
-            f"there is no {what} on the hub, nor a folder of that name",
-            where=where,
-            got=f"{name}; looked for {Path(name).absolute()}",
-            expected=f"the name of a {question.kind} as its page has it, or a folder",
-            hint=f"{local}, or hf auth login",
-        )
-    if answer.state == "no_revision":
-        return kind(
-            f"the {what} has no revision {question.revision!r}",
-            where=where.replace(key, f"{key.rpartition('.')[0]}.revision"),
-            got=question.revision,
-            expected=f"a branch, tag or commit: {page}/tree/main",
-            hint=f"~{key.rpartition('.')[0]}.revision",
-        )
-    if answer.state == "gated":
-        return kind(
-            f"the hub gives the {what} only to whom its owner has let in",
-            where=where,
-            got="a gated repository, and no token here that opens it",
-            hint=Prose(f"accept its terms at {page}, then `hf auth login`"),
-        )
-    return kind(
-        f"the {what} is not in the cache, and the hub cannot be reached",
-        where=where,
-        got=f"{answer.detail}; looked for {Path(name).absolute()}",
-        expected="a network, or a copy on this machine",
-        hint=f"hf download {name}{' --repo-type dataset' * (question.kind == 'dataset')}, or {local}"
-        + (f", or export {TIMEOUT_VARIABLE}=20" if answer.is_silence else ""),
-    )
+        said = f"{name} is no name that the hub could have, nor is there such a folder"
+        expected = "OWNER/NAME, such as Qwen/Qwen3-0.6B, or a folder"
+    elif answer.state == "missing":
+        said = f"there is no {what} on the hub, nor a folder of that name"
+        got, hint = f"{name}; looked for {folder}", f"{local}, or hf auth login"
+        expected = f"the name of a {question.kind} as its page has it, or a folder"
+    elif answer.state == "no_revision":
+        said, got = f"the {what} has no revision {question.revision!r}", str(question.revision)
+        revision = f"{key.rpartition('.')[0]}.revision"
+        where, hint = where.replace(key, revision), f"~{revision}"
+        expected = f"a branch, tag or commit: {page}/tree/main"
+    elif answer.state == "gated":
+        said = f"the hub gives the {what} only to whom its owner has let in"
+        got = "a gated repository, and no token here that opens it"
+        hint = Prose(f"accept its terms at {page}, then `hf auth login`")
+    else:
+        said = f"the {what} is not in the cache, and the hub cannot be reached"
+        got, expected = f"{answer.detail}; looked for {folder}", "a network, or a copy on this machine"
+        hint = f"hf download {name}{' --repo-type dataset' * is_dataset}, or {local}"
+        hint += f", or export {TIMEOUT_VARIABLE}=20" if answer.is_silence else ""
+    kind = DataError if is_dataset else ModelError
+    return kind(said, where=where, got=got, expected=expected or None, hint=hint or None)

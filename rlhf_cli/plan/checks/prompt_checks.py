@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+import jinja2
+
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.overlong_prompts import (
@@ -114,19 +116,13 @@ def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: M
             is_chat = True
             try:
                 prompt = _rendered(prompt, tokenizer, settings)
-            except (_template_error(), TypeError, ValueError, ArithmeticError):
+            except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError):
                 return {}  # the run reports a template that fails on this conversation
         # A token is at least a byte, so most prompts need no count.
         if isinstance(prompt, str) and len(prompt.encode()) + _ADDED > limit:
             texts[row] = prompt
     lengths = tokenizer.lengths(list(texts.values()), special_tokens=not is_chat) if texts else []
     return {row: length for row, length in zip(texts, lengths or (), strict=False) if length > limit}
-
-
-def _template_error() -> type[Exception]:
-    import jinja2  # only conversations need it
-
-    return jinja2.TemplateError
 
 
 def _rendered(messages: list[object], tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> str:
@@ -141,8 +137,6 @@ def _failing_template(tokenizer: TokenizerFiles, context: CheckContext, where: s
     prompt = next(iter(values_of(rows, "prompt")), None) if rows is not None else None
     if not isinstance(prompt, list) or tokenizer.chat_template is None:
         return
-    import jinja2  # only conversations need it
-
     try:
         _rendered(prompt, tokenizer, {})
     except (jinja2.TemplateSyntaxError, jinja2.exceptions.SecurityError, ArithmeticError) as error:

@@ -355,6 +355,8 @@ def test_shards_of_a_run() -> None:
     assert at("the end", shards).parts["reference"] == WEIGHTS / 4
     assert at("the end", shards).parts["gradients"] == WEIGHTS / 4 + 4 * EMBEDDING
     assert at("generating", shards).parts["weights"] == WEIGHTS + gathered  # TRL gathers all to generate
+    offloaded = planned("launch.strategy=zero3", "launch.offload=true", device=Device(processes=4))
+    assert "optimizer" not in at("the end", offloaded).parts
     alone = planned("launch.strategy=fsdp2", device=Device(processes=4))
     assert at("generating", alone).parts["weights"] == WEIGHTS / 4 + gathered
     ddp = at("the end", planned(*PPO_SMALL, device=Device(processes=4))).parts
