@@ -76,11 +76,6 @@ def test_a_saved_critic_needs_no_tokenizer(make: Make, place: Path) -> None:
     assert planned("critic.init=there")
 
 
-@pytest.mark.parametrize("init", ["policy", "org/judge"])
-def test_what_is_not_looked_into(init: str) -> None:
-    assert planned(f"critic.init={init}")
-
-
 def test_no_such_folder() -> None:
     assert refused("critic.init=./there").what == "there is no such model folder"
 
@@ -112,11 +107,6 @@ def test_what_it_may_not_be(make: Make, config: dict[str, Any], what: str, hint:
     assert (error.what, error.hint) == (what, hint)
     assert error.expected is not None
     assert error.expected.startswith("a reward model (sequence classification) or a saved critic")
-
-
-@pytest.mark.parametrize("config", [CRITIC, REWARD_MODEL, POLICY], ids=str)
-def test_it_may_be_of_another_size(make: Make, config: dict[str, Any]) -> None:
-    assert planned(f"critic.init={make('there', config, hidden_size=32, num_hidden_layers=1)}")
 
 
 def test_the_tokens_of_a_model_that_sees_pictures_too(make: Make, write: Write) -> None:
@@ -192,10 +182,6 @@ class TestAdapters:
         write("there/adapter_model.safetensors", EMPTY_WEIGHTS)
         return "critic.init=there"
 
-    def test_of_a_reward_model(self, make: Make, write: Write) -> None:
-        make("base", POLICY)
-        assert planned(self.adapter(write, "SEQ_CLS"))
-
     def test_its_base_is_measured(self, make: Make, write: Write) -> None:
         make("base", POLICY, vocab_size=32)
         assert refused(self.adapter(write, "SEQ_CLS")).got == "vocab_size 32, the policy writes 258 tokens"
@@ -236,13 +222,6 @@ class TestThePanel:
         assert isinstance(console.file, io.StringIO)
         return "\n".join(" ".join(line.strip("│ ").split()) for line in console.file.getvalue().splitlines())
 
-    def test_ppo(self) -> None:
-        text = self.panel()
-        assert "\ncritic policy, own optimizer\n" in text
-        assert "\nkl reward, k1, 0.05\n" in text
-        assert "x 1 generation x 4 epochs" in text
-        assert "truncation" not in text
-
     @pytest.mark.parametrize(
         ("words", "line"),
         [
@@ -263,12 +242,6 @@ class TestThePanel:
     )
     def test_variants(self, words: list[str], line: str) -> None:
         assert f"\n{line}\n" in self.panel(*words)
-
-    def test_negative_control_without_a_critic(self) -> None:
-        text = self.panel("trainer=grpo", "trainer.args.num_generations=8")
-        assert "critic" not in text
-        assert "\nkl " not in text
-        assert "epochs" not in text
 
 
 def test_a_kl_controller_whose_horizon_is_shorter_than_a_round() -> None:

@@ -108,9 +108,10 @@ def test_evaluations_of_epochs_begin_with_the_delay_too() -> None:
 def test_checkpoints_and_none() -> None:
     saved = planned(*GRPO, "trainer.args.save_steps=50").checkpoints
     assert saved is not None
-    assert saved.space is not None
     assert saved.times == 3
-    assert saved.as_json()["checkpoint_bytes"] == saved.space.checkpoint == 3 * saved.space.model  # weights and Adam's
+    assert saved.model_bytes is not None
+    assert saved.checkpoint_bytes == 3 * saved.model_bytes  # weights and Adam's
+    assert saved.total_bytes == 10 * saved.model_bytes  # two are kept, a third is being written, the model at the end
     none = (*GRPO, "trainer.args.save_strategy=no")
     assert planned(*none).checkpoints is None
     assert lines(*none)["checkpoints"] == "none, the model at the end alone"

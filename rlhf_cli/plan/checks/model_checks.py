@@ -27,8 +27,8 @@ from rlhf_cli.tables.packable_models import refused_packing
 from rlhf_cli.text.suggest import nearest
 
 
-def describe_policy(experiment: Experiment, composed: Composed) -> str:
-    """Describe the model that is trained, in words.
+def policy_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
+    """Check the model that is trained, and note its description in words.
 
     Raise ModelError if the model does not exist, is not of the kind that the trainer trains, or cannot be quantised
     here. Raise DataError for a warm start on a world without demonstrations.
@@ -45,7 +45,9 @@ def describe_policy(experiment: Experiment, composed: Composed) -> str:
     if model.build is not None:
         for world in model.build.warm_start.worlds if model.build.warm_start else ():
             demonstrations(world, 1, seed=0, name=composed.origins.where("model.build.warm_start.worlds"))
-        return f"tiny: {model.build.num_layers} layers of {model.build.hidden_size}, byte-level, embedded" + more
+        tiny = f"tiny: {model.build.num_layers} layers of {model.build.hidden_size}, byte-level, embedded"
+        context.model = tiny + more
+        return
     assert model.path is not None
     where = composed.origins.where("model.path")
     described = describe_model(model.path, where=where, needs_tokenizer=model.tokenizer is None)
@@ -59,7 +61,7 @@ def describe_policy(experiment: Experiment, composed: Composed) -> str:
                 hint=Prose("the model it was trained from; a reward model belongs to rewards.NAME.model"),
             )
         describe_reward_model(model.path, where=where)  # raises if it has several labels
-    return described + more
+    context.model = described + more
 
 
 def _is_classifier(folder: Path) -> bool:
@@ -70,11 +72,6 @@ def _is_classifier(folder: Path) -> bool:
             kind = str(stated[0] if isinstance(stated, list) else stated)
             return kind.endswith(("ForSequenceClassification", "SEQ_CLS"))
     return False
-
-
-def policy_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
-    """Check the model that is trained, and note its description. Raises the errors of `describe_policy`."""
-    context.model = describe_policy(experiment, composed)
 
 
 def passes_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
@@ -141,7 +138,12 @@ def adapter_problems(experiment: Experiment, composed: Composed, context: CheckC
             got=f"model.lora.r={lora.r}",
             hint="pip install peft, or model.lora=null",
         )
-    modules = _modules(experiment, context)
+    build, shapes = experiment.model.build, list[WeightShape]()
+    if build is not None:
+        shapes = tiny_shapes(build.hidden_size, build.num_layers)
+    elif (folder := context.folder_of(experiment.model.path)) is not None and (folder / "config.json").is_file():
+        shapes = stored_shapes(folder) or []
+    modules = [shape.name.removesuffix(".weight") for shape in shapes if len(shape.shape) >= 2]
     targets = lora.target_modules
     if not modules or targets == "all-linear":
         return
@@ -163,14 +165,3 @@ def adapter_problems(experiment: Experiment, composed: Composed, context: CheckC
         expected=f"all-linear, or some of {', '.join(layers)}",
         hint=f"model.lora.target_modules='[{meant}]'" if meant else "model.lora.target_modules=all-linear",
     )
-
-
-def _modules(experiment: Experiment, context: CheckContext) -> list[str]:
-    """Return the names of the modules that hold a matrix, as named in the weight files; empty if unknown."""
-    build = experiment.model.build
-    shapes: list[WeightShape] | None = None
-    if build is not None:
-        shapes = tiny_shapes(build.hidden_size, build.num_layers)
-    elif (folder := context.folder_of(experiment.model.path)) is not None and (folder / "config.json").is_file():
-        shapes = stored_shapes(folder)
-    return [shape.name.removesuffix(".weight") for shape in shapes or () if len(shape.shape) >= 2]

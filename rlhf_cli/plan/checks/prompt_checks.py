@@ -28,7 +28,7 @@ from rlhf_cli.models.tokenizer_files import (
     render_chat,
     vocab_size_of,
 )
-from rlhf_cli.plan.checks.check_context import CheckContext, ReadSource
+from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.runs.run_folder import run_of
 from rlhf_cli.runs.text_endings import trained_with_eos
@@ -149,14 +149,9 @@ def has_conversations(experiment: Experiment, context: CheckContext) -> bool:
     """Return whether the rows are conversations, judging by the prompt template, or else by the first row."""
     if experiment.data.prompt is not None:
         return not isinstance(experiment.data.prompt, str)
-    return any(_has_messages(source, experiment) for source in context.sources)
-
-
-def _has_messages(source: ReadSource, experiment: Experiment) -> bool:
-    columns = {"prompt"} | {name for names in experiment.trainer.row.learns_from for name in names}
-    if source.rows is None or len(source.rows) == 0:
-        return False
-    values = [source.rows[0][name] for name in sorted(columns & set(source.columns))]
+    read = {"prompt"} | {name for names in experiment.trainer.row.learns_from for name in names}
+    first = [(source.rows[0], read & set(source.columns)) for source in context.sources if source.rows]
+    values = [row[name] for row, columns in first for name in sorted(columns)]
     return any(isinstance(value, list) and value and isinstance(value[0], dict) for value in values)
 
 

@@ -18,12 +18,17 @@ from rlhf_cli.rewards.stack.reward_functions import import_function, required_co
 
 def reward_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield what is wrong with each reward, and note the columns it reads and its source file."""
+    is_chat = has_conversations(experiment, context)
     for name, reward in experiment.rewards.items():
         try:
             if reward.model is not None:
-                _look_at_model(name, reward, composed, conversational=has_conversations(experiment, context))
+                where = composed.origins.where(f"rewards.{name}.model")
+                describe_reward_model(reward.model, where=where, conversational=is_chat)
+                if reward.args:
+                    where = composed.origins.where(f"rewards.{name}.args")
+                    raise RewardError("a reward model takes no args", where=where)
             else:
-                _look_at_function(name, reward, composed, context)
+                _check_function(name, reward, composed, context)
         except UserError as error:
             yield error
 
@@ -66,15 +71,7 @@ def aggregate_problems(experiment: Experiment, composed: Composed, context: Chec
         ) from None
 
 
-def _look_at_model(name: str, reward: Reward, composed: Composed, *, conversational: bool) -> None:
-    assert reward.model is not None
-    where = composed.origins.where(f"rewards.{name}.model")
-    describe_reward_model(reward.model, where=where, conversational=conversational)
-    if reward.args:
-        raise RewardError("a reward model takes no args", where=composed.origins.where(f"rewards.{name}.args"))
-
-
-def _look_at_function(name: str, reward: Reward, composed: Composed, context: CheckContext) -> None:
+def _check_function(name: str, reward: Reward, composed: Composed, context: CheckContext) -> None:
     assert reward.fn is not None
     function = resolve(
         reward.fn,
