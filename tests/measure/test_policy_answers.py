@@ -83,10 +83,6 @@ def test_without_both_kinds_of_prompts_there_is_one_figure(known: list[str]) -> 
     assert sum_up_answers({"sampled": PART}, ["right"], trained_on=trained_on).by_prompts is None
 
 
-def test_without_samples_there_are_no_attempts() -> None:
-    assert sum_up_answers({"greedy": PART}, ["right"]).attempts == {}
-
-
 def test_rows_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "some.completions.jsonl"
     write_completions(file, completions_of({"sampled": PART}))
@@ -121,17 +117,6 @@ def test_the_first_five_answers_of_the_first_part_are_shown() -> None:
         (f"q{row}", f"a{row}", float(row)) for row in range(5)
     ]
     assert (evaluation.rows, evaluation.no_total, list(evaluation.parts)) == (8, "because", ["greedy", "sampled"])
-
-
-def test_each_reward_has_its_own_attempts() -> None:
-    """The first has other scores than 0 and 1, the second has the prompts right in both, then in neither."""
-    scored = [
-        ScoredRow(None, {"graded": ScoredReward(0.5, None, None), "right": ScoredReward(raw, None, None)})
-        for raw in (1.0, 1.0, 0.0, 0.0)
-    ]
-    attempts = sum_up_answers({"sampled": PartAnswers(2, PART.answers, scored)}, ["graded", "right"]).attempts
-    assert list(attempts) == ["right"]
-    assert attempts["right"].pass_at[1].mean == attempts["right"].maj_at[2].mean == 0.5
 
 
 def test_the_rows_of_a_file_are_text_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

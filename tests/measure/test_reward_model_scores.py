@@ -77,18 +77,6 @@ def test_intervals_are_over_pairs_and_not_over_both_answers_of_them(scorer: Rewa
         assert [estimate.low, estimate.high] == pytest.approx([LOG3 * (mean - half), LOG3 * (mean + half)], rel=1e-4)
 
 
-def test_length_bias_by_hand(scorer: RewardModelScorer) -> None:
-    length = evaluate_reward_model(scorer, ROWS).length
-    assert length.chosen_longer.mean == 1.0
-    assert length.same.mean == 0.0
-    assert (length.chosen_shorter.mean, length.chosen_shorter.count) == (1.0, 2)
-    # x = 1, 1, -1, 2 (in log 3), y = 1, -2, 0, -2: means 3/4 and -3/4.
-    covariance = (0.25 * 1.75) + (0.25 * -1.25) + (-1.75 * 0.75) + (1.25 * -1.25)
-    by_hand = covariance / math.sqrt((2 * 0.25**2 + 1.75**2 + 1.25**2) * (1.75**2 + 2 * 1.25**2 + 0.75**2))
-    assert length.pearson == pytest.approx(by_hand, **MODEL)
-    assert length.longer_wins.mean == (1 + 0 + 0.5 + 0) / 4
-
-
 def test_margin_agreement_by_hand(scorer: RewardModelScorer) -> None:
     """Ranks of d: 2.5, 2.5, 1, 4; of the margins 2, 4, 0.5, 8: 2, 3, 1, 4."""
     margins = evaluate_reward_model(scorer, ROWS).margins

@@ -61,15 +61,6 @@ def test_a_metric_that_no_run_logs_is_told(place: Path) -> None:
     assert list(loaded.metrics) == ["reward"]
 
 
-@pytest.mark.parametrize(("count", "rest"), [(12, ""), (13, ", ...")])
-def test_a_dozen_of_the_metrics_that_there_are_is_told(place: Path, count: int, rest: str) -> None:
-    names = [f"m{number:02}" for number in range(count)]
-    write_run(place / "a", configured(), {name: [0.1] for name in names})
-    with pytest.warns(UserWarning, match="no run logs the metric 'other'"):
-        (problem,) = rlhf_cli.load_runs("a", metrics=["other"]).problems
-    assert problem.expected == f"some of {', '.join(names[:12])}{rest}"
-
-
 def test_where_nothing_was_logged_nothing_is_suggested(place: Path) -> None:
     write_run(place / "a", configured(), {}, state="created")
     with pytest.warns(UserWarning, match="no run logs the metric 'other'"):
@@ -102,13 +93,6 @@ def test_runs_of_wandb_beside_those_of_folders(place: Path, monkeypatch: pytest.
     loaded = rlhf_cli.load_runs("a", "wandb:team/rlhf", metrics=["loss"])
     assert asked == [("wandb:team/rlhf", [True, False])]
     assert loaded.metrics["loss"].tolist() == [0.1, 0.5]
-
-
-def test_negative_control_a_metric_that_one_run_logs_is_not(place: Path, recwarn: pytest.WarningsRecorder) -> None:
-    write_run(place / "runs" / "a", configured(0.0), {"reward": [0.1], "entropy": [1.0]})
-    write_run(place / "runs" / "b", configured(0.5), {"reward": [0.1]})
-    assert rlhf_cli.load_runs("runs", metrics=["entropy"]).problems == ()
-    assert not [one for one in recwarn if "no run logs" in str(one.message)]
 
 
 def test_a_run_that_cannot_be_read_is_a_problem_and_no_end(place: Path) -> None:

@@ -170,13 +170,6 @@ def test_the_screen_names_every_key_with_its_values(confounded: list[RunFolder],
     assert "●" not in text, "the front is a verdict too"
 
 
-def test_thirty_keys_are_all_named(place: Path) -> None:
-    names = [f"argument_{number}" for number in range(30)]
-    lines = printed(lambda console: show_comparison(console, of(pair(place, args(**dict.fromkeys(names, 1))))), 80)
-    text = " ".join(" ".join(lines).split())
-    assert all(f"trainer.args.{name}" in text for name in names)
-
-
 @pytest.mark.parametrize("words", [[], ["--on", "correct"], ["--on", "correct", "--baseline", "0"]])
 def test_the_command_says_why_in_each_form(
     confounded: list[RunFolder], place: Path, capsys: pytest.CaptureFixture[str], words: list[str]

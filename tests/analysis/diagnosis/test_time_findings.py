@@ -56,18 +56,6 @@ def test_what_takes_too_much_is_found_with_what_to_type(
     assert [change.words for change in found.changes] == words
 
 
-@pytest.mark.parametrize("shares", [{"reward/slow": 0.2}, {"generation": 0.6}, {"saving": 0.05}, {"forward": 0.9}])
-def test_negative_control_a_phase_that_is_worth_it_is_fine(shares: dict[str, float]) -> None:
-    (fine,) = seen(shares)
-    assert isinstance(fine, PassedCheck)
-
-
-def test_seconds_that_nobody_misses_are_fine() -> None:
-    """60 % of 5 x 10 s are 30 s, below a minute; of 5 x 30 s they are more."""
-    assert isinstance(seen({"reward/slow": 0.6}, elapsed_s=10.0)[0], PassedCheck)
-    assert isinstance(seen({"reward/slow": 0.6}, elapsed_s=30.0)[0], Finding)
-
-
 def test_without_a_profile_and_after_two_events_nothing_can_be_said() -> None:
     assert isinstance(seen({"saving": 0.9}, events=2)[0], SkippedCheck)
     (unseen,) = time_spent(Log.of([{"step": 1, "loss": 1.0}]), RunSetup())

@@ -22,29 +22,6 @@ def remembering(rho: float, n: int, rng: np.random.Generator) -> np.ndarray:
     return values
 
 
-def test_the_line_is_that_of_least_squares() -> None:
-    values = np.random.default_rng(3).standard_normal(50) + 0.1 * np.arange(50)
-    line, expected = trend(curve(values)), stats.linregress(np.arange(1, 51), values)
-    assert line is not None
-    assert line.change == pytest.approx(49 * expected.slope, rel=1e-9)
-    assert line.start == pytest.approx(expected.intercept + expected.slope, rel=1e-9)
-
-
-def test_its_error_is_that_beside_a_parabola() -> None:
-    """Noise whose neighbours differ in sign has no memory: then n counts, and the residuals are those of a parabola,
-    with n - 3 degrees of freedom, as numpy's own fit has them."""
-    n = 60
-    values = np.random.default_rng(5).standard_normal(n) * np.where(np.arange(n) % 2, 1.0, -1.0)
-    values += np.where(np.arange(n) % 2, 2.0, -2.0)
-    steps = np.arange(1.0, n + 1)
-    residuals = values - np.polyval(np.polyfit(steps, values, 2), steps)
-    line = trend(curve(values))
-    assert line is not None
-    assert line.freedom == n - 3
-    spread = float(((steps - steps.mean()) ** 2).sum())
-    assert line.error == pytest.approx(np.sqrt((residuals @ residuals) / (n - 3) / spread) * (n - 1), rel=1e-9)
-
-
 @pytest.mark.parametrize(("rho", "n", "most"), [(0.0, 30, 0.01), (0.3, 60, 0.015), (0.6, 120, 0.02), (0.9, 120, 0.04)])
 def test_noise_alone_is_seldom_a_trend(rho: float, n: int, most: float) -> None:
     """At 0.005 on one side, 500 draws. Noise that remembers for ten steps of a hundred is told wrongly more often."""

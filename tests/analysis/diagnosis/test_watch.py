@@ -34,10 +34,6 @@ def test_what_was_said_before_the_run_went_on_is_not_said_again() -> None:
     assert said(Watch(GRPO, list(FINDING_KINDS), 40, events_of(DEAD)[:20]), 20) == []
 
 
-def test_negative_control_after_too_few_events_it_had_not_been_said() -> None:
-    assert said(Watch(GRPO, list(FINDING_KINDS), 40, events_of(DEAD)[:5]), 5) == [(10, "dead_reward")]
-
-
 def test_what_is_switched_off_is_not_said() -> None:
     assert said(Watch(GRPO, [kind for kind in FINDING_KINDS if kind != "dead_reward"], 40)) == []
     assert said(Watch(GRPO, [], 40)) == []
