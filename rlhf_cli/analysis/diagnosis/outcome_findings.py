@@ -81,8 +81,8 @@ def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
     if late.mean < _HALF:
         return PassedCheck(kind, f"groups without deviation: {on_average(late)}")
     total, spread = log.total(), log.curve("reward_std")
-    scale = spread.first(0.2).mean if len(spread) else 0.0
-    rose = len(total) >= ENOUGH and len(spread) > 0 and total.last(0.2).mean > total.first(0.2).mean + scale
+    can_tell = len(total) >= ENOUGH and len(spread) > 0
+    rose = can_tell and total.last(0.2).mean > total.first(0.2).mean + spread.first(0.2).mean
     severity: Severity = "note" if rose else "serious" if late.mean >= _NEARLY_ALL else "warning"
     what = f"in {late.mean:.0%} of the groups all completions have the same total: they teach nothing"
     what += "; the total has risen, so the task may be learned" if rose else ""

@@ -17,7 +17,7 @@ _LONGER = 1.1
 """Check again after ten log events, later after the log grew by a tenth. So the total cost is proportional to the
 length of the log, and a report is delayed by a tenth of the log at most.
 """
-_NOT_SAID = "note"
+_SILENT = "note"
 
 
 class Watch:
@@ -36,7 +36,7 @@ class Watch:
         self._setup = setup
         self._kinds = kinds
         self._log = Log.of(earlier, max_steps)
-        self._said: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._next = ENOUGH
         if self._log.num_events >= ENOUGH:
             self.look()
@@ -50,11 +50,12 @@ class Watch:
         """Return new findings, worst first; notes only appear in `rlhf why`."""
         self._next = max(self._log.num_events + _EVERY, round(_LONGER * self._log.num_events))
         findings = look(self._log, self._setup, self._kinds).findings
-        new = [one for one in findings if one.severity != _NOT_SAID and (one.kind, one.subject) not in self._said]
-        self._said.update((one.kind, one.subject) for one in new)
+        new = [one for one in findings if one.severity != _SILENT and (one.kind, one.subject) not in self._reported]
+        self._reported.update((one.kind, one.subject) for one in new)
         return new
 
 
+_SHOWN = 5
 _WAITED = 5
 """Warn if a rule's metric is missing after this many log events."""
 _EVAL = "eval_"
@@ -68,8 +69,8 @@ class _Counted:
     rule: StopRule
     metric: str
     held: list[tuple[int, float]] = field(default_factory=list)
-    has_come: bool = False
-    is_said: bool = False
+    was_logged: bool = False
+    is_warned: bool = False
 
 
 class StoppingRules:
@@ -104,14 +105,14 @@ class StoppingRules:
         for one in self._counted:
             if one.metric not in event:
                 continue
-            one.has_come = True
+            one.was_logged = True
             value = event[one.metric]
             if isinstance(value, int | float) and one.rule.holds(value):
                 one.held = [*one.held, (step, float(value))][-one.rule.log_events :]
             else:
                 one.held = []
             if len(one.held) == one.rule.log_events and self.fired is None:
-                self.fired = _said(one)
+                self.fired = _describe(one)
         return self.fired
 
     def never_logged(self, *, at_end: bool = False) -> Iterator[str]:
@@ -122,21 +123,18 @@ class StoppingRules:
         has_evaluated = any(name.startswith(_EVAL) for name in self._logged)
         for one in self._counted:
             is_due = has_evaluated if one.metric.startswith(_EVAL) else self._num_events >= _WAITED
-            if one.has_come or one.is_said or not (is_due or at_end) or not self._logged:
+            if one.was_logged or one.is_warned or not (is_due or at_end) or not self._logged:
                 continue
-            one.is_said = True
+            one.is_warned = True
             close = nearest(one.metric, self._logged)
             guess = f"; {close} is" if close else ""
             yield f"the rule to stop by `{one.rule.when}` waits for {one.metric}, which is not logged{guess}"
 
 
-def _said(one: _Counted) -> str:
+def _describe(one: _Counted) -> str:
     values = ", ".join(f"{value:.4g}" for _, value in one.held[-_SHOWN:])
     first, last = one.held[0][0], one.held[-1][0]
     steps = f"step {last}" if first == last else f"steps {first} to {last}"
     shown = "... " if len(one.held) > _SHOWN else ""
     named = f" {one.name!r}" if one.name and not one.name.isdigit() else ""
     return f"stopped by rule{named}: {one.rule.when}: {shown}{values} at {steps}"
-
-
-_SHOWN = 5

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rlhf_cli.errors import DataError, Prose, UserError
 from rlhf_cli.rewards.stack.component import by_row
 from rlhf_cli.rewards.stack.returned_scores import Score, as_scores
 from rlhf_cli.rewards.stack.reward_functions import required_columns
+from rlhf_cli.runs.metrics_file import tables_by_step
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables import trl_values
 
-_TABLE = re.compile(r"^completions_(\d+)\.parquet$")
 _TRLS = {"step", "prompt", "completion", "advantage", "total"}
 
 Columns = dict[str, list[object]]
@@ -83,8 +83,8 @@ class StoredRounds:
 
 def read_rounds(run: RunFolder) -> StoredRounds:
     """Return the stored rounds of a run. Raise DataError if no table contains a complete round."""
-    files = {int(match[1]): file for file in run.path.glob("completions/*") if (match := _TABLE.match(file.name))}
-    if not files:
+    tables = tables_by_step(run.path)
+    if not tables:
         raise DataError(
             "this run has stored no completions",
             where=run.shown,
@@ -95,14 +95,12 @@ def read_rounds(run: RunFolder) -> StoredRounds:
         )
     rounds: dict[int, StoredRound] = {}
     left_out: list[str] = []
-    for _, file in sorted(files.items()):
+    for _, file in tables:
         try:
-            columns = _read(str(file))
-            found = _round_of(columns)
+            stored = _read_round(file)
+            rounds.setdefault(stored.number, stored)
         except DataError as problem:
             left_out.append(f"{file.name}: {problem.what}")
-            continue
-        rounds.setdefault(found.number, found)
     if not rounds:
         raise DataError(
             "none of this run's tables holds a whole round of training",
@@ -113,7 +111,8 @@ def read_rounds(run: RunFolder) -> StoredRounds:
     return StoredRounds(tuple(rounds[number] for number in sorted(rounds)), tuple(left_out))
 
 
-def _read(file: str) -> Columns:
+def _read_round(file: Path) -> StoredRound:
+    """Return the round in a table. Raise DataError if it cannot be read or does not hold exactly one round."""
     # Imported here, so that a mistake in the words is reported without loading Arrow.
     import pyarrow
     from pyarrow import parquet
@@ -122,10 +121,6 @@ def _read(file: str) -> Columns:
         columns: Columns = parquet.read_table(file).to_pydict()
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"it cannot be read ({str(error).splitlines()[0][:80]})") from None
-    return columns
-
-
-def _round_of(columns: Columns) -> StoredRound:
     missing = [name for name in trl_values.ALL if name not in columns]
     if missing:
         raise DataError(f"it has no column {missing[0]}: a version of rlhf without it has written it")
