@@ -7,11 +7,9 @@ import re
 from collections.abc import Iterator
 
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.overrides import EXPECT_AFRESH
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.plan.checks.check_context import CheckContext
-from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.trl_values import RANGES
 
 _ARGS = "trainer.args."
@@ -38,19 +36,6 @@ def range_problems(experiment: Experiment, composed: Composed, context: CheckCon
                 expected=f"{bounds.in_words()}: {bounds.why}",
                 hint=f"{key}={default}" if fits else f"~{key}",
             )
-
-
-def repeated_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
-    """Note every key that was typed with two different values; the last one counts."""
-    values: dict[str, list[str]] = {}
-    for override in composed.overrides:
-        key, equals, value = override.lstrip("+").partition("=")
-        if equals and not override.startswith("~") and override != EXPECT_AFRESH:
-            values.setdefault(key, []).append(value)
-    for key, given in values.items():
-        if len(set(given)) > 1:
-            text = f"{key} is typed {len(given)} times, and the last counts: {key}={given[-1]}"
-            context.notices.append(Notice("typed", text))
 
 
 def no_step_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
