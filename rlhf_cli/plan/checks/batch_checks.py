@@ -85,20 +85,16 @@ def shared_prompt_notice(experiment: Experiment, composed: Composed, context: Ch
 def evaluation_cost(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Note if evaluations generate more completions than training does. That is allowed, but may be a mistake."""
     batches, planned = context.batches, evaluations(context)
-    if batches is None or batches.steps is None or planned is None or None in (planned.times, planned.completions):
+    if batches is None or not batches.steps or planned is None or not planned.times or not planned.rows:
         return
-    assert planned.times is not None and planned.completions is not None and planned.rows  # noqa: PT018
-    evaluated = planned.times * planned.completions
-    trained = workload(context, None).completions or 0
+    each = (planned.completions or 0) // planned.rows
+    evaluated, trained = planned.times * planned.rows * each, workload(context, None).completions or 0
     if evaluated <= trained:
         return
-    each, cheaper = planned.completions // planned.rows, list[str]()
-    if planned.times > 1 and context.setting("eval_strategy") == "steps":
-        every = context.setting("eval_steps") or context.setting("logging_steps")  # below 1 a fraction of all steps
-        assert isinstance(every, int | float)
+    cheaper = ["trainer.args.num_generations_eval=1"] if each > 2 else []
+    every = context.setting("eval_steps") or context.setting("logging_steps")  # below 1 a fraction of all steps
+    if planned.times > 1 and context.setting("eval_strategy") == "steps" and isinstance(every, int | float):
         steps = math.ceil(every * batches.steps) if every < 1 else int(every)
-        cheaper.append(f"trainer.args.eval_steps={math.ceil(steps * evaluated / trained)}")
-    if each > 2:
-        cheaper.append("trainer.args.num_generations_eval=1")
+        cheaper.insert(0, f"trainer.args.eval_steps={math.ceil(steps * evaluated / trained)}")
     text = f"{evaluated} completions ({planned.times} x {planned.rows} prompts x {each}), and training {trained}: "
     context.notices.append(Notice("evaluation", text + ", ".join([*cheaper, "or fewer held-out rows"])))
