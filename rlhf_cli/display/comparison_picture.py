@@ -12,6 +12,7 @@ from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, MeasureVerdict
 from rlhf_cli.errors import UserError
 from rlhf_cli.measure.pictures import BLUE, DPI, GREY, MISSING, ORANGE, can_draw
+from rlhf_cli.numerics.intervals import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,14 +62,22 @@ def _caption(comparison: Comparison, letters: int) -> list[str]:
     """Return the number of runs, the differing keys, and why there is no verdict, wrapped to `letters` characters."""
     seeds = max((len(setting.by_seed) for setting in comparison.grouped.settings), default=0)
     counted = f"{len(comparison.runs)} runs, up to {seeds} seeds a setting"
-    texts = [f"{counted}, 95 % intervals; {comparison.asked.window.in_words}"]
-    said = [
-        f"{key} {', '.join(list(dict.fromkeys(texts))[:_MOST_VALUES])}"
-        for key, texts in comparison.grouped.keys.items()
+    keys = [
+        f"{key} {', '.join(list(dict.fromkeys(values))[:_MOST_VALUES])}"
+        for key, values in comparison.grouped.keys.items()
     ]
-    texts += [f"differs: {'; '.join(said)}"] if said else []
+    texts = [f"{counted}, 95 % intervals; {comparison.asked.window.in_words}"]
+    texts += [f"differs: {'; '.join(keys)}"] if keys else []
     texts += [comparison.no_verdict] if comparison.no_verdict is not None else []
     return [line for text in texts for line in textwrap.wrap(text, letters)]
+
+
+def _dot(axes: Axes, row: int, one: Estimate, colour: str) -> None:
+    """Draw the mean of an estimate as a dot, with its interval as a line."""
+    if one.mean is not None:
+        axes.plot([one.mean], [row], "o", color=colour, markersize=5, zorder=3)
+    if one.low is not None and one.high is not None:
+        axes.plot([one.low, one.high], [row, row], color=colour, linewidth=1.6, zorder=2)
 
 
 def _settings(axes: Axes, comparison: Comparison, measure: RunMeasure) -> None:
@@ -78,10 +87,7 @@ def _settings(axes: Axes, comparison: Comparison, measure: RunMeasure) -> None:
         one = comparison.estimates[setting.name][measure.label]
         seeds = [comparison.values[measure.label][run.name] for run in setting.runs]
         axes.plot(seeds, [row + 0.18] * len(seeds), ".", color=GREY, markersize=4, zorder=1)
-        if one.mean is not None:
-            axes.plot([one.mean], [row], "o", color=BLUE, markersize=5, zorder=3)
-        if one.low is not None and one.high is not None:
-            axes.plot([one.low, one.high], [row, row], color=BLUE, linewidth=1.6, zorder=2)
+        _dot(axes, row, one, BLUE)
     title = measure.label if measure.sign >= 0 else f"{measure.label} (less is better)"
     _rows(axes, title, [setting.name for setting in settings])
 
@@ -90,11 +96,7 @@ def _differences(axes: Axes, verdict: MeasureVerdict) -> None:
     """Draw one interval per difference, in orange if the verdict is better or worse."""
     axes.axvline(0, color=GREY, linewidth=0.8)
     for row, one in enumerate(verdict.differences):
-        colour = ORANGE if one.outcome in (BETTER, WORSE) else BLUE
-        if one.difference.mean is not None:
-            axes.plot([one.difference.mean], [row], "o", color=colour, markersize=5)
-        if one.difference.low is not None and one.difference.high is not None:
-            axes.plot([one.difference.low, one.difference.high], [row, row], color=colour, linewidth=1.6)
+        _dot(axes, row, one.difference, ORANGE if one.outcome in (BETTER, WORSE) else BLUE)
     names = [f"{one.value} - {one.other}" for one in verdict.differences]
     _rows(axes, f"{verdict.measure.label}: differences by {verdict.key}, seed by seed", names)
 

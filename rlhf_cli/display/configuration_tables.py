@@ -76,16 +76,13 @@ def show_differences(console: Console, found: Sequence[KeyDifference], here: Sid
     for one in found:
         console.print()
         console.print(Text(one.key, style="bold"), soft_wrap=True)
-        pairs = [(sign, style, value) for sign, style, value in (("-", "red", one.here), ("+", "green", one.there))]
+        pairs = (("-", "red", one.here), ("+", "green", one.there))
         texts = [as_written(value.value) if value.is_there else "not there" for _, _, value in pairs]
-        column = min(_FURTHEST_ORIGIN_OF_DIFFERENCE, max(map(len, texts)) + 2)
+        width = min(_FURTHEST_ORIGIN_OF_DIFFERENCE, max(map(len, texts)) + 2)
         for (sign, style, value), text in zip(pairs, texts, strict=True):
-            line = Text.assemble((f"  {sign} ", style), (text, "" if value.is_there else "dim"))
             origin = f"# {value.origin or 'default'}" if value.is_there else ""
-            gap = max(2, column + 4 - len(line.plain))
-            if console.is_terminal and len(line.plain) + gap + len(origin) > console.width:
-                console.print(line, soft_wrap=True)
-                line, gap = Text(), 4
-            line.append(" " * gap + origin, style="dim")
-            line.rstrip()
-            console.print(line, soft_wrap=True)
+            gap = max(2, width - len(text)) if origin else 0
+            if console.is_terminal and 4 + len(text) + gap + len(origin) > console.width:
+                origin = f"\n    {origin}"
+            line = Text.assemble((f"  {sign} ", style), (text, "" if value.is_there else "dim"))
+            console.print(line.append(" " * gap + origin, style="dim"), soft_wrap=True)

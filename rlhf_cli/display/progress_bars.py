@@ -158,38 +158,33 @@ class TrainingBar:
 
 
 _LINES = 4
+"""Without a terminal, print a line after each of so many parts of the completions."""
 
 
 @dataclass
 class GenerationBar:
-    """A counter of completions that shows how many of `total` are done."""
+    """A counter of completions that shows how many of `total` are done: a bar at a terminal, else a few lines."""
 
-    console: Console
+    progress: Progress
     total: int
-    progress: Progress | None = None
     done: int = 0
 
     def add(self, count: int) -> None:
         """Add newly finished completions."""
         before, self.done = self.done, self.done + count
-        if self.progress is not None:
-            self.progress.update(self.progress.task_ids[0], completed=self.done)
-        elif self.done * _LINES // self.total > before * _LINES // self.total:
-            self.console.print(f"[dim]{self.done} of {self.total} completions", highlight=False)
+        self.progress.update(self.progress.task_ids[0], completed=self.done)
+        if self.progress.disable and self.done * _LINES // self.total > before * _LINES // self.total:
+            self.progress.console.print(f"[dim]{self.done} of {self.total} completions", highlight=False)
 
     def scoring(self) -> None:
         """Show that the rewards are being computed."""
-        if self.progress is not None:
-            self.progress.update(self.progress.task_ids[0], description="scoring")
+        self.progress.update(self.progress.task_ids[0], description="scoring")
 
 
 @contextmanager
 def generation_bar(console: Console, total: int) -> Iterator[GenerationBar]:
-    """Return a context manager that shows a bar if the console is a terminal."""
-    if not console.is_terminal:
-        yield GenerationBar(console, total)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as progress:
+    """Return a context manager that shows the progress of `total` completions."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         progress.add_task("completions", total=total)
-        yield GenerationBar(console, total, progress)
+        yield GenerationBar(progress, total)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -17,7 +16,6 @@ from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import span
 from rlhf_cli.errors import in_one_line
 from rlhf_cli.runs.run_status import FINISHED, Overview, Status, told_state
-from rlhf_cli.text.json_values import JsonValue
 
 _REASON = "reason"
 
@@ -140,7 +138,7 @@ def _may_change_the_result(word: str) -> bool:
     return key not in ("exp", "expect", "track", "seed") and not key.startswith(("run.", "track.", "warn"))
 
 
-_SHOWN = 12
+_HASH = 12
 _OTHERS = 6
 
 
@@ -156,38 +154,11 @@ def show_same_again(console: Console, both: Reproduction) -> None:
         said = f": {counted} are equal up to step {logs.last_step}, and the weights are not"
         console.print(Text.assemble(("differs", "bold red"), said))
     for part in both.weights:
-        now = (
-            "the same weights"
-            if part.is_equal
-            else f"other weights: sha256 {part.before[:_SHOWN]} -> {part.after[:_SHOWN]}"
-        )
-        console.print(Text(f"  {part.part}: {now}" + (f", sha256 {part.before[:_SHOWN]}" if part.is_equal else "")))
+        before, after = part.before[:_HASH], part.after[:_HASH]
+        now = f"the same weights, sha256 {before}" if part.is_equal else f"other weights: sha256 {before} -> {after}"
+        console.print(Text(f"  {part.part}: {now}"))
     if logs.of_the_clock:
         console.print(Text(f"  not compared, for they are times: {', '.join(logs.of_the_clock)}", style="dim"))
-    _show_causes(console, both)
-
-
-def _show_difference(console: Console, difference: LogDifference, equal_steps: int) -> None:
-    was_is = f"was {_number(difference.before)}, is {_number(difference.after)}"
-    size = "" if difference.size is None else f" (by {difference.size:.2g})"
-    console.print(
-        Text.assemble(
-            ("differs", "bold red"),
-            f" first at step {difference.step}: ",
-            (difference.metric, "bold"),
-            f" {was_is}{size}",
-        )
-    )
-    if difference.others:
-        more = len(difference.others) - _OTHERS
-        names = ", ".join(difference.others[:_OTHERS]) + (f" and {more} more" if more > 0 else "")
-        console.print(Text(f"  and at the same step {names}"))
-    before = "nothing before that is equal" if not equal_steps else f"everything up to step {equal_steps} is equal"
-    console.print(Text(f"  {before}"))
-
-
-def _show_causes(console: Console, both: Reproduction) -> None:
-    """Print possible causes of a difference. For equal runs, print the changes that made no difference."""
     if both.is_equal:
         for cause in both.causes:
             line = f"  another {cause.kind} made no difference: {cause.name} {cause.before} -> {cause.after}"
@@ -195,18 +166,24 @@ def _show_causes(console: Console, both: Reproduction) -> None:
         return
     console.print(Text("why, as far as is recorded", style="bold"))
     rows: list[list[Cell]] = [
-        [(cause.kind, "yellow"), cause.name, f"{cause.before} -> {cause.after}"] for cause in both.causes
+        [(f"  {cause.kind}", "yellow"), cause.name, f"{cause.before} -> {cause.after}"] for cause in both.causes
     ]
-    rows += [[("by chance", "yellow"), reason, ""] for reason in both.unrepeatable]
-    table = plain_table(["", "", ""], rows=rows)
-    if both.causes or both.unrepeatable:
-        console.print(Padding(table, (0, 0, 0, 2)))
+    rows += [[("  by chance", "yellow"), reason, ""] for reason in both.unrepeatable]
+    if rows:
+        console.print(plain_table(["", "", ""], rows=rows))
     else:
         known = "settings, data, reward code, starting model, versions, threads, processor: all as they were"
         console.print(Text(f"  nothing: {known}; what a reward reads beside its rows is not recorded"))
 
 
-def _number(value: JsonValue) -> str:
-    if value is None:
-        return "null"
-    return f"{value:.7g}" if isinstance(value, float) else str(value)
+def _show_difference(console: Console, difference: LogDifference, equal_steps: int) -> None:
+    before, after = (f"{one:.7g}" if isinstance(one, float) else one for one in (difference.before, difference.after))
+    size = "" if difference.size is None else f" (by {difference.size:.2g})"
+    where, metric = f" first at step {difference.step}: ", (difference.metric, "bold")
+    console.print(Text.assemble(("differs", "bold red"), where, metric, f" was {before}, is {after}{size}"))
+    if difference.others:
+        more = len(difference.others) - _OTHERS
+        names = ", ".join(difference.others[:_OTHERS]) + (f" and {more} more" if more > 0 else "")
+        console.print(Text(f"  and at the same step {names}"))
+    equal = f"everything up to step {equal_steps} is equal" if equal_steps else "nothing before that is equal"
+    console.print(Text(f"  {equal}"))

@@ -143,11 +143,9 @@ def _print_mover(console: Console, mover: Mover) -> None:
     width = max(20, console.width - 4)
     console.print(Text(f"step {mover.step}  {one_line(mover.prompt)}"[:width], "dim", no_wrap=True))
     console.print(Text(f"  {one_line(mover.completion)}"[:width], no_wrap=True))
-    scores = "  ".join(f"{name} {_figure(value)}" for name, value in mover.scores.items())
-    console.print(f"  [dim]{escape(scores)}", highlight=False)
-    console.print(
-        f"  total {_arrow(*mover.total)}   advantage {_arrow(*mover.advantage, signed=True)}", highlight=False
-    )
+    console.print(Text("  " + "  ".join(f"{name} {_figure(value)}" for name, value in mover.scores.items()), "dim"))
+    advantage = _arrow(*mover.advantage, signed=True)
+    console.print(f"  total {_arrow(*mover.total)}   advantage {advantage}", highlight=False)
 
 
 def _print_notes(console: Console, answer: WhatIf) -> None:
