@@ -62,8 +62,9 @@ def _setting_columns(comparison: Comparison) -> list[BlockColumn]:
     """Return the Pareto marks, then one column per differing key, or only the setting names if there are many keys."""
     grouped = comparison.grouped
     found = []
-    if comparison.front is not None:
-        marks = [_mark(comparison, setting) for setting in grouped.settings]
+    if (front := comparison.front) is not None:
+        names = [setting.name for setting in grouped.settings]
+        marks = [" " if name in front.unplaced else ON_FRONT if name in front.best else DOMINATED for name in names]
         found.append(BlockColumn("", marks, is_head=True, is_number=False))
     if 0 < len(grouped.axes) <= _MOST_KEYS_A_ROW:
         found += [
@@ -81,13 +82,6 @@ def _by_run(setting: SettingRuns) -> str | None:
     if len(names) == 1:
         return names[0]
     return f"{names[0]} +{len(names) - 1}" if len(setting.name) > _LONGEST_NAME else None
-
-
-def _mark(comparison: Comparison, setting: SettingRuns) -> str:
-    front = comparison.front
-    if front is None or setting.name in front.unplaced:
-        return " "
-    return ON_FRONT if setting.name in front.best else DOMINATED
 
 
 def titled(measure: RunMeasure) -> str:
@@ -191,8 +185,8 @@ def show_left_out(console: Console, problems: Sequence[RlhfError]) -> None:
     """Print why runs are missing from the table. Print nothing if all are there."""
     if problems:
         console.print(f"[yellow]left out: {len(problems)} {'run' if len(problems) == 1 else 'runs'}[/], unreadable")
-        for problem in problems:
-            console.print(str(problem), markup=False, highlight=False, soft_wrap=True)
+    for problem in problems:
+        console.print(str(problem), markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_what_differs(console: Console, comparison: Comparison) -> None:
@@ -264,11 +258,8 @@ def _show_differences(console: Console, verdict: MeasureVerdict) -> None:
 
 
 def _show_notes(console: Console, comparison: Comparison) -> None:
-    notes = list(comparison.notes)
-    if (total := total_in_words(comparison)) is not None:
-        notes.append(total)
-    if (models := _starting_models(comparison)) is not None:
-        notes.append(models)
+    found = [*comparison.notes, total_in_words(comparison), _starting_models(comparison)]
+    notes = [note for note in found if note is not None]
     if notes:
         console.print()
     for note in notes:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.syntax import Syntax
 from rich.text import Text
 
 from rlhf_cli.config.conf_folders import caption, user_dir
@@ -73,11 +72,7 @@ def show_option(console: Console, group: str, option: str, file: Path) -> None:
 
 
 def show_yaml(console: Console, text: str) -> None:
-    """Print YAML, coloured at a terminal. Lines are never cut, so they can be copied."""
-    if console.is_terminal and not console.no_color:
-        lines = Syntax(text.rstrip(), "yaml", background_color="default", theme="ansi_dark").highlight(text.rstrip())
-        console.print(lines, soft_wrap=True, end="")
-        return
+    """Print YAML. Lines are never cut, so they can be copied."""
     console.print(Text(text.rstrip()), soft_wrap=True)
 
 

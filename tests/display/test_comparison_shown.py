@@ -10,9 +10,8 @@ from rich.console import Console
 from rlhf_cli.analysis.comparison.comparison import ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import is_shown
-from rlhf_cli.display.comparison_tables import estimate_texts, number_texts, show_comparison, show_left_out
+from rlhf_cli.display.comparison_tables import number_texts, show_comparison, show_left_out
 from rlhf_cli.display.tables import BlockColumn, show_blocks
-from rlhf_cli.numerics.intervals import Estimate
 from tests.support.logged_runs import configured, write_run, write_sweep
 from tests.support.terminal import printed
 
@@ -68,18 +67,6 @@ def test_blocks_repeat_what_says_whose_row_it_is() -> None:
     ]
 
 
-def test_one_line_a_run_where_it_is_asked_for(place: Path) -> None:
-    folders = write_sweep(place / "sweep", {0.0: [0.5], 0.5: [0.75]})
-    assert not any("finished" in line for line in shown(folders))
-    (line,) = [line for line in shown(folders, each_run=True) if line.startswith("weight=0.5")]
-    assert line.split() == ["weight=0.5", "finished", "10", "0.750", "0.500"]
-
-
-def test_equal_runs_say_so(place: Path) -> None:
-    runs = [write_run(place / name, configured(), {"reward": [0.5]}) for name in "ab"]
-    assert "the configurations do not differ" in shown(runs)
-
-
 def test_other_weights_under_the_same_name_are_told(place: Path) -> None:
     """A warm start on another machine, a branch that moved on the hub: nothing in the configurations shows it."""
     runs = [
@@ -121,9 +108,3 @@ def test_what_a_sweep_shows_at_its_end(place: Path) -> None:
 )
 def test_as_many_decimals_as_the_column_needs(numbers: list[float], texts: list[str]) -> None:
     assert number_texts(numbers) == texts
-
-
-def test_an_interval_is_shown_by_both_ends_where_it_is_not_symmetric() -> None:
-    assert estimate_texts([Estimate(0.5, 0.4, 0.6, 5), Estimate(0.5, 0.3, 0.6, 5), Estimate(0.5, None, None, 1)]) == [
-        *("0.500 ± 0.100", "0.500 [0.300, 0.600]", "0.500")
-    ]

@@ -58,18 +58,6 @@ def test_a_reward_model(place: Path) -> None:
     ]
 
 
-def test_a_reward_model_without_margins_or_mistakes() -> None:
-    lines = read(measured.headed(measured.reward_model(margins=None, worst=[], ties=0)))
-    assert "all       0.750 [0.625, 0.875]      4        1.250" in lines
-    assert not any(line.startswith(("margin in", "worst", "warning", "plain")) for line in lines)
-
-
-def test_rewardbench() -> None:
-    lines = read(measured.headed(measured.with_rewardbench()))
-    place = lines.index("RewardBench                        pairs")
-    assert lines[place + 1 : place + 3] == ["Chat         0.875 [0.812, 0.938]      4", ""]
-
-
 def test_a_policy() -> None:
     evaluation = measured.policy(win_rate=measured.win_rate(), shown=[ShownAnswer("1+1=", "[b]2[/b]", None)])
     assert read(measured.headed(evaluation)) == [

@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
-from tqdm import tqdm
 
 import rlhf_cli
 from rlhf_cli.cli import main
@@ -180,13 +179,6 @@ def test_negative_control_rich_passes_them_on() -> None:
     terminal = io.StringIO()
     Console(file=terminal, width=200).print(Text(PAYLOAD))
     assert {"\x1b", "\x9b", "\u202e"} <= set(ACTED_ON.findall(terminal.getvalue()))
-
-
-def test_a_bar_of_tqdm_may_draw() -> None:
-    terminal = io.StringIO()
-    for _ in tqdm([0], file=SafeStream(terminal)):
-        pass
-    assert "\r" in terminal.getvalue()
 
 
 def test_every_console_is_a_screen() -> None:

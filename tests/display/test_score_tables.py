@@ -53,13 +53,6 @@ def test_a_narrow_terminal_costs_no_name_and_no_number() -> None:
     assert max(map(len, lines)) <= 60
 
 
-def test_more_rows_than_fit() -> None:
-    scores = CompletionScores([ScoredRow(1.0, {"a": reward(1.0)})] * 25, {"a": summary(1.0, 1.0, 0, 0, 25)})
-    lines = printed(lambda console: show_scores(console, [{"completion": "x"}] * 25, scores))
-    assert lines[20:22] == [" 19  x           1.000  1.000", "... 5 more rows; --json prints all"]
-    assert lines[23].startswith("all 25 rows")
-
-
 def test_why_there_is_no_total() -> None:
     scores = CompletionScores(
         [ScoredRow(None, {"a": reward(1.0)})], {"a": summary(1.0, 1.0, 0, 0, 1)}, "rewards.a.normalize=batch divides"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -46,10 +45,6 @@ def test_rows_that_are_kept_from_training_are_counted(place: Path) -> None:
     assert read()["evaluation"] == "none in training"
 
 
-def test_without_a_folder_none_is_named(place: Path) -> None:
-    assert "run" not in read()
-
-
 def test_gates_and_schedules(place: Path) -> None:
     gate = "rewards.brevity.gate={by: correct, at_least: 1, otherwise: exclude}"
     lines = read(gate, "rewards.format.weight={start: 0, end: 1, steps: 3}")
@@ -88,23 +83,6 @@ def test_ppo_names_critic_and_kl(place: Path) -> None:
     assert lines["kl"] == "reward, k1, 0.05"
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_whole_panel_fits(place: Path, width: int) -> None:
-    """Every line is as wide as the frame, whose width is that of the terminal at most; nothing is cut."""
-    gate = "rewards.brevity.gate={by: correct, at_least: 1}"
-    words = ["exp=toy_ppo", "launch=cpu", "track=none", "trainer.args.max_steps=20", gate]
-    prepared = prepare(words, keep_run_names=True)
-    plan = preflight(prepared.experiment, prepared.composed)
-    lines = printed(lambda one: show_whole_plan(one, prepared.experiment, plan, title="sums", folder=None), width)
-    frame = [line for line in lines if line[0] in "╭│╰"]
-    assert {len(line) for line in frame} == {len(frame[0])}
-    text = " ".join(" ".join(line.strip("│ ") for line in frame).split())
-    assert "…" not in text
-    assert "20 = 1.25 rounds x 16" in text
-    assert "└ brevity 0.2 correct >= 1" in text
-    assert text.index("generation █") < text.index("training █")
-
-
 def test_a_reward_models_stage(place: Path) -> None:
     """Rows, held-out rows, margin and centring, of which nothing was shown before."""
     margin = "reward_model.margin={chosen: score_chosen, rejected: score_rejected, transform: log1p}"
@@ -125,16 +103,6 @@ def test_what_the_run_is_expected_to_come_to(place: Path) -> None:
     typed = "expect=[{metric: correct, at: last-5, at_least: 0.75}, {metric: total, at_most: 2}]"
     assert read(typed)["expected"] == "correct at least 0.75 at last-5; total at most 2 at the end"
     assert "expected" not in read("expect=null")
-
-
-def test_a_frozen_path_is_shown_as_it_would_be_typed_here(place: Path) -> None:
-    """A run that goes on has absolute paths in its config.yaml; one elsewhere is shown as it is."""
-    (place / "rewards.py").write_text("def short(completions, **columns):\n    return [1.0] * len(completions)\n")
-    for typed in ("./rewards.py:short", f"{place}/rewards.py:short"):
-        assert read(f"+rewards.short.fn={typed}")["short"] == "1  ./rewards.py:short"
-    (place / "below").mkdir()
-    os.chdir(place / "below")
-    assert read(f"+rewards.short.fn={place}/rewards.py:short")["short"].startswith(f"1  {place}"[:40])
 
 
 GATED = [

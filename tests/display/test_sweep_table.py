@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.display.sweep_tables import JobRow, SweepRows, shown_rows, sweep_table, totals
+from rlhf_cli.display.sweep_tables import JobRow, SweepRows, sweep_table, totals
 from rlhf_cli.display.terminal import sparkline
 from tests.support.terminal import drawn
 
@@ -45,20 +45,9 @@ def test_a_long_name_is_cut_and_nothing_else_is() -> None:
     assert all(LONG.format(seed) in wide[seed + 1] for seed in range(3))
 
 
-def test_nothing_is_hidden_where_there_is_room() -> None:
-    lines = drawn(sweep_table(sweep(rows(1, 2, 3), None), height=24, width=80))
-    assert len(lines) == 1 + 6 + 1
-    assert lines[-1].endswith("time left not known yet")
-
-
 def test_what_failed_and_was_stopped_is_counted() -> None:
     states = [JobRow("a", "failed"), JobRow("b", "killed"), JobRow("c", "preempted"), JobRow("d", "finished")]
     assert totals(sweep(states, 0.0)).startswith("1 of 4 done, 2 failed, 1 stopped; ")
-
-
-def test_more_that_run_than_fit_are_cut_to_the_height() -> None:
-    assert len(shown_rows(rows(20, 5, 5), 6)) == 6
-    assert {row.state for row in shown_rows(rows(20, 5, 5), 6)} == {"running"}
 
 
 @pytest.mark.parametrize(

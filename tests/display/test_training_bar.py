@@ -122,13 +122,6 @@ def test_the_spinner_says_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "warm start 3/20" in screen.getvalue()
 
 
-def test_a_hidden_spinner_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = terminal(monkeypatch)
-    with Spinner(shown=False) as spinner:
-        spinner.update("warm start", 3, 20)
-    assert screen.getvalue().strip() == ""
-
-
 def test_what_takes_seconds_to_import_is_imported_while_the_spinner_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal(monkeypatch)
     seen: list[tuple[str, bool]] = []

@@ -20,7 +20,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch.gpu_locks import gpus_of, holder_of, holding, take
+from rlhf_cli.launch.gpu_locks import holder_of, holding, take
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
@@ -62,22 +62,6 @@ def test_each_job_gets_gpus_of_its_own_and_the_next_waits(place: Path, have_gpus
     third = slots.slot_for(job(place, "launch.processes=1"))
     assert third is not None
     assert third.environment["CUDA_VISIBLE_DEVICES"] == "0"
-
-
-def test_what_does_not_fit_holds_nothing(place: Path, have_gpus) -> None:
-    have_gpus(3)
-    slots = JobSlots(2)
-    first = slots.slot_for(job(place, "launch.processes=2"))
-    assert slots.slot_for(job(place, "launch.processes=2")) is None
-    last = slots.slot_for(job(place, "launch.processes=1"))
-    assert [slot.held.gpus for slot in (first, last) if slot is not None] == [("0", "1"), ("2",)]
-
-
-def test_a_run_on_the_cpu_needs_none(place: Path, have_gpus) -> None:
-    have_gpus(1)
-    slots = JobSlots(8)
-    found = [slots.slot_for(job(place, "launch=cpu")) for _ in range(8)]
-    assert all(slot is not None and slot.held.gpus == () for slot in found)
 
 
 def test_the_gpus_of_another_command_are_passed_over(place: Path, have_gpus, monkeypatch) -> None:
@@ -123,15 +107,6 @@ def test_what_was_held_is_free_and_nameless_again(have_gpus) -> None:
     assert holder_of("0") is None
     with holding(["0"], "runs/two"):
         pass
-
-
-def test_the_gpus_of_a_vllm_server_count(place: Path, have_gpus, monkeypatch) -> None:
-    from rlhf_cli.plan import launch_problems
-
-    have_gpus(2)
-    monkeypatch.setattr(launch_problems, "vllm_problems", lambda *_, **__: [])
-    words = ["launch.rollout=vllm_server", "launch.rollout_gpus=1", "launch.processes=1"]
-    assert gpus_of(job(place, *words).launch) == ("0", "1")
 
 
 def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,14 +53,6 @@ def test_what_to_type_next_where_there_are_seeds(place: Path) -> None:
     assert "  rlhf eval sweep/0.5-0  # the model of weight=0.5" in said
 
 
-def test_no_model_is_recommended_that_is_not_known_to_be_better(place: Path) -> None:
-    """0.5 has the higher mean of both rewards, and no verdict: the seeds of both overlap."""
-    said = shown(place, write_sweep(place / "sweep", {0.0: [0.1, 0.9, 0.4], 0.5: [0.8, 0.2, 0.5]}), "+exp=mine")
-    assert "No clear difference in correct" in said
-    assert "rlhf eval" not in said
-    assert "  rlhf why sweep" in said
-
-
 def test_a_sweep_in_which_all_has_failed(place: Path) -> None:
     """No picture can be drawn of nothing, and a reader is given each failure once, in a line."""
     folders = [

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 
 from rlhf_cli.config.schema.launch_sections import Sweep
-from rlhf_cli.sweeps.search_space import NumberRange, Objective, OptionList, Space, read_objective
-from rlhf_cli.sweeps.study import JOURNAL, SearchStudy
+from rlhf_cli.sweeps.search_space import NumberRange, OptionList, Space, read_objective
+from rlhf_cli.sweeps.study import SearchStudy
 
 SPACE: Space = {"w": NumberRange(0.0, 1.0)}
 BEST = 0.3
@@ -70,13 +69,6 @@ def test_a_search_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert float(again.words[0].removeprefix("w=")) not in told  # other random numbers than at the start
 
 
-def test_the_memory_is_lines_of_json(tmp_path: Path) -> None:
-    proposed(memory(tmp_path))
-    lines = (tmp_path / JOURNAL).read_text().splitlines()
-    assert all(isinstance(json.loads(line), dict) for line in lines)
-    assert [file.name for file in tmp_path.iterdir()] == [JOURNAL]
-
-
 def test_a_trial_that_failed_has_no_place_among_the_best(tmp_path: Path) -> None:
     search = memory(tmp_path)
     search.tell(search.ask().number, None)
@@ -110,14 +102,6 @@ def test_a_trial_that_does_worse_than_the_others_is_stopped(tmp_path: Path, prun
     assert search.report(good, 34, 2.0) is False
 
 
-def test_what_was_pruned_is_said(tmp_path: Path) -> None:
-    search = memory(tmp_path, prune="median")
-    number = search.ask().number
-    search.report(number, 50, 0.5)
-    search.tell(number, None, is_pruned=True)
-    assert search.trials()[0].state == "pruned"
-
-
 def test_choices_are_proposed_as_they_are_typed(tmp_path: Path) -> None:
     search = memory(
         tmp_path, space={"truncation": OptionList(("none", "exclude")), "n": NumberRange(1, 8, is_whole=True)}
@@ -125,12 +109,6 @@ def test_choices_are_proposed_as_they_are_typed(tmp_path: Path) -> None:
     words = search.ask().words
     assert words[0] in ("truncation=none", "truncation=exclude")
     assert words[1].removeprefix("n=") in map(str, range(1, 9))
-
-
-def test_an_objective_is_a_metric_and_a_direction() -> None:
-    assert read_objective("-kl/k1_policy_ref") == Objective("kl/k1_policy_ref", less_is_better=True)
-    assert str(read_objective("-kl/k1_policy_ref")) == "-kl/k1_policy_ref"
-    assert read_objective("rewards/correct/mean").direction == "maximize"
 
 
 @pytest.mark.parametrize(("value", "stopped"), [(0.45, False), (0.35, True)])

@@ -66,15 +66,6 @@ def test_all_mistakes_of_all_jobs_are_told_together_each_with_its_jobs(workplace
     assert not (workplace / "runs").exists()
 
 
-def test_what_only_a_look_at_files_shows_is_told_for_every_job(workplace: Path, sweep, capsys) -> None:
-    code, runs = sweep("rewards.mine.fn=./one.py:f,./two.py:f", "seed=1,2")
-    error = capsys.readouterr().err
-    assert (code, runs) == (2, [])
-    assert "one.py" in error
-    assert "two.py" in error
-    assert error.count("runs:") == 2
-
-
 def test_a_dry_run_says_it_all_and_writes_nothing(workplace: Path, sweep, capsys) -> None:
     code, runs = sweep("seed=1,2", "truncation=none,bootstrap", "trainer=ppo", "--dry-run", "-j2")
     assert (code, runs) == (0, [])
@@ -83,11 +74,6 @@ def test_a_dry_run_says_it_all_and_writes_nothing(workplace: Path, sweep, capsys
     assert "sweep of 4 runs, 2 at a time" in out
     for name in ("seed=1,truncation=none", "seed=2,truncation=bootstrap"):
         assert f"  {name}\n" in out
-
-
-def test_experiments_are_swept_too_and_lie_together(workplace: Path, sweep, capsys) -> None:
-    assert main(["train", "-m", "exp=quickstart,toy_ppo", "launch=cpu", "track=none", "run.name=x", "--dry-run"]) == 0
-    assert "runs/sweep/x" in capsys.readouterr().out
 
 
 def test_a_folder_that_is_there_is_not_written_into(workplace: Path, sweep, capsys) -> None:
@@ -101,21 +87,3 @@ def test_a_folder_that_is_there_is_not_written_into(workplace: Path, sweep, caps
 def test_options_are_judged(workplace: Path, sweep, capsys, option: str) -> None:
     assert main(["train", "-m", "+exp=quickstart", "seed=1,2", option]) == 2
     assert "command line" in capsys.readouterr().err
-
-
-def test_several_values_without_m_are_named_what_they_are(workplace: Path, sweep, capsys) -> None:
-    assert main(["train", "+exp=quickstart", "seed=1,2"]) == 2
-    assert "rlhf train -m ... 'seed=1,2'" in capsys.readouterr().err
-
-
-@pytest.mark.fault(28)
-def test_a_job_that_fails_leaves_the_others_alone(workplace: Path, sweep, capsys) -> None:
-    (workplace / "mine.py").write_text(
-        "def picky(completions, *, limit, **kwargs):\n"
-        "    if limit == 2:\n        raise ValueError('two is too many')\n"
-        "    return [0.0] * len(completions)\n"
-    )
-    code, runs = sweep("rewards.mine.fn=./mine.py:picky", "rewards.mine.args.limit=1,2,3")
-    assert code == 1
-    assert [read_status(run).state for run in runs] == ["finished", "failed", "finished"]
-    assert "two is too many" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from rlhf_cli.display.sweep_tables import PRUNED
 from rlhf_cli.errors import RunError, UserError
 from rlhf_cli.jobs.resuming import ResumeOptions
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, claim, read_status, update_status
+from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, claim, read_status, update_status
 from rlhf_cli.sweeps.job_watch import JobWatch
 from rlhf_cli.sweeps.search import Trials
 from rlhf_cli.sweeps.search_space import SearchPlan, search_plan
@@ -128,13 +128,6 @@ def test_negative_control_without_pruning_nothing_is_stopped(place: Path) -> Non
         search.logs(watch, 60, value)
         assert not search.trials.should_stop(watch)
         search.ends(watch)
-
-
-def test_a_trial_that_failed_is_told_and_the_search_goes_on(place: Path) -> None:
-    search = Searched(place / "sweep")
-    search.ends(search.begins(), FAILED)
-    assert search.memory.trials()[0].state == "fail"
-    assert search.trials.next_job() is not None
 
 
 def test_an_objective_that_nobody_logs_ends_the_search(place: Path) -> None:

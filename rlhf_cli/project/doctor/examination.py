@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -53,27 +52,18 @@ class RequiredPackages:
 
 
 def required_packages() -> RequiredPackages:
-    """Return the requirements: from pyproject.toml in a checkout, whose metadata may be outdated, else the metadata."""
-    file = Path(__file__).resolve().parents[3] / "pyproject.toml"
-    if file.is_file():
-        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
-        extras = {name: _requirements(lines) for name, lines in project.get("optional-dependencies", {}).items()}
-        return RequiredPackages(project["requires-python"], _requirements(project["dependencies"]), extras)
+    """Return the requirements in this package's metadata."""
     metadata = importlib.metadata.metadata(_DISTRIBUTION)
     lines = importlib.metadata.requires(_DISTRIBUTION) or []
     return required_by_metadata(metadata["Requires-Python"] or "", lines, metadata.get_all("Provides-Extra") or [])
 
 
 def required_by_metadata(python: str, lines: Iterable[str], extras: Iterable[str]) -> RequiredPackages:
-    """Return the requirements in an installed package's metadata; `lines` have markers like `; extra == 'math'`."""
-    every = _requirements(lines)
+    """Return the requirements in a package's metadata; `lines` have markers like `; extra == 'math'`."""
+    every = [Requirement(line) for line in lines]
     needed = tuple(one for one in every if _applies(one, ""))
     of_extras = {name: tuple(one for one in every if _applies(one, name) and one not in needed) for name in extras}
     return RequiredPackages(python, needed, of_extras)
-
-
-def _requirements(lines: Iterable[str]) -> tuple[Requirement, ...]:
-    return tuple(Requirement(line) for line in lines)
 
 
 def _applies(requirement: Requirement, extra: str) -> bool:

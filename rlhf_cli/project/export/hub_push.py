@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import httpx2
 from huggingface_hub import HfApi
@@ -20,22 +19,12 @@ from huggingface_hub.errors import (
 from rlhf_cli.errors import Prose, UserError
 
 
-class Hub(Protocol):
-    """The methods used of huggingface_hub.HfApi."""
-
-    def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> object: ...
-
-    def repo_info(self, repo_id: str) -> object: ...
-
-    def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> object: ...
-
-
-def push(folder: Path, repo: str, *, public: bool, message: str, hub: Hub | None = None) -> str:
+def push(folder: Path, repo: str, *, public: bool, message: str, hub: HfApi | None = None) -> str:
     """Upload a folder as one commit and return its address; create the repository if needed.
 
     Raises UserError without a login, write access or network, and if the repository is public but `public` is False.
     """
-    api: Hub = hub if hub is not None else HfApi()
+    api = hub or HfApi()
     with _asking(repo):
         if _is_public(api, repo) and not public:
             raise UserError(
@@ -49,7 +38,7 @@ def push(folder: Path, repo: str, *, public: bool, message: str, hub: Hub | None
     return str(getattr(done, "repo_url", None) or f"https://huggingface.co/{repo}")
 
 
-def _is_public(api: Hub, repo: str) -> bool:
+def _is_public(api: HfApi, repo: str) -> bool:
     """Return whether a public repository of that name exists."""
     try:
         return getattr(api.repo_info(repo), "private", False) is False

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_cli.analysis.comparison.comparison import ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
-from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, front_of, plots_of
+from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, plots_of
 from rlhf_cli.display.page.tables import setting_table, verdict_lines
 from rlhf_cli.numerics.intervals import student
 from rlhf_cli.runs.run_folder import runs_in
@@ -40,18 +40,6 @@ def test_who_leads(tmp_path: Path, metric: str, label: str, leader: str, most: s
     write_sweep(tmp_path / "s", ends, metric=metric)
     (line,) = verdict_lines(compare(read_runs(runs_in(tmp_path / "s"))[0], ComparisonOptions(on=(label,))))
     assert line.says == f"{leader} has the {most} {label}, beyond doubt better than 4 of 4 others."
-
-
-def test_a_point_of_the_front_has_the_ends_of_its_own_interval(tmp_path: Path) -> None:
-    ends = {0.0: [0.2, 0.3, 0.5], 1.0: [0.6, 0.8, 0.7]}
-    write_sweep(tmp_path / "s", ends)
-    front = front_of(compare(read_runs(runs_in(tmp_path / "s"))[0]))
-    assert isinstance(front, dict)
-    column = [one["label"] for one in front["measures"]].index("correct")  # type: ignore[attr-defined]
-    for point, values in zip(front["settings"], ends.values(), strict=True):  # type: ignore[call-overload]
-        one = student(values)
-        found = [point[name][column] for name in ("values", "low", "high")]
-        assert found == pytest.approx([one.mean, one.low, one.high], rel=1e-3)
 
 
 def test_the_interval_that_an_evaluation_logged_is_drawn_from_its_low_to_its_high_end(tmp_path: Path) -> None:

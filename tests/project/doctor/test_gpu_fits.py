@@ -44,11 +44,6 @@ def test_what_nvidia_smi_prints_is_read() -> None:
     assert driver.gpus[0].memory_bytes == 81559 * 2**20  # nvidia-smi counts in MiB
 
 
-def test_an_old_driver_says_neither_capability_nor_cuda() -> None:
-    driver = parse_driver("Tesla K80, 11441, 390.30, [Not Supported]\n", "NVIDIA-SMI 390.30\n")
-    assert (driver.gpus[0].capability, driver.cuda) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("says", "trouble"),
     [
@@ -92,10 +87,6 @@ def test_torch_fits_driver_and_gpu(
     condition = gpu_condition(driver, TorchBuild("2.13.0+x", torch_cuda))
     assert (condition.state, said in f"{condition.found} {condition.fix}") == (state, True), condition
     assert (condition.fix is None) == (state == State.OK)
-
-
-def test_no_gpu_is_a_warning() -> None:
-    assert gpu_condition(Driver(), TorchBuild("2.13.0")).state == State.WARN
 
 
 def test_the_build_is_read_without_running_it(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import httpx2
 import pytest
+from huggingface_hub import HfApi
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
@@ -46,7 +48,7 @@ class HubThatRemembers:
 
 
 def pushed(hub: HubThatRemembers, *, public: bool = False) -> str:
-    return push(Path("out"), "me/mine", public=public, message="mine, by rlhf export", hub=hub)
+    return push(Path("out"), "me/mine", public=public, message="mine, by rlhf export", hub=cast("HfApi", hub))
 
 
 @pytest.mark.parametrize(("private", "public"), [(None, False), (True, False), (None, True), (False, True)])

@@ -109,16 +109,6 @@ def test_a_critic_keeps_its_head(tmp_path: Path) -> None:
     assert ours == policys
 
 
-def test_an_older_format_becomes_safetensors(tmp_path: Path) -> None:
-    model = random_model("CAUSAL_LM")
-    run = finished_run(tmp_path / "run", model)
-    (run.model / "model.safetensors").unlink()
-    torch.save(model.state_dict(), run.model / "pytorch_model.bin")
-    exported(run, tmp_path / "out")
-    assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "out")), logits(model))
-    assert not list((tmp_path / "out").glob("*.bin"))
-
-
 def test_what_cannot_be_merged_is_refused(tmp_path: Path) -> None:
     save(random_model("CAUSAL_LM"), tmp_path / "base")
     run = finished_run(tmp_path / "run", with_adapter(tmp_path / "base", "CAUSAL_LM"))
@@ -132,15 +122,6 @@ def test_what_cannot_be_merged_is_refused(tmp_path: Path) -> None:
         exported(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-
-
-def test_that_a_base_was_quantised_in_training_is_said(tmp_path: Path) -> None:
-    save(random_model("CAUSAL_LM"), tmp_path / "base")
-    model = {"path": str(tmp_path / "base"), "quantize": "4bit", "lora": {"r": 4}, "trust_remote_code": False}
-    run = finished_run(tmp_path / "run", with_adapter(tmp_path / "base", "CAUSAL_LM"), model=model)
-    (note,) = exported(run, tmp_path / "out").notes
-    assert "in 4bit" in note
-    assert note in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_negative_control_peft_itself_starts_from_nothing(tmp_path: Path) -> None:

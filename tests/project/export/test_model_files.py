@@ -112,9 +112,3 @@ def test_a_generation_config_is_made_where_there_is_none(folder: Path) -> None:
     assert read_json(folder / "generation_config.json") == {"eos_token_id": 1, "pad_token_id": 0}
     clean_configs(folder, "reward model")
     assert not (folder / "generation_config.json").exists()
-
-
-def test_only_what_a_model_needs_is_there(made: Path) -> None:
-    files = {"README.md", "training_config.yaml", "config.json", "generation_config.json", "model.safetensors"}
-    tokenizer = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
-    assert {path.name for path in made.iterdir()} == files | tokenizer

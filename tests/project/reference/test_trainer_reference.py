@@ -8,7 +8,6 @@ import os
 import pytest
 
 from rlhf_cli.config.conf_folders import groups
-from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.reference.trainer_reference import about, trainer_reference
 
@@ -51,13 +50,6 @@ def test_what_the_conf_files_set_is_there_with_its_place() -> None:
     grpo = {one.name: one for one in trainer_reference("grpo").arguments}
     assert (grpo["beta"].home, grpo["beta"].origin) == (None, None)
     assert "gamma" not in grpo
-
-
-def test_what_has_a_home_of_ours_is_named_by_it() -> None:
-    homes = {one.name: one.key for one in trainer_reference("grpo").arguments if one.home}
-    assert homes["bf16"] == "launch.precision"
-    assert set(homes) <= set(RESERVED_ARGS)
-    assert len(homes) > 20
 
 
 def test_words_find_arguments_by_name_and_help_the_exact_name_first() -> None:

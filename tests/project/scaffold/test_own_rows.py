@@ -49,12 +49,6 @@ def test_columns_are_told_by_name_and_content(
     assert looked_at(write, trains, row).rename == rename
 
 
-def test_what_is_typed_wins(write: Write) -> None:
-    row = {"question": "a", "hint": "b", "answer": "c"}
-    assert looked_at(write, "grpo", row, prompt="hint").rename == {"prompt": "hint"}
-    assert looked_at(write, "grpo", row).rename == {"prompt": "question"}
-
-
 def test_nothing_is_guessed_where_two_would_do(write: Write) -> None:
     write("rows.jsonl", json.dumps({"question text": "a", "question title": "b"}) + "\n")
     assert undecided("rows.jsonl", TRAININGS["grpo"], {}) == (["prompt"], ("question text", "question title"))
@@ -81,11 +75,6 @@ def test_a_column_that_is_not_there_is_refused(write: Write, typed: dict[str, st
 )
 def test_an_answer_is_a_number_where_it_ends_with_one(write: Write, answer: object, is_number: bool) -> None:
     assert looked_at(write, "grpo", {"prompt": "a", "answer": answer}).answer_is_number is is_number
-
-
-def test_without_an_answer_there_is_none(write: Write) -> None:
-    rows = looked_at(write, "grpo", {"prompt": "a", "number": 3})
-    assert (rows.has_answer, rows.answer_is_number, rows.num_rows) == (False, False, 1)
 
 
 def test_a_hub_id_and_a_missing_file_are_refused_with_what_to_do(write: Write) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -61,26 +60,6 @@ def test_check_has_nothing_against_own_rows_and_model(name: str, write: Callable
     assert experiment.data.eval is None
     args = experiment.trainer.args
     assert args.get("max_completion_length", args.get("max_length")) == (32 if TRAININGS[name].generates else 64)
-
-
-@pytest.mark.parametrize("name", TRAININGS)
-@pytest.mark.parametrize("rows", [None, "rows.jsonl"])
-def test_what_is_python_compiles_and_what_is_told_is_there(name: str, rows: str | None, place: Path) -> None:
-    Path("rows.jsonl").write_text(json.dumps(OWN[TRAININGS[name].rows]) + "\n")
-    own = read_own_rows(rows, TRAININGS[name], {}) if rows else None
-    files = project_files(ProjectChoices(TRAININGS[name], TINY, own), "mine")
-    for file, text in files.items():
-        assert text.endswith("\n")
-        assert not text.startswith("\n")
-        assert "{{" not in text
-        assert "{%" not in text
-        if not file.endswith(".jsonl"):
-            assert max(map(len, text.splitlines())) <= 140
-        if file.endswith(".py"):
-            ast.parse(text)
-    assert "runs/" in files[".gitignore"].splitlines()
-    named = {word.strip("`") for word in files["README.md"].replace(",", " ").split() if word.startswith("`data/")}
-    assert {word for word in named if word.endswith(".jsonl")} <= set(files) | {"data/rows.jsonl"}
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,6 @@ def everything(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_all_files_are_written(tmp_path: Path) -> None:
-    written = write_project(tmp_path / "a" / "my project", FILES)
-    assert everything(tmp_path / "a" / "my project") == FILES
-    assert [path.name for path in written] == ["first.yaml", "README.md", "rows.jsonl"]
-
-
 def test_files_that_are_there_are_all_named_and_kept(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
     (tmp_path / "data").mkdir()
