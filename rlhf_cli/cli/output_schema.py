@@ -23,7 +23,7 @@ from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.plan.batches import BatchPlan, StagePlan
 from rlhf_cli.plan.run_plan import Evaluations, Notice, Workload
 from rlhf_cli.project.doctor.machine import Condition
-from rlhf_cli.project.export.exported_folder import GivenAway
+from rlhf_cli.project.export.exported_folder import ExportedModel
 from rlhf_cli.project.reference.key_reference import MetricReference
 from rlhf_cli.runs.run_status import RunState
 from rlhf_cli.tables.modes import Passes
@@ -391,7 +391,7 @@ class GenerateOutput(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOutput(GivenAway):
+class ExportOutput(ExportedModel):
     pushed_to: str | None
 
 

@@ -36,10 +36,10 @@ def show_settings(console: Console, comparison: Comparison) -> None:
     columns = _setting_columns(comparison)
     if any(len(setting.by_seed) > 1 for setting in settings):
         columns.append(BlockColumn("seeds", [str(len(setting.by_seed)) for setting in settings], is_head=True))
-    shown = [measure for measure in comparison.measures if alike(comparison, measure) is None]
+    shown = [measure for measure in comparison.measures if shared_value(comparison, measure) is None]
     for measure in shown:
         estimates = [comparison.estimates[setting.name][measure.label] for setting in settings]
-        columns.append(BlockColumn(titled(measure), estimate_texts(estimates)))
+        columns.append(BlockColumn(column_title(measure), estimate_texts(estimates)))
     styles = ["dim" if front and setting.name in front.dominated else "" for setting in settings]
     show_blocks(console, columns, styles)
 
@@ -54,7 +54,7 @@ def show_runs(console: Console, comparison: Comparison) -> None:
     ]
     for measure in comparison.measures:
         numbers = [comparison.values[measure.label][run.name] for run in runs]
-        columns.append(BlockColumn(titled(measure), number_texts(numbers)))
+        columns.append(BlockColumn(column_title(measure), number_texts(numbers)))
     show_blocks(console, columns, ["" if run.is_finished else "dim" for run in runs])
 
 
@@ -84,12 +84,12 @@ def _by_run(setting: SettingRuns) -> str | None:
     return f"{names[0]} +{len(names) - 1}" if len(setting.name) > _LONGEST_NAME else None
 
 
-def titled(measure: RunMeasure) -> str:
+def column_title(measure: RunMeasure) -> str:
     """Return the column title of a measure, with an arrow if less is better."""
     return f"{measure.label} ↓" if measure.sign < 0 else measure.label
 
 
-def alike(comparison: Comparison, measure: RunMeasure) -> float | None:
+def shared_value(comparison: Comparison, measure: RunMeasure) -> float | None:
     """Return the value of a measure if all runs share it, else None. Always return None for a single setting."""
     settings = [one for one in comparison.grouped.settings if one.runs]
     numbers = {comparison.values[measure.label][run.name] for one in settings for run in one.runs}
@@ -147,7 +147,7 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
     if same := [
         f"{one.label} {number_texts([number])[0]}"
         for one in comparison.measures
-        if (number := alike(comparison, one)) is not None
+        if (number := shared_value(comparison, one)) is not None
     ]:
         _dim(console, f"the same in all runs: {', '.join(same)}")
     if each_run:
@@ -301,7 +301,7 @@ def _legend(comparison: Comparison) -> str:
     if comparison.front is not None:
         by = ", ".join(comparison.front.by)
         said.append(f"{ON_FRONT} front of {by} by their means; {DOMINATED} another is as good in all and better in one")
-    if any(measure.sign < 0 and alike(comparison, measure) is None for measure in comparison.measures):
+    if any(measure.sign < 0 and shared_value(comparison, measure) is None for measure in comparison.measures):
         said.append("↓ less is better")
     return "; ".join(said)
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from rlhf_cli.display.tables import Cell, facts_grid, plain_table
 from rlhf_cli.errors import UserError
 from rlhf_cli.project.doctor.machine import Condition, State, can_train
-from rlhf_cli.project.export.exported_folder import GivenAway
+from rlhf_cli.project.export.exported_folder import ExportedModel
 from rlhf_cli.project.scaffold.own_rows import TRAININGS, training_named
 from rlhf_cli.project.scaffold.project_choices import SAMPLE, TINY
 from rlhf_cli.runs.disk_space import size
@@ -120,8 +120,8 @@ def _ask_until(console: Console, prompt: str, default: str, refuse: Callable[[st
             return typed
 
 
-def show_given_away(
-    console: Console, run: str, given: GivenAway, pushed_to: str | None, *, flags: Sequence[str] = ()
+def show_export(
+    console: Console, run: str, given: ExportedModel, pushed_to: str | None, *, flags: Sequence[str] = ()
 ) -> None:
     """Print where the exported model is, what it is, and the command that uploads it.
 

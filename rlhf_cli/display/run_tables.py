@@ -142,7 +142,7 @@ _HASH = 12
 _OTHERS = 6
 
 
-def show_same_again(console: Console, both: Reproduction) -> None:
+def show_reproduction(console: Console, both: Reproduction) -> None:
     """Print the verdict, what was and was not compared, and possible causes of a difference."""
     logs = both.logs
     counted = f"{logs.num_numbers} numbers in {logs.num_events} log events"

@@ -193,7 +193,7 @@ def show_search(console: Console, objectives: Sequence[str], facts: Mapping[str,
     console.print(facts_grid((f"  {name}", text) for name, text in facts.items()))
 
 
-def show_found(console: Console, rows: Sequence[TrialRow], *, objectives: Sequence[str], again: str) -> None:
+def show_best_trials(console: Console, rows: Sequence[TrialRow], *, objectives: Sequence[str], again: str) -> None:
     """Print the best trials, best first, and the command `again`, which repeats the best one over several seeds."""
     done = [row for row in rows if row.values]
     if not done:

@@ -101,7 +101,7 @@ def checked(
     return found
 
 
-def folder_of(jobs: Sequence[CheckedJob]) -> Path:
+def new_sweep_folder(jobs: Sequence[CheckedJob]) -> Path:
     """Return the folder for a sweep of these jobs.
 
     It is below the folder of their experiment, or below `sweep` for several experiments. Raise RunError if it exists

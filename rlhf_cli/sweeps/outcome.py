@@ -68,7 +68,7 @@ def show_outcome(console: Console, sweep: SweepFolder) -> None:
     _show_expectations(console, folders)
     report(console, sweep.path, comparison)
     show_commands(console, next_command(sweep, comparison))
-    say_folder(console, sweep.path)
+    print_folder(console, sweep.path)
 
 
 def _show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
@@ -113,7 +113,7 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
         say(f"wandb recorded it here; `rlhf sync {shlex.quote(RunFolder(folder).shown)}` sends it")
 
 
-def say_folder(console: Console, folder: Path) -> None:
+def print_folder(console: Console, folder: Path) -> None:
     """Print the folder of a sweep; it is the last line of every sweep."""
     console.print(f"sweep folder: {RunFolder(folder).shown}", soft_wrap=True, highlight=False)
 

@@ -20,8 +20,8 @@ from rlhf_cli.runs.run_folder import RunFolder, refuse_links
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps.checked_jobs import JobProblems, ReadyJob, checked, ready_again
-from rlhf_cli.sweeps.outcome import SweepEnd, say_folder
-from rlhf_cli.sweeps.search import continue_search, is_search, search_of
+from rlhf_cli.sweeps.outcome import SweepEnd, print_folder
+from rlhf_cli.sweeps.search import continue_search, is_search, read_search
 from rlhf_cli.sweeps.sweep import run_ready
 from rlhf_cli.sweeps.sweep_folder import SweepFolder, freeze, open_sweep
 from rlhf_cli.sweeps.sweep_grid import SweepJob
@@ -76,7 +76,7 @@ def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, wo
         else:
             check_slurm(jobs[0].experiment.launch, sweep.path, count=len(jobs))
             submit_sweep(console, [job.folder for job in jobs], sweep.path)
-        say_folder(console, sweep.path)
+        print_folder(console, sweep.path)
         return SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
 
 
@@ -93,7 +93,7 @@ def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) 
         refuse_foreign_code(
             RunFolder(config.parent), trust=allowed.trust, command=f"rlhf resume {RunFolder(folder).shown}"
         )
-    return continue_search(Screen(), search_of(folder), folder.resolve(), options, allowed)
+    return continue_search(Screen(), read_search(folder), folder.resolve(), options, allowed)
 
 
 def _status(sweep: SweepFolder, job: SweepJob) -> Status | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlhf_cli.display.sweep_tables import PRUNED, TrialRow, show_found, show_search
+from rlhf_cli.display.sweep_tables import PRUNED, TrialRow, show_best_trials, show_search
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.jobs.resuming import ResumeOptions, resumed
@@ -17,9 +17,9 @@ from rlhf_cli.jobs.run_states import goes_to_slurm
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.sweeps.checked_jobs import ReadyJob, checked, folder_of, ready_again, refuse_unlogged_watch
+from rlhf_cli.sweeps.checked_jobs import ReadyJob, checked, new_sweep_folder, ready_again, refuse_unlogged_watch
 from rlhf_cli.sweeps.job_watch import JobWatch
-from rlhf_cli.sweeps.outcome import SweepEnd, report, say_folder
+from rlhf_cli.sweeps.outcome import SweepEnd, print_folder, report
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search_space import (
     NumberRange,
@@ -168,7 +168,7 @@ def run_search(console: Console, plan: SearchPlan, typed: list[str], options: Sw
             hint="launch=auto -j N",
         )
     refuse_unlogged_watch(options.watch, [corner.prepared.experiment for corner in corners])
-    folder = folder_of(corners)
+    folder = new_sweep_folder(corners)
     _show_heading(console, plan, folder, options)
     if options.dry_run:
         console.print("nothing was started or written")
@@ -182,7 +182,7 @@ def is_search(folder: Path) -> bool:
     return (folder / JOURNAL).is_file()
 
 
-def search_of(folder: Path) -> SearchPlan:
+def read_search(folder: Path) -> SearchPlan:
     """Return the search in a folder, from its original words. Raise RunError if they no longer describe a search."""
     plan = search_plan(typed_words(folder))
     if plan is None:
@@ -213,7 +213,7 @@ def continue_search(
             _show_found(console, plan, study)
             _show_left(console, plan, study, folder)
             report(console, folder)
-            say_folder(console, folder)
+            print_folder(console, folder)
 
 
 def _show_left(console: Console, plan: SearchPlan, study: SearchStudy, folder: Path) -> None:
@@ -249,7 +249,7 @@ def _show_found(console: Console, plan: SearchPlan, study: SearchStudy) -> None:
     first = next((trial for trial in tried if trial.number in best), None)
     fixed = [word for word in plan.fixed if not word.startswith("run.name=")]
     again = ["rlhf", "train", "-m", *fixed, *rounded_words(first.words if first else (), plan.space), _SEEDS]
-    show_found(console, rows, objectives=[*map(str, plan.objectives)], again=shlex.join(again))
+    show_best_trials(console, rows, objectives=[*map(str, plan.objectives)], again=shlex.join(again))
 
 
 def _in_words(may_be: NumberRange | OptionList) -> str:

@@ -21,8 +21,15 @@ from rlhf_cli.runs.phase_clock import training_time_s
 from rlhf_cli.runs.run_folder import RunFolder, runs_below
 from rlhf_cli.runs.run_status import FINISHED, read_status, stopped_by_rule
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.sweeps.checked_jobs import CheckedJob, PreparedJobs, ReadyJob, checked, folder_of, refuse_unlogged_watch
-from rlhf_cli.sweeps.outcome import SweepEnd, resume_hint, say_folder, show_outcome
+from rlhf_cli.sweeps.checked_jobs import (
+    CheckedJob,
+    PreparedJobs,
+    ReadyJob,
+    checked,
+    new_sweep_folder,
+    refuse_unlogged_watch,
+)
+from rlhf_cli.sweeps.outcome import SweepEnd, print_folder, resume_hint, show_outcome
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search import run_search
 from rlhf_cli.sweeps.search_space import search_plan
@@ -84,7 +91,7 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
         jobs = checked(grid.jobs, tell, known=known)
     refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in jobs])
     for_slurm = _for_slurm(jobs)
-    folder = folder_of(jobs)
+    folder = new_sweep_folder(jobs)
     expected = None if for_slurm else expected_time(jobs)
     _show_heading(console, grid, jobs, options, folder, expected=expected, for_slurm=for_slurm)
     if options.dry_run:
@@ -100,7 +107,7 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
     sweep = SweepFolder(folder, grid.jobs)
     if for_slurm:
         submit_sweep(console, [sweep.run_of(job) for job in sweep.jobs], sweep.path)
-        say_folder(console, sweep.path)
+        print_folder(console, sweep.path)
         return SweepEnd(EXIT_OK, sweep.path)
     ready = [ReadyJob(job.job.name, sweep.run_of(job.job), job.prepared.experiment, job.plan) for job in jobs]
     with only_writer(RunFolder(sweep.path), what="sweep"):

@@ -20,12 +20,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rlhf_cli.cli.output import print_json
-from rlhf_cli.display.project_screens import show_given_away
+from rlhf_cli.display.project_screens import show_export
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.jobs.run_arguments import run_at
 from rlhf_cli.jobs.usage import Options, read_options
-from rlhf_cli.project.export.exported_folder import exported_before, give_away
+from rlhf_cli.project.export.exported_folder import export_model, exported_before
 from rlhf_cli.project.export.source_model import find_source
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import with_newest
@@ -61,12 +61,12 @@ def run(argv: list[str]) -> int:
     console = Screen(stderr=True) if options.as_json else wide_console()
     given = exported_before(source, out) if repo is not None else None
     if given is None:
-        given = give_away(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
+        given = export_model(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
     pushed_to = _push(options, given.folder, repo) if repo is not None else None
     if options.as_json:
         print_json({**asdict(given), "folder": RunFolder(given.folder).shown, "pushed_to": pushed_to})
     else:
-        show_given_away(console, folder.shown, given, pushed_to, flags=_flags(options))
+        show_export(console, folder.shown, given, pushed_to, flags=_flags(options))
     return EXIT_OK
 
 

@@ -26,9 +26,9 @@ from rlhf_cli.display.project_screens import first_commands, show_project
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.usage import Options, read_options
-from rlhf_cli.project.scaffold.own_rows import OwnRows, Training, read_own_rows, training_named, undecided
+from rlhf_cli.project.scaffold.own_rows import OwnRows, Training, read_own_rows, training_named, unassigned_columns
 from rlhf_cli.project.scaffold.project_choices import SAMPLE, TINY, ProjectChoices, read_starting_model
-from rlhf_cli.project.scaffold.project_files import USUAL, project_files, refuse_to_overwrite, seen_from, write_project
+from rlhf_cli.project.scaffold.project_files import USUAL, path_from, project_files, refuse_to_overwrite, write_project
 
 
 def run(argv: list[str]) -> int:
@@ -93,17 +93,19 @@ def _choices(options: Options, folder: Path, console: Console | None) -> Project
         model = project_screens.ask_model(console, read_starting_model) if console else TINY
     starting = read_starting_model(model)
     if starting.is_folder:
-        starting = replace(starting, path=seen_from(folder, model))
+        starting = replace(starting, path=path_from(folder, model))
     if data is None and console is not None:
-        data = project_screens.ask_data(console, lambda word: word == SAMPLE or undecided(word, training, typed))
+        data = project_screens.ask_data(
+            console, lambda word: word == SAMPLE or unassigned_columns(word, training, typed)
+        )
     rows = _own_rows(data, training, typed, folder, console) if data not in (None, SAMPLE) else None
     return ProjectChoices(training, starting, rows)
 
 
 def _own_rows(data: str, training: Training, typed: dict[str, str], folder: Path, console: Console | None) -> OwnRows:
     if console is not None:
-        typed |= project_screens.ask_columns(console, *undecided(data, training, typed))
-    return replace(read_own_rows(data, training, typed), path=seen_from(folder, data))
+        typed |= project_screens.ask_columns(console, *unassigned_columns(data, training, typed))
+    return replace(read_own_rows(data, training, typed), path=path_from(folder, data))
 
 
 def _role_and_column(word: str) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rlhf_cli.analysis.reproducibility import Reproduction, compare_again
 from rlhf_cli.cli.output import print_json
-from rlhf_cli.display.run_tables import show_same_again
+from rlhf_cli.display.run_tables import show_reproduction
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RunError
 from rlhf_cli.jobs.one_run import refuse_foreign_code, show_run_folder
@@ -58,7 +58,7 @@ def run(argv: list[str]) -> int:
         print_json(both.as_json())
     else:
         console = wide_console()
-        show_same_again(console, both)
+        show_reproduction(console, both)
         show_run_folder(console, both.after)
     return EXIT_OK if both.is_equal else EXIT_CRASH
 

@@ -125,7 +125,7 @@ _CONFIG = "training_config.yaml"
 
 
 @dataclass(frozen=True)
-class GivenAway:
+class ExportedModel:
     """An exported folder: its contents and the hash of its weights. `bytes` is the size of all its files."""
 
     folder: Path
@@ -138,7 +138,7 @@ class GivenAway:
     notes: list[str]
 
 
-def give_away(source: SourceModel, folder: Path, say: Callable[[str], None]) -> GivenAway:
+def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) -> ExportedModel:
     """Write the model of a run into `folder`, which must be missing or empty, and return what was written.
 
     The files are written to a temporary folder beside it, which is then renamed, so an interruption leaves nothing
@@ -164,7 +164,7 @@ def give_away(source: SourceModel, folder: Path, say: Callable[[str], None]) -> 
     return _described(source, folder, notes)
 
 
-def exported_before(source: SourceModel, folder: Path) -> GivenAway | None:
+def exported_before(source: SourceModel, folder: Path) -> ExportedModel | None:
     """Return an earlier export of the same weights in `folder`, even if edited since, or None."""
     written = folder / _CONFIG
     if not written.is_file() or written.read_text(encoding="utf-8") != _config_text(source):
@@ -174,9 +174,9 @@ def exported_before(source: SourceModel, folder: Path) -> GivenAway | None:
     return _described(source, folder, [])
 
 
-def _described(source: SourceModel, folder: Path, notes: list[str]) -> GivenAway:
+def _described(source: SourceModel, folder: Path, notes: list[str]) -> ExportedModel:
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return GivenAway(
+    return ExportedModel(
         folder=folder,
         kind=source.kind,
         step=source.step,

@@ -187,7 +187,7 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
     )
 
 
-def undecided(path: str, training: Training, typed: Mapping[str, str]) -> tuple[list[str], tuple[str, ...]]:
+def unassigned_columns(path: str, training: Training, typed: Mapping[str, str]) -> tuple[list[str], tuple[str, ...]]:
     """Return the required columns that are neither typed nor identifiable, and the file's columns to choose from.
 
     Raises DataError for a file that cannot be read.

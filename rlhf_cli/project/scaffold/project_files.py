@@ -131,7 +131,7 @@ def _lines(rows: list[dict[str, object]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in short)
 
 
-def seen_from(folder: Path, typed: str) -> str:
+def path_from(folder: Path, typed: str) -> str:
     """Return a typed path as a project in `folder` refers to it.
 
     It is relative if inside the folder, else absolute; it may be a pattern.

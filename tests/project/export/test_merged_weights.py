@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.project.export.exported_folder import GivenAway, give_away
+from rlhf_cli.project.export.exported_folder import ExportedModel, export_model
 from rlhf_cli.project.export.source_model import find_source
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from tests.support.finished_runs import IDS, finished_run, random_model, save, with_adapter
@@ -34,9 +34,9 @@ AUTO: dict[str, Any] = {
 KINDS = {"CAUSAL_LM": "policy", "SEQ_CLS": "reward model", "TOKEN_CLS": "critic"}
 
 
-def exported(run: RunFolder, out: Path, **asked: Any) -> GivenAway:
+def exported(run: RunFolder, out: Path, **asked: Any) -> ExportedModel:
     source = find_source(run, **{"step": None, "critic": False, "trust": False, **asked})
-    return give_away(source, out, lambda message: None)
+    return export_model(source, out, lambda message: None)
 
 
 @torch.no_grad()

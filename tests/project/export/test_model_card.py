@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard
 
 from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.project.export import exported_folder
-from rlhf_cli.project.export.exported_folder import GivenAway, exported_before, give_away
+from rlhf_cli.project.export.exported_folder import ExportedModel, export_model, exported_before
 from rlhf_cli.project.export.source_model import SourceModel, find_source
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.finished_runs import finished_run, random_model
@@ -46,8 +46,8 @@ def source(run: RunFolder) -> SourceModel:
     return find_source(run, step=None, critic=False, trust=False)
 
 
-def given(run: RunFolder, tmp_path: Path) -> GivenAway:
-    return give_away(source(run), tmp_path / "out", lambda message: None)
+def given(run: RunFolder, tmp_path: Path) -> ExportedModel:
+    return export_model(source(run), tmp_path / "out", lambda message: None)
 
 
 def rows_of(card: str, first: str) -> list[list[str]]:

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-from rlhf_cli.project.export.exported_folder import clean_configs, give_away, problems_of
+from rlhf_cli.project.export.exported_folder import clean_configs, export_model, problems_of
 from rlhf_cli.project.export.source_model import find_source
 from rlhf_cli.runs.run_folder import read_json
 from tests.support.finished_runs import finished_run, random_model
@@ -27,7 +27,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy as it is given away."""
     place = tmp_path_factory.mktemp("made")
     source = find_source(finished_run(place / "run", random_model("CAUSAL_LM")), step=None, critic=False, trust=False)
-    return give_away(source, place / "out", lambda message: None).folder
+    return export_model(source, place / "out", lambda message: None).folder
 
 
 @pytest.fixture

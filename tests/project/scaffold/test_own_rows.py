@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.project.scaffold.own_rows import TRAININGS, OwnRows, read_own_rows, undecided
+from rlhf_cli.project.scaffold.own_rows import TRAININGS, OwnRows, read_own_rows, unassigned_columns
 
 Write = Callable[[str, str], Path]
 
@@ -51,7 +51,7 @@ def test_columns_are_told_by_name_and_content(
 
 def test_nothing_is_guessed_where_two_would_do(write: Write) -> None:
     write("rows.jsonl", json.dumps({"question text": "a", "question title": "b"}) + "\n")
-    assert undecided("rows.jsonl", TRAININGS["grpo"], {}) == (["prompt"], ("question text", "question title"))
+    assert unassigned_columns("rows.jsonl", TRAININGS["grpo"], {}) == (["prompt"], ("question text", "question title"))
     with pytest.raises(DataError, match="which column is the prompt") as wrong:
         read_own_rows("rows.jsonl", TRAININGS["grpo"], {})
     assert wrong.value.got == "columns question text (text), question title (text)"

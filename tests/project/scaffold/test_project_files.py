@@ -14,7 +14,7 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.project.scaffold.own_rows import TRAININGS, read_own_rows, training_named
 from rlhf_cli.project.scaffold.project_choices import ProjectChoices, StartingModel, read_starting_model
-from rlhf_cli.project.scaffold.project_files import as_yaml, project_files, seen_from, write_project
+from rlhf_cli.project.scaffold.project_files import as_yaml, path_from, project_files, write_project
 from tests.support.model_copies import model_copy
 
 TINY = StartingModel(None, 512)
@@ -71,10 +71,10 @@ def test_yaml_reads_a_name_back(text: str) -> None:
 
 def test_a_path_is_named_as_the_project_sees_it(place: Path) -> None:
     folder = place / "a project"
-    assert seen_from(folder, "rows.jsonl") == str(place / "rows.jsonl")
-    assert seen_from(folder, "a project/data/x.csv") == "./data/x.csv"
-    assert seen_from(Path(), "*.jsonl") == "./*.jsonl"
-    assert seen_from(folder, "*.jsonl") == str(place / "*.jsonl")
+    assert path_from(folder, "rows.jsonl") == str(place / "rows.jsonl")
+    assert path_from(folder, "a project/data/x.csv") == "./data/x.csv"
+    assert path_from(Path(), "*.jsonl") == "./*.jsonl"
+    assert path_from(folder, "*.jsonl") == str(place / "*.jsonl")
 
 
 def test_a_training_goes_by_what_people_call_it() -> None:
