@@ -36,12 +36,6 @@ class CheckedJob:
     prepared: Prepared
     plan: Plan
 
-    @property
-    def num_steps(self) -> int | None:
-        """Return its number of optimizer steps, or None if that depends on the data."""
-        counted = self.plan.stage or self.plan.batches
-        return counted.steps if counted is not None else None
-
 
 class JobProblems:
     """The problems of a sweep's jobs: each problem once, with the names of its jobs."""

@@ -135,26 +135,16 @@ _REDRAW_EVERY_S = 0.5
 class SweepDisplay:
     """Shows a sweep's jobs as they start and end. It is a context manager; leaving it removes the table.
 
-    `expected_s` is the expected time of one job from earlier runs, or None. `num_to_come` is the number of jobs that
-    are not created yet.
+    `num_to_come` is the number of jobs that are not created yet.
     """
 
     num_to_come: int = 0
 
-    def __init__(
-        self,
-        console: Console,
-        watches: Sequence[JobWatch],
-        *,
-        at_once: int,
-        verbose: bool,
-        expected_s: float | None = None,
-    ) -> None:
+    def __init__(self, console: Console, watches: Sequence[JobWatch], *, at_once: int, verbose: bool) -> None:
         self._console = console
         self._watches = watches
         self._at_once = at_once
         self._verbose = verbose
-        self._expected_s = expected_s
         self._began_at = time.monotonic()
         self._drawn_at = float("-inf")
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
@@ -236,7 +226,7 @@ class SweepDisplay:
         """
         took = [watch.took_s for watch in self._watches if watch.took_s is not None and watch.state == FINISHED]
         known_s = took or [total for watch in self._running() if (total := watch.will_take_s) is not None]
-        one_s = sum(known_s) / len(known_s) if known_s else self._expected_s
+        one_s = sum(known_s) / len(known_s) if known_s else None
         running = [left if (left := watch.left_s()) is not None else one_s for watch in self._running()]
         num_waiting = sum(watch.state == WAITING for watch in self._watches) + self.num_to_come
         known = [left for left in [*running, *[one_s] * num_waiting] if left is not None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.jobs.resuming import ResumeOptions, resumed
 from rlhf_cli.jobs.run_states import goes_to_slurm, submit_sweep
 from rlhf_cli.launch.slurm_submission import check_slurm
-from rlhf_cli.runs.phase_clock import training_time_s
 from rlhf_cli.runs.run_folder import RunFolder, refuse_links
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.runs.writer_lock import only_writer
@@ -68,7 +66,7 @@ def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, wo
         show_planned(console, RunFolder(sweep.path).shown, [_planned(sweep, one, options) for one in known])
         jobs = _ready(sweep, wanted, allowed, dry_run=options.dry_run)
         if jobs and not options.dry_run and not goes_to_slurm(jobs[0].experiment.launch):
-            return SweepEnd(run_ready(console, sweep, jobs, options, expected_s=_took_s(sweep, known)), sweep.path)
+            return SweepEnd(run_ready(console, sweep, jobs, options), sweep.path)
         if not wanted:
             console.print("nothing to do: " + _why_nothing(known, options), highlight=False)
         elif options.dry_run:
@@ -150,10 +148,3 @@ def _why_nothing(known: Sequence[_JobSoFar], options: SweepOptions) -> str:
     if all(state == FINISHED for state in states):
         return f"all {len(states)} runs have finished"
     return "no run has failed" if options.only_failed else "every run has finished, or somebody trains it"
-
-
-def _took_s(sweep: SweepFolder, known: Sequence[_JobSoFar]) -> float | None:
-    """Return the median training time of this sweep's finished runs, or None if no run has finished."""
-    finished = [sweep.run_of(one.job) for one in known if one.status is not None and one.status.state == FINISHED]
-    times = [seconds for run in finished if (seconds := training_time_s(run)) is not None]
-    return statistics.median(times) if times else None

@@ -111,20 +111,14 @@ class JobsToCome(Protocol):
 
 
 def run_jobs(
-    console: Console,
-    jobs: Sequence[ReadyJob],
-    options: SweepOptions,
-    *,
-    expected_s: float | None = None,
-    to_come: JobsToCome | None = None,
+    console: Console, jobs: Sequence[ReadyJob], options: SweepOptions, *, to_come: JobsToCome | None = None
 ) -> int:
     """Run the jobs and return the exit code of the sweep.
 
     The code is 0 if all are done, 75 if the sweep was stopped, 1 if any job crashed, 2 if all failures were user
-    errors. `expected_s` is the expected time of one job, or None; `to_come` creates further jobs one by one. Raise
-    RlhfError if the process that forks the jobs has died.
+    errors. `to_come` creates further jobs one by one. Raise RlhfError if the process that forks the jobs has died.
     """
-    runner = _Runner(console, jobs, options, expected_s, to_come)
+    runner = _Runner(console, jobs, options, to_come)
     asking = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), runner.ask)
     with handled(asking | {signal.SIGHUP: signal.SIG_IGN}):
         try:
@@ -137,12 +131,7 @@ class _Runner:
     """The waiting and running jobs, and how each ended."""
 
     def __init__(
-        self,
-        console: Console,
-        jobs: Sequence[ReadyJob],
-        options: SweepOptions,
-        expected_s: float | None,
-        to_come: JobsToCome | None,
+        self, console: Console, jobs: Sequence[ReadyJob], options: SweepOptions, to_come: JobsToCome | None
     ) -> None:
         self._to_come = to_come
         self._options = options
@@ -158,9 +147,7 @@ class _Runner:
         self._asked: list[str] = []
         self._heard = 0
         self._has_said_busy = False
-        self._display = SweepDisplay(
-            console, self._watches, at_once=self._at_once, verbose=options.verbose, expected_s=expected_s
-        )
+        self._display = SweepDisplay(console, self._watches, at_once=self._at_once, verbose=options.verbose)
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
         """Record a request to stop. It is handled in the main loop."""

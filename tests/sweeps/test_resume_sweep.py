@@ -71,7 +71,7 @@ def frozen(workplace: Path, monkeypatch: pytest.MonkeyPatch):
 
     ran: list[list[tuple[str, bool]]] = []
 
-    def note(console, jobs, options, *, expected_s=None) -> int:
+    def note(console, jobs, options) -> int:
         ran.append([(job.name, job.resume) for job in jobs])
         return 0
 
