@@ -6,7 +6,7 @@ Optuna proposes them. The storage is Optuna's journal, one JSON object per line,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -127,7 +127,11 @@ class SearchStudy:
 def _sampler(name: str, seed: int) -> BaseSampler:
     from optuna.samplers import NSGAIISampler, RandomSampler, TPESampler
 
-    samplers = {"random": RandomSampler, "nsga2": NSGAIISampler, "tpe": TPESampler}
+    samplers: dict[str, Callable[..., BaseSampler]] = {
+        "random": RandomSampler,
+        "nsga2": NSGAIISampler,
+        "tpe": TPESampler,
+    }
     return samplers[name](seed=seed)
 
 

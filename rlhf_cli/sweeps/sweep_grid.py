@@ -208,15 +208,15 @@ def _axis(override: Override) -> SweptKey:
     for element, word in elements:
         # 1 and 1.0 are the same weight, 1 and true are not
         kind = bool if isinstance(element, bool) else float if isinstance(element, int | float) else str
-        value = (kind, element if kind is not str else word)
-        if value in seen:
+        same = (kind, element if kind is not str else word)
+        if same in seen:
             raise ConfigError(
                 f"{shown} is given the same value twice",
                 where="command line",
-                got=f"{seen[value]} and {word}" if seen[value] != word else f"{word}, twice",
+                got=f"{seen[same]} and {word}" if seen[same] != word else f"{word}, twice",
                 expected="each value once: two runs that differ in nothing would be one too many",
             )
-        seen[value] = word
+        seen[same] = word
     texts = tuple(element.text if isinstance(element, QuotedString) else word for element, word in elements)
     return SweptKey(shown, tuple(f"{key}={word}" for _, word in elements), texts)
 
