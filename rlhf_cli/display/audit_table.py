@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.padding import Padding
@@ -124,20 +124,15 @@ def _verdict(result: AuditResult) -> Text:
     if result.is_sound is None:
         best = result.kinds[0]
         return Text(f"no verdict without right answers; of these {best.name} gets most, {figure(best.mean_total)}")
-    near = _listed(result.near, f"come{'s' if len(result.near) == 1 else ''} near it") if result.near else ""
-    if result.holes:
-        count = "1 hole" if len(result.holes) == 1 else f"{len(result.holes)} holes"
-        gets = "gets" if len(result.holes) == 1 else "get"
-        more = f"; {near}" if near else ""
-        return Text(f"{count}: {_listed(result.holes, f'{gets} as much as gold, or more')}{more}", "red")
+    holes, near = (", ".join(kind.name for kind in kinds) for kinds in (result.holes, result.near))
+    comes = f"{near} come{'s' if len(result.near) == 1 else ''} near it"
+    if holes:
+        count, gets = ("1 hole", "gets") if len(result.holes) == 1 else (f"{len(result.holes)} holes", "get")
+        return Text(f"{count}: {holes} {gets} as much as gold, or more{f'; {comes}' if near else ''}", "red")
     few = f"; {result.num_unrecognised} rows do not pay the gold answer at all" if result.num_unrecognised else ""
     if near:
-        return Text(f"no hole, but {near}{few}", "yellow")
+        return Text(f"no hole, but {comes}{few}", "yellow")
     return Text(f"no hole in {len(result.kinds)} kinds of answer{few}", "green")
-
-
-def _listed(kinds: Sequence[KindResult], does: str) -> str:
-    return f"{', '.join(kind.name for kind in kinds)} {does}"
 
 
 def _shortened(text: str) -> str:

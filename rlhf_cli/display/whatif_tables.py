@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from rlhf_cli.text.json_values import JsonValue
 
 if TYPE_CHECKING:
     from rlhf_cli.analysis.whatif.question import KeyChange
-    from rlhf_cli.analysis.whatif.what_if import Mover, OldNew, RoundDifference, Rule, WhatIf
+    from rlhf_cli.analysis.whatif.what_if import Mover, OldNew, RoundDifference, WhatIf
 
 _MOST_ROUNDS = 8
 _LENGTH = "length"
@@ -49,21 +50,17 @@ def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> 
     rows: list[list[Cell]] = []
     for answer in answers:
         one = answer.rounds[0]
-        pushes = [_figure(one.push.get(name, _NEITHER)[1], signed=True) for name in names]
         changes = ", ".join(_shown(change).removeprefix("rewards.") for change in answer.changes)
-        rows.append([changes, *_ranks(one), *pushes])
+        cells = [_figure(one.push.get(name, _NEITHER)[1], signed=True) for name in names]
+        rows.append([changes, *_ranks(one.tau, one.best_changed, one.sign_changed), *cells])
     pushed = [_figure(first.rounds[0].push[name][0], signed=True) for name in names]
     rows.append([("the run as it was", "dim"), "", "", "", *pushed])
     table = plain_table(["what if"], ["order", "best", "sign", *names], rows=rows)
     console.print(table)
+    pushes = "; then what they push at: their covariance with each raw score, and with the length in tokens"
     console.print(
         f"[dim]of step {first.rounds[0].step}. order: Kendall's tau-b within groups, 1 the same; best: groups whose"
-        " best answer is another; sign: advantages that turn"
-        + (
-            "; then what they push at: their covariance with each raw score, and with the length in tokens"
-            * bool(names)
-        )
-        + ". --json has every round"
+        f" best answer is another; sign: advantages that turn{pushes if names else ''}. --json has every round"
     )
     _print_reasons(console, first)
 
@@ -92,7 +89,9 @@ def _rules(answer: WhatIf) -> Table:
         old, new = answer.rules.get(name, (None, None))
         share = _over([one.share.get(name, _NEITHER) for one in answer.rounds])
         is_rule = name in answer.rules
-        weights, gates = (_weights(old, new), _gates(old, new)) if is_rule else ("", "")
+        weights = _change(*(rule.weight if rule else "-" for rule in (old, new))) if is_rule else ""
+        gates = _change(*(rule.gate or "none" if rule else "-" for rule in (old, new)))
+        gates = "" if gates in ("none", "-") else gates
         rows.append((name, weights, _arrow(*share), gates))
     return plain_table(["reward"], ["weight", "share of advantages"], ["gate"], rows=rows)
 
@@ -126,17 +125,17 @@ def _rounds(answer: WhatIf) -> Table:
     step = max(1, -(-len(rounds) // _MOST_ROUNDS))
     for one in [*rounds[: len(rounds) - 1 : step], rounds[-1]]:
         groups = f"{one.num_answered}" if one.num_answered == one.num_groups else f"{one.num_answered}/{one.num_groups}"
-        rows.append([str(one.step), *_ranks(one), _arrow(*one.mean_total), groups])
+        ranks = _ranks(one.tau, one.best_changed, one.sign_changed)
+        rows.append([str(one.step), *ranks, _arrow(*one.mean_total), groups])
     if len(rounds) > 1:
-        means = [answer.mean(lambda one: one.tau), answer.mean(lambda one: one.best_changed)]
-        sign = answer.mean(lambda one: one.sign_changed)
-        rows.append([("all", "bold"), _figure(means[0]), _percent(means[1]), _percent(sign), "", ""])
+        tau, best = answer.mean(lambda one: one.tau), answer.mean(lambda one: one.best_changed)
+        rows.append([("all", "bold"), *_ranks(tau, best, answer.mean(lambda one: one.sign_changed)), "", ""])
     heads = ["step", "order", "best changes", "sign changes", "mean total", "groups"]
     return plain_table([], heads, rows=rows)
 
 
-def _ranks(one: RoundDifference) -> list[str]:
-    return [_figure(one.tau), _percent(one.best_changed), _percent(one.sign_changed)]
+def _ranks(tau: float | None, best: float | None, sign: float | None) -> list[str]:
+    return [_figure(tau), *("-" if share is None else f"{share:.0%}" for share in (best, sign))]
 
 
 def _print_mover(console: Console, mover: Mover) -> None:
@@ -179,12 +178,8 @@ def _print_reasons(console: Console, answer: WhatIf) -> None:
             " gate had turned them away; --recompute computes it. The groups that remain are no fair sample of all",
             highlight=False,
         )
-    reasons: dict[str, list[int]] = {}
-    for one in answer.rounds:
-        if one.why is not None:
-            reasons.setdefault(one.why, []).append(one.step)
-    for why, steps in reasons.items():
-        which = "" if len(steps) == len(answer.rounds) else f" ({len(steps)} rounds, from step {steps[0]})"
+    for why, count in Counter(one.why for one in answer.rounds if one.why is not None).items():
+        which = "" if count == len(answer.rounds) else f" ({count} rounds)"
         console.print(f"[yellow]no advantages{which}: {why}", highlight=False)
     for text in answer.left_out[:3]:
         console.print(f"[yellow]left out: {escape(text)}", highlight=False)
@@ -199,16 +194,8 @@ def _over(rounds: Sequence[OldNew]) -> OldNew:
     return old, new
 
 
-def _weights(old: Rule | None, new: Rule | None) -> str:
-    before, after = (rule.weight if rule is not None else "-" for rule in (old, new))
-    return before if before == after else f"{before} → {after}"
-
-
-def _gates(old: Rule | None, new: Rule | None) -> str:
-    before, after = (rule.gate or "none" if rule is not None else "-" for rule in (old, new))
-    if before == after:
-        return "" if before in ("none", "-") else before
-    return f"{before} → {after}"
+def _change(old: str, new: str) -> str:
+    return old if old == new else f"{old} → {new}"
 
 
 def _shown(change: KeyChange) -> str:
@@ -232,7 +219,3 @@ def _figure(value: float | None, *, signed: bool = False) -> str:
     if value is None:
         return "-"
     return f"{value:+.2f}" if signed else f"{value:.2f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"

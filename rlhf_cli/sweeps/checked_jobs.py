@@ -24,9 +24,6 @@ from rlhf_cli.sweeps.sweep_grid import SweepJob
 
 _FEW = 3
 
-PreparedJobs = dict[tuple[str, ...], Prepared]
-"""Overrides of a job -> its prepared experiment, if it was composed earlier without adjustment."""
-
 
 @dataclass(frozen=True)
 class CheckedJob:
@@ -74,11 +71,10 @@ def checked(
     progress: Callable[[int], object] = lambda done: None,
     *,
     adjust: Adjust | None = None,
-    known: PreparedJobs | None = None,
 ) -> list[CheckedJob]:
     """Return the jobs, each checked like a single run. `progress` is called with the number of jobs done.
 
-    `adjust` changes each composed tree before validation; None for no change. Jobs in `known` are not composed again.
+    `adjust` changes each composed tree before validation; None for no change.
     Raise Problems, or the only UserError, with each problem once and the names of its jobs. Nothing is written.
     """
     found: list[CheckedJob] = []
@@ -86,7 +82,7 @@ def checked(
     with composing():  # all jobs share one composition context
         for done, job in enumerate(jobs, start=1):
             try:
-                prepared = (known or {}).get(job.words) or prepare(list(job.words), adjust=adjust)
+                prepared = prepare(list(job.words), adjust=adjust)
                 found.append(CheckedJob(job, prepared, preflight(prepared.experiment, prepared.composed)))
             except UserError as error:
                 problems.add(error, job.name)

@@ -20,7 +20,6 @@ from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.errors import ConfigError, Prose, RunError, UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.runs.metrics_file import start_and_end
-from rlhf_cli.sweeps.checked_jobs import PreparedJobs
 from rlhf_cli.sweeps.sweep_grid import SweepJob, grid_of, names_of
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.suggest import nearest
@@ -260,12 +259,11 @@ class SearchPlan:
         return [SweepJob(name, row, (*self.fixed, *typed)) for name, row, typed in zip(names, rows, words, strict=True)]
 
 
-def search_plan(typed: list[str], known: PreparedJobs | None = None) -> SearchPlan | None:
+def search_plan(typed: list[str]) -> SearchPlan | None:
     """Return the search that the words describe, or None if they describe a grid.
 
-    A search needs a `sweep` section that sets a goal. The experiment composed to find out is put into `known`; for a
-    grid it is the first job. Raise the errors of `prepare` if a search is requested but invalid, and ConfigError for a
-    space that is empty, contains the seed, or changes the objective itself.
+    A search needs a `sweep` section that sets a goal. Raise the errors of `prepare` if a search is requested but
+    invalid, and ConfigError for a space that is empty, contains the seed, or changes the objective itself.
     """
     is_typed = any(_is_of_section(word) for word in typed)
     try:
@@ -273,14 +271,11 @@ def search_plan(typed: list[str], known: PreparedJobs | None = None) -> SearchPl
         words = [*fixed, *(f"{key}={may_be.corners()[0]}" for key, may_be in from_words.items())]
         with suppress(UserError):
             words = words if is_typed else list(grid_of(typed).jobs[0].words)
-        prepared = prepare(words)
+        experiment = prepare(words).experiment
     except UserError:
         if is_typed:
             raise
         return None  # the grid reports which of its jobs are wrong
-    if known is not None:
-        known[tuple(words)] = prepared
-    experiment = prepared.experiment
     sweep = experiment.sweep
     if sweep is None:
         return None

@@ -18,7 +18,6 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps.checked_jobs import (
     CheckedJob,
-    PreparedJobs,
     ReadyJob,
     checked,
     new_sweep_folder,
@@ -40,12 +39,11 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
     Before anything is written, raise the errors of `prepare` and `preflight` for all jobs.
     """
     console = Screen()
-    known: PreparedJobs = {}
-    if (plan := search_plan(typed, known)) is not None:
+    if (plan := search_plan(typed)) is not None:
         return run_search(console, plan, typed, options)
     grid = grid_of(typed)
     with _progress(console, f"checking {len(grid.jobs)} runs", len(grid.jobs)) as tell:
-        jobs = checked(grid.jobs, tell, known=known)
+        jobs = checked(grid.jobs, tell)
     refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in jobs])
     for_slurm = _for_slurm(jobs)
     folder = new_sweep_folder(jobs)
