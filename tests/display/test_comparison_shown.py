@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from rlhf_cli.analysis.comparison.comparison import ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
-from rlhf_cli.analysis.comparison.measures import is_shown
-from rlhf_cli.display.comparison_tables import number_texts, show_comparison, show_left_out
+from rlhf_cli.display.comparison_tables import number_texts, show_comparison
 from rlhf_cli.display.tables import BlockColumn, show_blocks
 from tests.support.logged_runs import configured, write_run, write_sweep
 from tests.support.terminal import printed
@@ -80,20 +78,6 @@ def test_other_weights_under_the_same_name_are_told(place: Path) -> None:
     ]
     said = " ".join(" ".join(shown(runs)).split())
     assert "began with different weights (aaaaaaaaaaaa in seed=0; bbbbbbbbbbbb in seed=1)" in said
-
-
-def test_what_a_sweep_shows_at_its_end(place: Path) -> None:
-    folders = write_sweep(place / "sweep", {0.0: [0.5], 0.5: [0.75]})
-    folders[0].metrics.write_text("x\ny\n")
-    runs, problems = read_runs(folders, wanted=is_shown)
-
-    def show(console: Console) -> None:
-        show_comparison(console, compare(runs))
-        show_left_out(console, problems)
-
-    lines = printed(show, 300)
-    assert lines[0] == "sweep/0.5-0: 1 run"
-    assert "left out: 1 run, unreadable" in lines
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,3 @@ def test_a_policy() -> None:
         "",
         "in brackets: 95 % intervals; Wilson's for proportions, Student's for means",
     ]
-
-
-def test_long_texts_are_cut() -> None:
-    evaluation = measured.policy(shown=[ShownAnswer("x" * 50, "y", 1.0)])
-    assert "x" * 39 + "…  y                  1.000" in read(measured.headed(evaluation))

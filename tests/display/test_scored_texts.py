@@ -40,9 +40,3 @@ def test_a_number_that_follows_is_not_read_as_the_reward() -> None:
     show_parts(console, [{"completion": "23"}], CompletionScores([ScoredRow(0.0, {"larger": reward})], {}))
     assert isinstance(console.file, StringIO)
     assert "2[+1]3[-1]" in console.file.getvalue().splitlines()
-
-
-def test_what_was_lost_is_red_and_what_was_gained_green() -> None:
-    text = shown(colours=True)
-    assert "\x1b[30;41mA: 5\x1b[0m" in text
-    assert "\x1b[30;42mB: 7\x1b[0m" in text

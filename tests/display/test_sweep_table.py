@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.display.sweep_tables import JobRow, SweepRows, sweep_table, totals
+from rlhf_cli.display.sweep_tables import JobRow, SweepRows, sweep_table
 from rlhf_cli.display.terminal import sparkline
 from tests.support.terminal import drawn
 
@@ -43,11 +43,6 @@ def test_a_long_name_is_cut_and_nothing_else_is() -> None:
     assert [line.split()[0][-7:] for line in lines[1:4]] == [f",seed={seed}" for seed in range(3)]
     wide = drawn(sweep_table(sweep(named), height=20, width=140), 140)
     assert all(LONG.format(seed) in wide[seed + 1] for seed in range(3))
-
-
-def test_what_failed_and_was_stopped_is_counted() -> None:
-    states = [JobRow("a", "failed"), JobRow("b", "killed"), JobRow("c", "preempted"), JobRow("d", "finished")]
-    assert totals(sweep(states, 0.0)).startswith("1 of 4 done, 2 failed, 1 stopped; ")
 
 
 @pytest.mark.parametrize(

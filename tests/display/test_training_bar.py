@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from rlhf_cli.display import progress_bars
-from rlhf_cli.display.progress_bars import Spinner, TrainingBar, waited_for
+from rlhf_cli.display.progress_bars import TrainingBar, waited_for
 from rlhf_cli.launch import worker
 from rlhf_cli.runs.running_reward import Running, RunningReward
 
@@ -113,13 +113,6 @@ def test_without_a_terminal_a_line_names_it_after_a_while_and_again(
     said = capsys.readouterr().out.splitlines()
     assert len(said) in (2, 3)
     assert all(line.startswith("waiting for reward judge, ") for line in said)
-
-
-def test_the_spinner_says_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = terminal(monkeypatch)
-    with Spinner(shown=True) as spinner:
-        spinner.update("warm start", 3, 20)
-    assert "warm start 3/20" in screen.getvalue()
 
 
 def test_what_takes_seconds_to_import_is_imported_while_the_spinner_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

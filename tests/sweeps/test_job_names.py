@@ -43,10 +43,3 @@ def test_any_value_makes_a_folder_of_its_own() -> None:
     assert len(set(names)) == len(texts)
     assert all(re.fullmatch(r"path=[A-Za-z0-9._+~-]+,seed=1", name) for name in names)
     assert max(map(len, names)) < 60
-
-
-def test_many_keys_still_fit_into_a_name() -> None:
-    rows = [{f"section{place}.some_long_key_{place}": str(value) for place in range(12)} for value in range(3)]
-    names = names_of(rows)
-    assert len(set(names)) == 3
-    assert max(map(len, names)) <= 128

@@ -107,13 +107,6 @@ def test_nobody_else_may_run_it_meanwhile(frozen, capsys) -> None:
     assert ran == []
 
 
-def test_a_sweep_takes_no_other_values(frozen, capsys) -> None:
-    ran = frozen("seed=1,2")
-    assert main(["resume", str(SWEEP), "seed=3"]) == 2
-    assert "as it was frozen" in capsys.readouterr().err
-    assert ran == []
-
-
 def test_changed_code_is_refused_for_all_at_once_and_can_be_allowed(workplace: Path, frozen, capsys) -> None:
     (workplace / "mine.py").write_text(FAILS)
     ran = frozen(*WORDS)
@@ -123,12 +116,3 @@ def test_changed_code_is_refused_for_all_at_once_and_can_be_allowed(workplace: P
     assert ran == []
     assert main(["resume", str(SWEEP), "--allow", "code"]) == 0
     assert [name for name, _ in ran.pop()] == ["job=1", "job=2", "job=3"]
-
-
-def test_one_run_of_a_sweep_can_be_named_alone(workplace: Path, frozen, capsys) -> None:
-    """Its folder has a `=` and a `,` in its name, as an override has."""
-    frozen("seed=1,2", "rewards.brevity.weight=0,1")
-    run = SWEEP / "seed=1,weight=0"
-    update_status(RunFolder(run.resolve()), state="finished")
-    assert main(["resume", str(run)]) == 0
-    assert "nothing to do" in capsys.readouterr().out

@@ -39,12 +39,6 @@ def test_two_trials_are_two_runs_and_the_better_is_named(workplace: Path, sweep,
     assert "proposes something else" in capsys.readouterr().err
 
 
-def test_a_dry_run_writes_nothing(workplace: Path, capsys) -> None:
-    assert main(["train", "-m", *SMALL, *SEARCH, "--dry-run"]) == 0
-    assert capsys.readouterr().out.rstrip().endswith("nothing was started or written")
-    assert not (workplace / "runs").exists()
-
-
 def test_what_is_typed_as_an_interval_is_searched_beside_the_section(place: Path) -> None:
     plan = search_plan([*SMALL, *SEARCH, "trainer.args.learning_rate=tag(log,interval(1e-5,1e-3))"])
     assert plan is not None
@@ -80,10 +74,4 @@ def test_what_is_wrong_is_told_before_the_first_trial(
     assert main(["train", "-m", *SMALL, *words]) == 2
     said = capsys.readouterr().err
     assert says in " ".join(said.split())
-    assert not (workplace / "runs").exists()
-
-
-def test_one_run_is_no_search(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", *SMALL, *SEARCH]) == 2
-    assert "rlhf train -m" in capsys.readouterr().err
     assert not (workplace / "runs").exists()

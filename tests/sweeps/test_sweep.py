@@ -71,13 +71,6 @@ def test_a_dry_run_says_it_all_and_writes_nothing(workplace: Path, sweep, capsys
         assert f"  {name}\n" in out
 
 
-def test_a_folder_that_is_there_is_not_written_into(workplace: Path, sweep, capsys) -> None:
-    (workplace / "runs" / "quickstart" / "swept").mkdir(parents=True)
-    code, runs = sweep("seed=1,2")
-    assert (code, runs) == (2, [])
-    assert "run.name=ANOTHER" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("option", ["--alow=x", "-j", "-j0", "-jx", "--watch"])
 def test_options_are_judged(workplace: Path, sweep, capsys, option: str) -> None:
     assert main(["train", "-m", "+exp=quickstart", "seed=1,2", option]) == 2

@@ -17,10 +17,9 @@ from rlhf_cli.display.page.completion_pages import chosen_steps, completion_page
 from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, front_of, plots_of
 from rlhf_cli.display.page.embedding import rounded
 from rlhf_cli.display.page.page_content import page_content, report_at_the_end, write_report
-from rlhf_cli.display.page.tables import verdict_lines
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import runs_in
-from tests.support.logged_runs import configured, write_run, write_sweep
+from tests.support.logged_runs import configured, write_run
 from tests.support.reported_runs import write_completions, write_reported
 
 LOSS = PlottedMetric("loss", "loss", COMPONENTS)
@@ -89,16 +88,6 @@ def test_the_front_is_of_all_pairs_and_a_dominated_setting_is_on_none(tmp_path: 
     labels = [measure["label"] for measure in front["measures"]]  # type: ignore[attr-defined]
     assert labels == ["correct", "brevity", "kl"]
     assert front["best"] == {"0,1": [0, 1], "0,2": [0, 1, 2], "1,2": [1, 2], "0,1,2": [0, 1, 2]}
-
-
-def test_of_many_values_the_leader_is_named_and_all_comparisons_are_folded_away(tmp_path: Path) -> None:
-    write_sweep(
-        tmp_path / "s", {0.1 * k: (0.9 - 0.1 * k, 0.92 - 0.1 * k, 0.91 - 0.1 * k + 0.001 * k) for k in range(5)}
-    )
-    correct = verdict_lines(compare(read_runs(runs_in(tmp_path))[0]))[0]
-    assert correct.says == "0 has the highest correct, beyond doubt better than 4 of 4 others."
-    assert "0.3 beats 0.4" in correct.whole
-    assert "0.3 beats 0.4" not in correct.says
 
 
 @pytest.mark.parametrize("trainer", ["dpo", "sft", "reward"])

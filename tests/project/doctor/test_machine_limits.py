@@ -52,10 +52,6 @@ def test_the_smallest_limit_around_a_process_counts(groups: Path) -> None:
     assert cpu_quota(groups, own) == 2.5
 
 
-def test_no_limit_at_all(groups: Path) -> None:
-    assert (memory_limit(groups, groups), cpu_quota(groups, groups)) == (None, None)
-
-
 def test_memory_is_warned_of_by_the_containers_limit(groups: Path, tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text(MEMINFO)

@@ -22,10 +22,6 @@ def found(there: JsonTree, *, is_run: bool = False, **lines: int) -> dict[str, t
     return {one.key: (one.here.value, one.there.value) for one in differences(side(HERE), other)}
 
 
-def test_no_difference_with_itself() -> None:
-    assert found(HERE) == {}
-
-
 def test_a_value_and_where_it_comes_from() -> None:
     there: JsonTree = {**HERE, "seed": 3}
     (one,) = differences(side(HERE), side(there, seed=7))
@@ -81,7 +77,3 @@ def test_what_is_default_goes_and_what_is_not_stays() -> None:
         "rewards": {"a": {"fn": "m:f", "clip": [0, 1]}},
         "critic": {"dropout": 0.1},
     }
-
-
-def test_a_section_that_is_not_there_by_default_stays_though_all_in_it_is_default() -> None:
-    assert unlike_default({"kl": {"where": "reward"}}) == {"kl": {"where": "reward"}}

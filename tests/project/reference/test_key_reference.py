@@ -37,11 +37,6 @@ def test_a_key(key: str, kind: str, default: object, values: tuple[str, ...]) ->
     assert (found.type, found.default, found.values) == (kind, default, values)
 
 
-@pytest.mark.parametrize("key", ["rewards.brevity.args.full", "trainer.args.beta", "nonsense", "launch.nonsense", ""])
-def test_what_the_schema_does_not_know_is_none(key: str) -> None:
-    assert key_reference(key) is None
-
-
 def test_the_values_are_all_that_pydantic_takes() -> None:
     """Every value that is named is taken, and a word that is not named is refused."""
     for section, prefix, base in ((Launch, "launch", {}), (Reward, "rewards.NAME", {"model": "m"})):

@@ -16,17 +16,6 @@ def everything(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_files_that_are_there_are_all_named_and_kept(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("mine")
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "rows.jsonl").symlink_to("nowhere")  # a link that leads nowhere is a file, too
-    with pytest.raises(UserError, match="overwrites none") as taken:
-        write_project(tmp_path, FILES)
-    assert taken.value.got == "README.md, data/rows.jsonl"
-    assert everything(tmp_path) == {"README.md": "mine"}
-    assert not (tmp_path / "conf").exists()
-
-
 def test_what_fails_half_way_is_taken_back(tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("mine")
     (tmp_path / "data").write_text("a file where a folder is wanted")
