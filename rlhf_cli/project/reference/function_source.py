@@ -17,7 +17,6 @@ _HEADING = re.compile(r"^(Args|Arguments|Parameters|Returns|Raises|Yields|Exampl
 _ARGUMENTS = ("Args", "Arguments", "Parameters")
 # `name: text`, `a, b: text`, and TRL's `name (`int`, *optional*, defaults to `3`):` with the text below.
 _ARGUMENT = re.compile(r"^(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*) ?(?P<type>\(.*\))?:(?P<text>\s.*|)$")
-_PARAMETER = re.compile(r"^ {4}(?: {4})?(?P<name>\w+) ?\((?P<type>.*)\)\s*:\s*$")
 _CROSS_REFERENCE = re.compile(r"\[`~?([^`\]]+)`\](?:\([^)]*\))?")
 _LINK = re.compile(r"\[([^\]]+)\]\((https?://[^)\s]+)\)")
 _STATED_DEFAULT = re.compile(r"\s*Defaults to (?:`[^`]*`|\w+)\.(?=\s|$)")
@@ -58,26 +57,6 @@ def read_docstring(raw: str | None) -> Docstring:
         _arguments(parts.get("Args", [])),
         inspect.cleandoc("\n".join(["", *example])).strip(),
     )
-
-
-def documented_parameters(raw: str | None) -> dict[str, str]:
-    """Return the field descriptions in a configuration dataclass's docstring: name -> text, on one line.
-
-    Reads the format of TRL and transformers: `name (`type`, *optional*, defaults to ...):` with the text indented
-    below.
-    """
-    texts: dict[str, list[str]] = {}
-    current: list[str] | None = None
-    depth = 0
-    for line in inspect.cleandoc(raw or "").splitlines():
-        indent = len(line) - len(line.lstrip())
-        if match := _PARAMETER.match(line):
-            current, depth = texts.setdefault(match["name"], []), indent
-        elif line.strip() and indent <= depth:
-            current = None  # a heading between groups of fields
-        elif current is not None:
-            current.append(line.strip())
-    return {name: _plain(one_line("\n".join(lines))) for name, lines in texts.items()}
 
 
 def one_line(text: str) -> str:

@@ -15,7 +15,7 @@ from rlhf_cli.config.origins import Origin
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import own_key_for
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.project.reference.function_source import documented_parameters, one_line, sentences_about
+from rlhf_cli.project.reference.function_source import one_line, sentences_about
 from rlhf_cli.tables.former_names import FORMER_NAMES
 from rlhf_cli.text.json_values import JsonValue, section
 from rlhf_cli.text.suggest import nearest
@@ -126,18 +126,17 @@ def _all_arguments(trainer: str, *, has_critic: bool) -> Iterator[TrainerArgumen
 
 @cache
 def field_texts(config_class: str) -> dict[str, tuple[str, str]]:
-    """Return a map of field -> (class that defines it first, help), from docstrings and `help=`.
+    """Return a map of field -> (class that defines it first, help).
 
     A class that only changes a default does not define the field, but its help, if any, is used.
     """
     texts: dict[str, tuple[str, str]] = {}
     for body in trl_args.class_bodies(config_class):
-        documented = documented_parameters(ast.get_docstring(body))
         for item in body.body:
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
                 name = item.target.id
                 defined_in, before = texts.get(name, (body.name, ""))
-                texts[name] = (defined_in, documented.get(name) or _help(item) or before)
+                texts[name] = (defined_in, _help(item) or before)
     return texts
 
 
