@@ -109,16 +109,15 @@ def _check_kinds(dataset: Table, columns: Sequence[str], name: str) -> None:
     first = dataset[0]
     kinds = {column: refuse_no_text(column, first[column], name) for column in columns}
     if len(set(kinds.values())) > 1:
-        described = ", ".join(f"{column} is {kind}" for column, kind in kinds.items())
-        is_pair = "chosen" in kinds and kinds["chosen"] == kinds["rejected"]
+        hint = "data.prompt=[{role: user, content: '{question}'}] makes messages of a text"
+        if "chosen" in kinds and kinds["chosen"] == kinds["rejected"]:
+            hint = "data.rename.asked=prompt leaves the prompt out, where both answers begin with it"
         raise DataError(
             "text and messages do not go together",
             where=name,
-            got=described,
+            got=", ".join(f"{column} is {kind}" for column, kind in kinds.items()),
             expected="all of them text, or all of them messages",
-            hint=Prose("data.rename.asked=prompt leaves the prompt out, where both answers begin with it")
-            if is_pair
-            else Prose("data.prompt=[{role: user, content: '{question}'}] makes messages of a text"),
+            hint=Prose(hint),
         )
 
 

@@ -20,8 +20,8 @@ class DataSource:
 
     world, args: name of an embedded world and the arguments of its generator (`num_rows` and `seed` among them).
     path: a file, a folder, a glob, a list of these, or a hub id; see `data_files.is_hub`.
-    subset, revision: of a hub dataset; None is the hub's default.
-    split: in the hub's syntax (`train`, `train[:90%]`); None is `train`.
+    subset, revision: of a hub dataset; None for the hub's default.
+    split: in the hub's syntax (`train`, `train[:90%]`); None for `train`.
     rename: new column name -> name in the source.
     select: the first n rows, or [start, stop); applied after split and rename; None keeps all.
     weight: this source's share of a mixture, in any unit; 0 leaves it out.
@@ -84,7 +84,7 @@ class DataSource:
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """Return `select` as [start, stop) in rows; None is all of them."""
+        """Return `select` as [start, stop) in rows; None for all of them."""
         if self.select is None:
             return None
         if isinstance(self.select, int):

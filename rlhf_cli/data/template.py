@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from rlhf_cli.errors import DataError, Prose
 from rlhf_cli.text.suggest import nearest
-from rlhf_cli.text.template_grammar import ParsedTemplate, is_text, parse
+from rlhf_cli.text.template_grammar import is_text, parse
 
 Message: TypeAlias = Mapping[str, str]
 Template: TypeAlias = str | Sequence[Message]
@@ -30,9 +30,9 @@ def render(template: Template, row: Mapping[str, object], *, name: str = "data.p
 def template_columns(template: Template, *, name: str = "data.prompt") -> set[str]:
     """Return the columns that a template reads. Raise DataError if its syntax is invalid."""
     if isinstance(template, str):
-        return set(_parsed(template, name).columns)
+        return set(parse(template, where=name, error=DataError).columns)
     contents = [message["content"] for message in _checked_messages(template, name)]
-    return {column for content in contents for column in _parsed(content, name).columns}
+    return {column for content in contents for column in parse(content, where=name, error=DataError).columns}
 
 
 def missing_column(
@@ -64,7 +64,7 @@ def refuse_missing_columns(template: Template, columns: Sequence[str]) -> None:
 
 
 def _fill(template: str, row: Mapping[str, object], name: str) -> str:
-    parsed = _parsed(template, name)
+    parsed = parse(template, where=name, error=DataError)
     for column in parsed.columns:
         if column not in row:
             raise missing_column(column, list(row), name)
@@ -75,15 +75,11 @@ def _fill(template: str, row: Mapping[str, object], name: str) -> str:
                 where=name,
                 got="nothing (null)" if value is None else f"a {type(value).__name__}",
                 expected="text or a number",
-                hint=None
-                if value is None
-                else Prose("name a text column, or let `rename` make this column the prompt"),
+                hint=Prose("name a text column, or let `rename` make this column the prompt")
+                if value is not None
+                else None,
             )
     return parsed.fill(row)
-
-
-def _parsed(template: str, name: str) -> ParsedTemplate:
-    return parse(template, where=name, error=DataError)
 
 
 def _checked_messages(template: Sequence[Message], name: str) -> Sequence[Message]:

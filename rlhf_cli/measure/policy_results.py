@@ -26,7 +26,7 @@ from rlhf_cli.numerics.intervals import (
     wilson,
 )
 from rlhf_cli.rewards.completion_text import Completion, text_of
-from rlhf_cli.rewards.numbers import last_number
+from rlhf_cli.rewards.numeric import last_number
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 from rlhf_cli.runs.run_folder import GREEDY, POLICY, SAMPLED, write_text
 from rlhf_cli.text.redaction import redacted_tree

@@ -14,10 +14,7 @@ def refused_by(check: Callable[..., object]) -> Callable[[_Reward], _Reward]:
     """Mark a reward function: `rlhf check` passes its arguments to `check` before a run.
 
     `check` is called with the reward's arguments that it also has, defaults included, and raises RewardError or
-    ValueError for values that the reward cannot work with:
-
-        @refused_by(score_length_ramp)      # would raise for full == zero
-        def length_ramp(completions, *, full: float, zero: float): ...
+    ValueError for values that the reward cannot work with.
     """
 
     def mark(reward: _Reward) -> _Reward:
@@ -29,13 +26,9 @@ def refused_by(check: Callable[..., object]) -> Callable[[_Reward], _Reward]:
 
 def try_arguments(reward: Callable[..., object], args: Mapping[str, object]) -> None:
     """Call the check of `reward`, if it has one, and let its errors through."""
-    check = getattr(reward, _ATTRIBUTE, None)
-    if check is None:
+    if (check := getattr(reward, _ATTRIBUTE, None)) is None:
         return
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(reward).parameters.items()
-        if parameter.default is not parameter.empty
-    }
-    asked = inspect.signature(check).parameters
-    check(**{name: value for name, value in {**defaults, **args}.items() if name in asked})
+    parameters = inspect.signature(reward).parameters.values()
+    given = {one.name: one.default for one in parameters if one.default is not one.empty} | dict(args)
+    wanted = inspect.signature(check).parameters
+    check(**{name: value for name, value in given.items() if name in wanted})

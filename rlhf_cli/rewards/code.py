@@ -80,19 +80,19 @@ def code_runs(
     max_workers: Annotated[int, Ge(1)] | None = None,
     **kwargs: object,
 ) -> list[float]:
-    """Score 1.0 where the completion's program ends with exit code 0, else 0.0; 0.0 too where nothing is to run.
+    """Score 1.0 if the completion's program ends with exit code 0, else 0.0; 0.0 if there is no program.
 
-    That a program runs says little of what it does: `pass` does. It wants a reward beside it.
+    A program that runs need not do anything useful: `pass` runs. Combine this with another reward.
 
     Args:
-        completions: one a row; what is run of it is `code_in`.
-        timeout_s: wall time, for each row.
-        memory_mb: address space of each process, and resident memory of all of a row's together.
-        max_processes: processes and threads a row may have at once.
-        max_file_mb: largest file; with namespaces also the size of the folder it can write to.
-        isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits alone (which
-            is logged). Another value insists.
-        max_workers: rows run at once; None = as many as there are processors.
+        completions: one per row; `code_in` finds the program.
+        timeout_s: limit on the wall time of a row.
+        memory_mb: limit on the address space of each process, and on the resident memory of all processes of a row.
+        max_processes: limit on the processes and threads of a row.
+        max_file_mb: limit on the size of a file; with namespaces also the size of the writable folder.
+        isolation: `auto` uses the strongest method that works here: bubblewrap, else namespaces, else limits alone
+            (which is logged). Another value requires that method.
+        max_workers: number of rows that run at once; None = the number of processors.
     """
     run = partial(
         run_code,
@@ -122,22 +122,23 @@ def code_passes_tests(
     max_workers: Annotated[int, Ge(1)] | None = None,
     **kwargs: object,
 ) -> list[float | None]:
-    """Score the share of a row's tests that the completion's program passes; None where the row has no tests.
+    """Score the share of a row's tests that the completion's program passes; None if the row has no tests.
 
     The program runs first, as a module that is not `__main__`, then the tests, one after another, in its namespace. A
-    test passes when it ends without an exception. One that ends the process or the time fails, and so do those after.
+    test passes if it ends without an exception. A test that ends the process or exceeds the time limit fails, and so do
+    the tests after it.
 
     Args:
-        completions: one a row; what is run of it is `code_in`.
-        tests: dataset column: a list of tests, or a text of assert statements, each of which is a test, together with
-            the statements between it and the one before.
-        timeout_s: wall time, for each row with all its tests.
-        memory_mb: address space of each process, and resident memory of all of a row's together.
-        max_processes: processes and threads a row may have at once.
-        max_file_mb: largest file; with namespaces also the size of the folder it can write to.
-        isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits alone (which
-            is logged). Another value insists.
-        max_workers: rows run at once; None = as many as there are processors.
+        completions: one per row; `code_in` finds the program.
+        tests: dataset column: a list of tests, or a text with assert statements. Each assert is one test, together with
+            the statements between it and the assert before.
+        timeout_s: limit on the wall time of a row with all its tests.
+        memory_mb: limit on the address space of each process, and on the resident memory of all processes of a row.
+        max_processes: limit on the processes and threads of a row.
+        max_file_mb: limit on the size of a file; with namespaces also the size of the writable folder.
+        isolation: `auto` uses the strongest method that works here: bubblewrap, else namespaces, else limits alone
+            (which is logged). Another value requires that method.
+        max_workers: number of rows that run at once; None = the number of processors.
     """
     run = partial(
         run_code,
@@ -170,8 +171,13 @@ def split_tests(tests: object, row: int) -> list[str]:
     """Return a row's tests as a list. Raises RewardError, naming the row, if they are not text or not Python."""
     if tests is None:
         return []
-    if isinstance(tests, str):
-        return _parts(tests, row)
+    if isinstance(tests, str):  # split it after each assert
+        parts: list[list[ast.stmt]] = [[]]
+        for statement in _parsed(tests, row).body:
+            parts[-1].append(statement)
+            if isinstance(statement, ast.Assert):
+                parts.append([])
+        return ["\n".join(ast.unparse(statement) for statement in part) for part in parts if part]
     if not isinstance(tests, Sequence) or not all(isinstance(text, str) for text in tests):
         raise RewardError(
             "these are no tests",
@@ -182,16 +188,6 @@ def split_tests(tests: object, row: int) -> list[str]:
     for text in tests:
         _parsed(text, row)
     return list(tests)
-
-
-def _parts(text: str, row: int) -> list[str]:
-    """Split one text with several asserts after each assert."""
-    parts: list[list[ast.stmt]] = [[]]
-    for statement in _parsed(text, row).body:
-        parts[-1].append(statement)
-        if isinstance(statement, ast.Assert):
-            parts.append([])
-    return ["\n".join(ast.unparse(statement) for statement in part) for part in parts if part]
 
 
 def _parsed(text: str, row: int) -> ast.Module:

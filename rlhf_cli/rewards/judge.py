@@ -22,25 +22,24 @@ _SCORE = r"(?:score|rating)\s*[:=]\s*(-?\d+(?:\.\d+)?)"
 class Judge:
     """A judge that scores rows by a language model, mapped to 0..1.
 
-    Each row is one request to `URL/chat/completions`; equal ones are sent once, and what was answered before comes out
-    of a cache on disk. A row gets None where a column that the rubric names is null. Needs the extra `judge`:
-    `pip install 'rlhf-cli[judge]'`.
+    Each row is one request to `URL/chat/completions`. Equal requests are sent once, and replies are cached on disk. A
+    row gets None if a column that the rubric names is null. Needs the extra `judge`: `pip install 'rlhf-cli[judge]'`.
 
     Args:
-        url: of the API (`https://HOST/v1`), or a list of equal ones, which are asked in turn.
-        model: its name there.
-        rubric: what is asked: text with `{prompt}`, `{completion}` and any dataset column; `{{` and `}}` are braces.
+        url: of the API (`https://HOST/v1`), or a list of equivalent URLs, which are used in turn.
+        model: the name of the model on that server.
+        rubric: the question: text with `{prompt}`, `{completion}` and any dataset column; `{{` and `}}` are braces.
         score_pattern: regular expression, case ignored, whose first group is the score; its last match counts.
-        scale: the lowest and highest score; they become 0 and 1. A score outside is an error, as is none.
-        temperature: of the reply; 0 is the most probable one.
-        max_tokens: how long the reply may be.
-        system: a system message before the rubric, None for none.
+        scale: the lowest and highest score, which become 0 and 1. A score outside, or no score, is an error.
+        temperature: of the reply; 0 gives the most probable one.
+        max_tokens: limit on the length of the reply.
+        system: a system message before the rubric, or None.
         api_key_env: name of the environment variable that holds the key.
-        timeout_s: for one try.
-        retry_budget_s: for one row with all its tries: 429, 5xx and lost connections are tried again.
-        max_concurrency: requests under way at once.
-        cache: false asks anew each time.
-        cache_dir: where replies are kept; None = `judge` in the cache folder of rlhf.
+        timeout_s: limit for one attempt.
+        retry_budget_s: limit for one row with all attempts; 429, 5xx and lost connections are retried.
+        max_concurrency: number of simultaneous requests.
+        cache: false sends every request again.
+        cache_dir: the folder of the cache; None = `judge` in the cache folder of rlhf.
     """
 
     def __init__(
@@ -125,36 +124,29 @@ class Judge:
             case {"choices": [{"message": {"content": reply}, **others}, *_]}:
                 finish = others.get("finish_reason")
         if not isinstance(reply, str):
-            raise RewardError(
-                "the judge's answer holds no text" + (f" ({finish})" if finish else ""),
-                where=f"row {row}, {self!r}",
-                got=repr(answer)[:300],
-                expected='{"choices": [{"message": {"content": "..."}}]}',
-            )
+            what = "the judge's answer holds no text" + (f" ({finish})" if finish else "")
+            expected = '{"choices": [{"message": {"content": "..."}}]}'
+            raise RewardError(what, where=f"row {row}, {self!r}", got=repr(answer)[:300], expected=expected)
         return reply, str(finish or "")
 
     def _parsed(self, reply: str, row: int, finish: str) -> float:
         low, high = self._scale
+        where, got = f"row {row}, {self!r}", reply if len(reply) <= 300 else f"{reply[:150]} ... {reply[-150:]}"
         matches = list(self._pattern.finditer(reply)) or list(self._pattern.finditer(reply.replace("*", "")))
         try:
             score = float(matches[-1][1])
         except (IndexError, TypeError, ValueError):
+            hint = "args.max_tokens: it was cut off" if finish == "length" else "let the rubric say how to answer"
             raise RewardError(
                 "the judge's reply holds no score",
-                where=f"row {row}, {self!r}",
-                got=_shortened(reply),
+                where=where,
+                got=got,
                 expected=f"text that matches {self._pattern.pattern}",
-                hint=Prose("args.max_tokens: it was cut off")
-                if finish == "length"
-                else Prose("let the rubric say how to answer"),
+                hint=Prose(hint),
             ) from None
         if not low <= score <= high:
-            raise RewardError(
-                f"the judge's score {score:g} is not on the scale",
-                where=f"row {row}, {self!r}",
-                got=_shortened(reply),
-                expected=f"{low:g} to {high:g}",
-            )
+            what = f"the judge's score {score:g} is not on the scale"
+            raise RewardError(what, where=where, got=got, expected=f"{low:g} to {high:g}")
         return (score - low) / (high - low)
 
 
@@ -165,10 +157,6 @@ def _prompt_text(prompt: Completion) -> str:
     if len(prompt) == 1:
         return content_text(prompt[0])
     return "\n".join(f"{message.get('role', 'user')}: {content_text(message)}" for message in prompt)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 300 else f"{text[:150]} ... {text[-150:]}"
 
 
 def _signature(columns: Sequence[str]) -> inspect.Signature:

@@ -48,7 +48,7 @@ def score_language(text: str, language: str) -> float | None:
     A word is a run of letters of one script; in scripts written without spaces every letter is a word. Digits,
     punctuation, code fences, `<tags>`, LaTeX commands and single Latin letters do not count.
 
-    None where there are no words at all (`42`): nothing is in the wrong language, but 1.0 would make silence the safest
+    None if there are no words at all (`42`): no word is in the wrong language, but 1.0 would make silence the safest
     way to the full reward.
 
     Args:
@@ -96,13 +96,13 @@ def _check_language(language: str) -> None:
 def language_consistency(
     prompts: Sequence[Completion], completions: Sequence[Completion], *, language: str = "auto", **kwargs: object
 ) -> list[float | None]:
-    """Score the share of the completion's words that are in the target's script; None where that cannot be known.
+    """Score the share of the completion's words that are in the target's script.
 
-    Thinking counts. Not applicable (None) are completions without words and, with `auto`, prompts without words.
+    Thinking counts. None for completions without words and, with `auto`, for prompts without words.
 
     Args:
-        prompts: one a row; of a conversation its last user message is read.
-        completions: one a row.
+        prompts: one per row; of a conversation, only the last user message is read.
+        completions: one per row.
         language: a script's name, or `auto` = the one that dominates the prompt.
     """
     _check_language(language)

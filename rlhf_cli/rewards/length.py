@@ -28,7 +28,7 @@ def score_length_target(length: float, *, target: float, width: float) -> float:
     Args:
         length: of the completion.
         target: the length wanted, in the same unit.
-        width: distance from the target at which nothing is left, above 0.
+        width: distance from the target at which the score is 0, above 0.
     """
     if width <= 0:
         raise RewardError("the width is not above zero", where="args.width", got=width, expected="a number above 0")
@@ -66,7 +66,7 @@ def length_target(
     unit: Unit = "tokens",
     **kwargs: object,
 ) -> list[float]:
-    """Score 1.0 where the completion is `target` long, 0.0 from `width` away.
+    """Score 1.0 if the completion has the length `target`, falling to 0.0 at a distance of `width`.
 
     The other arguments are those of `score_length_target`.
 

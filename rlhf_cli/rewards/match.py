@@ -38,13 +38,13 @@ def exact_match(
     ignore_case: bool = False,
     **kwargs: object,
 ) -> list[float | None]:
-    """Score 1.0 where the completion equals the dataset's `answer`, else 0.0; None where the row has no answer.
+    """Score 1.0 if the completion equals the dataset's `answer`, else 0.0; None if the row has no answer.
 
     An answer that is a list of strings is a list of alternatives: equality with any of them is enough. Numbers are
-    compared as text (`7` is not `7.0`; for that there is `numeric_answer`).
+    compared as text (`7` is not `7.0`; `numeric_answer` compares numbers).
 
     Args:
-        completions: one a row.
+        completions: one per row.
         answer: dataset column: a string or number, a list of alternatives, or None.
         strip: ignore white space at both ends.
         ignore_case: compare case-folded.
@@ -67,8 +67,8 @@ def score_regex(text: str, pattern: str, *, mode: RegexMode = "full", strip: boo
         mode: `full` = the whole text must match; `search` = a match anywhere is enough.
         strip: ignore white space at both ends of the text.
 
-    A pattern with nested repetition such as `(a+)+b` can take exponential time on the text a policy makes up: then the
-    whole batch has no score after the entry's `timeout_s`, and with `isolate: true` that row alone.
+    A pattern with nested repetition such as `(a+)+b` can take exponential time on some texts. Then the whole batch
+    fails after the entry's `timeout_s`; with `isolate: true`, only that row fails.
     """
     if mode not in get_args(RegexMode):
         raise RewardError(
@@ -85,7 +85,7 @@ def score_regex(text: str, pattern: str, *, mode: RegexMode = "full", strip: boo
 def regex(
     completions: Sequence[Completion], *, pattern: str, mode: RegexMode = "full", strip: bool = True, **kwargs: object
 ) -> list[float]:
-    """Score 1.0 where the regular expression matches the completion, else 0.0. Arguments as in `score_regex`."""
+    """Score 1.0 if the regular expression matches the completion, else 0.0. Arguments as in `score_regex`."""
     return [score_regex(text_of(completion), pattern, mode=mode, strip=strip) for completion in completions]
 
 

@@ -1,13 +1,19 @@
-"""Reward numeric answers, as in GSM8K: compare the completion's final number exactly with the gold one.
+r"""Reward numeric answers, as in GSM8K: compare the completion's final number exactly with the gold one.
 
 GSM8K (Cobbe et al. 2021, arXiv:2110.14168) ends a gold solution with `#### 72`; its own grader takes the first `####`
 and compares strings. This reward compares numbers as exact rationals and accepts other answer formats too; if a model
 answers more than once, its last answer counts.
+
+Numbers in running text and in LaTeX are read exactly: `1,234` `-$5.50` `50%` `.5` `1e-3` `3/4` `2 1/2` `\frac{3}{4}`
+`1{,}234` `18 eggs`. Not read are the European `1.234,56`, a space or underscore between thousands, number words, scale
+words (`2 million` is 2) and expressions. All functions take time linear in the text, because a policy can write very
+strange texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Annotated, Literal, TypeAlias, get_args
 
@@ -15,7 +21,6 @@ from annotated_types import Ge
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, text_of
-from rlhf_cli.rewards.numbers import last_boxed, last_marked, last_number, only_number
 
 Fallback: TypeAlias = Literal["last_number", "none"]
 
@@ -82,13 +87,13 @@ def numeric_answer(
     fallback: Fallback = "last_number",
     **kwargs: object,
 ) -> list[float | None]:
-    """Score 1.0 where the completion's number equals the gold one, else 0.0; None where the gold cannot be read.
+    """Score 1.0 if the completion's number equals the gold one, else 0.0; None if the gold one cannot be read.
 
-    What counts as a number is in `rewards/numbers.py`: thousands commas, currency and percent signs, units, a leading
+    What counts as a number is in `rewards/numeric.py`: thousands commas, currency and percent signs, units, a leading
     `+`, decimals, exponents, fractions and mixed numbers. `50%` is 50, as in GSM8K, and `2 million` is 2.
 
     Args:
-        completions: one a row.
+        completions: one per row.
         answer: dataset column: the number, or the whole gold solution ending in `#### 1,234`.
         tolerance: largest absolute difference that still counts.
         fallback: `last_number` or `none`, for a completion that marks no answer.
@@ -101,3 +106,103 @@ def numeric_answer(
         else:
             rewards.append(score_numeric(text_of(completion), gold, tolerance=tolerance, fallback=fallback))
     return rewards
+
+
+# ASCII classes, because in `答案是18` the character before the number is a letter to \w, but the number must match.
+_UNSIGNED = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3}(?![0-9A-Za-z]))?"
+_PLAIN = rf"(?:{_UNSIGNED}|(?<!\.)\.[0-9]+)"
+_NUMBER = re.compile(
+    # A minus after a digit, a letter or a closing bracket subtracts; anywhere else it is a sign.
+    r"(?:(?<![A-Za-z0-9_)\]}%])(?P<sign>[-+]))?"
+    # `x2`, `H2O`, `a_1` and the second dot of `1.2.3` are names and versions, not numbers.
+    r"(?<![A-Za-z0-9_])(?<![0-9]\.)"
+    rf"(?:(?P<whole>[0-9]{{1,9}}) (?=[0-9]+/[0-9]))?(?P<top>{_PLAIN})(?: ?/ ?(?P<bottom>{_UNSIGNED}))?"
+)
+# A longer number is a stuck policy, and int() of more than 4300 digits raises.
+_MAX_CHARACTERS = 300
+
+_LATEX = (
+    (re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}"), r"\1/\2"),
+    (re.compile(r"\\(?:text|textbf|mathrm|mathbf|boxed)\s*\{"), " {"),
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"\\[,!;:]"), ""),
+    (re.compile(r"\\(?=[$%])"), ""),
+    (re.compile("\N{MINUS SIGN}"), "-"),
+    # `-$5` and `$-5` are both minus five, `cost$5` is five.
+    (re.compile(r"(?<=[-+])[$€£]"), ""),
+    (re.compile(r"[$€£]"), " "),
+)
+
+_TO_REPLACE = re.compile(r"[\\{$€£\N{MINUS SIGN}]")
+"""Pre-filter: without one of these characters no pattern above matches."""
+
+# The number must follow the mark directly, except for signs, currency and emphasis: `#### Step 2` is a heading, and so
+# is `#### 2. Add them up`.
+_HEADING = r"[^A-Za-z0-9\n#]*[0-9]+[.):][ \t]+[A-Za-z]"
+_MARKED = re.compile(rf"(?<!#)####(?!#)(?!{_HEADING})((?:[^A-Za-z0-9\n\\#]|\\(?![A-Za-z]))*[0-9][^\n#]*)")
+_BRACE = re.compile(r"\\[{}]|(?P<boxed>\\boxed\s*\{)|[{}]")
+
+
+def last_number(text: str) -> Fraction | None:
+    """Return the last number of a text, or None."""
+    return next(_values(reversed(list(_matches(text)))), None)
+
+
+def only_number(text: str) -> Fraction | None:
+    """Return the number of a text that holds exactly one, with or without a unit, else None."""
+    values = _values(_matches(text))
+    only = next(values, None)
+    return only if next(values, None) is None else None
+
+
+def last_marked(text: str) -> str | None:
+    """Return the rest of the line after the last `####` followed by a number, or None."""
+    marked = _MARKED.findall(text) if "####" in text else []
+    return str(marked[-1]) if marked else None
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Return the content of the last closed `\boxed{...}`, braces balanced; the outer one if nested. Else None."""
+    content: str | None = None
+    if "\\boxed" not in text:
+        return content
+    opened: list[int | None] = []  # where the content of a \boxed starts; None for any other brace
+    for brace in _BRACE.finditer(text):
+        if brace["boxed"]:
+            opened.append(brace.end())
+        elif brace[0] == "{":
+            opened.append(None)
+        elif brace[0] == "}" and opened:
+            start = opened.pop()
+            if start is not None:
+                content = text[start : brace.start()]
+    return content
+
+
+def _matches(text: str) -> Iterator[re.Match[str]]:
+    """Yield matches that look like numbers, after converting LaTeX, currency and the typographic minus."""
+    if _TO_REPLACE.search(text):
+        for pattern, replacement in _LATEX:
+            text = pattern.sub(replacement, text)
+    return _NUMBER.finditer(text)
+
+
+def _values(matches: Iterable[re.Match[str]]) -> Iterator[Fraction]:
+    """Yield the values of matches lazily; skip matches that are not numbers, such as 1/0."""
+    for match in matches:
+        if len(match[0]) > _MAX_CHARACTERS:
+            continue
+        value = _exact(match["top"])
+        if match["bottom"] is not None:
+            bottom = _exact(match["bottom"])
+            if bottom == 0:
+                continue
+            value /= bottom
+        if match["whole"] is not None:
+            value += int(match["whole"])
+        yield -value if match["sign"] == "-" else value
+
+
+def _exact(digits: str) -> Fraction:
+    digits = digits.replace(",", "")
+    return Fraction(int(digits) if digits.isdigit() else digits)

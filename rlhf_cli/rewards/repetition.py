@@ -18,8 +18,8 @@ def score_repetition(text: str, *, ngram_size: int = 3, unit: NgramUnit = "words
 
         -(1 - U / T)    T = number of n-grams, U = number of different ones
 
-    0.0 where none repeats, and where the text is too short to have an n-gram; -(1 - 1/T) where all are the same, so -1
-    is approached with length and never reached.
+    0.0 if no n-gram repeats or if the text is too short to have one. If all n-grams are the same the score is
+    -(1 - 1/T), which approaches -1 with length and never reaches it.
 
     The scalar repetition penalty in the code of "Demystifying Long Chain-of-Thought Reasoning in LLMs" (Yeo et al.
     2025, arXiv:2502.03373) with maximum -1: lower-cased words, split at white space. The paper's own experiments
@@ -52,7 +52,7 @@ def repetition(
     unit: NgramUnit = "words",
     **kwargs: object,
 ) -> list[float]:
-    """Score between 0.0 (nothing repeated) and -1.0 (nothing but); thinking counts.
+    """Score between 0.0 (no repetition) and -1.0 (only repetition); thinking counts.
 
     The arguments are those of `score_repetition`.
     """

@@ -13,19 +13,19 @@ _NO_COLUMNS = frozenset({"completion_ids", "trainer_state", "log_metric", "log_e
 
 
 class RewardServer:
-    """A reward that asks a server over HTTP: one `POST` a batch of rows.
+    """A reward that asks a server over HTTP: one `POST` per batch of rows.
 
-    Sent: `{"prompts": [...], "completions": [...], "columns": {NAME: [...]}}`, prompts and completions as they are
-    (texts, or lists of messages), and every dataset column that JSON can carry. Expected:
-    `{"rewards": [0.5, null, ...]}`, a number for each completion, null where the reward does not apply.
+    Sent: `{"prompts": [...], "completions": [...], "columns": {NAME: [...]}}`, with prompts and completions as texts or
+    lists of messages, and every dataset column that JSON can represent. Expected: `{"rewards": [0.5, null, ...]}`, a
+    number for each completion, null if the reward does not apply.
 
     Args:
-        url: of one server, or a list of equal ones, which are asked in turn.
+        url: of one server, or a list of equivalent URLs, which are used in turn.
         api_key_env: name of the environment variable that holds the key, sent as `Authorization: Bearer`.
-        timeout_s: for one try.
-        retry_budget_s: for one batch with all its tries: 429, 5xx and lost connections are tried again.
-        batch_size: rows a request.
-        max_concurrency: requests under way at once.
+        timeout_s: limit for one attempt.
+        retry_budget_s: limit for one batch with all attempts; 429, 5xx and lost connections are retried.
+        batch_size: rows per request.
+        max_concurrency: number of simultaneous requests.
     """
 
     def __init__(
@@ -73,31 +73,20 @@ class RewardServer:
 
     def _checked(self, answer: object, start: int, num_rows: int) -> list[float | None]:
         """Return the rewards of one answer, for the rows from `start` on."""
-        where = " or ".join(shown(url) for url in self._client.urls)
-        expected = f'{{"rewards": [...]}} with {num_rows} numbers, null where the reward does not apply'
+
+        def refused(what: str, got: object) -> RewardError:
+            where = " or ".join(shown(url) for url in self._client.urls)
+            expected = f'{{"rewards": [...]}} with {num_rows} numbers, null where the reward does not apply'
+            return RewardError(f"the reward server {what}", where=where, got=repr(got)[:200], expected=expected)
+
         rewards = answer.get("rewards") if isinstance(answer, Mapping) else None
         if not isinstance(rewards, list):
-            raise RewardError(
-                "the reward server's answer has no list of rewards",
-                where=where,
-                got=repr(answer)[:200],
-                expected=expected,
-            )
+            raise refused("answered no list of rewards", answer)
         if len(rewards) != num_rows:
-            raise RewardError(
-                f"the reward server answered {len(rewards)} rewards to {num_rows} completions",
-                where=where,
-                got=repr(rewards)[:200],
-                expected=expected,
-            )
+            raise refused(f"answered {len(rewards)} rewards to {num_rows} completions", rewards)
         for row, value in enumerate(rewards, start):
             if value is not None and not isinstance(value, int | float):
-                raise RewardError(
-                    f"the reward server answered no number for row {row}",
-                    where=where,
-                    got=repr(value)[:200],
-                    expected=expected,
-                )
+                raise refused(f"answered no number for row {row}", value)
         return rewards
 
 

@@ -23,15 +23,15 @@ def score_tags(
     """Score how well `text` keeps to `<a>...</a><b>...</b>`, between 0.0 and 1.0.
 
     A tag is *in place* when its opening and its closing mark each occur exactly once, in that order, after the end of
-    the tags before it that are in place. What is between the marks may be empty: pair this with a reward for content.
+    the tags before it that are in place. The text between the marks may be empty: pair this with a reward for content.
 
     Args:
         text: what the policy wrote.
         tags: names, in the order wanted.
-        mode: `strict` = 1.0 if all tags are in place and nothing but white space is outside them, else 0.0.
-            `soft` = the share of the tags that is in place, whatever is outside; some credit early in training.
-        prefilled: the prompt already ends with the first opening mark, as some chat templates do (the policy then
-            never writes it itself, and without this would never score).
+        mode: `strict` = 1.0 if all tags are in place and only white space is outside them, else 0.0. `soft` = the share
+            of the tags that are in place, with any text outside; this gives some credit early in training.
+        prefilled: the prompt already ends with the first opening mark, as with some chat templates. The policy then
+            does not write it, and without this option would never score.
     """
     _check(tags, mode)
     if prefilled:
@@ -54,10 +54,10 @@ def format_tags(
     prefilled: bool = False,
     **kwargs: object,
 ) -> list[float]:
-    """Score 1.0 where the completion is laid out in the tags, less where it is not. Arguments as in `score_tags`.
+    """Score 1.0 if the completion has the layout of the tags, else less. Arguments as in `score_tags`.
 
-    Reads the content of the messages: where the tokenizer has a response parser that moves the thinking out of the
-    content, no think tags are left in it.
+    This reads the content of the messages. If the tokenizer has a response parser that moves the thinking out of the
+    content, the content has no think tags.
     """
     return [score_tags(text_of(completion), tags, mode=mode, prefilled=prefilled) for completion in completions]
 

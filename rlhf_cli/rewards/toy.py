@@ -27,10 +27,10 @@ def score_sum(text: str, total: int) -> float:
 def sums_correct(
     completions: Sequence[Completion], a: Sequence[int | str], b: Sequence[int | str], **kwargs: object
 ) -> list[float]:
-    """Score 1.0 where the last whole number in the completion is `a + b`, else 0.0.
+    """Score 1.0 if the last whole number in the completion is `a + b`, else 0.0.
 
     Args:
-        completions: one a row.
+        completions: one per row.
         a: dataset column, the first summand.
         b: dataset column, the second summand.
     """
@@ -39,7 +39,7 @@ def sums_correct(
 
 
 def sums_true(prompts: Sequence[Completion], completions: Sequence[Completion], **kwargs: object) -> list[float]:
-    """Score by the true reward of the world of `toy_preferences`: watched at weight 0 beside a learnt one.
+    """Score by the true reward of the world `toy_preferences`, to watch at weight 0 beside a learnt reward.
 
     Its parts and its range, -0.4 to 1.5, are those of `toy_preferences.true_score`.
     """
@@ -52,12 +52,12 @@ def _question(prompt: Completion) -> str:
 
 
 def score_digits_only(text: str) -> float:
-    """Score 1.0 if `text` is nothing but digits 0 to 9, white space at its ends aside; else 0.0."""
+    """Score 1.0 if `text` consists of digits 0 to 9 only, ignoring white space at its ends; else 0.0."""
     return float(_DIGITS.fullmatch(text.strip()) is not None)
 
 
 def digits_only(completions: Sequence[Completion], **kwargs: object) -> list[float]:
-    """Score 1.0 where the completion is a bare number without sign, words or punctuation, else 0.0."""
+    """Score 1.0 if the completion is a bare number without sign, words or punctuation, else 0.0."""
     return [score_digits_only(text_of(completion)) for completion in completions]
 
 
@@ -70,18 +70,18 @@ def score_speakers(
     mass: float = 1.0,
     malformed: float = -1.0,
 ) -> list[Span] | float:
-    """Give +mass to the line of the speaker with the larger number, -mass to the other's; [] where they are equal.
+    """Give +mass to the line of the speaker with the larger number, -mass to the other's; [] if they are equal.
 
-    In form are the two lines `A: 4`, `B: 7`, in the order of the prompt and with nothing but white space around them, a
-    number being one to nine ASCII digits. Anything else is worth `malformed`, one number for the whole row.
+    A well-formed text has the two lines `A: 4`, `B: 7`, in the order of the prompt and with only white space around
+    them. A number has one to nine ASCII digits. Any other text is worth `malformed`, one number for the whole row.
 
     Args:
-        text: the whole completion: which line was the larger one is known only at its end.
+        text: the whole completion, because only its end shows which number is the larger.
         speaker_a: speaks first.
         speaker_b: speaks second.
-        max_value: a larger number is not in form; None = no limit but the nine digits of a line.
-        mass: what the larger line gains and the smaller loses, however large the difference.
-        malformed: instead, for what is not in form.
+        max_value: the largest well-formed number; None = only the limit of nine digits.
+        mass: gained by the larger line and lost by the smaller, independent of the difference.
+        malformed: the score of a malformed text.
     """
     names = "|".join(re.escape(name) for name in (speaker_a, speaker_b))
     line = re.compile(rf"^({names}): ([0-9]{{1,9}})$", re.MULTILINE)
@@ -108,30 +108,28 @@ def speakers_larger(
 ) -> list[list[Span] | float]:
     """Reward the tokens of the speaker with the larger number, punish the other's, as in `score_speakers`.
 
-    **What can be learnt from it.** A row in form sums to mass - mass = 0 whoever is larger. So a trainer of one number
-    a row learns the form (0 beats `malformed`) and nothing about the numbers. With a value a token, spans on their last
-    token and credit from the future, as in DeepSeekMath 4.1.3 (arXiv:2402.03300) or PPO with gamma = lambda = 1,
+    A well-formed row sums to mass - mass = 0 whichever number is larger. So a trainer with one number per row learns
+    the form (0 beats `malformed`) and learns no numbers. With one value per token and credit from the future, as in
+    DeepSeekMath 4.1.3 (arXiv:2402.03300) or PPO with gamma = lambda = 1,
 
-        tokens of the second line:   +mass if the second speaker is the larger one, -mass if the first
-        tokens of the first line:    own value + the second line's = 0, whatever they are
+        tokens of the second line:   +mass if the second number is larger, -mass if the first is
+        tokens of the first line:    own value + the second line's value = 0
 
-    The second speaker has read the first one's number and learns to say a larger one (the largest there is, when the
-    first said that: equal is 0, smaller is -mass); the first speaker's numbers stay as they are, but for what the form
-    and the noise move. Watch the share of completions whose second number is the larger: 0.45 for random digits, at
-    most 0.9 with a first speaker who stays random. With `spread: even` the first line gains something else: its last
-    tokens, the number among them, have only a part of their own span still before them and all of the second line, so
-    the first speaker learns to be the smaller one.
+    The second speaker has read the first number and learns to say a larger one; the first speaker's numbers do not
+    change systematically. Watch the share of completions whose second number is the larger: 0.45 for random digits, at
+    most 0.9 if the first speaker stays random. With `spread: even`, the last tokens of the first line are followed by
+    only a part of their own span and by all of the second line, so the first speaker learns to say a smaller number.
 
-    A row that is not in form is one number and no span: it also has to reach the EOS that came too early, and the
-    completion without a character.
+    The single number of a malformed row is spread over no span, so it also applies to an EOS that came too early and to
+    an empty completion.
 
     Args:
-        completions: one a row.
+        completions: one per row.
         speaker_a: dataset column, the first speaker.
         speaker_b: dataset column, the second speaker.
         max_value: dataset column, the largest number a speaker may say; without it there is no limit.
         mass: of the larger line; the smaller has -mass.
-        malformed: of a row that is not in form.
+        malformed: the score of a malformed row.
     """
     limits = [None] * len(completions) if max_value is None else [int(limit) for limit in max_value]
     rows = zip(completions, speaker_a, speaker_b, limits, strict=True)
@@ -144,9 +142,9 @@ def speakers_larger(
 def second_is_larger(
     completions: Sequence[Completion], speaker_a: Sequence[str], speaker_b: Sequence[str], **kwargs: object
 ) -> list[float | None]:
-    """Score 1.0 where the second speaker said the larger number, 0.0 where not, None where the two are not in form.
+    """Score 1.0 if the second speaker said the larger number, else 0.0; None if the completion is malformed.
 
-    To watch what `speakers_larger` teaches, whose own sum is 0 whoever is larger: give it the weight 0.
+    Give it the weight 0 to watch the effect of `speakers_larger`, whose own sum is always 0.
     """
     scores: list[float | None] = []
     for completion, first, second in zip(completions, speaker_a, speaker_b, strict=True):

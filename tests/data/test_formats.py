@@ -140,23 +140,6 @@ def test_the_first_rows_of_several_parquet_files(limit: int, workplace: Path) ->
     assert (columns, [row["n"] for row in rows], num_rows) == (("n",), list(range(min(limit, 9))), 9)
 
 
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        ({"n": ["x"], "m": [1]}, "'n'"),
-        ({"n": [1]}, "'m'"),
-        ({"n": [1], "m": [1], "k": [1]}, "'k'"),
-        ({"m": [1], "n": [1]}, "order of the columns"),
-    ],
-)
-def test_parquet_files_that_differ(other: dict[str, Any], said: str, workplace: Path, refusal) -> None:
-    pq.write_table(pa.table({"n": [1], "m": [1]}), workplace / "a.parquet")
-    pq.write_table(pa.table(other), workplace / "b.parquet")
-    message = refusal(head, [workplace / "a.parquet", workplace / "b.parquet"], 1)
-    assert said in message
-    assert "as in" in message
-
-
 def test_a_scan_holds_so_many_rows_and_where_columns_began(refusal) -> None:
     found = Scan()
     found.add([("here:1", {"a": None}), ("here:2", {"a": 1, "b": "x"}), ("here:3", {"a": 2.5})], 2)
@@ -206,6 +189,8 @@ def test_lines_that_are_no_rows(line: str, said: str, workplace: Path, refusal) 
         ('{"data": 1, "b": 2}', "an object with the keys 'data', 'b'"),
         ("[" * 100_000, "nested too deeply"),
         ('[{"a": 1},', "rows.json:1"),
+        ('[\n {"a": 1},\n {"a": }\n]', "rows.json:3"),
+        ('{"a": 1}\n{"a": 2}', "rename the file to .jsonl"),
         ('{"a": 1}\n{"a": 2}', "several JSON values"),
         ('[{"a": 1}]\n3', "malformed JSON: Extra data"),
         ('[{"a": 1}, "x"]', "item 2"),

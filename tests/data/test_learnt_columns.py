@@ -9,7 +9,6 @@ import pytest
 
 from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns, only_learnt
 from rlhf_cli.data.loading import load_split
-from rlhf_cli.data.overlong_prompts import no_cut_of_conversations, refuse_overlong
 from rlhf_cli.data.peeking import peek, prepared_rows
 from rlhf_cli.data.preferences import cut_padding, is_tokenised
 from rlhf_cli.data.rows import (
@@ -203,22 +202,6 @@ def test_a_prompt_is_text_or_messages(refusal) -> None:
     check_prompts(RowTable([{"prompt": "p"}], ["prompt"]))
     assert "data.prompt='{prompt}'" in refusal(check_prompts, RowTable([{"prompt": 3}], ["prompt"]))
     assert "data.rename.x=COLUMN" in refusal(refuse_no_text, "x", 3, "data")
-
-
-def test_prompts_that_are_too_long_are_told_by_name() -> None:
-    told = refuse_overlong({2: 9, 4: 7}, 5, policy="error", rows=6, why="because", name="data.eval")
-    assert told is not None
-    assert (told.where, told.expected) == ("data.eval, rows 3, 5 (the first row is 1)", "because")
-    assert told.got == "2 of 6 prompts are longer, the longest has 9 tokens"
-    assert refuse_overlong({2: 9}, 5, policy="drop", rows=2, why="") is None
-    assert refuse_overlong({0: 9, 1: 9}, 5, policy="truncate", rows=2, why="") is None
-    every = refuse_overlong({0: 9, 1: 7}, 5, policy="drop", rows=2, why="because", name="data.eval")
-    assert every is not None
-    assert (every.where, every.expected, every.got) == (
-        "data.eval", "because", "2 of 2 prompts are longer, the longest has 9 tokens")  # fmt: skip
-    cut = no_cut_of_conversations({0: 9}, 3, "data.eval")
-    assert (cut.where, cut.got) == (
-        "data.eval, row 1 (the first row is 1)", "1 of 3 prompts are longer, the longest has 9 tokens")  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -146,31 +146,6 @@ def test_a_mixture_that_cannot_be(jsonl, refusal) -> None:
     assert "weight above 0" in refusal(load, DataSource(world="toy_sums", weight=0))
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (datasets.exceptions.DatasetNotFoundError("Dataset 'o/n' doesn't exist on the Hub"), "is not on the hub"),
-        (datasets.exceptions.DatasetNotFoundError("Dataset 'o/n' is a gated dataset on the Hub."), "hf auth login"),
-        (
-            ConnectionError("Couldn't reach 'o/n' on the Hub (OfflineModeIsEnabled)"),
-            "hf download o/n --repo-type dataset",
-        ),
-        (ValueError("Unknown split \"dev\". Should be one of ['train', 'test']."), "no split 'dev'"),
-        (ValueError("BuilderConfig 'x' not found. Available: ['main']"), "no subset 'main2'"),
-        (RuntimeError("Dataset scripts are no longer supported"), "could not be loaded"),
-    ],
-)
-def test_hub_faults_are_plain(error: Exception, expected: str, monkeypatch: pytest.MonkeyPatch, refusal) -> None:
-    def load_dataset(*args: object, **kwargs: object) -> None:
-        raise error
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    message = refusal(load, DataSource(path="o/n", split="dev", subset="main2"))
-    assert expected in message
-    assert "o/n" in message
-    assert type(error).__name__ in message
-
-
 @pytest.mark.fault(45)
 def test_hub_offline_for_real(monkeypatch: pytest.MonkeyPatch, refusal) -> None:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)

@@ -76,14 +76,6 @@ def test_jsonl_sound_neighbours_of_the_faults(workplace: Path) -> None:
     assert found.rows[2]["b"] == "😀"
 
 
-@pytest.mark.fault(42)
-def test_cut_off_last_line(workplace: Path, refusal) -> None:
-    message = refusal(peek, write(workplace, "rows.jsonl", GOOD * 3 + '{"prompt": "tw'))
-    assert "the last line is cut off" in message
-    assert "rows.jsonl:4" in message
-    assert '{"prompt": "tw' in message
-
-
 def test_long_lines_are_shortened_around_the_fault(workplace: Path, refusal) -> None:
     message = refusal(peek, write(workplace, "rows.jsonl", '{"a": "' + "x" * 5000 + '", BAD' + "y" * 5000 + "}\n"))
     assert "BAD" in message
@@ -112,17 +104,6 @@ def test_broken_gzip(workplace: Path, refusal) -> None:
     (workplace / "not.jsonl.gz").write_text(GOOD)
     assert "gzip file is cut off" in refusal(peek, DataSource(path="cut.jsonl.gz"))
     assert "gzip file is damaged" in refusal(peek, DataSource(path="not.jsonl.gz"))
-
-
-def test_json_list_faults(workplace: Path, refusal) -> None:
-    message = refusal(peek, write(workplace, "rows.json", '[\n {"a": 1},\n {"a": }\n]'))
-    assert "rows.json:3" in message
-    assert '{"a": }' in message
-    assert "rename the file to .jsonl" in refusal(peek, write(workplace, "lines.json", GOOD * 2))
-    assert "rows.json: item 2" in refusal(peek, write(workplace, "rows.json", '[{"a": 1}, 7]'))
-    assert "the keys 'data'" in refusal(peek, write(workplace, "rows.json", '{"data": [{"a": 1}]}'))
-    message = refusal(peek, write(workplace, "list.jsonl", '[{"a": 1}]'))
-    assert ".json" in message.split("advice:")[1]
 
 
 def test_csv_faults(workplace: Path, refusal) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import datasets
 import pytest
 
-from rlhf_cli.data.preferences import MarginRule, PreferenceRules, bad_pairs, cut_padding, judge_pairs, leave_out
+from rlhf_cli.data.preferences import MarginRule, PreferenceRules, bad_pairs, judge_pairs, leave_out
 from rlhf_cli.data.rows import hold_out
 
 Refusal = Callable[..., str]
@@ -117,16 +117,6 @@ def test_a_margin_column_that_is_not_there(refusal: Refusal) -> None:
 # Pairs that teach nothing
 
 
-def test_equal_and_empty_pairs_are_refused_with_their_rows(refusal: Refusal) -> None:
-    rows = [*pairs({}, {}), {"chosen": "same", "rejected": "same"}, {"chosen": "x", "rejected": " \n"}]
-    told = refusal(prepare, rows)
-    assert "2 of 4 pairs teach nothing" in told
-    assert "rows 3, 4 (the first row is 1)" in told
-    assert "identical answers: row 3" in told
-    assert "empty answers: row 4" in told
-    assert "reward_model.on_bad_pair=drop" in told
-
-
 def test_equal_and_empty_pairs_are_dropped_and_counted() -> None:
     bad = [("same", "same"), ("", "x"), ("x", ""), (None, "x"), ("", "")]
     rows = [*({"chosen": chosen, "rejected": rejected} for chosen, rejected in bad), *pairs({})]
@@ -213,15 +203,6 @@ def test_bad_pairs_of_ids(refusal: Refusal) -> None:
     assert "empty answers: row 2" in told
     nothing = {**FOUR, "attention_mask_chosen": [0, 0, 0, 0]}
     assert "empty answers: row 1" in refusal(prepare, [nothing])
-
-
-def test_a_mask_with_a_hole_or_of_another_length(refusal: Refusal) -> None:
-    told = refusal(prepare, [FOUR, {**FOUR, "attention_mask_rejected": [1, 0, 1, 1]}])
-    assert "leaves out tokens in the middle" in told
-    assert "row 2, column input_ids_rejected" in told
-    assert "not one 0 or 1 a token id" in refusal(cut_padding, [1, 2], [1], "here")
-    assert "not one 0 or 1 a token id" in refusal(cut_padding, [1, 2], [1, 2], "here")
-    assert "not a list of token ids" in refusal(cut_padding, "text", None, "here")
 
 
 def test_a_blank_answer_makes_a_pair_as_bad_as_an_empty_one() -> None:

@@ -165,6 +165,8 @@ def test_files_of_parquet_that_differ(workplace: Path) -> None:
     pq.write_table(pa.table({"n": [1], "m": [1]}), workplace / "a.parquet")
     pq.write_table(pa.table({"n": [1], "m": ["x"]}), workplace / "b.parquet")
     pq.write_table(pa.table({"n": [1]}), workplace / "c.parquet")
+    pq.write_table(pa.table({"m": [1], "n": [1]}), workplace / "d.parquet")
+    assert "order of the columns" in refused(lambda: peek(DataSource(path=["a.parquet", "d.parquet"])))[0]
     for name, got in (("b", "string"), ("c", "no such column")):
         source = DataSource(path=["a.parquet", f"{name}.parquet"])
         assert refused(lambda: peek(source))[:4] == (  # noqa: B023
@@ -274,6 +276,8 @@ def test_a_line_that_is_no_json(text: str, expected: Fields, file: Callable[...,
     ("error", "what", "hint"),
     [
         (RuntimeError("is GATED, log in"), "is gated", "hf auth login"),
+        (datasets.exceptions.DatasetNotFoundError("'o/n' doesn't exist"), "is not on the hub", "hf auth login"),
+        (datasets.exceptions.DatasetNotFoundError("'o/n' is a gated dataset"), "is gated", "accept its terms"),
         (ConnectionError("no route"), "cannot be reached", f"{MINE}.path=FILE"),
         (RuntimeError("we are OFFLINE"), "cannot be reached", f"{MINE}.path=FILE"),
         (RuntimeError("could not connect"), "cannot be reached", f"{MINE}.path=FILE"),

@@ -76,8 +76,3 @@ def test_columns_that_rename_or_template_lack(refusal) -> None:
     # The old name is gone after a rename.
     assert "no column 'q'" in refusal(column_names_after, preview("q", "a"), {"question": "q"}, "{q}")
     assert "plain column name" in refusal(column_names_after, preview(), {}, "{q.x}")
-
-
-def test_renames_that_collide(refusal) -> None:
-    assert "a column 'a' already" in refusal(column_names_after, preview("q", "a"), {"a": "q"}, None)
-    assert "renamed twice" in refusal(column_names_after, preview("q", "a"), {"x": "q", "y": "q"}, None)

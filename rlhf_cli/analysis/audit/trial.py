@@ -42,7 +42,7 @@ def after_truncation(
         return [replace(row, total=None) if cut else row for row, cut in zip(rows, is_cut, strict=True)]
     import torch
 
-    from rlhf_cli.rewards.stack.truncation import EFFECTS, Endings
+    from rlhf_cli.rewards.stack.truncation import Endings
     from rlhf_cli.trainers.assemble.stack_building import truncation_policy
 
     lengths = [0] * len(rows)
@@ -52,12 +52,10 @@ def after_truncation(
         lengths = [(limit or count) if cut else count for count, cut in zip(counted, is_cut, strict=True)]
     totals = torch.tensor([torch.nan if row.total is None else row.total for row in rows], dtype=torch.float64)
     endings = Endings(torch.tensor(list(is_cut)), torch.tensor(lengths), limit)
-    function = EFFECTS[policy].added
-    assert function is not None
     changed = []
-    for row, added in zip(rows, function(totals, truncation_policy(experiment), endings).tolist(), strict=True):
+    for row, added in zip(rows, truncation_policy(experiment).added(totals, endings).tolist(), strict=True):
         given = None if row.total is None else added
-        reward = ScoredReward(raw=given, effective=given, weighted=given, open=True, error=None)
+        reward = ScoredReward(given, given, given)
         total = None if row.total is None else row.total + added
         changed.append(ScoredRow(total, {**row.rewards, COMPONENT: reward}))
     return changed

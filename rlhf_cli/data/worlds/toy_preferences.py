@@ -23,7 +23,7 @@ def true_score(prompt: str, completion: str) -> float:
     """Return the true reward of this world, in [-0.4, 1.5].
 
         1.0  if the completion contains exactly one number and it is the sum asked for in `prompt` ("17+5=")
-      + 0.5  if it is nothing but digits
+      + 0.5  if it consists of digits only
       - 0.05 for each word after the first, at most 0.4 (so a rambling right answer still beats a bare wrong one)
 
     Listing numbers until one fits does not score, and neither does length.

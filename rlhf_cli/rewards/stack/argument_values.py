@@ -1,6 +1,6 @@
 """Check the `args` of a reward against its signature.
 
-Rewards check themselves for what an annotation cannot express: a factory raises when it is called, and a function uses
+Rewards check rules that an annotation cannot express: a factory raises when it is called, and a function uses
 `rewards/checked_arguments.refused_by`.
 """
 
@@ -32,18 +32,11 @@ _UNIONS = (Union, types.UnionType)
 def annotations_of(target: Callable[..., object]) -> dict[str, object]:
     """Return the resolved annotation of each parameter; leave out annotations that cannot be resolved."""
     function = target.__init__ if inspect.isclass(target) else inspect.unwrap(target)
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except (NameError, AttributeError, TypeError, SyntaxError):
-        pass
     found: dict[str, object] = {}
     for name, annotation in getattr(function, "__annotations__", {}).items():
-        alone = types.SimpleNamespace(__annotations__={name: annotation})
-        try:
-            names = getattr(function, "__globals__", {})
+        alone, names = types.SimpleNamespace(__annotations__={name: annotation}), getattr(function, "__globals__", {})
+        with contextlib.suppress(NameError, AttributeError, TypeError, SyntaxError):
             found |= typing.get_type_hints(alone, globalns=names, include_extras=True)
-        except (NameError, AttributeError, TypeError, SyntaxError):
-            continue
     return found
 
 

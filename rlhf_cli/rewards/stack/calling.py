@@ -21,7 +21,7 @@ from types import FrameType
 
 from pebble.concurrent import thread
 
-from rlhf_cli.errors import Interrupted, RewardError
+from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.rewards.stack.component import (
     Batch,
@@ -130,11 +130,10 @@ _GRACE_S = 1.0
 
 @dataclass(frozen=True)
 class Tools:
-    """The parts of the stack that a component needs: event loop, token offsets, Ctrl-C state, failure recorder."""
+    """The parts of the stack that a component needs: event loop, token offsets, failure recorder."""
 
     run_async: RunAsync
     offsets: Callable[[Sequence[int]], Sequence[Offset]]
-    was_interrupted: Callable[[], bool]
     keep: KeepFailure
 
 
@@ -145,7 +144,7 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
     """Return the outcome of `component` on the whole batch; compute only `rows` and leave the others empty.
 
     Raise RewardError, naming the reward, the row and its prompt, if a row fails and `on_error` is `raise`. Raise
-    RewardFailed if the function tries to leave the process, whatever its `on_error`.
+    RewardFailed if the function tries to leave the process, even with `on_error: exclude`.
     """
     outcome = RewardOutcome.empty(len(by_row(batch, "completions")))
     began = time.perf_counter()
@@ -154,8 +153,6 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
         try:
             _compute(component, batch, rows, outcome, tools)
         except LEAVING as error:  # on_error is for failing rows; this was meant to end the process
-            if tools.was_interrupted() or isinstance(error, Interrupted):
-                raise
             failed = left(component.name, error)
             if replay := hints(replay=tools.keep(FailedCall(component, batch, rows, None, error))):
                 failed.hint = f"{replay}\n{failed.hint}"

@@ -3,9 +3,8 @@
 Rows are scored one at a time, each with its own deadline, in a few worker processes. Workers are replaced when they
 die, and after a fixed number of rows. A worker gets texts, ids and the dataset's columns, but not the trainer's state.
 
-`sys.exit` and `raise KeyboardInterrupt` are exceptions, and only need to be told apart from Ctrl-C. `os._exit` raises
-nothing: it would end the run at once with any exit code, even 0. While rewards run, it is replaced by a function that
-raises.
+`os._exit` raises nothing: it would end the run at once with any exit code, even 0. While rewards run, it is replaced by
+a function that raises.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ import functools
 import inspect
 import multiprocessing
 import os
-import signal
-import threading
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sized
+from collections.abc import Awaitable, Iterator, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as RowTimeout
 from concurrent.futures.process import BrokenProcessPool
@@ -207,13 +204,13 @@ class EndedProcess(BaseException):
         self.status = status
 
 
-LEAVING = (SystemExit, KeyboardInterrupt, EndedProcess)
-"""Exceptions that are meant to leave the process."""
+LEAVING = (SystemExit, EndedProcess)
+"""Exceptions that are meant to leave the process. KeyboardInterrupt is Ctrl-C."""
 
 
 @contextmanager
-def staying() -> Iterator[Callable[[], bool]]:
-    """Make `os._exit` raise EndedProcess in this context; yield a function that tells whether Ctrl-C was pressed.
+def staying() -> Iterator[None]:
+    """Make `os._exit` raise EndedProcess in this context.
 
     A child process that the reward forks keeps the real `os._exit`. Only one thread at a time may be in this context.
     """
@@ -226,42 +223,18 @@ def staying() -> Iterator[Callable[[], bool]]:
 
     os._exit = stay
     try:
-        with _noticing_interrupts() as was_interrupted:
-            yield was_interrupted
+        yield
     finally:
         os._exit = end
 
 
-@contextmanager
-def _noticing_interrupts() -> Iterator[Callable[[], bool]]:
-    """Keep the signal handler, and record its calls; only the main thread receives signals."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield lambda: False
-        return
-    seen: list[int] = []
-
-    def notice(number: int, frame: object) -> object:
-        seen.append(number)
-        return before(number, frame)  # type: ignore[arg-type]
-
-    signal.signal(signal.SIGINT, notice)
-    try:
-        yield lambda: bool(seen)
-    finally:
-        if signal.getsignal(signal.SIGINT) is notice:  # unless the reward installed its own
-            signal.signal(signal.SIGINT, before)
-
-
 def left(reward: str, error: BaseException) -> RewardFailed:
     """Return the error that ends the run instead of the function's attempt to end the process."""
-    words = {SystemExit: "sys.exit({})", EndedProcess: "os._exit({})", KeyboardInterrupt: "raise KeyboardInterrupt"}
-    argument = error.args[0] if error.args else ""
-    called = next(text for kind, text in words.items() if isinstance(error, kind)).format(argument)
+    called = "sys.exit" if isinstance(error, SystemExit) else "os._exit"
     failed = RewardFailed(
         f"reward {reward!r} would have ended the process",
         where=f"rewards.{reward}",
-        got=called,
+        got=f"{called}({error.args[0] if error.args else ''})",
         expected="scores, or an exception, for which there is on_error",
         hint=Prose(f"rewards.{reward}.isolate=true runs it in processes of its own, where this costs a row"),
     )

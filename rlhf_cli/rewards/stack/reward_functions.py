@@ -29,14 +29,16 @@ def resolve(
 ) -> RewardFunction:
     """Return the reward function that `fn` names, with `args` bound to it.
 
-    A callable that takes none of TRL's own arguments (`get_soft_overlong_punishment(max_completion_len, ...)`, or a
+    A callable without TRL's own arguments (`get_soft_overlong_punishment(max_completion_len, ...)`, or a
     class) is a factory: it is called once with `args`, and returns the reward. For messages, `where` is the location of
-    `fn`, `args_key` is the key of `args`, and `place` turns a key into its location. Raise RewardError for a missing
-    function or a failed import (with the real import error), or if it does not take `args`. Raise Problems for several
-    errors in `args`.
+    `fn`, `args_key` is the key of `args`, and `place` turns a key into its location. Raise RewardError like
+    `import_function`, or if it does not take `args`. Raise Problems for several errors in `args`.
     """
     target = import_function(fn, where=where)
-    is_factory = inspect.isclass(target) or not _takes_completions(inspect.signature(target))
+    is_factory = inspect.isclass(target) or not any(
+        parameter.kind is parameter.VAR_KEYWORD or (name in REWARD_ARGUMENTS and REWARD_ARGUMENTS[name].is_text)
+        for name, parameter in inspect.signature(target).parameters.items()
+    )
     problems: list[UserError] = list(
         argument_problems(fn, target, args, is_factory=is_factory, args_key=args_key, place=place)
     )
@@ -83,13 +85,6 @@ def source_file(fn: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin and spec.has_location else None
 
 
-def _takes_completions(signature: inspect.Signature) -> bool:
-    return any(
-        parameter.kind is parameter.VAR_KEYWORD or (name in REWARD_ARGUMENTS and REWARD_ARGUMENTS[name].is_text)
-        for name, parameter in signature.parameters.items()
-    )
-
-
 def import_function(fn: str, *, where: str) -> RewardFunction:
     """Return the function that `module:function` or `./file.py:function` names, unbound.
 
@@ -108,7 +103,8 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        module = _module_of_file(module_name) if module_name.endswith(".py") else _module(module_name)
+        is_file = module_name.endswith(".py")
+        module = _module_of_file(module_name) if is_file else importlib.import_module(module_name)
     except FileNotFoundError as error:
         raise RewardError(
             "there is no such reward file",
@@ -136,10 +132,6 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
         )
     function: RewardFunction = target
     return function
-
-
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(name)
 
 
 def _module_of_file(file: str) -> ModuleType:

@@ -39,7 +39,7 @@ from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, s
 from rlhf_cli.rewards.stack.token_offsets import Decode, ScoredPart, characters, parts_of, token_offsets
 
 _MAX_HOPELESS_BATCHES = 3
-"""A reward that fails on every row of this many consecutive batches ends the run whatever its `on_error`."""
+"""A reward that fails on every row of this many consecutive batches ends the run, even with `on_error: exclude`."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,8 @@ class RewardStack:
         self._running = running
         self._is_in_batch = self._is_evaluated = False
         self._extra: dict[str, set[str]] = {name: set() for name in self._by_name}
-        self._was_interrupted: Callable[[], bool] = bool
         self._loop = RewardLoop()
-        self._tools = Tools(self._loop.run, self._offsets, lambda: self._was_interrupted(), self._keep_call)
+        self._tools = Tools(self._loop.run, self._offsets, self._keep_call)
         self._pieces: dict[int, str] = {}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -181,7 +180,7 @@ class RewardStack:
         """
         self.outcomes, self._batch = {}, batch
         try:
-            with staying() as self._was_interrupted:
+            with staying():
                 self._evaluate_levels(batch)
         except RewardFailed as error:
             if error.reward is not None and error.row is not None:

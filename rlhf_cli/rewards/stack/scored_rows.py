@@ -90,7 +90,7 @@ class RewardSummary:
 
 @dataclass(frozen=True)
 class CompletionScores:
-    """The rows in order, and a summary by reward (empty where nobody reads it).
+    """The rows in order, and a summary by reward (empty if it is not needed).
 
     `no_total` says why no row has its own total, or is None if they do.
     """

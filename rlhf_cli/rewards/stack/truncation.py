@@ -15,7 +15,7 @@ continued.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,6 +28,18 @@ FLAG = "is_truncated"
 """Dataset column, rollout field or environment attribute that marks a row as truncated elsewhere."""
 COMPONENT = "truncation"
 """Name of the truncation policy's component among the rewards."""
+
+
+@dataclass(frozen=True)
+class Endings:
+    """How the rows of all ranks ended: `is_truncated` (N,) bool, `lengths` (N,) and `limit` in tokens.
+
+    Without a limit, the model's own context window truncates.
+    """
+
+    is_truncated: Tensor
+    lengths: Tensor
+    limit: int | None
 
 
 @dataclass(frozen=True)
@@ -45,11 +57,26 @@ class TruncationPolicy:
     @property
     def changes_total(self) -> bool:
         """Return whether a component named `truncation` is part of the sum."""
-        return EFFECTS[self.policy].added is not None
+        return self.policy in ("eos_penalty", "soft_overlong")
+
+    def added(self, totals: Tensor, endings: Endings) -> Tensor:
+        """Return (N,), what the component adds to each of the totals (N,), for a policy that changes them.
+
+        eos_penalty adds -penalty to a truncated row, and takes away its total if that is replaced. soft_overlong falls
+        from 0 to -penalty over the last tokens before the limit, truncated or not.
+        """
+        if self.policy == "soft_overlong":
+            assert endings.limit is not None  # a ramp without a limit is rejected earlier
+            cache_tokens = self.cache_tokens or max(1, endings.limit // 5)
+            return self.penalty * soft_overlong(endings.lengths, endings.limit, cache_tokens)
+        penalty = torch.full_like(totals, -self.penalty)
+        if self.replaces:
+            penalty = penalty - totals.nan_to_num(0.0)
+        return torch.where(endings.is_truncated, penalty, torch.zeros_like(penalty))
 
     def leaves_out(self, endings: Endings) -> Tensor | None:
         """Return (N,) bool, True = the row counts nowhere; None if the policy excludes no rows."""
-        return endings.is_truncated if EFFECTS[self.policy].leaves_out else None
+        return endings.is_truncated if self.policy == "exclude" else None
 
     def replaced(self, endings: Endings) -> Tensor | None:
         """Return (N,) bool, True = a penalty replaces the row's rewards; None if the policy never does that."""
@@ -57,19 +84,7 @@ class TruncationPolicy:
 
     def goes_on(self, endings: Endings) -> Tensor:
         """Return (N,) bool, True = the row's return includes the critic's value of its last state."""
-        return endings.is_truncated & EFFECTS[self.policy].goes_on
-
-
-@dataclass(frozen=True)
-class Endings:
-    """How the rows of all ranks ended: `is_truncated` (N,) bool, `lengths` (N,) and `limit` in tokens.
-
-    Without a limit, the model's own context window truncates.
-    """
-
-    is_truncated: Tensor
-    lengths: Tensor
-    limit: int | None
+        return endings.is_truncated & (self.policy == "bootstrap")
 
 
 def find_truncated(
@@ -104,10 +119,8 @@ def with_truncation(settled: Settled, truncation: TruncationPolicy, endings: End
     sums z-scores, a policy that replaces totals cancels the z-scores in `for_trl` and the rewards in the logged
     columns.
     """
-    function = EFFECTS[truncation.policy].added
-    assert function is not None
-    added = function(settled.row_totals, truncation, endings)
-    added_for_trl = function(settled.totals, truncation, endings)
+    added = truncation.added(settled.row_totals, endings)
+    added_for_trl = truncation.added(settled.totals, endings)
     is_added = torch.where(added == 0.0, torch.nan, added)  # on tokens, an added 0 is not a reward at all
     one = torch.ones(1, device=added.device, dtype=settled.weights.dtype)
     effective = torch.where(settled.is_unscorable, torch.nan, added)
@@ -122,43 +135,6 @@ def with_truncation(settled: Settled, truncation: TruncationPolicy, endings: End
         for_trl=_beside(settled.for_trl, for_trl),
         trl_weights=torch.cat([settled.trl_weights, one]),
     )
-
-
-def eos_penalty(totals: Tensor, truncation: TruncationPolicy, endings: Endings) -> Tensor:
-    """Return the (N,) penalties: -penalty for a truncated row, minus its total if that is replaced."""
-    penalty = torch.full_like(totals, -truncation.penalty)
-    if truncation.replaces:
-        penalty = penalty - totals.nan_to_num(0.0)
-    return torch.where(endings.is_truncated, penalty, torch.zeros_like(penalty))
-
-
-def overlong_ramp(totals: Tensor, truncation: TruncationPolicy, endings: Endings) -> Tensor:
-    """Return (N,) from 0 down to -penalty over the last tokens before the limit, truncated or not."""
-    assert endings.limit is not None  # a ramp without a limit is rejected earlier
-    cache_tokens = truncation.cache_tokens or max(1, endings.limit // 5)
-    return truncation.penalty * soft_overlong(endings.lengths, endings.limit, cache_tokens)
-
-
-@dataclass(frozen=True)
-class Effect:
-    """A policy's effect on rows. `added` computes what it adds to each of the (N,) totals; None if it adds 0.
-
-    `leaves_out`: a truncated row counts nowhere. `goes_on`: its return includes the critic's value.
-    """
-
-    added: Callable[[Tensor, TruncationPolicy, Endings], Tensor] | None = None
-    leaves_out: bool = False
-    goes_on: bool = False
-
-
-EFFECTS = {
-    "none": Effect(),
-    "eos_penalty": Effect(added=eos_penalty),
-    "bootstrap": Effect(goes_on=True),
-    "exclude": Effect(leaves_out=True),
-    "soft_overlong": Effect(added=overlong_ramp),
-}
-"""Policy -> effect; the names are the same as in tables/truncation_policies.py."""
 
 
 def truncation_metrics(settled: Settled, endings: Endings) -> dict[str, float]:
