@@ -54,7 +54,7 @@ def check_reward(
 
     It must accept any column by **kwargs; return one value per row, finite or None; return the same value when called
     again, and for a row among others, in another order and alone (a gate passes on only the surviving rows); leave its
-    inputs unchanged; and, unless given by name, be picklable.
+    inputs unchanged; and be picklable, unless it is given as text.
 
     Args:
         reward: `module:function`, `./file.py:function` as in a config, or the function itself. It may be async.
@@ -103,7 +103,7 @@ def _call(
         log_metric=lambda name, value: float(value),
     )
     if inspect.isawaitable(returned):
-        returned = runner.run(_await(returned))
+        returned = runner.run(_awaited(returned))
     _check_unchanged(given, lent, some)
     for column, length in extra_logs:
         if length != len(some):
@@ -149,15 +149,10 @@ def _value(row: int, value: object, text: str, num_tokens: int) -> Value:
 
 def _number(row: int, value: object) -> float:
     __tracebackhide__ = True
-    if hasattr(value, "item"):
-        value = value.item()
-    if not isinstance(value, int | float):
-        _fail(
-            f"row {row}: {_shown(value)} is no number; a finite number, or None where it does not apply, was expected"
-        )
-    if not math.isfinite(value):
-        _fail(f"row {row}: {value!r}; a finite number, or None where the reward does not apply, was expected")
-    return float(value)
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    problem = f"{value!r}" if isinstance(value, int | float) else f"{_shown(value)} is no number"
+    _fail(f"row {row}: {problem}; a finite number, or None where the reward does not apply, was expected")
 
 
 def _function(reward: str | Callable[..., object], args: dict[str, object]) -> Callable[..., object]:
@@ -274,10 +269,7 @@ def _equal(before: object, after: object) -> bool:
 
 
 def _parameters(function: Callable[..., object]) -> dict[str, object]:
-    try:
-        return {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
-    except (TypeError, ValueError):  # a builtin has no signature; the call will fail if it does not fit
-        return {}
+    return {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
 
 
 def _message(role: str, content: str) -> list[dict[str, str]]:
@@ -288,8 +280,8 @@ def _shown(value: object) -> str:
     return f"{type(value).__name__} {value!r:.80}"
 
 
-async def _await(waiting: Awaitable[object]) -> object:
-    return await waiting
+async def _awaited(awaitable: Awaitable[object]) -> object:
+    return await awaitable
 
 
 def _fail(problem: str) -> NoReturn:

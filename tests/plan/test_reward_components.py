@@ -145,7 +145,7 @@ def test_several_gates_in_their_order() -> None:
 
 def order(*words: str) -> list[list[str]]:
     """The names of the rewards, level by level of the gate graph."""
-    return levels({name: reward.gates for name, reward in judged(*words).rewards.items()})
+    return levels({name: [gate.by for gate in reward.gates] for name, reward in judged(*words).rewards.items()})
 
 
 class TestOrder:

@@ -94,7 +94,7 @@ def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
     if any(gate.by == owner or gate.by not in rewards for _, owner, gate in gates):
         return
     try:
-        levels({name: reward.gates for name, reward in rewards.items()})
+        levels({name: [gate.by for gate in reward.gates] for name, reward in rewards.items()})
     except GateCycle as error:
         key = f"rewards.{error.names[0]}.gate"
         what = "rewards wait for each other"

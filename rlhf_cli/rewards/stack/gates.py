@@ -7,10 +7,10 @@ topological order, and not computed for rows that their gates closed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Literal
+from typing import Literal
 
 Otherwise = float | Literal["exclude"]
 """Result of a closed gate: a number that enters the total unchanged, or exclusion of the row."""
@@ -30,18 +30,18 @@ class ScoreGate:
         return raw is not None and self.low <= raw <= self.high
 
 
-def levels(gates: Mapping[str, Sequence[Any]]) -> list[list[str]]:
+def levels(reads: Mapping[str, Collection[str]]) -> list[list[str]]:
     """Return the names in order of evaluation; each level needs only the levels before it.
 
-    The members of a level are independent. `gates` maps each reward to its gates, or to their configuration: `by` names
-    a reward among the keys. Raise GateCycle if rewards wait for each other.
+    The members of a level are independent. `reads` maps each reward to the rewards that its gates read, which are among
+    the keys. Raise GateCycle if rewards wait for each other.
     """
-    sorter = TopologicalSorter({name: {gate.by for gate in own} for name, own in gates.items()})
+    sorter = TopologicalSorter(reads)
     try:
         sorter.prepare()
     except CycleError as error:
         raise GateCycle([str(name) for name in error.args[1]]) from None
-    order = list(gates)
+    order = list(reads)
     in_order = []
     while sorter.is_active():
         ready = sorted(sorter.get_ready(), key=order.index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +25,15 @@ TOTAL_COLUMN = "total"
 """Column of the completions table with the rows' totals; `reward` is their mean."""
 _MAX_CORRELATED = 8
 """Limit on the components whose pairs are logged; more pairs would not be read."""
+
+
+class MakesAdvantages(Protocol):
+    """The trainer attributes that decide how totals become advantages. The last two exist only in RLOO."""
+
+    args: object
+    scale_rewards: Literal["group", "batch", "none"]
+    reward_clip_range: tuple[float, float] | None
+    normalize_advantages: bool
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,7 @@ def _correlations(settled: Settled) -> dict[str, float]:
 
 
 def advantage_shares(
-    trainer: Any,
+    trainer: MakesAdvantages,
     names: Sequence[str],
     contributions: Tensor,
     aggregate: Aggregate,
@@ -97,8 +106,7 @@ def advantage_shares(
 ) -> dict[str, float]:
     """Return each component's `rewards/NAME/advantage_share`, and `rewards/kl/advantage_share` if RLOO includes KL.
 
-    trainer: a TRL trainer, whose settings decide how totals become advantages. names: of the K components.
-    contributions: (N, K), the weighted rewards that the trainer summed. advantages: (N,).
+    names: of the K components. contributions: (N, K), the weighted rewards that the trainer summed. advantages: (N,).
     Return an empty dict in three cases: the advantage is not linear in the components (a custom aggregate, a clipped
     total) or not one number per row (dense); RLOO's KL is inside a normalised advantage; every advantage is 0.
     """

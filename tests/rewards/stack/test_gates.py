@@ -81,15 +81,14 @@ class TestLevels:
         assert levels({"b": [], "a": [], "c": []}) == [["b", "a", "c"]]
 
     def test_a_chain_is_one_a_level(self) -> None:
-        assert levels({"c": [ScoreGate("b")], "b": [ScoreGate("a")], "a": []}) == [["a"], ["b"], ["c"]]
+        assert levels({"c": ["b"], "b": ["a"], "a": []}) == [["a"], ["b"], ["c"]]
 
     def test_a_diamond(self) -> None:
-        gates = {"d": [ScoreGate("b"), ScoreGate("c")], "c": [ScoreGate("a")], "b": [ScoreGate("a")], "a": [], "e": []}
-        assert levels(gates) == [["a", "e"], ["c", "b"], ["d"]]
+        assert levels({"d": ["b", "c"], "c": ["a"], "b": ["a"], "a": [], "e": []}) == [["a", "e"], ["c", "b"], ["d"]]
 
     def test_a_cycle_is_named(self) -> None:
         with pytest.raises(GateCycle) as caught:
-            levels({"free": [], "a": [ScoreGate("b")], "b": [ScoreGate("c")], "c": [ScoreGate("a")]})
+            levels({"free": [], "a": ["b"], "b": ["c"], "c": ["a"]})
         names = caught.value.names
         assert names[0] == names[-1]
         assert set(names) == {"a", "b", "c"}
@@ -100,7 +99,7 @@ class TestLevels:
 
     def test_a_gate_on_itself_is_a_cycle(self) -> None:
         with pytest.raises(GateCycle, match="a waits for a"):
-            levels({"a": [ScoreGate("a")]})
+            levels({"a": ["a"]})
 
 
 class TestWhatIsComputed:
