@@ -50,7 +50,7 @@ def numbers(values: Sequence[float | None]) -> str:
 
 
 def settled_of(components: Sequence[Component], num_rows: int) -> Settled:
-    """Return what stack and settling make of one group."""
+    """Return the settled rewards of one group."""
     stack = RewardStack(components)
     try:
         outcomes = stack.evaluate(prompts=["p"] * num_rows, completions=["c"] * num_rows, row=list(range(num_rows)))
