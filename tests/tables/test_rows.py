@@ -19,7 +19,7 @@ from trl.trainer import dpo_trainer, grpo_trainer
 
 from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.numerics import ppo_losses
-from rlhf_cli.rewards.stack.truncation import EFFECTS
+from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy
 from rlhf_cli.tables.modes import (
     KL_FORMS,
     MAX_SOFTMAX_BYTES,
@@ -230,15 +230,17 @@ def test_what_transformers_takes_for_a_key_that_is_left_out() -> None:
     assert why_values_not_packed({"rope_parameters": {"rope_type": "default"}}, "sdpa") is None
 
 
-def test_a_truncation_policy_has_a_row_an_effect_and_a_file() -> None:
+def test_a_truncation_policy_has_a_row_and_a_file() -> None:
     files = {file.stem for file in (shipped_dir() / "truncation").glob("*.yaml")}
-    assert set(TRUNCATION_POLICIES) == set(EFFECTS) == files
+    assert set(TRUNCATION_POLICIES) == files
 
 
 def test_what_a_policy_does_is_what_its_row_says() -> None:
     for name, row in TRUNCATION_POLICIES.items():
-        assert EFFECTS[name].goes_on == row.needs_critic
-        assert (EFFECTS[name].added is not None) == ("penalty" in row.reads)
+        policy = TruncationPolicy(name)
+        cut = Endings(torch.tensor([True]), torch.tensor([4]), 4)
+        assert policy.goes_on(cut).item() == row.needs_critic
+        assert policy.changes_total == ("penalty" in row.reads)
 
 
 def test_estimators_are_functions() -> None:

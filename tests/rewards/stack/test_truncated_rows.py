@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlhf_cli.rewards.stack.truncation import EFFECTS, Endings, TruncationPolicy, truncation_metrics, with_truncation
+from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy, truncation_metrics, with_truncation
+from rlhf_cli.tables.modes import TRUNCATION_POLICIES
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 CUT = Endings(torch.tensor([False, True, False, True]), torch.tensor([2, 4, 3, 4]), 4)
@@ -17,7 +18,7 @@ def rows(*scores: float, weight: float = 2.0):
 
 def test_which_go_on_and_which_are_left_out() -> None:
     """A return goes on under bootstrap alone, a row counts nowhere under exclude alone, and only where it was cut."""
-    for policy in EFFECTS:
+    for policy in TRUNCATION_POLICIES:
         truncation = TruncationPolicy(policy)
         goes_on, left_out = truncation.goes_on(CUT).tolist(), truncation.leaves_out(CUT)
         assert goes_on == [False, policy == "bootstrap", False, policy == "bootstrap"]
