@@ -62,7 +62,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def hub_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test asks the hub: it has whatever is named, unless a test brings a hub of its own."""
-    monkeypatch.setattr(hub_lookup, "_asked", lambda *_: hub_lookup.Answer("there"))
+    monkeypatch.setattr(hub_lookup, "_asked", lambda *_: hub_lookup.HubAnswer("there"))
 
 
 @pytest.fixture(autouse=True, scope="session")

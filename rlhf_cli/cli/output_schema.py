@@ -25,7 +25,7 @@ from rlhf_cli.plan.run_plan import Evaluations, Notice, Workload
 from rlhf_cli.project.doctor.machine import Condition
 from rlhf_cli.project.export.exported_folder import ExportedModel
 from rlhf_cli.project.reference.key_reference import MetricReference
-from rlhf_cli.runs.run_status import RunState
+from rlhf_cli.runs.run_status import RunResult, RunState
 from rlhf_cli.tables.modes import Passes
 
 Tree: TypeAlias = dict[str, JsonValue]
@@ -185,31 +185,12 @@ class CheckOutput(PlannedRun):
     rows: Tree | None
 
 
-class RunOutput(TypedDict):
-    """The state of a run. `rewards` are means over the first and the last tenth of its log events.
-
-    `state` is created, queued, running, finished, failed, preempted, killed or unreadable. `metrics` holds the last
-    value of every metric. `model` and `last_checkpoint` are folders, null if there is none.
-    """
-
-    run: str
-    state: str
-    step: int
-    max_steps: int | None
-    reason: str | None
-    job_id: str | None
-    warnings: int
-    rewards: dict[str, dict[Literal["start", "end"], float]]
-    metrics: Tree
-    model: str | None
-    last_checkpoint: str | None
-
-
-class TrainOutput(RunOutput):
+@dataclass(frozen=True, kw_only=True)
+class TrainOutput(RunResult):
     dry_run: Literal[False]
 
 
-class DryRunOutput(PlannedRun):
+class DryRunResult(PlannedRun):
     dry_run: Literal[True]
 
 
@@ -218,7 +199,7 @@ class SweepOutput(TypedDict):
 
     sweep: str
     dry_run: bool
-    runs: list[RunOutput]
+    runs: list[RunResult]
     comparison: CompareOutput | None
 
 
@@ -436,10 +417,10 @@ OUTPUTS: dict[str, Any] = {
     "show": ConfigOutput | AgainstOutput,
     "audit": AuditOutput,
     "score": ScoreOutput,
-    "train": TrainOutput | SweepOutput | DryRunOutput,
-    "resume": RunOutput | SweepOutput,
+    "train": TrainOutput | SweepOutput | DryRunResult,
+    "resume": RunResult | SweepOutput,
     "status": list[RunState],
-    "join": RunOutput,
+    "join": RunResult,
     "compare": CompareOutput,
     "report": WrittenReport,
     "why": WhyOutput | list[WhyOutput],

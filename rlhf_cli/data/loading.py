@@ -26,7 +26,7 @@ from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, DataSource, 
 from rlhf_cli.data.template import Template, refuse_missing_columns, render
 from rlhf_cli.data.transcripts import split_transcripts
 from rlhf_cli.errors import DataError, Prose
-from rlhf_cli.services.hub_lookup import Question, look_up
+from rlhf_cli.services.hub_lookup import HubQuestion, look_up
 
 _ARROW_TYPES = {NULL: "null", BOOL: "bool", INTEGER: "int64", NUMBER: "float64", TEXT: "string"}
 Feature: TypeAlias = "datasets.List | datasets.Json | datasets.Value | dict[str, Feature]"
@@ -147,7 +147,7 @@ def _feature(kind: Kind) -> Feature:
 def _read_hub(source: DataSource) -> datasets.Dataset:
     hub_id = source.paths[0]
     # Without a network `datasets` tries six times, which takes 25 seconds or more.
-    answer = look_up([Question("dataset", hub_id, source.revision)])[0]
+    answer = look_up([HubQuestion("dataset", hub_id, source.revision)])[0]
     if answer.state == "unreachable" and not answer.is_silence:
         raise _unreadable_hub(source, ConnectionError(answer.detail))
     try:

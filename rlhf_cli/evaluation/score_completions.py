@@ -35,7 +35,7 @@ from rlhf_cli.rewards.stack.scored_rows import (
     ScoredRow,
     settled_rows,
 )
-from rlhf_cli.services.hub_lookup import Question
+from rlhf_cli.services.hub_lookup import HubQuestion
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.trainers.assemble.stack_building import aggregate_of, reward_stack
 
@@ -67,7 +67,7 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
             hint="model.path=FOLDER_OR_HUB_ID, or model=tiny",
         )
     if not Path(name).expanduser().exists():
-        asked = Question("model", name, None if model.tokenizer else model.revision, needs_weights=False)
+        asked = HubQuestion("model", name, None if model.tokenizer else model.revision, needs_weights=False)
         require_on_hub(asked, where=where, local=f"{where}=FOLDER")
     from transformers import AutoTokenizer
 

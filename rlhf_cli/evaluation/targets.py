@@ -14,7 +14,7 @@ from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.models.model_folders import describe_model, is_reward_model
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.runs.run_folder import POLICY, REWARD_MODEL, RunFolder, evaluations_of, open_run, run_of
-from rlhf_cli.services.hub_lookup import Question
+from rlhf_cli.services.hub_lookup import HubQuestion
 from rlhf_cli.text.json_values import JsonTree
 
 
@@ -105,7 +105,7 @@ def file_source(section: JsonTree, data: str) -> JsonTree:
     given = section.get("rename")
     renames = given if isinstance(given, dict) else {}
     if is_hub(source):
-        require_on_hub(Question("dataset", data), where="--data", local="--data FILE")
+        require_on_hub(HubQuestion("dataset", data), where="--data", local="--data FILE")
         return {"path": data, "rename": {}}
     columns = peek(source, limit=1).columns
     return {"path": data, "rename": {new: old for new, old in renames.items() if old in columns}}
@@ -146,7 +146,7 @@ def model_to_sample(named: str, run: RunFolder | None) -> Target:
     else:
         describe_model(named, where="rlhf generate")
         if not Path(named).expanduser().exists():
-            require_on_hub(Question("model", named), where="rlhf generate", local="rlhf generate FOLDER +exp=NAME")
+            require_on_hub(HubQuestion("model", named), where="rlhf generate", local="rlhf generate FOLDER +exp=NAME")
         model, label = Path(named).expanduser(), named
         model = model.resolve() if model.is_dir() else model
         run = run_of(model)

@@ -15,20 +15,20 @@ from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.evaluation.targets import file_source, model_to_sample
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.services import hub_lookup
-from rlhf_cli.services.hub_lookup import Answer, Question
+from rlhf_cli.services.hub_lookup import HubAnswer, HubQuestion
 from tests.support.model_copies import model_copy
 from tests.support.planning import Refused, planned
 
 QUICK = ("exp=quickstart", "launch=cpu")
 
 
-def hub_says(monkeypatch: pytest.MonkeyPatch, *answers: Answer, **by_name: Answer) -> list[Question]:
+def hub_says(monkeypatch: pytest.MonkeyPatch, *answers: HubAnswer, **by_name: HubAnswer) -> list[HubQuestion]:
     """Have the hub give one answer to all, or one by the name behind the slash; returns what it is asked."""
-    questions: list[Question] = []
+    questions: list[HubQuestion] = []
 
-    def answer(question: Question, _: float) -> Answer:
+    def answer(question: HubQuestion, _: float) -> HubAnswer:
         questions.append(question)
-        return by_name.get(question.name.partition("/")[2], answers[0] if answers else Answer("there"))
+        return by_name.get(question.name.partition("/")[2], answers[0] if answers else HubAnswer("there"))
 
     monkeypatch.setattr(hub_lookup, "_asked", answer)
     return questions
@@ -38,19 +38,19 @@ def hub_says(monkeypatch: pytest.MonkeyPatch, *answers: Answer, **by_name: Answe
 @pytest.mark.parametrize(
     ("answer", "what", "got", "hint"),
     [
-        (Answer("missing"), "there is no model org/name on the hub", "looked for /", "model.path=FOLDER"),
-        (Answer("gated"), "the hub gives the model org/name only to", "gated", "hf auth login"),
+        (HubAnswer("missing"), "there is no model org/name on the hub", "looked for /", "model.path=FOLDER"),
+        (HubAnswer("gated"), "the hub gives the model org/name only to", "gated", "hf auth login"),
         (
-            Answer("unreachable", "no route"),
+            HubAnswer("unreachable", "no route"),
             "is not in the cache, and the hub cannot",
             "no route",
             "hf download org/name",
         ),
-        (Answer("unreachable", "slow", is_silence=True), "cannot be reached", "slow", "HF_HUB_ETAG_TIMEOUT=20"),
-        (Answer("no_revision"), "has no revision 'v9'", "v9", "~model.revision"),
+        (HubAnswer("unreachable", "slow", is_silence=True), "cannot be reached", "slow", "HF_HUB_ETAG_TIMEOUT=20"),
+        (HubAnswer("no_revision"), "has no revision 'v9'", "v9", "~model.revision"),
     ],
 )
-def test_a_model(monkeypatch, refused: Refused, answer: Answer, what: str, got: str, hint: str) -> None:
+def test_a_model(monkeypatch, refused: Refused, answer: HubAnswer, what: str, got: str, hint: str) -> None:
     hub_says(monkeypatch, answer)
     error = refused(*QUICK, "model=local", "model.path=org/name", "model.revision=v9")
     assert isinstance(error, ModelError)
@@ -62,7 +62,7 @@ def test_a_model(monkeypatch, refused: Refused, answer: Answer, what: str, got: 
 
 @pytest.mark.fault(45)
 def test_a_dataset(monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
-    hub_says(monkeypatch, Answer("unreachable", "no route"))
+    hub_says(monkeypatch, HubAnswer("unreachable", "no route"))
     error = refused("exp=quickstart", "data=gsm8k", "data.rename={a: question, b: answer}")
     assert isinstance(error, DataError)
     assert error.what == "the dataset openai/gsm8k is not in the cache, and the hub cannot be reached"
@@ -71,7 +71,7 @@ def test_a_dataset(monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
 
 
 def test_everything_at_once_and_each_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = hub_says(monkeypatch, Answer("missing"), good=Answer("there"))
+    questions = hub_says(monkeypatch, HubAnswer("missing"), good=HubAnswer("there"))
     with pytest.raises(Problems) as caught:
         planned(
             *(*QUICK, "model=local", "model.path=org/good", "model.tokenizer=org/words", "+rewards.judge.model=org/j"),
@@ -83,13 +83,13 @@ def test_everything_at_once_and_each_by_its_key(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_negative_control_what_the_hub_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = hub_says(monkeypatch, Answer("there"))
+    questions = hub_says(monkeypatch, HubAnswer("there"))
     assert planned(*QUICK, "model=local", "model.path=org/name").model == "org/name (hub)"
-    assert questions == [Question("model", "org/name")]
+    assert questions == [HubQuestion("model", "org/name")]
 
 
 def test_nothing_of_the_hub_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, place) -> None:
-    questions = hub_says(monkeypatch, Answer("missing"))
+    questions = hub_says(monkeypatch, HubAnswer("missing"))
     model_copy(place / "model")
     planned(*QUICK, "model=local", "model.path=model")
     assert questions == []
@@ -98,7 +98,7 @@ def test_nothing_of_the_hub_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, pl
 def test_what_is_cached_is_read_as_a_folder_is(monkeypatch, place, refused: Refused) -> None:
     folder = model_copy(place / "snapshot", tokenizer_config={"eos_token": None})
     monkeypatch.setattr(hub_lookup, "cached_model", lambda name, revision=None: folder)
-    hub_says(monkeypatch, Answer("missing"))
+    hub_says(monkeypatch, HubAnswer("missing"))
     error = refused(*QUICK, "model=local", "model.path=org/name")
     assert error.what.startswith("the tokenizer has no token for the end of a text")
 
@@ -123,7 +123,7 @@ def test_no_library_tries_for_a_minute(
     monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], what: str, where: str
 ) -> None:
     """Without a network `datasets` and transformers ask six times, with pauses of up to 8 s."""
-    hub_says(monkeypatch, Answer("unreachable", "no route"))
+    hub_says(monkeypatch, HubAnswer("unreachable", "no route"))
 
     def asked(*_: object, **__: object) -> None:
         raise AssertionError("a library asks the hub")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.services import hub_lookup
-from rlhf_cli.services.hub_lookup import Answer, Question, look_up
+from rlhf_cli.services.hub_lookup import HubAnswer, HubQuestion, look_up
 
 ASKED = hub_lookup._asked.__wrapped__
 """The function that asks, as it is without the hub that the other tests have."""
@@ -69,8 +69,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server.server_close()
 
 
-def asked(name: str, kind: hub_lookup.Kind = "model", revision: str | None = None) -> Answer:
-    (answer,) = look_up([Question(kind, f"org/{name}", revision)])
+def asked(name: str, kind: hub_lookup.Kind = "model", revision: str | None = None) -> HubAnswer:
+    (answer,) = look_up([HubQuestion(kind, f"org/{name}", revision)])
     return answer
 
 
@@ -106,7 +106,7 @@ def test_somebody_listens_and_says_nothing_all_are_asked_at_once(monkeypatch: py
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.5")
         begun = time.monotonic()
-        answers = look_up([Question("model", f"org/model{number}") for number in range(5)])
+        answers = look_up([HubQuestion("model", f"org/model{number}") for number in range(5)])
         took = time.monotonic() - begun
     assert {(answer.state, answer.is_silence) for answer in answers} == {("unreachable", True)}
     assert took < 2.4, took  # one after another would be 2.5 and more
@@ -114,7 +114,7 @@ def test_somebody_listens_and_says_nothing_all_are_asked_at_once(monkeypatch: py
 
 @pytest.mark.parametrize("name", ["org/-model", "org/model..x", "a/b/c", "org/" + "m" * 100])
 def test_a_name_that_none_can_have(name: str) -> None:
-    (answer,) = look_up([Question("model", name)])
+    (answer,) = look_up([HubQuestion("model", name)])
     assert answer.state == "impossible"
 
 
@@ -137,7 +137,7 @@ class TestTheCache:
 
     def test_a_model_that_is_there(self, place: Path) -> None:
         folder = self.cached(place / "home" / "hub", "config.json", "model.safetensors")
-        assert asked("model") == Answer("cached", folder=folder)
+        assert asked("model") == HubAnswer("cached", folder=folder)
 
     def test_another_place_for_it(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_HUB_CACHE", str(place / "elsewhere"))
@@ -153,7 +153,7 @@ class TestTheCache:
         answer = asked("model")
         assert answer.state == "unreachable"
         assert answer.detail.startswith("only its configuration is in the cache")
-        (tokenizer,) = look_up([Question("model", "org/model", needs_weights=False)])
+        (tokenizer,) = look_up([HubQuestion("model", "org/model", needs_weights=False)])
         assert tokenizer.state == "cached"
 
     def test_another_revision_is_not(self, place: Path) -> None:

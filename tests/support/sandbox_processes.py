@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rlhf_cli.services.sandbox.running import Outcome
+from rlhf_cli.services.sandbox.running import ProgramResult
 
-Run = Callable[..., Outcome]
+Run = Callable[..., ProgramResult]
 
 
 def processes_with(marker: str) -> list[int]:

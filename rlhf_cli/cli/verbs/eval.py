@@ -48,7 +48,7 @@ from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.runs.run_folder import HELD_OUT, POLICY, REWARD_MODEL, names_a_run, refuse_links
 from rlhf_cli.runs.run_status import with_newest
 from rlhf_cli.runs.text_endings import trained_with_eos
-from rlhf_cli.services.hub_lookup import Question
+from rlhf_cli.services.hub_lookup import HubQuestion
 
 _ONLY = {
     REWARD_MODEL: ("--slice", "--chat", "--eos", "--no-eos"),
@@ -83,7 +83,7 @@ def run(argv: list[str]) -> int:
     if _is_typed(words, "model.path"):
         other = Path(str(experiment.model.path))
         if not other.expanduser().exists():
-            require_on_hub(Question("model", str(other)), where="model.path", local="model.path=FOLDER")
+            require_on_hub(HubQuestion("model", str(other)), where="model.path", local="model.path=FOLDER")
         target = replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
     other_run = options.text("--against")
     against = _target(other_run, []) if other_run is not None else None

@@ -12,7 +12,7 @@ from rlhf_cli.errors import DataError, ModelError, Prose, UserError
 from rlhf_cli.models.model_folders import is_hub_id
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
-from rlhf_cli.services.hub_lookup import TIMEOUT_VARIABLE, Answer, Question, look_up
+from rlhf_cli.services.hub_lookup import TIMEOUT_VARIABLE, HubAnswer, HubQuestion, look_up
 
 
 def hub_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
@@ -31,7 +31,7 @@ def hub_problems(experiment: Experiment, composed: Composed, context: CheckConte
             yield _problem(key, composed.origins.where(key), question, answer, local)
 
 
-def require_on_hub(question: Question, *, where: str, local: str) -> None:
+def require_on_hub(question: HubQuestion, *, where: str, local: str) -> None:
     """Raise DataError or ModelError if the hub does not have the repository and it is not in the cache.
 
     `local` is what to type for a local file or folder instead. This imports no large library and waits only briefly;
@@ -42,25 +42,25 @@ def require_on_hub(question: Question, *, where: str, local: str) -> None:
         raise _problem(where, where, question, answer, local)
 
 
-def _models(experiment: Experiment) -> dict[str, Question]:
-    model, found = experiment.model, dict[str, Question]()
+def _models(experiment: Experiment) -> dict[str, HubQuestion]:
+    model, found = experiment.model, dict[str, HubQuestion]()
     if _is_on_hub(model.path):
-        found["model.path"] = Question("model", str(model.path), model.revision)
+        found["model.path"] = HubQuestion("model", str(model.path), model.revision)
     if _is_on_hub(model.tokenizer):
-        found["model.tokenizer"] = Question("model", str(model.tokenizer), needs_weights=False)
+        found["model.tokenizer"] = HubQuestion("model", str(model.tokenizer), needs_weights=False)
     critic = experiment.critic
     if critic is not None and critic.init != "policy" and _is_on_hub(critic.init):
-        found["critic.init"] = Question("model", critic.init)
+        found["critic.init"] = HubQuestion("model", critic.init)
     for name, reward in experiment.rewards.items():
         if _is_on_hub(reward.model):
-            found[f"rewards.{name}.model"] = Question("model", str(reward.model))
+            found[f"rewards.{name}.model"] = HubQuestion("model", str(reward.model))
     return found
 
 
-def _datasets(experiment: Experiment) -> dict[str, Question]:
+def _datasets(experiment: Experiment) -> dict[str, HubQuestion]:
     sources = [*training_sources(experiment.data), *eval_sources(experiment.data)]
     return {
-        f"{source.name}.path": Question("dataset", source.paths[0], source.revision)
+        f"{source.name}.path": HubQuestion("dataset", source.paths[0], source.revision)
         for source in sources
         if is_hub(source)
     }
@@ -70,7 +70,7 @@ def _is_on_hub(path: str | None) -> bool:
     return path is not None and is_hub_id(path) and not Path(path).expanduser().exists()
 
 
-def _problem(key: str, where: str, question: Question, answer: Answer, local: str) -> UserError:
+def _problem(key: str, where: str, question: HubQuestion, answer: HubAnswer, local: str) -> UserError:
     name, what = question.name, f"{question.kind} {question.name}"
     is_dataset = question.kind == "dataset"
     page = f"https://huggingface.co/{'datasets/' * is_dataset}{name}"

@@ -21,7 +21,7 @@ from rlhf_cli.services.sandbox import walls
 from rlhf_cli.services.sandbox.processes import Brood
 
 if TYPE_CHECKING:
-    from rlhf_cli.services.sandbox.command import Job
+    from rlhf_cli.services.sandbox.running import SandboxJob
 
 Report = Callable[[dict[str, object]], None]
 
@@ -51,7 +51,7 @@ def main(job_file: int, report_pipe: int) -> int:
     try:
         walls.prctl(walls.DEATH_SIGNAL, signal.SIGKILL)
         with os.fdopen(job_file, "rb") as file:
-            job: Job = json.load(file)
+            job: SandboxJob = json.load(file)
         if job["mode"] == "namespaces":
             return _in_namespaces(job, report)
         _supervise(job, report)
@@ -65,7 +65,7 @@ def _failed(error: Exception, report: Report) -> int:
     return 1
 
 
-def _in_namespaces(job: Job, report: Report) -> int:
+def _in_namespaces(job: SandboxJob, report: Report) -> int:
     """Isolate as bubblewrap does, for machines that lack it."""
     walls.unshare_all()
     init = os.fork()
@@ -84,7 +84,7 @@ def _in_namespaces(job: Job, report: Report) -> int:
         os._exit(code)  # process 1 of the namespace: when it ends, the kernel kills all others in it
 
 
-def _supervise(job: Job, report: Report) -> None:
+def _supervise(job: SandboxJob, report: Report) -> None:
     with open("main.py", "wb") as file:
         file.write(job["source"].encode("utf-8", "replace"))
     confinement = _Confinement(job)
@@ -117,7 +117,7 @@ def _supervise(job: Job, report: Report) -> None:
     report({"returncode": os.waitstatus_to_exitcode(brood.status(program)), "killed_reason": reason})
 
 
-def _become_program(job: Job, confinement: _Confinement, trouble: int, guard: int) -> NoReturn:
+def _become_program(job: SandboxJob, confinement: _Confinement, trouble: int, guard: int) -> NoReturn:
     try:
         confinement.enter()
         # With limits alone there is no namespace that ends with the guard, and a sleeping program hits no limit. The
@@ -134,7 +134,7 @@ def _become_program(job: Job, confinement: _Confinement, trouble: int, guard: in
 class _Confinement:
     """The limits that the program's process sets on itself before it starts; `in_force` says which apply here."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: SandboxJob) -> None:
         walled = job["mode"] != "limits"
         self._root = os.geteuid() == 0
         self._user: int | None = None

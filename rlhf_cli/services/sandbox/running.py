@@ -17,16 +17,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from pathlib import Path
+from typing import IO, Any, Literal, TypeAlias, TypedDict, get_args
 
 from rlhf_cli.errors import Prose, RewardError
-from rlhf_cli.services.sandbox.command import PATH, PYTHONPATH, command, interpreter, visible
-
-if TYPE_CHECKING:
-    from rlhf_cli.services.sandbox.command import Job, Program
 
 Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "limits"]
 
@@ -36,8 +34,46 @@ OUTPUT_BYTES = 64 * 1024
 _GRACE_S = 15.0  # for startup and cleanup, beyond the program's own time
 
 
+class Program(TypedDict):
+    """The program's text and its limits."""
+
+    source: str
+    timeout_s: float
+    memory_bytes: int
+    max_processes: int
+    max_file_bytes: int
+
+
+class SandboxJob(Program):
+    """A program and its isolation.
+
+    `mode` is `bubblewrap`, `namespaces` or `limits`; `root` is an empty folder, `visible` the paths that the program
+    can see, `user` the user id that it changes to if root starts it.
+    """
+
+    mode: str
+    root: str
+    visible: list[str]
+    user: int
+    python: str
+    environment: dict[str, str]
+
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_LAUNCHER_FILES = (
+    "__init__.py",
+    "services/__init__.py",
+    *(f"services/sandbox/{name}.py" for name in ("__init__", "launcher", "processes", "walls")),
+)
+# All that a program sees of this machine besides the interpreter, read-only: no home, no project, no data.
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
+_SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime")
+PATH = "/usr/local/bin:/usr/bin:/bin"
+PYTHONPATH = str(_PACKAGE.parent)
+
+
 @dataclass(frozen=True)
-class Outcome:
+class ProgramResult:
     """The result of a program. `returncode` is -N if signal N ended it.
 
     `killed_reason` says why we, or a limit, ended it: time, memory, processes (all of them together), cpu, launcher
@@ -60,7 +96,7 @@ def run_code(
     max_processes: int = 16,
     max_file_mb: int = 16,
     isolation: Isolation = "auto",
-) -> Outcome:
+) -> ProgramResult:
     """Run `source` as a Python program and wait for it; all processes that it started are gone on return.
 
     Args:
@@ -178,7 +214,7 @@ def _probe(
     return in_force, None
 
 
-def _run(mode: str, program: Program, stdin: str) -> tuple[Outcome, dict[str, bool]]:
+def _run(mode: str, program: Program, stdin: str) -> tuple[ProgramResult, dict[str, bool]]:
     # systemd's range for dynamic users; each run has its own, so that the kernel counts its processes alone.
     user = 61184 + secrets.randbelow(4336)
     with (
@@ -188,7 +224,7 @@ def _run(mode: str, program: Program, stdin: str) -> tuple[Outcome, dict[str, bo
     ):
         home = folder if mode == "limits" else "/tmp"
         environment = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": home, "TMPDIR": home, "PYTHONHASHSEED": "0"}
-        job: Job = {
+        job: SandboxJob = {
             **program,
             "mode": mode,
             "root": folder,
@@ -222,7 +258,9 @@ def _run(mode: str, program: Program, stdin: str) -> tuple[Outcome, dict[str, bo
             os.close(reader)
 
 
-def _listen(process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float) -> tuple[Outcome, dict[str, bool]]:
+def _listen(
+    process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float
+) -> tuple[ProgramResult, dict[str, bool]]:
     assert process.stdout is not None
     assert process.stderr is not None
     events, out, err = _Capped(), _Capped(), _Capped()
@@ -254,7 +292,7 @@ def _listen(process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float
     returncode = facts.get("returncode", -signal.SIGKILL)
     if returncode == -signal.SIGXCPU:
         reason = "cpu"
-    return Outcome(returncode, out.text(), err.text(), reason in ("time", "cpu"), reason), facts["in_force"]
+    return ProgramResult(returncode, out.text(), err.text(), reason in ("time", "cpu"), reason), facts["in_force"]
 
 
 class _Capped:
@@ -275,3 +313,44 @@ class _Capped:
     def text(self) -> str:
         middle = f"\n... {self._left_out} bytes left out ...\n" if self._left_out else ""
         return self._head.decode("utf-8", "replace") + middle + self._tail.decode("utf-8", "replace")
+
+
+def command(mode: str, job: SandboxJob, *descriptors: int) -> list[str]:
+    """Return the command line for a job; `descriptors` are file descriptors passed to the launcher.
+
+    `mode` is `bubblewrap`, `namespaces` or `limits`.
+    """
+    options = "-S -s -P -B -X utf8 -m rlhf_cli.services.sandbox.launcher"
+    launcher = [job["python"], *options.split(), *map(str, descriptors)]
+    if mode != "bubblewrap":
+        return launcher
+    size = f"--perms 1777 --size {job['max_file_bytes']} --tmpfs"
+    bwrap = shutil.which("bwrap") or "bwrap"
+    words = [bwrap, *["--die-with-parent", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]]
+    if os.geteuid() == 0:  # stay root until the launcher changes to the other user
+        words += ["--cap-drop", "ALL"]
+        for right in ("SETUID", "SETGID", "SETPCAP", "CHOWN", "KILL"):
+            words += ["--cap-add", f"CAP_{right}"]
+    else:
+        words += ["--unshare-user", "--uid", "65534", "--gid", "65534"]
+    words += f"--dev /dev {size} /dev/shm --remount-ro /dev {size} /tmp --proc /proc".split()
+    for path in [*job["visible"], *(str(_PACKAGE / name) for name in _LAUNCHER_FILES)]:
+        for parent in reversed(Path(path).parents[:-1]):  # bwrap would create them accessible to itself only
+            words += ["--perms", "755", "--dir", str(parent)]
+        words += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
+    return [*words, *["--remount-ro", "/", "--chdir", "/tmp", "--"], *launcher]
+
+
+def interpreter() -> str:
+    """Return the base interpreter of the virtual environment, which has no third-party packages."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def visible() -> list[str]:
+    """Return the system's and the interpreter's folders, none inside another."""
+    needed = [sys.base_prefix, sys.base_exec_prefix, os.path.dirname(interpreter()), sysconfig.get_path("stdlib")]
+    paths = [path for path in (*_SYSTEM, *_SYSTEM_FILES) if os.path.exists(path)]
+    for path in sorted({os.path.realpath(path) for path in needed}, key=len):
+        if not any(path == other or path.startswith(other + "/") for other in paths):
+            paths.append(path)
+    return paths

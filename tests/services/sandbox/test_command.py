@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.services.sandbox.command import command
-from rlhf_cli.services.sandbox.running import protections
+from rlhf_cli.services.sandbox.running import command, protections
 
 _IMPORTED = """
 import sys

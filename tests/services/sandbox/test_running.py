@@ -18,7 +18,7 @@ import pytest
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.services.sandbox import running as sandbox
-from rlhf_cli.services.sandbox.running import OUTPUT_BYTES, Isolation, Outcome, protections, run_code
+from rlhf_cli.services.sandbox.running import OUTPUT_BYTES, Isolation, ProgramResult, protections, run_code
 from tests.support.sandbox_processes import Run, processes_with
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wants Linux")
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wan
 
 def test_a_program_that_is_well(run: Run, tmp_path: Path) -> None:
     source = "import json, sys\nname = input()\nprint('hello', name)\nprint('there', file=sys.stderr)\nexit(3)"
-    assert run(source, stdin="wörld\n") == Outcome(3, "hello wörld\n", "there\n", False, None)
+    assert run(source, stdin="wörld\n") == ProgramResult(3, "hello wörld\n", "there\n", False, None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -51,7 +51,7 @@ def test_endless_loop(run: Run) -> None:
     started = time.monotonic()
     outcome = run("print('begun', flush=True)\nwhile True: pass", timeout_s=0.5)
     assert time.monotonic() - started < 3
-    assert outcome == Outcome(-signal.SIGKILL, "begun\n", "", True, "time")
+    assert outcome == ProgramResult(-signal.SIGKILL, "begun\n", "", True, "time")
 
 
 def test_sleeping_and_deaf(run: Run) -> None:
