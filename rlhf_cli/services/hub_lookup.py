@@ -25,7 +25,7 @@ _WEIGHTS = (".safetensors", ".bin", ".gguf")
 
 
 @dataclass(frozen=True)
-class Question:
+class HubQuestion:
     """A repository to load from.
 
     `revision` is None for the default branch; `needs_weights` is False if the tokenizer's files suffice.
@@ -38,7 +38,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HubAnswer:
     """The answer to a question: `detail` describes the problem, '' if there is none.
 
     `folder` holds a cached model's files, else None; `is_silence` is True for a timeout, which may only mean a slow
@@ -51,7 +51,7 @@ class Answer:
     is_silence: bool = False
 
 
-def look_up(questions: Sequence[Question]) -> list[Answer]:
+def look_up(questions: Sequence[HubQuestion]) -> list[HubAnswer]:
     """Return an answer to each question, in order, within the timeout."""
     deadline_s = _timeout_s()
     waiting = {question: _begun(question, deadline_s) for question in dict.fromkeys(questions)}
@@ -83,48 +83,50 @@ def cached_model(name: str, revision: str | None = None) -> Path | None:
     return None
 
 
-def _begun(question: Question, deadline_s: float) -> Callable[[], Answer]:
+def _begun(question: HubQuestion, deadline_s: float) -> Callable[[], HubAnswer]:
     """Start looking for the answer, and return a function that waits for it."""
     known = _without_network(question)
     if known is not None:
         return lambda: known
-    answers: list[Answer] = []
+    answers: list[HubAnswer] = []
     # A daemon thread: a DNS lookup cannot be interrupted, and must not delay the exit.
     asking = threading.Thread(target=lambda: answers.append(_asked(question, deadline_s)), daemon=True)
     asking.start()
 
-    def wait() -> Answer:
+    def wait() -> HubAnswer:
         asking.join(deadline_s + 0.5)
-        return answers[0] if answers else Answer("unreachable", f"no answer within {deadline_s:g} s", is_silence=True)
+        return (
+            answers[0] if answers else HubAnswer("unreachable", f"no answer within {deadline_s:g} s", is_silence=True)
+        )
 
     return wait
 
 
-def _without_network(question: Question) -> Answer | None:
+def _without_network(question: HubQuestion) -> HubAnswer | None:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(question.name)
     except HFValidationError as error:
-        return Answer("impossible", str(error).split("\n")[0])
+        return HubAnswer("impossible", str(error).split("\n")[0])
     folder = None
     if question.kind == "dataset":
         if _cached_dataset(question.name):
-            return Answer("cached")
+            return HubAnswer("cached")
     else:
         folder = cached_model(question.name, question.revision)
         if folder is not None and (not question.needs_weights or _has_weights(folder)):
-            return Answer("cached", folder=folder)
+            return HubAnswer("cached", folder=folder)
     variable = is_offline()
     if variable is None:
         return None
     partly = "only its configuration is in the cache, and " if folder is not None else ""
-    return Answer("unreachable", f"{partly}{variable}={os.environ[variable]} forbids to ask the hub", folder)
+    return HubAnswer("unreachable", f"{partly}{variable}={os.environ[variable]} forbids to ask the hub", folder)
 
 
 @cache
-def _asked(question: Question, deadline_s: float) -> Answer:
+def _asked(question: HubQuestion, deadline_s: float) -> HubAnswer:
     """Return the hub's answer, cached per process because many runs of a sweep may name the same repository."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
@@ -135,18 +137,18 @@ def _asked(question: Question, deadline_s: float) -> Answer:
         if getattr(info, "gated", False):
             api.auth_check(question.name, repo_type=question.kind)
     except GatedRepoError as error:
-        return Answer("gated", _first_line(error))
+        return HubAnswer("gated", _first_line(error))
     except RevisionNotFoundError as error:
-        return Answer("no_revision", _first_line(error))
+        return HubAnswer("no_revision", _first_line(error))
     except RepositoryNotFoundError as error:
-        return Answer("missing", _first_line(error))
+        return HubAnswer("missing", _first_line(error))
     except HfHubHTTPError as error:
         # The hub answers but is busy or has an error: the run will ask again and wait longer.
-        return Answer("there", _first_line(error))
+        return HubAnswer("there", _first_line(error))
     except Exception as error:  # DNS, proxy, certificate and socket errors have different types
         is_silence = "timeout" in type(error).__name__.lower()
-        return Answer("unreachable", f"{type(error).__name__}: {_first_line(error)}", is_silence=is_silence)
-    return Answer("there")
+        return HubAnswer("unreachable", f"{type(error).__name__}: {_first_line(error)}", is_silence=is_silence)
+    return HubAnswer("there")
 
 
 def _first_line(error: BaseException) -> str:
