@@ -1,4 +1,4 @@
-"""Hold what is known of a run before it starts: the plan and its counts."""
+"""The plan of a run and its counts, as known before the start."""
 
 from __future__ import annotations
 

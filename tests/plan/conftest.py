@@ -1,4 +1,4 @@
-"""An empty place to plan in, and what a plan is refused for."""
+"""An empty working folder, and a fixture that returns the error of a refused experiment."""
 
 from __future__ import annotations
 

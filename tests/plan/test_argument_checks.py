@@ -1,4 +1,4 @@
-"""Values that TRL's types let through: the libraries that would refuse them are asked for the bounds themselves."""
+"""Bounds of TRL's arguments, compared with what torch and transformers refuse."""
 
 from __future__ import annotations
 

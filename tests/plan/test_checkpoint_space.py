@@ -1,4 +1,4 @@
-"""What a run will write, worked out by hand and held against files, and what becomes of it where there is no room."""
+"""Bytes that a run will write, by hand and compared with files; errors and notices if the disk is too small."""
 
 from __future__ import annotations
 

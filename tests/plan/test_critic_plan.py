@@ -1,4 +1,4 @@
-"""What a critic may start from, seen in the files of a folder; and what the panel before a run says of PPO."""
+"""Models that a critic may start from, read from their files; the lines of the start panel about PPO."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ class TestThePanel:
 
 
 def test_a_kl_controller_whose_horizon_is_shorter_than_a_round() -> None:
-    """Quickstart under PPO: 64 x 4 completions a round, of which a fifth is 51.2."""
+    """Quickstart under PPO: 64 x 4 completions a round, and a fifth of them is 51.2."""
     planned("kl.controller={target: 6.0, horizon: 52}")
     with pytest.raises(ConfigError) as caught:
         planned("kl.controller={target: 6.0, horizon: 51}")

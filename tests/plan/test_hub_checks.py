@@ -1,4 +1,4 @@
-"""What an experiment names on the hub and cannot be had is told before the run, all of it, each with a way out."""
+"""Models and datasets that the hub does not have are all reported before the run, each with a suggestion."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICK = ("exp=quickstart", "launch=cpu")
 
 
 def hub_says(monkeypatch: pytest.MonkeyPatch, *answers: HubAnswer, **by_name: HubAnswer) -> list[HubQuestion]:
-    """Have the hub give one answer to all, or one by the name behind the slash; returns what it is asked."""
+    """Let the hub give one answer to all questions, or one per repository name. Returns the questions."""
     questions: list[HubQuestion] = []
 
     def answer(question: HubQuestion, _: float) -> HubAnswer:

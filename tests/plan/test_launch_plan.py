@@ -50,7 +50,7 @@ class TestRanks:
         assert plan.shared.items() <= one.env.items()
 
     def test_one_machine_s_ranks_stay_on_loopback(self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whatever the user has set for other runs. A vLLM server of somebody else's has to be reached, however."""
+        """Variables that the user set for other runs are overridden. An external vLLM server stays reachable."""
         gpus(3)
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
         own = planned("launch.rollout=vllm_server", "launch.rollout_gpus=1").ranks[0].env

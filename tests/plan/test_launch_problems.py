@@ -1,4 +1,4 @@
-"""What this machine cannot do is refused before anything starts, all of it at once."""
+"""Reports before the start that this machine lacks a GPU, a package, a server or a port."""
 
 from __future__ import annotations
 

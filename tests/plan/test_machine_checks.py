@@ -1,4 +1,4 @@
-"""What this machine cannot do, or only slowly, is told before a run: a sandbox, bf16."""
+"""Reports before a run that this machine has no sandbox, or no fast bf16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the machines of a run meet: what is refused before anything starts, and what is listened at."""
+"""The address where the machines of a run meet: parsing, listening, refusals."""
 
 from __future__ import annotations
 

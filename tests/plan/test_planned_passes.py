@@ -1,4 +1,4 @@
-"""Which way a run's rows will go, said before anything is loaded, against what the loaded model says of itself."""
+"""How a run's rows will go through the model, planned from config.json and compared with the loaded model."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_what_is_asked_for_and_what_cannot_be_known() -> None:
 
 
 def test_advice_from_a_tenth_of_the_device_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what a machine without enough memory is told: the largest part has a suggestion."""
+    """There is advice if the run takes more than a tenth of the memory, or if the memory is unknown."""
     words = ("exp=quickstart", "launch=cpu")
     peak = planned(*words).memory.peak
     assert peak is not None

@@ -1,4 +1,4 @@
-"""Bad input, found before anything is paid for: each told in one message, and nothing written."""
+"""Bad input is reported before a run in one message each, and no file is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards and run folders that cannot be, found before anything is paid for and nothing written."""
+"""Rewards and run folders that cannot be used are reported before a run, and no file is written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TestRewards:
         assert (error.where, error.hint) == ("rewards.x.fn (command line)", "rewards.x.args.target=VALUE")
 
     def test_an_annotation_that_forgets_the_column(self, write: Write, refused: Refused) -> None:
-        """Of `answer: str` it is the data that says whether it is a column; on the hub nobody knows the columns yet."""
+        """The data decides whether `answer: str` is a column. The columns of a hub dataset are not known yet."""
         write("sloppy.py", "def reward(completions, answer: str): ...\n\ndef strict(completions, *, least: int): ...\n")
         assert planned("exp=quickstart", "rewards.x={fn: './sloppy.py:reward'}").num_rows == 2000
         on_hub = ("exp=gsm8k_grpo", "model.path=org/model")
@@ -50,7 +50,7 @@ class TestRewards:
 
     @pytest.mark.parametrize("rest", ["**columns: str", "*more: float, **columns: str"])
     def test_what_takes_the_rest_is_no_argument_of_its_own(self, write: Write, rest: str) -> None:
-        """Python fills `*` and `**` with whatever is there, nothing included (reference, 8.7): nothing is missing."""
+        """Python fills `*` and `**` with any number of arguments, also 0 (reference, 8.7): none can miss."""
         name = f"the_rest_{len(rest)}.py"
         write(name, f"def scored(completions, {rest}): return [0.0] * len(completions)\n")
         planned("exp=quickstart", f"rewards.mine={{fn: './{name}:scored'}}")
@@ -136,7 +136,7 @@ class TestRunFolder:
     def test_a_root_that_cannot_be_written_to(
         self, refused: Refused, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere, so ask nobody
+        monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
         error = refused("exp=quickstart")
         assert error.got == f"{place} is not writable"
         monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""A tokenizer that lacks something, and prompts that leave no room, are found by files alone.
+"""Incomplete tokenizers, and prompts that leave no room for an answer, are reported from files alone.
 
 The embedded model reads 512 tokens, a byte each, and quickstart writes at most 16: a prompt may have 496.
 """
@@ -178,7 +178,7 @@ class TestTokensAroundATextCount:
 
 class TestFormat:
     def test_a_chat_model_on_bare_prompts_is_told_what_to_type(self, place, write: Write) -> None:
-        """Typed, the prompt is a message, and nothing is said. The embedded template is of a model for bare text."""
+        """With the suggestion there is no notice. The embedded models are trained on bare text."""
         model_copy(place / "model")
         write("rows.jsonl", ROWS)
         assert not planned(*MINE, *MODEL).notices

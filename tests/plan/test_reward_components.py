@@ -1,4 +1,4 @@
-"""A reward section in the rewards room's own terms, and the order in which it is evaluated."""
+"""Translation of a reward section into a component, and the order of evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch arithmetic, against numbers worked out by hand and against TRL's sampler written out."""
+"""Batch arithmetic, compared with numbers by hand and with TRL's sampler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainers that learn from rows as they are: columns, steps and the kind of model, told before torch is imported."""
+"""Trainers that learn from rows: columns, steps and kinds of models, checked without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in the rows is looked at before a run as it is in one, and told with the same words."""
+"""Checks of row contents before a run use the same messages as the run itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shipped defaults fit each other: every trainer with every embedded model and data set, and nothing else typed."""
+"""Shipped defaults fit each other: every trainer with every embedded model and data set."""
 
 from __future__ import annotations
 

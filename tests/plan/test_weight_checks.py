@@ -1,4 +1,4 @@
-"""Weights that are not there, not whole, or not trained are found by the headers of their files."""
+"""Missing, truncated or untrained weights are detected from the headers of their files."""
 
 from __future__ import annotations
 

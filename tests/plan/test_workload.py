@@ -1,4 +1,4 @@
-"""What a run does in all: rounds against optimizer steps, completions, tokens at most, evaluations, checkpoints."""
+"""Totals of a run: rounds, optimizer steps, completions, tokens, evaluations, checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def lines(*words: str) -> dict[str, str]:
 
 
 def test_ppo_learns_from_a_round_in_16_steps() -> None:
-    """4 minibatches in 4 epochs: 20 steps are a round and a quarter, of which two are generated, 256 completions each.
+    """4 minibatches in 4 epochs: 20 steps are a round and a quarter. Two rounds of 256 completions are generated.
 
     8 tokens an answer: 4096 at most.
     """

@@ -125,7 +125,7 @@ class LoadedModel:
 
     `weight_bytes` is the size of a weight that is not quantised, `quantized_bytes` that of a weight in the layers'
     matrices if they are quantised. `autocast` computes matrix products in 2 bytes. `scores`: a head of one value takes
-    the place of the language model's. `lora_rank` is 0 without an adapter; with one, nothing else is trained.
+    the place of the language model's. `lora_rank` is 0 without an adapter; with one, only the adapter is trained.
     """
 
     arch: Architecture

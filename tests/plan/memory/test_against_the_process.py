@@ -1,4 +1,4 @@
-"""The estimate against what a process of its own measures, for two runs of the series of scripts/bench/memory.py."""
+"""The estimate compared with a measured process, for two runs of scripts/bench/memory.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The moments of a run's memory, of experiments as they are typed: which parts are there, and how large by hand."""
+"""The moments of a run's memory: which parts there are, and their sizes by hand."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_a_gpu_computes_in_bfloat16() -> None:
 @pytest.mark.parametrize(
     ("words", "completions", "prompts"),
     [
-        ((), 8, 2),  # one micro-batch is the whole round: 8 rows of 2 prompts, in whatever order
+        ((), 8, 2),  # one micro-batch is the whole round: 8 rows of 2 prompts, in any order
         (("trainer.args.gradient_accumulation_steps=4",), 32, 2),  # four micro-batches of one step: sorted by prompt
         (("trainer.args.steps_per_generation=4",), 32, 8),  # TRL shuffles, and a step has a part of the round alone
         (("trainer.args.gradient_accumulation_steps=4", "trainer.args.loss_type=bnpo"), 32, 8),  # rows stay
@@ -283,7 +283,7 @@ def test_a_server_generates_elsewhere() -> None:
 
 
 def test_reward_models_on_the_device(place: Path) -> None:
-    """A head of one value, in the dtype that is asked for; on a GPU not those that stay on the CPU."""
+    """A reward model has a head of one value and the configured dtype. `device: cpu` keeps it off the GPU."""
     shape = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     (place / "judge").mkdir()
     config = {"model_type": "llama", "vocab_size": 50, "dtype": "bfloat16", **shape}
@@ -366,7 +366,7 @@ def test_shards_of_a_run() -> None:
 
 
 def test_optimizers_by_name() -> None:
-    """Beside a weight of 2 bytes: AdamW as the weight, in 8 bits one byte a moment; SGD nothing; else nobody knows."""
+    """For a weight of 2 bytes: AdamW keeps two numbers of 2 bytes, 8-bit AdamW two of 1 byte, SGD no state."""
     names = {
         **{"adamw_torch": 4, "adamw_torch_fused": 4, "adamw_torch_xla": 4, "adamw_apex_fused": 4, "adamw_32bit": 8},
         **{"paged_adamw_32bit": 8, "adamw_bnb_8bit": 2, "paged_adamw_8bit": 2, "adamw_torch_8bit": 2},

@@ -1,4 +1,4 @@
-"""What generation is estimated to hold, against what torch's allocator gave out while it went on."""
+"""The estimate for generation compared with torch's allocations, and our loop with transformers' own."""
 
 from __future__ import annotations
 

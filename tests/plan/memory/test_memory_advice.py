@@ -1,4 +1,4 @@
-"""What is advised where memory ran out: it is accepted when it is typed, and it does lower what it is said to."""
+"""Suggestions when memory runs out: their order, their words, and that the words are accepted."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_same_batch_in_twice_as_many_parts(words: list[str], first: list[str
 def test_a_round_of_generation_is_halved_and_keeps_whole_groups(
     words: list[str], world_size: int, first: list[str]
 ) -> None:
-    """All completions of a round of a process are generated at once, whatever a micro-batch is."""
+    """A process generates all completions of a round at once, in one batch or many micro-batches."""
     found = advised(*words, phases=(GENERATION,), world_size=world_size)
     assert [one for one in found if "max_completion" not in one and "launch" not in one] == first
 
@@ -172,7 +172,7 @@ def test_a_reward_model(more: dict[str, object], found: list[str]) -> None:
 
 
 def test_functions_that_ran_go_a_row_at_a_time() -> None:
-    """Not those that do already, nor what is no reward."""
+    """Names of isolated functions, and of components that are not rewards, are skipped."""
     words = ("rewards.format.isolate=true",)
     found = advised(*words, phases=(REWARDS,), rewards=["correct", "format", "truncation"])
     assert [one for one in found if "isolate" in one] == ["rewards.correct.isolate=true"]

@@ -146,7 +146,7 @@ def test_autocast_computes_in_2_bytes(weight: float, autocast: bool, computed: f
 
 
 def test_the_stored_dtype_is_that_of_the_largest_weight(tmp_path: Path) -> None:
-    """A head in float32 says nothing of a model in bfloat16. Without weights config.json says it, or it is float32."""
+    """A head may have another dtype. Without weights the dtype is that of config.json, else float32."""
     config = tmp_path / "config.json"
     for dtype, stored in (("bfloat16", 2.0), ("float32", 4.0), (None, 4.0)):
         config.write_text(json.dumps(LLAMA_2_7B | {"dtype": dtype}))
