@@ -40,56 +40,25 @@ _NO_LABEL = -100
 """The label that torch's losses ignore, which transformers uses instead of ids."""
 
 
-def write_batch(
-    file: Path,
-    heading: Mapping[str, object],
-    window: Sequence[tuple[TrlBatch, Tensor]],
-    logs: TrlBatch,
-    as_text: AsText,
-) -> Path:
-    """Write heading, the micro-batches of one optimizer step with their losses, and TRL's table of the round.
-
-    window: (tensors by name, loss) per micro-batch. logs: TRL's `_logs` if the trainer generates, else empty. Values
-    that are not finite become the texts "nan" or "inf", because JSON has no such numbers. Return the file.
-    """
-    content = {
-        **heading,
-        "micro_batches": [{"loss": loss.item(), "rows": _rows(inputs, as_text)} for inputs, loss in window],
-        "round": _round(logs),
-    }
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(
-        json.dumps(redacted_tree(_plain(content), values_only=True), indent=1, ensure_ascii=False) + "\n",
-        encoding="utf-8",
-    )
-    return file
-
-
 def _rows(inputs: object, as_text: AsText) -> list[dict[str, object]]:
     """Return the rows of a micro-batch: ids decoded to text, numbers per row and per token unchanged."""
-    if not isinstance(inputs, Mapping):
-        return []
-    rows: list[dict[str, object]] = []
-    for name, tensor in inputs.items():
+    columns: dict[str, list[object]] = {}
+    for name, tensor in inputs.items() if isinstance(inputs, Mapping) else ():
         if not isinstance(tensor, Tensor) or tensor.ndim == 0:
             continue
         if tensor.ndim == 2 and name.endswith("ids") and not tensor.is_floating_point():
             mask = inputs.get(
                 name.removesuffix("ids") + "mask", inputs.get(name.replace("input_ids", "attention_mask"))
             )
-            known = mask.bool() if isinstance(mask, Tensor) and mask.shape == tensor.shape else tensor != _NO_LABEL
-            values: list[object] = [
+            is_mask = isinstance(mask, Tensor) and mask.shape == tensor.shape
+            known = mask.bool() if is_mask else tensor != _NO_LABEL
+            columns[name.removesuffix("_ids")] = [
                 as_text(ids[is_known].tolist()) for ids, is_known in zip(tensor, known, strict=True)
             ]
-            name = name.removesuffix("_ids")
         elif tensor.ndim == 1 or name in _PER_TOKEN:
-            values = tensor.tolist()
-        else:
-            continue
-        rows += [{} for _ in range(len(values) - len(rows))]
-        for row, value in zip(rows, values, strict=False):
-            row[name] = value
-    return rows
+            columns[name] = tensor.tolist()
+    num_rows = max(map(len, columns.values()), default=0)
+    return [{name: values[row] for name, values in columns.items() if row < len(values)} for row in range(num_rows)]
 
 
 def _round(logs: TrlBatch) -> list[dict[str, object]]:
@@ -104,14 +73,13 @@ def _round(logs: TrlBatch) -> list[dict[str, object]]:
 
 
 def _plain(value: object) -> object:
+    """Return a value for JSON, which has no numbers for NaN and infinity: they become the texts `nan` and `inf`."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, Tensor):
-        return _plain(value.detach().to(torch.float64).tolist())
     return value if isinstance(value, str | int | float | bool | type(None)) else str(value)
 
 
@@ -269,13 +237,18 @@ class GuardMixin(ExtendedTrainer):
         """Write the batch to the run folder and raise GuardStopped; unless `alone`, all ranks must call this."""
         step, folder = self.state.global_step + 1, Path(self.args.output_dir)
         rank = self.accelerator.process_index
-        file = write_batch(
-            folder / f"non_finite/step-{step}-rank-{rank}.json",
-            {"step": step, "found": list(details)},
-            self._window,
-            getattr(self, "_logs", {}),
-            self._as_text,
-        )
+        content = {
+            "step": step,
+            "found": list(details),
+            "micro_batches": [
+                {"loss": loss.item(), "rows": _rows(batch, self._as_text)} for batch, loss in self._window
+            ],
+            "round": _round(getattr(self, "_logs", {})),
+        }
+        file = folder / f"non_finite/step-{step}-rank-{rank}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(redacted_tree(_plain(content), values_only=True), indent=1, ensure_ascii=False)
+        file.write_text(text + "\n", encoding="utf-8")
         way_out = [self._way_out(folder) if rank == 0 or alone else None]
         if not alone:  # so that no rank exits, which kills the others, while one is still writing
             broadcast_object_list(way_out)
