@@ -42,8 +42,10 @@ _NO_LABEL = -100
 
 def _rows(inputs: object, as_text: AsText) -> list[dict[str, object]]:
     """Return the rows of a micro-batch: ids decoded to text, numbers per row and per token unchanged."""
+    if not isinstance(inputs, Mapping):
+        return []
     columns: dict[str, list[object]] = {}
-    for name, tensor in inputs.items() if isinstance(inputs, Mapping) else ():
+    for name, tensor in inputs.items():
         if not isinstance(tensor, Tensor) or tensor.ndim == 0:
             continue
         if tensor.ndim == 2 and name.endswith("ids") and not tensor.is_floating_point():
