@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -303,7 +304,7 @@ def naming_foreign_files(paths: Mapping[str, str | None]) -> Iterator[None]:
 
 
 def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | None:
-    frames = list(_frames(error))
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     got = in_a_line(error)[:_LONGEST]
     if frames[-1].f_code.co_name == _CODE:
         return _of_own_code(str(frames[-1].f_locals.get("model_name")), paths)
@@ -378,10 +379,3 @@ def _is_torch_load(frame: FrameType) -> bool:
 
 def _is_of_library(frame: FrameType) -> bool:
     return any(part in frame.f_code.co_filename for part in ("site-packages", "dist-packages", "/lib/python"))
-
-
-def _frames(error: Exception) -> Iterator[FrameType]:
-    trace = error.__traceback__
-    while trace is not None:
-        yield trace.tb_frame
-        trace = trace.tb_next
