@@ -20,6 +20,7 @@ from rlhf_cli.models.tokenizer_files import (
     architectures_of,
     num_labels_of,
     read_json,
+    read_tokenizer,
     token_ids,
     vocab_size_of,
 )
@@ -249,14 +250,8 @@ def other_tokens(got: str, where: str) -> ModelError:
 
 
 def _check_chat_template(folders: Sequence[Path], conversational: bool, where: str) -> None:
-    if not conversational:
+    if not conversational or any(read_tokenizer(folder, where=where).chat_template for folder in folders):
         return
-    for folder in folders:
-        if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
-            return
-        tokenizer = folder / "tokenizer_config.json"
-        if tokenizer.is_file() and read_json(tokenizer, where).get("chat_template"):
-            return
     raise ModelError(
         "the reward model has no chat template, and the prompts are conversations",
         where=where,
