@@ -50,7 +50,7 @@ def resolve_runs(experiment: Experiment) -> Experiment:
 
 def find_run(named: str, root: str, *, where: str) -> RunFolder:
     """Return the run that `run:NAME` means. Raises RunError if no run of that name has finished."""
-    return _run(named, Path(root).expanduser(), where)
+    return _find_run(named, Path(root).expanduser(), where)
 
 
 def is_run_name(named: str) -> bool:
@@ -74,7 +74,7 @@ def _reward(name: str, reward: Reward, root: Path) -> Reward:
 def _model(named: str | None, root: Path, where: str) -> str | None:
     if named is None or not named.startswith(_PREFIX):
         return named
-    return str(_run(named, root, where).model)
+    return str(_find_run(named, root, where).model)
 
 
 def _critic(named: str, root: Path) -> str:
@@ -84,11 +84,11 @@ def _critic(named: str, root: Path) -> str:
         # Freezing makes paths under `path` and `model` absolute; the critic's path is made absolute here.
         local = Path(named).expanduser()
         return str(local.resolve()) if local.exists() else named
-    run = _run(named, root, "critic.init")
+    run = _find_run(named, root, "critic.init")
     return str(critic if (critic := run.path / _CRITIC).is_dir() else run.model)
 
 
-def _run(named: str, root: Path, where: str) -> RunFolder:
+def _find_run(named: str, root: Path, where: str) -> RunFolder:
     name = named.removeprefix(_PREFIX)
     candidates = [RunFolder(path.parent.resolve()) for path in (root / name).glob("*/config.yaml")]
     if (root / name / "config.yaml").is_file():
@@ -100,14 +100,14 @@ def _run(named: str, root: Path, where: str) -> RunFolder:
         raise RunError(
             f"no run of {name!r} has finished",
             where=where,
-            got=states or f"no runs in {root / name}{_but_sweeps(root / name)}",
+            got=states or f"no runs in {root / name}{_sweeps_clause(root / name)}",
             expected="run:EXPERIMENT, whose newest finished run is taken, or run:EXPERIMENT/RUN",
-            hint=_instead(name, root),
+            hint=_nearest_run(name, root),
         )
     return max(finished, key=lambda run: read_status(run).updated_at)
 
 
-def _instead(name: str, root: Path) -> str:
+def _nearest_run(name: str, root: Path) -> str:
     """Return the nearest existing run name, else the command that trains the experiment."""
     there = [folder.name for folder in root.iterdir() if any(folder.glob("*/config.yaml"))] if root.is_dir() else []
     known = groups().get("exp", {})
@@ -123,7 +123,7 @@ def _instead(name: str, root: Path) -> str:
     return f"rlhf train +exp={close}  # then {_PREFIX}{close}"
 
 
-def _but_sweeps(folder: Path) -> str:
+def _sweeps_clause(folder: Path) -> str:
     """Return a clause that points at the sweeps in a folder; their runs are named by path only."""
     sweeps = sorted(path.parent.name for path in folder.glob("*/sweep.json"))
     return f" but those of sweeps, such as {folder / sweeps[-1]}" if sweeps else ""
@@ -171,37 +171,33 @@ def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool)
     if adjust is not None:
         adjust(composed.tree, composed.origins)
     experiment = with_truncation_mode(expand_primary(validate(composed)))
-    if keep_run_names:
-        return Prepared(experiment, composed, experiment)
-    pass  # FOLD-DROP  # imported late, so that a mistake is reported sooner
-
-    return Prepared(resolve_runs(experiment), composed, experiment)
+    return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed, experiment)
 
 
 _MISSING = "???"
 
 
-def without_policy(tree: JsonTree, origins: Origins) -> None:
+def fill_in_policy(tree: JsonTree, origins: Origins) -> None:
     """Fill in a `model.path` that is not given, or that names a run which does not exist yet.
 
     Scoring rewards needs neither a policy nor a critic.
     """
     model, critic = section(tree, "model"), section(tree, "critic")
-    if model.get("path") == _MISSING or _is_not_made(model.get("path"), tree):
+    if model.get("path") == _MISSING or _is_unfinished_run(model.get("path"), tree):
         model["path"] = NOT_GIVEN
-    if _is_not_made(critic.get("init"), tree):
+    if _is_unfinished_run(critic.get("init"), tree):
         critic["init"] = "policy"
 
 
-def without_policy_and_data(tree: JsonTree, origins: Origins) -> None:
+def fill_in_policy_and_data(tree: JsonTree, origins: Origins) -> None:
     """Do the same, and fill in a `data.path` that is not given: the rows come from a file of completions."""
-    without_policy(tree, origins)
+    fill_in_policy(tree, origins)
     data = section(tree, "data")
     if data.get("path") == _MISSING:
         data["path"] = NOT_GIVEN
 
 
-def _is_not_made(named: object, tree: JsonTree) -> bool:
+def _is_unfinished_run(named: object, tree: JsonTree) -> bool:
     if not isinstance(named, str) or not is_run_name(named):
         return False
     try:

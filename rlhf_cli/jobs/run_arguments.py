@@ -47,8 +47,6 @@ def read_by_words(
 def folders_of(word: str, *, where: str) -> Iterable[RunFolder]:
     """Return the runs that a word names. Raises RunError if it names none."""
     if word.startswith(_BY_NAME):
-        from rlhf_cli.jobs.prepare import find_run  # imports pydantic classes of all sections
-
         below = _ROOT / word.removeprefix(_BY_NAME)
         return runs_in(below) if (below / "sweep.json").is_file() else [find_run(word, str(_ROOT), where=where)]
     path = Path(word).expanduser()
@@ -67,8 +65,6 @@ def place_of(word: str, *, where: str) -> Path:
     """
     if not word.startswith(_BY_NAME):
         return Path(word).expanduser()
-    from rlhf_cli.jobs.prepare import find_run  # imports pydantic classes of all sections
-
     return find_run(word, "runs", where=where).path
 
 

@@ -23,7 +23,7 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.audit_table import show_audit
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK, EXIT_USER_ERROR
-from rlhf_cli.jobs.prepare import prepare, without_policy
+from rlhf_cli.jobs.prepare import fill_in_policy, prepare
 from rlhf_cli.jobs.usage import read_options
 
 
@@ -34,14 +34,14 @@ def run(argv: list[str]) -> int:
     """
     options = read_options(__doc__, argv, verb="audit")
     kinds = chosen_kinds(options.texts("--kinds"))
-    experiment = prepare(options.words, adjust=without_policy).experiment
+    experiment = prepare(options.words, adjust=fill_in_policy).experiment
     plan = plan_of(experiment, kinds, limit=options.number("--limit"), gold=options.text("--gold"))
     if plan.cost is not None:
         print(plan.cost, file=sys.stderr)
     result = attack_reachable(experiment, plan)
 
     def retry(words: tuple[str, ...], names: tuple[str, ...]) -> AuditResult:
-        other = prepare([*options.words, *words], adjust=without_policy).experiment
+        other = prepare([*options.words, *words], adjust=fill_in_policy).experiment
         only = tuple(kind for kind in kinds if kind.name in names)
         return attack_reachable(other, plan_of(other, only, limit=len(plan.rows), gold=plan.gold))
 

@@ -25,7 +25,7 @@ from rlhf_cli.display.score_tables import show_bench, show_parts
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.one_run import refuse_foreign_code
-from rlhf_cli.jobs.prepare import passed_words, prepare, prepare_from, replay_words, replayed, without_policy_and_data
+from rlhf_cli.jobs.prepare import fill_in_policy_and_data, passed_words, prepare, prepare_from, replay_words, replayed
 from rlhf_cli.jobs.run_arguments import place_of, take_run
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.runs.failure_capsules import Capsule, read_capsule, rows_of
@@ -88,7 +88,7 @@ def run(argv: list[str]) -> int:
 def _experiment(run: RunFolder | None, words: list[str], capsule: Capsule | None) -> Experiment:
     """Return the experiment that the words describe, on top of a run if given; for a failure, only its reward."""
     if run is None:
-        experiment = prepare(words, adjust=without_policy_and_data).experiment
+        experiment = prepare(words, adjust=fill_in_policy_and_data).experiment
     else:
-        experiment = prepare_from(run, words, adjust=without_policy_and_data).experiment
+        experiment = prepare_from(run, words, adjust=fill_in_policy_and_data).experiment
     return experiment if capsule is None else replayed(experiment, capsule)
