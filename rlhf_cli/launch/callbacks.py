@@ -8,7 +8,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState
@@ -25,8 +25,8 @@ from rlhf_cli.runs.provenance import add_to_provenance, note_files
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.runs.tracking.mirror import Mirror
+from rlhf_cli.trainers.trl_protocol import TrlBatch
 
-Metrics: TypeAlias = dict[str, Any] | None
 _LOADED = frozenset(sys.modules)
 """The modules imported before this process imports the trainer and the rewards."""
 
@@ -52,7 +52,7 @@ class Recorder(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         update_status(self._folder, step=state.global_step, max_steps=state.max_steps)
 
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Metrics = None, **_: Any) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
         event = self._metrics.write(state.global_step, logs or {})
         update_status(self._folder, step=state.global_step)
         self._mirror(event)
@@ -93,7 +93,7 @@ class ShowProgress(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._screen.move_to(state.global_step)
 
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Metrics = None, **_: Any) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
         """Show the newest reward, or the loss if there is no reward, beside the bar and on its own line."""
         for name in ("reward", "loss"):
             value = (logs or {}).get(name)
@@ -104,7 +104,9 @@ class ShowProgress(TrainerCallback):
         if not any(name.startswith(("eval_", "train_runtime")) for name in logs or {}):
             self._screen.say_line(state.global_step, self._latest)
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: Any, metrics: Metrics = None, **_: Any) -> None:
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: Any, metrics: TrlBatch | None = None, **_: Any
+    ) -> None:
         summary = describe_held_out(metrics or {})
         if summary:
             self._screen.print(Text(f"step {state.global_step}, held out: {summary}"))
@@ -177,7 +179,7 @@ class WatchCompletionEnds(TrainerCallback):
         self._cut_off: list[float] = []
         self._num_empty = 0
 
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Metrics = None, **_: Any) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
         share, longest = (logs or {}).get("completions/clipped_ratio"), (logs or {}).get("completions/max_length")
         if share is None or longest is None:
             return  # an evaluation, or the final log event
@@ -281,7 +283,7 @@ class SayFindings(TrainerCallback):
             setup = RunSetup.of(self._folder.read_config())
             self._watch = Watch(setup, self._kinds, state.max_steps, read_metrics(self._folder.metrics))
 
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Metrics = None, **_: Any) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
         if self._watch is not None:
             plain = {name: value.item() if hasattr(value, "item") else value for name, value in (logs or {}).items()}
             self._say(state.global_step, self._watch.take(state.global_step, plain))

@@ -13,13 +13,13 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from rlhf_cli.analysis.diagnosis.watch import StoppingRules
 from rlhf_cli.errors import Interrupted
-from rlhf_cli.launch.callbacks import Metrics
 from rlhf_cli.launch.progress import TrainingScreen
 from rlhf_cli.launch.stopping import Stopping
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import ANOTHER_RANK
 from rlhf_cli.trainers.guard_mixin import EvaluationBrokenOff
+from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 
 class StopBetweenSteps(TrainerCallback):
@@ -107,7 +107,7 @@ class StopByRule(TrainerCallback):
         if self._is_main:
             self._rules.replay(read_metrics(self._folder.metrics))
 
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Metrics = None, **_: Any) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
         """Update the rules with the log event; between steps, save and stop if a rule has held long enough."""
         said = None
         if self._is_main:
