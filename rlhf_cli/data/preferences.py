@@ -126,17 +126,17 @@ def margins(sound: Sequence[float], rule: MarginRule) -> list[float]:
 
 
 IDS = ("chosen_ids", "rejected_ids")
-_FORMER = (
-    {"chosen_ids": ("input_ids_chosen", "attention_mask_chosen")}
-    | {"rejected_ids": ("input_ids_rejected", "attention_mask_rejected")},
-    {"chosen_ids": ("chosen_input_ids", "chosen_attention_mask")}
-    | {"rejected_ids": ("rejected_input_ids", "rejected_attention_mask")},
-)
+_FORMER = {name: (f"input_ids_{name}", f"attention_mask_{name}") for name in ("chosen", "rejected")}
+"""Answer -> its token ids and their mask in the format of before 2025."""
 
 
 def is_tokenised(columns: Sequence[str]) -> bool:
     """Return whether these columns hold pairs of token ids, under current or former names."""
-    return set(IDS) <= set(columns) or _former_names(columns) is not None
+    return set(IDS) <= set(columns) or _has_former(columns)
+
+
+def _has_former(columns: Sequence[str]) -> bool:
+    return all(ids in columns for ids, _ in _FORMER.values())
 
 
 def with_ids(dataset: Dataset, *, name: str = "data") -> Dataset:
@@ -144,26 +144,19 @@ def with_ids(dataset: Dataset, *, name: str = "data") -> Dataset:
 
     Other columns stay. Raise DataError if an attention mask masks more than padding at one end.
     """
-    names = _former_names(dataset.column_names)
-    if names is None or set(IDS) <= set(dataset.column_names):
+    if not _has_former(dataset.column_names) or set(IDS) <= set(dataset.column_names):
         return dataset
-    former = [column for pair in names.values() for column in pair if column in dataset.column_names]
-    renamed: Dataset = dataset.map(
-        _cut_row, with_indices=True, remove_columns=former, fn_kwargs={"names": names, "name": name}
-    )
+    former = [column for pair in _FORMER.values() for column in pair if column in dataset.column_names]
+    renamed: Dataset = dataset.map(_cut_row, with_indices=True, remove_columns=former, fn_kwargs={"name": name})
     return renamed
 
 
-def _former_names(columns: Sequence[str]) -> dict[str, tuple[str, str]] | None:
-    return next((names for names in _FORMER if all(ids in columns for ids, _ in names.values())), None)
-
-
-def _cut_row(
-    row: Mapping[str, object], index: int, names: Mapping[str, tuple[str, str]], name: str
-) -> dict[str, list[int]]:
+def _cut_row(row: Mapping[str, object], index: int, name: str) -> dict[str, list[int]]:
     return {
-        new: cut_padding(row[ids], row.get(mask), f"{name}, row {index + 1}, column {ids} (the first row is 1)")
-        for new, (ids, mask) in names.items()
+        f"{answer}_ids": cut_padding(
+            row[ids], row.get(mask), f"{name}, row {index + 1}, column {ids} (the first row is 1)"
+        )
+        for answer, (ids, mask) in _FORMER.items()
     }
 
 

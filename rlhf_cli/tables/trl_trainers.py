@@ -131,7 +131,7 @@ _ROWS = (
         "RewardTrainer",
         learns_from=(
             *(("chosen", "rejected"), ("chosen_ids", "rejected_ids")),
-            *(("input_ids_chosen", "input_ids_rejected"), ("chosen_input_ids", "rejected_input_ids")),  # tokenised.py
+            ("input_ids_chosen", "input_ids_rejected"),  # data/preferences.py
         ),
         expected_columns=_PAIR,
         sections=frozenset({"reward_model"}),

@@ -232,8 +232,7 @@ def test_padding_is_cut_off_at_both_ends(ids: Any, mask: Any, expected: Any, ref
         (["chosen_ids", "rejected_ids"], True),
         (["chosen_ids", "rejected"], False),
         (["input_ids_chosen", "input_ids_rejected"], True),
-        (["input_ids_chosen", "rejected_input_ids"], False),
-        (["chosen_input_ids", "rejected_input_ids"], True),
+        (["input_ids_chosen", "rejected_ids"], False),
         (["chosen", "rejected"], False),
     ],
 )

@@ -166,19 +166,8 @@ FOUR = {"input_ids_chosen": [5, 6, 0, 0], "attention_mask_chosen": [1, 1, 0, 0]}
 }
 
 
-@pytest.mark.parametrize(
-    "rename",
-    [
-        {},
-        {
-            **{"input_ids_chosen": "chosen_input_ids", "attention_mask_chosen": "chosen_attention_mask"},
-            **{"input_ids_rejected": "rejected_input_ids", "attention_mask_rejected": "rejected_attention_mask"},
-        },
-    ],
-)
-def test_former_columns_become_trls_without_their_padding(rename: dict[str, str]) -> None:
-    row = {rename.get(name, name): value for name, value in FOUR.items()}
-    kept, _ = prepare([{**row, "sc": 2.0, "sr": 0.5}], SCORES)
+def test_former_columns_become_trls_without_their_padding() -> None:
+    kept, _ = prepare([{**FOUR, "sc": 2.0, "sr": 0.5}], SCORES)
     assert kept.to_list() == [
         {"sc": 2.0, "sr": 0.5, "chosen_ids": [5, 6], "rejected_ids": [7, 8, 9], "margin": 1.5},
     ]
