@@ -21,7 +21,7 @@ from rlhf_cli.data import worlds
 from rlhf_cli.data.data_files import find_files, is_hub, is_large, scan
 from rlhf_cli.data.formats import FORMATS, Row, rows_of
 from rlhf_cli.data.formats.json_rows import read_by_arrow
-from rlhf_cli.data.peeking import renamed
+from rlhf_cli.data.rows import renamed
 from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, DataSource, Kind, ListKind, RecordKind
 from rlhf_cli.data.template import Template, refuse_missing_columns, render
 from rlhf_cli.data.transcripts import split_transcripts

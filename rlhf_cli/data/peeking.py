@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from rlhf_cli.data import worlds
 from rlhf_cli.data.data_files import find_files, is_hub, no_rows, scan
 from rlhf_cli.data.formats import FORMATS, Row
-from rlhf_cli.data.rows import RowTable
+from rlhf_cli.data.rows import RowTable, renamed
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.template import Template, missing_column, refuse_missing_columns, render, template_columns
+from rlhf_cli.data.template import Template, refuse_missing_columns, render, template_columns
 from rlhf_cli.data.transcripts import prompt_is_made, split_row
-from rlhf_cli.errors import DataError, Prose
 
 
 @dataclass(frozen=True)
@@ -79,42 +76,6 @@ def column_names_after(
         return columns
     refuse_missing_columns(prompt, columns)
     return columns if "prompt" in columns else (*columns, "prompt")
-
-
-def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:
-    """Return `columns` under their new names, in their old order.
-
-    Raise DataError if a column does not exist or if two columns would get the same name.
-    """
-    new_names: dict[str, str] = {}
-    for new, old in rename.items():
-        where = f"{name}.rename.{new}"
-        is_taken = new in columns and new not in rename.values()
-        if old not in columns and is_taken:
-            raise DataError(
-                f"the data has no column {old!r}, and one that is called {new!r}",
-                where=where,
-                got=f"{new}: {old}",
-                expected="the new name first, then the column of the data that is to have it",
-                hint=f"{name}.rename.{old}={new}",
-            )
-        if old not in columns:
-            raise missing_column(old, columns, where, partial(_override, where))
-        if old in new_names:
-            raise DataError(f"the column {old!r} is renamed twice", where=where, got=f"{new_names[old]} and {new}")
-        if is_taken:
-            raise DataError(
-                f"there is a column {new!r} already",
-                where=where,
-                got=f"{new}: {old}",
-                hint=Prose(f"give the old one another name too: {name}.rename.old_{new}={new}"),
-            )
-        new_names[old] = new
-    return tuple(new_names.get(column, column) for column in columns)
-
-
-def _override(key: str, value: str) -> str:
-    return shlex.quote(f"{key}={value}")
 
 
 def prepared_rows(

@@ -1,4 +1,4 @@
-"""Hold rows out for evaluation, look through rows, and count prompts that two sets share.
+"""Rename columns, hold rows out for evaluation, look through rows, and count prompts that two sets share.
 
 So the checks run before `datasets` is imported.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -50,6 +52,42 @@ class RowTable:
 
 
 Table: TypeAlias = "datasets.Dataset | RowTable"
+
+
+def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:
+    """Return `columns` under their new names, in their old order.
+
+    Raise DataError if a column does not exist or if two columns would get the same name.
+    """
+    new_names: dict[str, str] = {}
+    for new, old in rename.items():
+        where = f"{name}.rename.{new}"
+        is_taken = new in columns and new not in rename.values()
+        if old not in columns and is_taken:
+            raise DataError(
+                f"the data has no column {old!r}, and one that is called {new!r}",
+                where=where,
+                got=f"{new}: {old}",
+                expected="the new name first, then the column of the data that is to have it",
+                hint=f"{name}.rename.{old}={new}",
+            )
+        if old not in columns:
+            raise missing_column(old, columns, where, partial(_override, where))
+        if old in new_names:
+            raise DataError(f"the column {old!r} is renamed twice", where=where, got=f"{new_names[old]} and {new}")
+        if is_taken:
+            raise DataError(
+                f"there is a column {new!r} already",
+                where=where,
+                got=f"{new}: {old}",
+                hint=Prose(f"give the old one another name too: {name}.rename.old_{new}={new}"),
+            )
+        new_names[old] = new
+    return tuple(new_names.get(column, column) for column in columns)
+
+
+def _override(key: str, value: str) -> str:
+    return shlex.quote(f"{key}={value}")
 
 
 _DIALOGUES = ("messages", "conversations")

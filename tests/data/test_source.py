@@ -11,7 +11,8 @@ import pytest
 from rlhf_cli.data import loading
 from rlhf_cli.data.data_files import find_files, format_of, is_hub, near_files
 from rlhf_cli.data.loading import load_split, quiet
-from rlhf_cli.data.peeking import first_rows, peek, renamed
+from rlhf_cli.data.peeking import first_rows, peek
+from rlhf_cli.data.rows import renamed
 from rlhf_cli.data.source import DataSource
 
 
