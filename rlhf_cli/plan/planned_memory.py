@@ -161,7 +161,7 @@ def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
 
 def _drops(experiment: Experiment, config: JsonTree) -> bool:
     """Return whether a forward pass in training applies dropout. TRL's `disable_dropout` does not disable dropout in
-    the attention; ours under PPO does (trainers/dropout.py).
+    the attention; ours under PPO does (trainers/assemble/ppo_setup.py).
     """
     trainer, lora = experiment.trainer, experiment.model.lora
     if trainer.disables_dropout and trainer.baseline == "critic":

@@ -72,7 +72,7 @@ def test_the_losses_are_those_of_trl() -> None:
 
 
 def test_what_the_batch_plan_reads_is_there() -> None:
-    """plan/rollout_batches.py asks for these; a renamed one would silently become None."""
+    """plan/batches.py asks for these; a renamed one would silently become None."""
     for name in ("GRPOTrainer", "RLOOTrainer"):
         fields = trl_args.trainer(name).fields
         for read in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations"):

@@ -334,7 +334,7 @@ class _RunMemory:
         """Return `rows` rows at their longest.
 
         A packed micro-batch has each prompt once. TRL shuffles a round; its rows are sorted by prompt again if an
-        optimizer step has the whole round and the loss allows it (trainers/row_passes.py).
+        optimizer step has the whole round and the loss allows it (trainers/pass_mixin.py).
         """
         if self._passes != "packed" or not self._completions:
             return Batch(rows, self.tokens, self._lengths.padded and self._setting("packing") is not True)

@@ -4,7 +4,7 @@ The activations of a layer are counted operation by operation, as in Korthikanti
 layers of transformers 5. Attention is torch's `sdpa`: it keeps queries, keys, values and its output, no scores. A batch
 with padding has a mask of shape (rows, 1, tokens, tokens) in every layer, and copies the keys for every query head.
 
-The result is compared with the tensors that autograd saves (tests/plan/memory/test_saved_tensors.py).
+The result is compared with the tensors that autograd saves (tests/plan/memory/test_tensors.py).
 """
 
 from __future__ import annotations
