@@ -2,7 +2,7 @@
 
 Composing is a third of what a small run costs. Which files are merged follows from the groups that are chosen, and
 Hydra sets values when it has merged them: so what a set of choices comes to is kept, and a run sets its values in a
-copy. `tests/config/test_quick_loader.py` holds it against what it stands in for, and tests of composition do without.
+copy. `tests/config/test_compose.py` holds it against what it stands in for, and tests of composition do without.
 """
 
 from __future__ import annotations

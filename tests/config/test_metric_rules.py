@@ -1,0 +1,374 @@
+"""Metrics that `stop`, `expect`, `sweep`, `--watch` and the best checkpoint name, and the grammar of these keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rlhf_cli.config.rules.logged_metrics import unlogged
+from rlhf_cli.config.schema.expect_section import Expectation, expectations_of, read_expectations
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.sweeps.checked_jobs import refuse_unlogged_watch
+
+
+def refused(*words: str, exp: str = "quickstart") -> UserError:
+    with pytest.raises(UserError) as caught:
+        prepare([f"+exp={exp}", *words])
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["stop.when=reward > 0.9", "stop.for=3"],
+        ['stop={when: "correct >= 0.9", for: 3}'],
+        ["stop.when=total>1"],
+        ["stop.when=step >= 20"],
+        ["stop.when=rewards/format/open_fraction < 0.1"],
+        ["stop.when=rewards/correlation/correct/format > 0.99"],
+        ["stop.when=rewards/truncation/fraction > 0.9"],
+        ["stop.when=kl > 0.5", "trainer.args.beta=0.1"],
+        ["stop.when=a_metric_of_my_own > 1"],
+        ['stop=[{when: "entropy < 0.01"}, {when: "correct > 0.9", for: 2}]'],
+        ['stop={solved: {when: "correct > 0.9"}, far: {when: "entropy < 0.01"}}'],
+        ["stop.when=eval_greedy/total > 1", "trainer.args.eval_strategy=epoch", "data.eval.fraction=0.1"],
+        ["stop=off"],
+        [],
+    ],
+)
+def test_accepted(words: list[str]) -> None:
+    stop = prepare(["+exp=quickstart", *words]).experiment.stop
+    assert (stop is None) == (words in ([], ["stop=off"]))
+
+
+@pytest.mark.parametrize(
+    "metric", ["kl/k1_policy_ref", "ppo/value_loss", "critic/grad_norm", "rewards/value/advantage_share"]
+)
+def test_what_only_a_critic_logs(metric: str) -> None:
+    assert prepare(["+exp=toy_ppo", f"stop.when={metric} > 1"]).experiment.stop is not None
+    assert "log" in refused(f"stop.when={metric} > 1").what
+
+
+@pytest.mark.parametrize(
+    ("metric", "hint"),
+    [
+        ("corect", "correct > 1"),
+        ("rewrd", "reward > 1"),
+        ("rewards/corect/mean", "rewards/correct/mean > 1"),
+        ("rewards/correct/maen", "rewards/correct/mean > 1"),
+        ("completions/mean_lenght", "completions/mean_length > 1"),
+        ("kl", None),
+        ("rewards/correlation/correct/brevty", None),
+        ("eval_reward", None),
+    ],
+)
+def test_a_metric_that_nobody_logs(metric: str, hint: str | None) -> None:
+    error = refused(f"stop.when={metric} > 1")
+    assert repr(metric) in error.what
+    assert error.where == "stop.when (command line)"
+    if hint is not None:
+        assert error.hint == f"'stop.when={hint}'"
+
+
+def test_a_trainer_without_rewards_has_none_to_name() -> None:
+    assert prepare(["+exp=toy_dpo", "stop.when=rewards/accuracies > 0.9"]).experiment.stop is not None
+    assert "does not log it" in refused("stop.when=reward > 0.9", exp="toy_dpo").what
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("stop.when=reward", "METRIC, then one of"),
+        ("stop.when=reward == 3", "METRIC, then one of"),
+        ('stop={when: "reward > 1", for: 0}', "greater than 0"),
+        ('stop={whn: "reward > 1"}', "one of for, when"),
+        ("stop=3", "{when: METRIC > NUMBER"),
+    ],
+)
+def test_what_is_no_rule(word: str, expected: str) -> None:
+    assert expected in str(refused(word).expected)
+
+
+EVALUATE = ", or data.eval.fraction=0.1 trainer.args.eval_strategy=steps"
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("expect={metric: correct, at_least: 0.5}", [""]),
+        ("expect=[{metric: correct, at_least: 0.5}, {metric: total, at: 100, at_most: 2}]", ["0", "1"]),
+        ("expect={right: {metric: rewards/correct/mean, at: best, at_least: 1}}", ["right"]),
+        ("expect=[{metric: total, at: 120, at_least: 1}]", ["0"]),  # the last step of all is one
+        (
+            "expect=[{metric: entropy, at: first, between: [0, 2]}, {metric: entropy, at: last-5, at_most: 1}]",
+            ["0", "1"],
+        ),
+        # A lower and an upper end of one number say something each.
+        ("expect=[{metric: correct, at_least: 0.5}, {metric: correct, at_most: 0.9}]", ["0", "1"]),
+        ("expect=[{metric: mine_alone, at_least: 0.5}]", ["0"]),
+        ("expect=null", []),
+        ("expect=off", []),
+        ("expect=[]", []),
+    ],
+)
+def test_accepted_expectations(word: str, names: list[str]) -> None:
+    assert list(expectations_of(prepare(["+exp=quickstart", word]).experiment.expect)) == names
+
+
+def test_a_part_of_a_named_one_can_be_typed() -> None:
+    named = "expect={right: {metric: correct, at_least: 0.5}}"
+    right = expectations_of(prepare(["+exp=quickstart", named, "expect.right.at_least=0.25"]).experiment.expect)[
+        "right"
+    ]
+    assert (right.at_least, right.at, right.low, right.high) == (0.25, "end", 0.25, float("inf"))
+
+
+def test_what_is_frozen_is_read_again() -> None:
+    """A frozen expectation has nulls for the bounds it has not."""
+    before = Expectation(metric="loss", at="last-3", between=(0.0, 1.0))
+    assert read_expectations([before.model_dump(mode="json")]) == {"0": before}
+
+
+PLACES = "end, best, first, last-K (K log events) or the number of a step"
+ONE_BOUND = "exactly one bound to compare with: at_least, at_most, or between"
+
+
+@pytest.mark.parametrize(
+    ("one", "key", "expected", "hint"),
+    [
+        ("{metrik: correct, at_least: 0.5}", ".metrik", "one of at, at_least, at_most, between, metric", "metric"),
+        ("{metric: correct}", "", ONE_BOUND, None),
+        ("{metric: correct, at_lest: 0.5}", ".at_lest", "one of at, at_least, at_most", "at_least"),
+        ("{metric: correct, at: ennd, at_least: 0.5}", ".at", PLACES, "at: end"),
+        ("{metric: correct, at: last-0, at_least: 0.5}", ".at", PLACES, None),
+        ("{metric: correct, at: -3, at_least: 0.5}", ".at", PLACES, None),
+        ("{metric: correct, at: 0.5, at_least: 0.5}", ".at", PLACES, None),
+        ("{metric: correct, at_least: 0.5, at_most: 0.9}", "", "between: [0.5, 0.9]", None),
+        ("{metric: correct, at_least: much}", ".at_least", "number", None),
+        ("{metric: correct, at_least: true}", ".at_least", "number", None),
+        ("{metric: correct, between: [2, 1]}", ".between", "the lower bound first", "between: [1,2]"),
+        ("{metric: correct, between: 2}", ".between", "[LOW, HIGH], two numbers", None),
+        ("{metric: correct, at: best, between: [0, 1]}", "", "says whether more or less is better", None),
+        ("{metric: 5, at_least: 1}", ".metric", "string", None),
+        ("correct", "", "a section with metric, at, at_least", None),
+    ],
+)
+def test_what_is_none(one: str, key: str, expected: str, hint: str | None) -> None:
+    error = refused(f"expect=[{one}]")
+    assert error.where == f"expect.0{key} (command line)"
+    assert expected in str(error.expected)
+    assert error.hint == hint
+
+
+def test_a_part_of_one_alone_can_be_typed() -> None:
+    assert refused("expect={metric: correct, at: ennd, at_least: 1}").hint == "expect.at=end"
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    error = refused("expect=[{metric: correct}, {metric: x, at: now, at_least: a}]")
+    assert isinstance(error, Problems)
+    keys = [str(problem.where).partition(" ")[0] for problem in error.problems]
+    assert keys == ["expect.0", "expect.1.at", "expect.1.at_least"]
+
+
+@pytest.mark.parametrize(
+    ("one", "hint"),
+    [
+        ("{metric: corect, at_least: 1}", "metric: correct"),
+        ("{metric: rewards/corect/mean, at_least: 1}", "metric: rewards/correct/mean"),
+        ("{metric: ppo/value_loss, at_most: 1}", "expect=null"),
+        ("{metric: eval_reward, at_least: 1}", f"metric: reward{EVALUATE}"),
+        ("{metric: eval_correct, at_least: 1}", f"metric: correct{EVALUATE}"),
+        ("{metric: eval/total, at_least: 1}", f"metric: total{EVALUATE}"),
+        ("{metric: eval_corect, at_least: 1}", f"metric: correct{EVALUATE}"),
+    ],
+)
+def test_an_expected_metric_that_nobody_logs(one: str, hint: str) -> None:
+    error = refused(f"expect=[{{metric: correct, at_least: 0}}, {one}]")
+    assert error.what.startswith("a result of ")
+    assert error.where == "expect (command line), entry 2"
+    assert error.hint == hint
+
+
+def test_the_key_of_a_named_one_can_be_typed() -> None:
+    assert refused("expect={right: {metric: corect, at_least: 1}}").hint == "expect.right.metric=correct"
+
+
+@pytest.mark.parametrize(
+    ("second", "what"),
+    [
+        ("{metric: rewards/correct/mean, at_least: 0.7}", "is expected twice"),
+        ("{metric: correct, at_most: 0.4}", "exclude each other"),
+        ("{metric: correct, between: [0.1, 0.2]}", "exclude each other"),
+        ("{metric: correct, between: [0.6, 0.9]}", "is expected twice"),
+    ],
+)
+def test_twice_or_against_each_other(second: str, what: str) -> None:
+    error = refused(f"expect=[{{metric: correct, at_least: 0.5}}, {second}]")
+    assert what in error.what
+    assert "entry 1 (at least 0.5)" in str(error.got)
+
+
+def test_a_step_that_never_comes() -> None:
+    error = refused("expect={right: {metric: correct, at: 200, at_least: 0.5}}")
+    assert (error.got, error.hint) == ("at: 200", "expect.right.at=end")
+    assert "ends at step 120" in error.what
+
+
+def test_a_debug_run_expects_nothing() -> None:
+    word = "expect=[{metric: correct, at_least: 0.5}]"
+    assert prepare(["+exp=quickstart", word]).experiment.expect
+    assert prepare(["+exp=quickstart", "debug=one_step"]).experiment.expect is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "hint"),
+    [
+        ("eval_correct", "eval_rewards/correct/mean"),
+        ("eval/total", "eval_reward"),
+        ("eval_rewards/corect/mean", "eval_rewards/correct/mean"),
+    ],
+)
+def test_an_evaluation_is_named_as_it_is_logged(metric: str, hint: str) -> None:
+    """TRL logs an evaluation's rewards as `eval_rewards/NAME/mean` and their total as `eval_reward`."""
+    evaluated = ("trainer.args.eval_strategy=epoch", "data.eval.fraction=0.1")
+    assert refused(*evaluated, f"expect={{metric: {metric}, at_least: 1}}").hint == f"expect.metric={hint}"
+    prepare(["+exp=quickstart", *evaluated, f"expect={{metric: {hint}, at_least: 1}}"])
+
+
+pytestmark = pytest.mark.usefixtures("place")
+Judged = Callable[..., Experiment]
+Refused = Callable[..., ConfigError]
+
+QUICK = ("exp=quickstart", "data.eval.fraction=0.1")  # 8 generations
+BEST = "trainer.args.metric_for_best_model"
+
+
+def test_an_evaluation_needs_rows(judged: Judged, refused: Refused) -> None:
+    judged(*QUICK, "trainer.args.eval_strategy=steps")
+    judged("exp=quickstart", "trainer.args.eval_strategy=no")
+    assert "eval_on_start=true" in str(refused("exp=quickstart", "trainer.args.eval_on_start=true").got)
+    error = refused("exp=quickstart", "trainer.args.eval_strategy=steps")
+    assert (error.what, error.where) == (
+        "there are no rows to evaluate on",
+        "trainer.args.eval_strategy (command line)",
+    )
+    assert str(error.hint).startswith("data.eval.fraction=0.1")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("eval_reward", "reward", "loss", "greedy/total", "eval_greedy/total", "sampled/total/low", "greedy/tokens"),
+        *("pass@1/correct", "pass@8/format", "maj@8/correct", "rewards/correct/mean", "greedy/rewards/brevity"),
+        *("rewards/truncation/fraction", "completions/mean_length", "my_own_metric"),
+    ],
+)
+def test_names_that_are_logged_or_may_be(judged: Judged, name: str) -> None:
+    judged(*QUICK, f"{BEST}={name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "better"),
+    [
+        ("greedy/totl", "greedy/total"),
+        ("eval_sampled/truncatd", "eval_sampled/truncated"),
+        ("greedy/rewards/corect", "greedy/rewards/correct"),
+        ("rewards/formt/mean", "rewards/format/mean"),
+        ("pass@8/corect", "pass@8/correct"),
+        ("pass@3/correct", "pass@8/correct"),
+        ("maj@4/correct", "maj@8/correct"),
+        ("rewards/zzz/mean", None),
+    ],
+)
+def test_names_that_nobody_logs(refused: Refused, name: str, better: str | None) -> None:
+    error = refused(*QUICK, f"{BEST}={name}")
+    assert (error.what, error.where) == (f"no evaluation logs {name}", f"{BEST} (command line)")
+    assert error.hint == (f"{BEST}={better}" if better else None)
+
+
+def test_attempts_are_as_many_as_are_sampled(judged: Judged, refused: Refused) -> None:
+    judged(*QUICK, "trainer.args.num_generations_eval=3", f"{BEST}=pass@3/correct")
+    assert refused(*QUICK, "trainer.args.num_generations_eval=3", f"{BEST}=pass@8/correct").hint == (
+        f"{BEST}=pass@3/correct"
+    )
+
+
+def test_names_of_other_trainers_are_theirs(judged: Judged) -> None:
+    judged("exp=toy_reward", f"{BEST}=eval_accuracy")
+
+
+RELATIVE = "rewards.brevity.normalize"
+
+
+@pytest.mark.parametrize("name", ["greedy/total", "eval_sampled/total/low", "reward", "eval_reward"])
+@pytest.mark.parametrize("how", ["group", "batch", "running"])
+def test_a_total_in_units_of_its_own_chooses_no_checkpoint(refused: Refused, name: str, how: str) -> None:
+    error = refused(*QUICK, f"{RELATIVE}={how}", f"{BEST}={name}")
+    assert error.what == f"{name} cannot tell a better checkpoint from a worse one"
+    assert f"{RELATIVE}={how}" in str(error.got)
+    prefix = "eval_" if name.startswith("eval_") else ""
+    assert error.hint == f"{BEST}={prefix}greedy/rewards/correct"
+
+
+def test_z_scores_have_no_total_and_what_they_are_made_from_has(judged: Judged, refused: Refused) -> None:
+    words = (*QUICK, "aggregate=normalize_then_sum")
+    assert "normalize_then_sum" in str(refused(*words, f"{BEST}=greedy/total").got)
+    judged(*words, f"{BEST}=eval_reward")  # TRL logs the weighted sum of the scores themselves
+
+
+def test_what_can_be_chosen_instead(judged: Judged, refused: Refused) -> None:
+    words = (*QUICK, f"{RELATIVE}=running")
+    for name in ("greedy/rewards/brevity", "sampled/rewards/correct", "pass@8/correct", "greedy/tokens"):
+        judged(*words, f"{BEST}={name}")
+    gated = ("primary={by: format, at_least: 1}",)
+    assert str(refused(*words, *gated, f"{BEST}=greedy/total").hint).endswith("greedy/rewards/format")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("rewrd", "reward"),
+        ("brevty", "brevity"),
+        ("lenght", "completions/mean_length"),
+        ("entorpy", "entropy"),
+        ("rewards/brevty/mean", "rewards/brevity/mean"),
+    ],
+)
+def test_a_slip_is_told_with_what_was_meant(judged: Judged, typed: str, meant: str) -> None:
+    experiment = judged("exp=quickstart")
+    problem = unlogged(typed, experiment)
+    assert problem is not None
+    assert problem.nearest == meant
+    with pytest.raises(ConfigError) as caught:
+        refuse_unlogged_watch(typed, [experiment, experiment])
+    assert caught.value.hint == f"--watch {meant}"
+
+
+@pytest.mark.parametrize("typed", ["reward", "brevity", "total", "completions/mean_length", "my_own_metric", "loss"])
+def test_negative_control_what_may_come_is_left_alone(judged: Judged, typed: str) -> None:
+    """Also a name that a reward of the user's may log: it is like none that is known."""
+    experiment = judged("exp=quickstart")
+    assert unlogged(typed, experiment) is None
+    refuse_unlogged_watch(typed, [experiment])
+    refuse_unlogged_watch(None, [experiment])
+
+
+def test_what_one_run_of_a_sweep_logs_can_be_watched(judged: Judged) -> None:
+    refuse_unlogged_watch("short", [judged("exp=quickstart"), judged("exp=quickstart", "reward@rewards.short=brevity")])
+
+
+pytestmark = pytest.mark.usefixtures("place")
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [("corect", "correct"), ("-rewards/format/maen", "-rewards/format/mean"), ("kl", None), ("eval_loss", "loss")],
+)
+def test_an_objective_that_no_run_can_log(refused: Refused, typed: str, hint: str | None) -> None:
+    error = refused("exp=quickstart", "sweep=weights", f"sweep.objective={typed}")
+    assert error.what.startswith(f"no run of this experiment logs {typed.removeprefix('-')}")
+    assert error.hint == (None if hint is None else f"sweep.objective={hint}")
