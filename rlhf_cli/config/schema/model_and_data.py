@@ -42,7 +42,8 @@ class Source(Section):
 class Eval(Source):
     """The held-out rows for evaluations: a `fraction` of the training rows, or a source of their own.
 
-    `fraction` is between 0 and 1; null uses `world` or `path` instead.
+    `fraction` is between 0 and 1; null uses another source instead. `path` is a file, folder, glob or hub id, or a list
+    of them. `world` is a generated data set.
     """
 
     fraction: float | None = Field(default=None, gt=0, lt=1)
@@ -51,9 +52,10 @@ class Eval(Source):
 class Data(Source):
     """The training rows, from one source or a `mix` of named sources.
 
-    Give exactly one of `world`, `path` and `mix`. `transcripts` says that `chosen` and `rejected` are whole dialogues,
-    which are split into `prompt` and final answers. `prompt` is a template for the prompt, a text or a list of
-    messages; null uses the column `prompt` as it is. `eval` defines held-out rows; null has none.
+    Give exactly one of `world` (a generated data set), `path` (a file, folder, glob, hub id, or a list of them) and
+    `mix` (named sources). `transcripts` says that `chosen` and `rejected` are whole dialogues, which are split into
+    `prompt` and final answers. `prompt` is a template for the prompt, a text or a list of messages; null uses the
+    column `prompt` as it is. `eval` defines held-out rows; null has none.
 
     `overlong_prompts` says what happens to a prompt that leaves no room in the model's context for a completion of
     `max_completion_length` tokens: an `error`, `drop` the row, or `truncate` the prompt from the left (text prompts
@@ -76,8 +78,9 @@ class Data(Source):
 class WarmStart(Section):
     """A short supervised training of a newly built model, so that it has something to improve.
 
-    It learns demonstrations of `worlds` for `steps` optimizer steps with batches of `batch_size`. `learning_rate` is
-    the peak: it rises to this value and then falls to 0.
+    `worlds` are the generated data sets whose demonstrations it learns. `steps` is the number of optimizer steps.
+    `batch_size` is the number of demonstrations in a step. `learning_rate` is the peak: it rises to this value and then
+    falls to 0.
     """
 
     worlds: list[str]
@@ -89,9 +92,10 @@ class WarmStart(Section):
 class Build(Section):
     """A small byte-level transformer that is built on the spot instead of downloaded.
 
-    It has `num_layers` layers of width `hidden_size` with `num_heads` attention heads, and a context of
-    `context_tokens` tokens. `warm_start` trains it before its first use; null leaves it random. `seed` determines its
-    weights, its demonstrations and their order, so another seed is another starting model of the same kind.
+    `num_layers` is the number of layers, and `hidden_size` is their width. `num_heads` is the number of attention heads
+    in a layer. `context_tokens` is the longest text that it reads. `warm_start` trains it before its first use; null
+    leaves it random. `seed` determines its weights, its demonstrations and their order, so another seed is another
+    starting model of the same kind.
     """
 
     hidden_size: int = Field(gt=0)
@@ -113,8 +117,8 @@ class Build(Section):
 class Lora(Section):
     """A LoRA adapter (arXiv 2106.09685) on the policy; the names are those of peft.LoraConfig.
 
-    `r` is the rank, `lora_alpha` / `r` scales the adapter's output, `lora_dropout` is the dropout rate of its inputs,
-    and `target_modules` names the layers that get an adapter.
+    `r` is the rank. `lora_alpha` divided by the rank scales the adapter's output. `lora_dropout` is the dropout rate of
+    its inputs. `target_modules` names the layers that get an adapter.
     """
 
     r: int = Field(default=16, gt=0)
@@ -124,13 +128,14 @@ class Lora(Section):
 
 
 class Model(Section):
-    """The model that is trained, from a `path` (local folder or hub id) or a `build`.
+    """The model that is trained, as a policy or as a reward model.
 
-    A reward model is trained from it too. `revision` is a commit, branch or tag on the hub; null is the default branch.
-    `dtype` is the type its weights are loaded in. `tokenizer` is the folder or hub id of another tokenizer; null is the
-    model's own. `trust_remote_code` runs code from the model's repository; it is accepted from the command line only.
-    `lora` trains an adapter; null trains all weights. `quantize` loads the frozen weights in 4 bits (QLoRA, arXiv
-    2305.14314) or 8 bits and requires `lora`; null loads them in `dtype`.
+    Give either `path` (a local folder or hub id) or `build` (a small model made on the spot). `revision` is a commit,
+    branch or tag on the hub; null is the default branch. `dtype` is the type its weights are loaded in. `tokenizer` is
+    the folder or hub id of another tokenizer; null is the model's own. `trust_remote_code` runs code from the model's
+    repository; it is accepted from the command line only. `lora` trains an adapter; null trains all weights. `quantize`
+    loads the frozen weights in 4 bits (QLoRA, arXiv 2305.14314) or 8 bits and requires `lora`; null loads them in
+    `dtype`.
     """
 
     path: str | None = None

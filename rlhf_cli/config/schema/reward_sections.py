@@ -17,10 +17,10 @@ RESERVED_REWARD_NAMES = frozenset({"truncation", "kl", "value", "total"})
 
 
 class Weight(Section):
-    """A weight that changes from `start` to `end` during training.
+    """A weight that changes during training.
 
-    The change takes `steps` optimizer steps or a `fraction` of training; give one of them. `shape` is the curve:
-    `linear`, `cosine`, or one `step` at the end.
+    It changes from `start` to `end`. The change takes `steps` optimizer steps or a `fraction` of training; give one of
+    them. `shape` is the curve: `linear`, `cosine`, or one `step` at the end.
     """
 
     start: float
