@@ -28,12 +28,14 @@ _MAX_CORRELATED = 8
 
 
 class MakesAdvantages(Protocol):
-    """The trainer attributes that decide how totals become advantages. The last two exist only in RLOO."""
+    """The trainer attributes that decide how totals become advantages. `reward_clip_range` and `normalize_advantages` exist only in RLOO."""
 
-    args: object
     scale_rewards: Literal["group", "batch", "none"]
     reward_clip_range: tuple[float, float] | None
     normalize_advantages: bool
+
+    @property
+    def args(self) -> object: ...
 
 
 @dataclass(frozen=True)
