@@ -33,7 +33,6 @@ from rlhf_cli.errors import (
 )
 from rlhf_cli.jobs.usage import JSON, folded, shown_width, usage_of
 from rlhf_cli.process import into_nothing, lasting_output, leave, nobody_reads, open_closed_streams, stopped_early
-from rlhf_cli.tables.former_names import VERBS_OF_OTHERS
 from rlhf_cli.text.redaction import forgetting, remember_typed
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.terminal_output import safe_output
@@ -132,6 +131,8 @@ def _lines(verbs: Mapping[str, str]) -> str:
 
 def _meant(verb: str, rest: list[str]) -> list[str]:
     """Return the command that the user probably meant by an unknown verb and the words after it."""
+    from rlhf_cli.tables.former_names import VERBS_OF_OTHERS  # needed only for a mistake
+
     if (meant := VERBS_OF_OTHERS.get(verb)) is not None and meant.split()[0] in (*VERBS, "--version"):
         return [*meant.split(), *rest]
     close = nearest(verb, VERBS)

@@ -27,7 +27,6 @@ from functools import cached_property
 from pathlib import Path
 
 from rlhf_cli.errors import ConfigError, Problems, UserError
-from rlhf_cli.tables.former_names import FLAGS_OF_OTHERS, MEANT_FLAGS
 from rlhf_cli.text.suggest import nearest
 
 JSON = "--json"
@@ -171,6 +170,8 @@ def read_options(text: str | None, argv: Iterable[str], *, verb: str) -> Options
 
 def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str | None:
     """Return our way to write another tool's flag (`--cfg job`, `--output_dir X`), or None if unknown."""
+    from rlhf_cli.tables.former_names import FLAGS_OF_OTHERS  # needed only for a mistake
+
     known = FLAGS_OF_OTHERS.get(name)
     takes_experiment = "+exp=" in options.usage.text
     if known is None and takes_experiment and re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name):
@@ -187,6 +188,8 @@ def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str
 
 def _meant(options: Options, name: str, value: str, left: deque[str]) -> str | None:
     """Return this verb's flag, with its value, for a name that other tools use, or None."""
+    from rlhf_cli.tables.former_names import MEANT_FLAGS  # needed only for a mistake
+
     meant = MEANT_FLAGS.get(options.usage.verb, {}).get(name)
     if meant is None:
         return None
