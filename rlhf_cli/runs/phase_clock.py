@@ -1,7 +1,7 @@
 """Divide the time of a training among its phases.
 
-The clock listens to the phases that a rank already reports (heartbeat.py). It has no timers to start and stop: at each
-change of phase, all seconds since the last change are charged to the previous phase.
+The clock listens to the phases that a rank reports (heartbeat.py): at each change of phase, all seconds since the last
+change are charged to the previous phase.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KEYS = {
     heartbeat.SAVING: "saving",
     heartbeat.EVALUATION: EVALUATION,
 }
-"""Maps the heartbeat's phase -> key of tables/step_phases.py."""
+"""Maps the heartbeat's phase -> key of PHASES in tables/metrics.py."""
 _UNTIMED = (heartbeat.LOADING, heartbeat.ENDING)
 _ON_DEVICE = frozenset({"forward", "backward", "old_logps", "reference_logps", "values", "critic", "optimizer"})
 """Phases after which a GPU may still be working."""
@@ -176,16 +176,12 @@ def pace(folder: RunFolder) -> Pace:
 
     Skips lines that are not log events. Raises OSError if the file cannot be read.
     """
-    file = folder.metrics
-    if not file.is_file():
+    if not folder.metrics.is_file():
         return Pace(None, None)
-    points = _last_points(folder)
-    age_s = max(0.0, time.time() - file.stat().st_mtime)
-    if not points:
-        return Pace(None, age_s)
-    (first_step, first_s), (last_step, last_s) = points[-_EVENTS:][0], points[-1]
-    steps = last_step - first_step
-    return Pace((last_s - first_s) / steps if steps > 0 else None, age_s)
+    points = _last_points(folder)[-_EVENTS:]
+    steps = points[-1][0] - points[0][0] if points else 0
+    s_per_step = (points[-1][1] - points[0][1]) / steps if steps > 0 else None
+    return Pace(s_per_step, max(0.0, time.time() - folder.metrics.stat().st_mtime))
 
 
 def training_time_s(folder: RunFolder) -> float | None:
@@ -202,18 +198,12 @@ def _last_points(folder: RunFolder) -> list[tuple[int, float]]:
     with folder.metrics.open("rb") as stream:
         stream.seek(max(0, folder.metrics.stat().st_size - _TAIL_BYTES))
         lines = stream.read().decode("utf-8", errors="replace").splitlines()
-    return [point for line in lines if (point := _point(line)) is not None]
-
-
-def _point(line: str) -> tuple[int, float] | None:
-    """Return (step, training seconds) of a line; None if it is cut off, damaged, or the final summary."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(event, dict) or "train_runtime" in event:
-        return None
-    step, time_s = event.get("step"), event.get("time_s")
-    if not isinstance(step, int) or not isinstance(time_s, int | float):
-        return None
-    return step, float(time_s)
+    points = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # a line that is cut off or damaged
+            event = json.loads(line)
+            if isinstance(event, dict) and "train_runtime" not in event:  # that is in the final summary
+                step, time_s = event.get("step"), event.get("time_s")
+                if isinstance(step, int) and isinstance(time_s, int | float):
+                    points.append((step, float(time_s)))
+    return points

@@ -51,7 +51,7 @@ _LOOKED_INTO = 3
 def run(argv: list[str]) -> int:
     """Compare the runs in `argv`, print the comparison and return the exit code.
 
-    A run that cannot be read is left out and named. Raises RunError if no run is named or none has logged anything,
+    A run that cannot be read is left out and named. Raises RunError if no run is named or all logs are empty,
     Problems if none can be read, UserError for a metric that no run has.
     """
     options = _parse(argv)

@@ -32,7 +32,7 @@ from rlhf_cli.runs.run_status import with_newest
 def run(argv: list[str]) -> int:
     """Run a run again, print whether the result is the same, and return the exit code.
 
-    Raises RunError for a folder that is not a run or has logged nothing, and whatever ends the new run.
+    Raises RunError for a folder that is not a run or has logged nothing, and the errors of the new run.
     """
     options = read_options(__doc__, argv, verb="reproduce")
     named = [word for word in options.words if names_a_run(word)]

@@ -19,7 +19,7 @@ from rlhf_cli.runs.run_status import with_newest
 
 
 def run(argv: list[str]) -> int:
-    """Print a diagnosis of the runs in `argv` and return the exit code, whatever the findings.
+    """Print a diagnosis of the runs in `argv` and return the exit code, 0 with any findings.
 
     Raises RunError for a path that is not a run, and if the only run cannot be read.
     """

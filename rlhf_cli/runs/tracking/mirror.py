@@ -130,8 +130,8 @@ def tracked(
 ) -> Iterator[None]:
     """Keep a run's tracker open during its training, and tell it how the run ended.
 
-    wandb is told by `mirror`, any other tracker by a callback of `trainer`. `goes_on_from` is the checkpoint's step at
-    which training starts, `recorded_to` the last step that an earlier attempt logged.
+    `mirror` logs to wandb; a callback of `trainer` reports to any other tracker. `goes_on_from` is the checkpoint's
+    step at which training starts, `recorded_to` the last step that an earlier attempt logged.
     """
     plan = mirror.plan
     if plan.mode == "none":
