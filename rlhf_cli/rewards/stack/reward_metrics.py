@@ -28,7 +28,10 @@ _MAX_CORRELATED = 8
 
 
 class MakesAdvantages(Protocol):
-    """The trainer attributes that decide how totals become advantages. `reward_clip_range` and `normalize_advantages` exist only in RLOO."""
+    """The trainer attributes that decide how totals become advantages.
+
+    `reward_clip_range` and `normalize_advantages` exist only in RLOO.
+    """
 
     scale_rewards: Literal["group", "batch", "none"]
     reward_clip_range: tuple[float, float] | None
