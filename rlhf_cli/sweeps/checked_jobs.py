@@ -47,12 +47,12 @@ class JobProblems:
 
     def raise_any(self, num_jobs: int) -> None:
         """Raise Problems, or the only UserError, if anything was added. `num_jobs` is the total number of jobs."""
-        told: list[UserError] = [_OfSome(error, names, num_jobs) for error, names in self._found.values()]
-        if told:
-            raise told[0] if len(told) == 1 else Problems(told)
+        errors: list[UserError] = [_ProblemOfJobs(error, names, num_jobs) for error, names in self._found.values()]
+        if errors:
+            raise errors[0] if len(errors) == 1 else Problems(errors)
 
 
-class _OfSome(ConfigError):
+class _ProblemOfJobs(ConfigError):
     """A user error that names the affected jobs of a sweep."""
 
     def __init__(self, error: UserError, names: Sequence[str], of: int) -> None:
