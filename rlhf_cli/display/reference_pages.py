@@ -1,4 +1,4 @@
-"""Print what is known of keys, metrics, rewards, trainer arguments and options."""
+"""Print the reference of keys, metrics, rewards, trainer arguments and options."""
 
 from __future__ import annotations
 

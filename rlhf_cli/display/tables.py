@@ -47,7 +47,7 @@ def plain_table(
 
 
 def facts_grid(rows: Iterable[tuple[Cell, Cell]], *, style: str = "bold", gap: int = _GAP) -> Table:
-    """Return names and what is said of each, in two columns; a long text is folded within its column."""
+    """Return names and their descriptions in two columns; a long text is folded within its column."""
     grid = Table.grid(padding=(0, gap, 0, 0))
     grid.add_column(style=style, no_wrap=True)
     grid.add_column(overflow="fold")

@@ -1,4 +1,4 @@
-"""Resume a sweep: run the jobs that are missing, stopped, killed or failed, and say why for each."""
+"""Resume a sweep: run the jobs that are missing, stopped, killed or failed, each with its reason."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _JOB = "job"
 _LEFT_AFTER_HALVING = 3
 """One trial in this many continues at each rung. arXiv 1810.05934 uses 4; 3 wastes less of a search of about forty."""
 _FIRST_RUNG_PERCENT = 11
-"""Nothing is stopped before this percentage of a training. Halving checks again at 33 % and 99 %."""
+"""No trial is stopped before this percentage of its training. Halving checks again at 33 % and 99 %."""
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,16 @@ import io
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
 from rlhf_cli.display import progress_bars
-from rlhf_cli.display.progress_bars import TrainingBar, waited_for
-from rlhf_cli.launch import worker
+from rlhf_cli.display.progress_bars import Spinner, TrainingBar, waited_for
 from rlhf_cli.runs.running_reward import Running, RunningReward
 
 if TYPE_CHECKING:
-    from rlhf_cli.config.schema.experiment import Experiment
+    pass
 
 
 class Terminal(io.StringIO):
@@ -115,16 +113,8 @@ def test_without_a_terminal_a_line_names_it_after_a_while_and_again(
     assert all(line.startswith("waiting for reward judge, ") for line in said)
 
 
-def test_what_takes_seconds_to_import_is_imported_while_the_spinner_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spinner_says_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal(monkeypatch)
-    seen: list[tuple[str, bool]] = []
-
-    def imported(name: str) -> None:
-        time.sleep(0.15)  # longer than the spinner's own beat
-        seen.append((name, "importing torch and TRL" in screen.getvalue()))
-
-    monkeypatch.setattr("rlhf_cli.trainers.assemble.trl_config.import_trainer", lambda trainer: None)
-    monkeypatch.setattr(worker.importlib, "import_module", imported)
-    plain = SimpleNamespace(model=SimpleNamespace(lora=None), trainer=SimpleNamespace(args={}))
-    worker._import_libraries(cast("Experiment", plain), shown=True)
-    assert seen == [("rlhf_cli.trainers.assemble.trainer", True)]
+    with Spinner(shown=True) as spinner:
+        spinner.update("warm start", 3, 20)
+    assert "warm start 3/20" in screen.getvalue()

@@ -1,4 +1,4 @@
-"""Look up what is known of a configuration key or a metric."""
+"""Describe configuration keys and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look up what is known of a reward, with worked examples."""
+"""Describe rewards, with worked examples."""
 
 from __future__ import annotations
 
