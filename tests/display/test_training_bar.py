@@ -6,16 +6,12 @@ import io
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from rlhf_cli.display import progress_bars
 from rlhf_cli.display.progress_bars import Spinner, TrainingBar, waited_for
 from rlhf_cli.runs.running_reward import Running, RunningReward
-
-if TYPE_CHECKING:
-    pass
 
 
 class Terminal(io.StringIO):
