@@ -115,7 +115,8 @@ def _difference(step: int, before: Event | None, after: Event | None) -> LogDiff
         old, new = (NOT_LOGGED if event is None else "logged" for event in (before, after))
         return LogDifference(step, LOG_EVENT, old, new)
     names = [name for name in {**before, **after} if _is_compared(name)]
-    differing = sorted((name for name in names if not _is_same(before, after, name)), key=_rank)  # a stable sort
+    equal = {name for name in names if name in before and name in after and before[name] == after[name]}
+    differing = sorted((name for name in names if name not in equal), key=_rank)  # a stable sort
     if not differing:
         return None
     first, *others = differing
@@ -124,10 +125,6 @@ def _difference(step: int, before: Event | None, after: Event | None) -> LogDiff
 
 def _is_compared(name: str) -> bool:
     return name not in _NOT_COMPARED and not is_of_the_clock(name)
-
-
-def _is_same(before: Event, after: Event, name: str) -> bool:
-    return name in before and name in after and before[name] == after[name]
 
 
 def _shown(event: Event, name: str) -> JsonValue:

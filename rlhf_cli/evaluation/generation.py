@@ -104,7 +104,9 @@ class PolicyModel:
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
                 for row, ids in zip(rows, self._generate([encoded[row] for row in rows], config), strict=True):
-                    completions[row] = self._completion(ids)
+                    end = next((place for place, one in enumerate(ids) if one in self._eos), None)
+                    kept = ids if end is None else ids[: end + 1]
+                    completions[row] = Completion(self.decode(kept), kept, is_truncated=end is None)
                 on_batch(len(rows))
         return [completions[row] for row in range(len(encoded))]
 
@@ -157,11 +159,6 @@ class PolicyModel:
         )
         generated: list[list[int]] = output[:, width:].tolist()
         return generated
-
-    def _completion(self, ids: list[int]) -> Completion:
-        end = next((place for place, one in enumerate(ids) if one in self._eos), None)
-        kept = ids if end is None else ids[: end + 1]
-        return Completion(self.decode(kept), kept, is_truncated=end is None)
 
 
 def load_policy(path: Path, experiment: Experiment) -> PolicyModel:

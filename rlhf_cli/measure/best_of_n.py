@@ -101,7 +101,8 @@ class BestOfN:
 
 def best_of_n(prompts: Sequence[SampledPrompt], *, by: str = TOTAL) -> BestOfN:
     """Return the curve for k = 1 .. n; every prompt must have n answers. It is empty if no prompt is usable."""
-    scored = [(prompt, pick_weights(scores)) for prompt in prompts if (scores := _scores(prompt, by)) is not None]
+    scores_by_prompt = [(prompt, [answer.score(by) for answer in prompt.answers]) for prompt in prompts]
+    scored = [(prompt, pick_weights(np.array(scores))) for prompt, scores in scores_by_prompt if None not in scores]
     if not scored:
         return BestOfN(by, [], 0, len(prompts))
     n = len(scored[0][1])
@@ -151,12 +152,6 @@ def _by_place(n: int) -> Floats:
 def kl_bound(k: int) -> float:
     """Return log k - (k - 1) / k in nats: the maximum KL of best of k from the policy it samples."""
     return math.log(k) - (k - 1) / k
-
-
-def _scores(prompt: SampledPrompt, by: str) -> Floats | None:
-    scores = [answer.score(by) for answer in prompt.answers]
-    known = [score for score in scores if score is not None]
-    return np.array(known) if len(known) == len(scores) else None
 
 
 def _reader(name: str) -> Callable[[SampledAnswer], float | None]:

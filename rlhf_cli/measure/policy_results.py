@@ -27,7 +27,7 @@ from rlhf_cli.numerics.intervals import (
 )
 from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.numeric import last_number
-from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
+from rlhf_cli.rewards.stack.scored_rows import ScoredRow
 from rlhf_cli.runs.run_folder import GREEDY, POLICY, SAMPLED, write_text
 from rlhf_cli.text.redaction import redacted_tree
 
@@ -254,18 +254,19 @@ def _part(part: PartAnswers, names: Sequence[str]) -> PartEvaluation:
     lengths = [len(answer.completion_ids) for answer in part.answers]
     tokens = student(part.by_prompt(lambda row: float(lengths[row])))
     return PartEvaluation(
-        rewards={name: _reward(part, name) for name in names},
+        rewards={name: RewardEstimates(**_means(part, name)) for name in names},
         total=mean_with_interval(part.by_prompt(lambda row: part.scored[row].total)),
         truncated=share(part.by_prompt(lambda row: float(part.answers[row].is_truncated))),
         tokens=TokenEstimate(**vars(tokens), max=max(lengths)),
     )
 
 
-def _reward(part: PartAnswers, name: str) -> RewardEstimates:
-    def mean(value: Callable[[ScoredReward], float | None]) -> Estimate:
-        return mean_with_interval(part.by_prompt(lambda row: value(part.scored[row].rewards[name])))
-
-    return RewardEstimates(mean(lambda one: one.raw), mean(lambda one: one.effective), mean(lambda one: one.weighted))
+def _means(part: PartAnswers, name: str) -> dict[str, Estimate]:
+    """Return the mean of each field of `RewardEstimates`."""
+    values = {
+        field: [getattr(row.rewards[name], field) for row in part.scored] for field in ("raw", "effective", "weighted")
+    }
+    return {field: mean_with_interval(part.by_prompt(column.__getitem__)) for field, column in values.items()}
 
 
 def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:

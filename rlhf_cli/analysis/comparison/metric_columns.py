@@ -144,7 +144,9 @@ class Window:
             return float("nan")
         width = min(self.num_events or max(1, len(values) // _PART), len(values))
         if self.kind == AREA:
-            return _area(series.steps[is_number], values[is_number])
+            steps, values = series.steps[is_number], values[is_number]
+            span = float(steps[-1] - steps[0])
+            return float(np.trapezoid(values, steps)) / span if span > 0 else float(values.mean())
         if self.kind == BEST:
             return _best(values, width, more_is_better)
         kept = values[-width:] if self.kind == LAST else values[:width]
@@ -165,11 +167,6 @@ def parse_window(text: str) -> Window:
         expected="last (a tenth of the log events), last-K (K log events), first, best or auc",
         hint="--window last-20",
     )
-
-
-def _area(steps: NDArray[np.int64], values: NDArray[np.float64]) -> float:
-    span = float(steps[-1] - steps[0])
-    return float(np.trapezoid(values, steps)) / span if span > 0 else float(values.mean())
 
 
 def _best(values: NDArray[np.float64], width: int, more_is_better: bool) -> float:

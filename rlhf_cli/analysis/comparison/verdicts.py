@@ -250,7 +250,15 @@ def _undecided(pairs: Sequence[PairedDifference], label: str, baseline: str | No
         between = f"between {_listed(names)}"
     else:
         between = _listed([f"between {one.other} and {one.value}" for one in pairs], "nor")
-    return [f"No clear difference in {label} {between} {_seeds(pairs)}", _more_seeds(min(pairs, key=_seeds_away))]
+    one = min(pairs, key=_seeds_away)
+    count, needed = len(one.seeds), one.seeds_needed
+    rough = "; rough estimate" if count <= FEW_SEEDS else ""
+    separate = f"separate {one.other} from {one.value}{rough}"
+    more = f"Even {MOST_SEEDS} seeds would not {separate}"
+    if needed is not None:
+        num_more = max(1, needed - count)
+        more = f"About {num_more} more seed{'s' if num_more > 1 else ''} would {separate}"
+    return [f"No clear difference in {label} {between} {_seeds(pairs)}", more]
 
 
 def _seeds(pairs: Sequence[PairedDifference]) -> str:
@@ -270,16 +278,6 @@ def _seeds_away(one: PairedDifference) -> tuple[float, float]:
 
 def _listed(names: Sequence[str], word: str = "and") -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
-
-
-def _more_seeds(one: PairedDifference) -> str:
-    count, needed = len(one.seeds), one.seeds_needed
-    rough = "; rough estimate" if count <= FEW_SEEDS else ""
-    which = f"{one.other} from {one.value}"
-    if needed is None:
-        return f"Even {MOST_SEEDS} seeds would not separate {which}{rough}"
-    more = max(1, needed - count)
-    return f"About {more} more seed{'s' if more > 1 else ''} would separate {which}{rough}"
 
 
 def _impossible(pairs: Sequence[PairedDifference], label: str) -> list[str]:

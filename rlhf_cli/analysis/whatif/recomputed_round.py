@@ -81,9 +81,10 @@ class RoundRecomputer:
         self.stack = RewardStack([replace(one, timeout_s=None, eager=False) for one in components])
         self._max_steps = max_steps
         self._known = list(dict.fromkeys([*self.stack.names, *known, COMPONENT]))
-        self._limit = trl_args.setting(
+        limit = trl_args.setting(
             trl_args.trainer(experiment.trainer.trl), experiment.trainer.trl_args, "max_completion_length"
         )
+        self._limit = limit if isinstance(limit, int) else None
         self._running: dict[str, RunningDeviation] = {}
         self._next_round = 0
         self._has_gap = False
@@ -106,6 +107,8 @@ class RoundRecomputer:
         raw[is_unknown] = fixed[is_unknown] = torch.nan
         own = self.stack.weights(stored.updates, self._max_steps or 1)
         weights = torch.tensor([*own, *[1.0] * (len(names) - len(own))], dtype=torch.float32)
+        is_cut = [bool(value) for value in stored.columns[trl_values.TRUNCATED]]
+        lengths = [int(value or 0) for value in stored.numbers(trl_values.TOKENS)]
         fill: Fill = "group" if self.recipe.baseline == "group" else "zero"
         settled, self._running = settle_round(
             raw,
@@ -118,7 +121,7 @@ class RoundRecomputer:
             num_generations=each,
             is_training=True,
             truncation=self.truncation,
-            endings=self._endings(stored),
+            endings=Endings(torch.tensor(is_cut), torch.tensor(lengths), self._limit),
             fill=fill,
         )
         return self._with_advantages(settled, is_unknown, len(unknown))
@@ -177,12 +180,6 @@ class RoundRecomputer:
                 raise scores.problem
         raw = [outcomes[name].raw if name in outcomes else stored.numbers(name) for name in names]
         return _matrix(raw), _matrix([outcomes[name].fixed for name in self.stack.names])
-
-    def _endings(self, stored: StoredRound) -> Endings:
-        is_cut = [bool(value) for value in stored.columns[trl_values.TRUNCATED]]
-        lengths = [int(value or 0) for value in stored.numbers(trl_values.TOKENS)]
-        limit = self._limit if isinstance(self._limit, int) else None
-        return Endings(torch.tensor(is_cut), torch.tensor(lengths), limit)
 
     def close(self) -> None:
         """Stop the background work of the stack."""

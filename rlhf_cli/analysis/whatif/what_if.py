@@ -249,10 +249,11 @@ def what_if(
     finally:
         old.close()
         new.close()
+    was, will = question.old.rewards, question.new.rewards
     return WhatIf(
         words=question.words,
         changes=question.changes,
-        rules=_rules(question.old, question.new),
+        rules={name: (_rule(was.get(name)), _rule(will.get(name))) for name in dict.fromkeys([*was, *will])},
         rounds=tuple(rounds),
         movers=tuple(sorted(movers, key=lambda one: -abs(one.advantage[1] - one.advantage[0]))[:num_movers]),
         left_out=stored.left_out,
@@ -345,13 +346,6 @@ def _refuse_failures(new: Experiment, stored: StoredRounds) -> None:
                 got=f"raise; it failed on a row of step {failed.step}",
                 expected="exclude, or a number",
             )
-
-
-def _rules(old: Experiment, new: Experiment) -> dict[str, tuple[Rule | None, Rule | None]]:
-    return {
-        name: (_rule(old.rewards.get(name)), _rule(new.rewards.get(name)))
-        for name in dict.fromkeys([*old.rewards, *new.rewards])
-    }
 
 
 def _rule(reward: Reward | None) -> Rule | None:
