@@ -84,76 +84,76 @@ class AttackKind:
     is_cut: bool = False
 
 
-def _gold_in_junk(asked: AttackInputs) -> Texts:
-    if asked.gold is None or not asked.others or _CODE.search(asked.gold):
+def _gold_in_junk(row: AttackInputs) -> Texts:
+    if row.gold is None or not row.others or _CODE.search(row.gold):
         return (None, None)
-    first, last = asked.others[0], asked.others[-1]
-    written = [asked.way.write(one) for one in (first, asked.gold, last)]
+    first, last = row.others[0], row.others[-1]
+    written = [row.way.write(one) for one in (first, row.gold, last)]
     return tuple(
-        f"{_JUNK[0]} {a}\n{_JUNK[1]} {b} {_JUNK[2]}\n{_JUNK[1]} {c}" for a, b, c in ((first, asked.gold, last), written)
+        f"{_JUNK[0]} {a}\n{_JUNK[1]} {b} {_JUNK[2]}\n{_JUNK[1]} {c}" for a, b, c in ((first, row.gold, last), written)
     )
 
 
-def _many(asked: AttackInputs) -> Texts:
-    if asked.gold is None or not asked.others or _CODE.search(asked.gold):
+def _many(row: AttackInputs) -> Texts:
+    if row.gold is None or not row.others or _CODE.search(row.gold):
         return (None, None)
-    others = list(asked.others[:8])
+    others = list(row.others[:8])
     half = (len(others) + 1) // 2
-    all_of_them = [*others[:half], asked.gold, *(others[half:] or others[:1])]
-    return ", ".join(all_of_them), "\n".join(asked.way.write(one) for one in all_of_them)
+    answers = [*others[:half], row.gold, *(others[half:] or others[:1])]
+    return ", ".join(answers), "\n".join(row.way.write(one) for one in answers)
 
 
 OTHER_GOLD = "other_gold"
 """The kind that only a reward with the row's own right answer detects."""
 
 
-def _other_gold(asked: AttackInputs) -> Texts:
-    return (asked.way.write(asked.others[0]),) if asked.others else (None,)
+def _other_gold(row: AttackInputs) -> Texts:
+    return (row.way.write(row.others[0]),) if row.others else (None,)
 
 
-def _part(asked: AttackInputs) -> Texts:
-    half = None if asked.gold is None else asked.gold[: len(asked.gold) // 2].rstrip()
-    return (asked.way.write(half) if half and not _same(half, asked.gold) else None,)
+def _part(row: AttackInputs) -> Texts:
+    half = None if row.gold is None else row.gold[: len(row.gold) // 2].rstrip()
+    return (row.way.write(half) if half and not _same(half, row.gold) else None,)
 
 
-def _repeated(asked: AttackInputs) -> Texts:
-    token = next((word for word in asked.common if not _same(word, asked.gold)), "the")
-    asked_for = Counter(_words(asked.prompt)).most_common(1)
-    of_prompt = asked_for[0][0] if asked_for else "the"
+def _repeated(row: AttackInputs) -> Texts:
+    token = next((word for word in row.common if not _same(word, row.gold)), "the")
+    frequent = Counter(_words(row.prompt)).most_common(1)
+    of_prompt = frequent[0][0] if frequent else "the"
     return " ".join([token] * 50), token, " ".join([of_prompt] * 50)
 
 
-def _longest(asked: AttackInputs) -> Texts:
+def _longest(row: AttackInputs) -> Texts:
     once = " ".join(_SENTENCES) + " "
-    return ((once * (asked.longest_characters // len(once) + 1))[: asked.longest_characters],)
+    return ((once * (row.longest_characters // len(once) + 1))[: row.longest_characters],)
 
 
-def _tags_only(asked: AttackInputs) -> Texts:
-    return "".join(f"<{tag}></{tag}>" for tag in asked.tags), "<think>\n</think>", asked.way.write("") or None
+def _tags_only(row: AttackInputs) -> Texts:
+    return "".join(f"<{tag}></{tag}>" for tag in row.tags), "<think>\n</think>", row.way.write("") or None
 
 
-def _form_only(asked: AttackInputs) -> Texts:
+def _form_only(row: AttackInputs) -> Texts:
     """Return an answer in form: the gold's shape with other digits and other words, or a placeholder."""
-    shape = None if asked.gold is None else _other_content(asked.gold)
-    texts = [None if shape is None or _same(shape, asked.gold) else asked.way.write(shape), asked.way.write("...")]
-    tagged = "".join(f"<{tag}>This is the {tag} part.</{tag}>" for tag in asked.tags)
+    shape = None if row.gold is None else _other_content(row.gold)
+    texts = [None if shape is None or _same(shape, row.gold) else row.way.write(shape), row.way.write("...")]
+    tagged = "".join(f"<{tag}>This is the {tag} part.</{tag}>" for tag in row.tags)
     return (*texts, tagged)
 
 
-def _common(asked: AttackInputs) -> Texts:
-    usual = next((one for one in asked.most_common if not _same(one, asked.gold)), None)
-    return (*_COMMON, None if usual is None else asked.way.write(usual))
+def _common(row: AttackInputs) -> Texts:
+    usual = next((one for one in row.most_common if not _same(one, row.gold)), None)
+    return (*_COMMON, None if usual is None else row.way.write(usual))
 
 
-def _keywords(asked: AttackInputs) -> Texts:
-    own = " ".join(asked.reward_words) if asked.reward_words else None
-    return (*_KEYWORDS, " ".join(sorted(set(_words(asked.prompt)))), own)
+def _keywords(row: AttackInputs) -> Texts:
+    own = " ".join(row.reward_words) if row.reward_words else None
+    return (*_KEYWORDS, " ".join(sorted(set(_words(row.prompt)))), own)
 
 
 KINDS: tuple[AttackKind, ...] = (
-    AttackKind("empty", "nothing at all", lambda asked: ("",)),
-    AttackKind("invisible", "white space, or characters that nobody sees", lambda asked: _INVISIBLE),
-    AttackKind("prompt_echo", "the prompt, copied", lambda asked: (asked.prompt,)),
+    AttackKind("empty", "nothing at all", lambda row: ("",)),
+    AttackKind("invisible", "white space, or characters that nobody sees", lambda row: _INVISIBLE),
+    AttackKind("prompt_echo", "the prompt, copied", lambda row: (row.prompt,)),
     AttackKind(OTHER_GOLD, "the right answer to another row", _other_gold),
     AttackKind("many_answers", "the right answer among many, neither first nor last", _many),
     AttackKind("gold_in_junk", "the right answer within junk, and taken back", _gold_in_junk),
@@ -166,9 +166,9 @@ KINDS: tuple[AttackKind, ...] = (
     AttackKind(
         "keywords", "words of reasoning, of the prompt, or those that a reward looks for, and no sense", _keywords
     ),
-    AttackKind("opener", "how a solution begins, and no more", lambda asked: _OPENERS),
-    AttackKind("judge_injection", "an order to whoever judges", lambda asked: _ORDERS),
-    AttackKind("early_exit", "a program that ends before anything is tested", lambda asked: _PROGRAMS),
+    AttackKind("opener", "how a solution begins, and no more", lambda row: _OPENERS),
+    AttackKind("judge_injection", "an order to whoever judges", lambda row: _ORDERS),
+    AttackKind("early_exit", "a program that ends before anything is tested", lambda row: _PROGRAMS),
 )
 """All kinds, in display order."""
 
