@@ -10,8 +10,9 @@ from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError
-from rlhf_cli.evaluation.held_out_rows import EndOfRun, end_of_run, load_held_out, load_training
+from rlhf_cli.evaluation.held_out_rows import end_of_run, load_held_out, load_training
 from rlhf_cli.evaluation.policy_on_rows import sample
+from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.measure.best_of_n import TOTAL, BestOfN, MadeRows, best_answers, best_of_n, preference_pairs
 from rlhf_cli.measure.pictures import MISSING, can_draw, draw_best_of_n
@@ -172,7 +173,7 @@ def generate(
 def _refuse_without_total(experiment: Experiment, by: str, end: EndOfRun) -> None:
     """Raise ConfigError before sampling if answers would be picked by a total that they do not have."""
     normalize = {name: reward.normalize for name, reward in experiment.rewards.items()}
-    reason = why_no_total(normalize, experiment.aggregate, end.running or {}) if by == TOTAL else None
+    reason = why_no_total(normalize, experiment.aggregate, end.running) if by == TOTAL else None
     if reason is not None:
         raise ConfigError(
             "a completion has no total of its own here",

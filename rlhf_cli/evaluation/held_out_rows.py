@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,9 @@ from rlhf_cli.data.preferences import bad_pairs
 from rlhf_cli.data.rows import check_rows, describe_shared, hold_out, prompt_key, shared_prompts
 from rlhf_cli.data.template import template_columns
 from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.measure.scored_pairs import Row
-from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
 from rlhf_cli.rewards.stack.scored_rows import read_running
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
@@ -112,15 +111,6 @@ def _spread(dataset: datasets.Dataset, limit: int | None) -> datasets.Dataset:
     return spread
 
 
-@dataclass(frozen=True)
-class EndOfRun:
-    """The last step, the total number of steps, and the deviations by reward (None if they were not saved)."""
-
-    step: int = 0
-    max_steps: int = 1
-    running: Mapping[str, RunningDeviation] | None = None
-
-
 def end_of_run(target: Target) -> EndOfRun:
     """Return the end of the target's run, or of the checkpoint being evaluated.
 
@@ -130,4 +120,4 @@ def end_of_run(target: Target) -> EndOfRun:
     step = status.step if status else 0
     of_run = checkpoint_folder(target.run.checkpoints, step) if target.run is not None else None
     running = read_running(target.model) or (read_running(of_run) if of_run is not None else None)
-    return EndOfRun(step, (status.max_steps if status else None) or 1, running)
+    return EndOfRun(step, (status.max_steps if status else None) or 1, running or {})

@@ -15,8 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.evaluation.generation import PolicyModel, load_policy, sampling_settings
-from rlhf_cli.evaluation.held_out_rows import EndOfRun
-from rlhf_cli.evaluation.score_completions import score
+from rlhf_cli.evaluation.score_completions import EndOfRun, score
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.measure.best_of_n import SampledAnswer, SampledPrompt
 from rlhf_cli.measure.policy_results import (
@@ -120,15 +119,7 @@ def _score_answers(
     if not experiment.rewards:
         return CompletionScores([ScoredRow(None, {}) for _ in answers])
     rows = [{name: value for name, value in one.as_row().items() if name != "is_truncated"} for one in answers]
-    return score(
-        experiment,
-        rows,
-        device=policy.device,
-        decode=policy.decode,
-        step=end.step,
-        max_steps=end.max_steps,
-        running=end.running,
-    )
+    return score(experiment, rows, device=policy.device, decode=policy.decode, end=end)
 
 
 def _wins(parts: dict[str, PartAnswers], opponent: str) -> WinRate:

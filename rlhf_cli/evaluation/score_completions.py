@@ -12,7 +12,7 @@ import glob
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -149,29 +149,35 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
     return rows
 
 
+@dataclass(frozen=True)
+class EndOfRun:
+    """The last step, the total number of steps, and the running deviations by reward (empty if they were not saved)."""
+
+    step: int = 0
+    max_steps: int = 1
+    running: Mapping[str, RunningDeviation] = field(default_factory=dict)
+
+
 def score(
     experiment: Experiment,
     rows: list[Row],
     *,
     device: torch.device | str = "cpu",
     decode: Callable[..., str] | None = None,
-    step: int = 0,
-    max_steps: int = 1,
-    running: Mapping[str, RunningDeviation] | None = None,
+    end: EndOfRun | None = None,
 ) -> CompletionScores:
-    """Score the rows and summarise every reward over them.
+    """Score the rows as at the `end` of a run (None for its first step), and summarise every reward over them.
 
-    If no policy is configured, rewards that count tokens are left out, and then no row has a total. Scheduled weights
-    are those of `step`. `decode` turns token ids into text for rewards that score spans; None uses the policy's
-    tokenizer, which is loaded on demand. `running` are the deviations of a training by reward, or None. Raise DataError
-    if a reward reads a column that the rows do not have, and any error that a reward raises.
+    If no policy is configured, rewards that count tokens are left out, and then no row has a total. `decode` turns
+    token ids into text for rewards that score spans; None uses the policy's tokenizer, which is loaded on demand. Raise
+    DataError if a reward reads a column that the rows do not have, and any error that a reward raises.
     """
     left_out = {} if "completion_ids" in rows[0] else _not_counted(experiment)
     kept = {name: reward for name, reward in experiment.rewards.items() if name not in left_out}
     experiment = experiment.model_copy(update={"rewards": kept})
     stack = reward_stack(experiment, device=device)
     try:
-        scores = score_with(stack, experiment, rows, decode=decode, step=step, max_steps=max_steps, running=running)
+        scores = score_with(stack, experiment, rows, decode=decode, end=end)
     finally:
         stack.close()
     if not left_out:
@@ -186,20 +192,19 @@ def score_with(
     rows: list[Row],
     *,
     decode: Callable[..., str] | None = None,
-    step: int = 0,
-    max_steps: int = 1,
-    running: Mapping[str, RunningDeviation] | None = None,
+    end: EndOfRun | None = None,
     where: str = "--completions",
 ) -> CompletionScores:
     """Score the rows with an open stack, without closing it. Arguments and errors are those of `score`.
 
     `where` names the source of the rows in error messages.
     """
+    end = end or EndOfRun()
     tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(_wanting_tokens(stack))))
     _require_columns(stack, rows, where)
     batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in rows[0]}
     batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
-    batch["trainer_state"] = SimpleNamespace(global_step=step, max_steps=max_steps)
+    batch["trainer_state"] = SimpleNamespace(global_step=end.step, max_steps=end.max_steps)
     batch["log_extra"] = batch["log_metric"] = lambda name, value: None
     if "completion_ids" not in batch and _wanting_tokens(stack):
         texts = [text_of(text) for text in batch["completions"]]
@@ -207,16 +212,10 @@ def score_with(
     if "completion_ids" in batch:
         stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
     stack.evaluate(**batch)
-    return _scores(stack, len(rows), stack.weights(step, max_steps), aggregate_of(experiment), running or {})
+    return _scores(stack, len(rows), aggregate_of(experiment), end)
 
 
-def _scores(
-    stack: RewardStack,
-    num_rows: int,
-    weights: list[float],
-    aggregate: Aggregate,
-    running: Mapping[str, RunningDeviation],
-) -> CompletionScores:
+def _scores(stack: RewardStack, num_rows: int, aggregate: Aggregate, end: EndOfRun) -> CompletionScores:
     outcomes = {name: stack.outcomes[name] for name in stack.names}
     raw = list(zip(*(outcome.raw for outcome in outcomes.values()), strict=True))
     fixed = list(zip(*(outcome.fixed for outcome in outcomes.values()), strict=True))
@@ -226,20 +225,22 @@ def _scores(
         is_open, error = outcome.closed_by[row] is None, outcome.errors[row]
         return replace(reward, open=is_open, error=error, parts=stack.parts(name, row))
 
-    settled = settled_rows(stack.components, raw, fixed, weights, aggregate=aggregate, running=running)
+    weights = stack.weights(end.step, end.max_steps)
+    settled = settled_rows(stack.components, raw, fixed, weights, aggregate=aggregate, running=end.running)
     rows = [
         ScoredRow(row.total, {name: scored(number, name, reward) for name, reward in row.rewards.items()})
         for number, row in enumerate(settled.rows)
     ]
 
-    def mean(value: Callable[[ScoredReward], float | None], name: str) -> float | None:
-        return _mean([one for row in rows if (one := value(row.rewards[name])) is not None])
+    def mean(name: str, kind: str) -> float | None:
+        values = [one for row in rows if (one := getattr(row.rewards[name], kind)) is not None]
+        return sum(values) / len(values) if values else None
 
     summary = {
         name: RewardSummary(
-            mean=mean(lambda one: one.raw, name),
-            effective_mean=mean(lambda one: one.effective, name),
-            weighted_mean=mean(lambda one: one.weighted, name),
+            mean=mean(name, "raw"),
+            effective_mean=mean(name, "effective"),
+            weighted_mean=mean(name, "weighted"),
             open_fraction=outcomes[name].num_open / num_rows,
             excluded=outcomes[name].num_excluded,
             errors=outcomes[name].num_errors,
@@ -278,7 +279,3 @@ def _not_counted(experiment: Experiment) -> dict[str, str]:
 
 def _wanting_tokens(stack: RewardStack) -> list[str]:
     return [f"rewards.{component.name}" for component in stack.components if reads_tokens(component.score)]
-
-
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None

@@ -64,15 +64,15 @@ def run(argv: list[str]) -> int:
             hint="+reward@rewards.correct=exact_match, or rlhf list reward",
         )
 
-    from rlhf_cli.evaluation.score_completions import read_completions, score
+    from rlhf_cli.evaluation.score_completions import EndOfRun, read_completions, score
     from rlhf_cli.measure.score_bench import score_bench
 
     rows = read_completions(completions, limit=limit)
     if capsule is not None:
         print(replay_words(capsule, len(rows)), file=sys.stderr)
-    step, max_steps = (0, 1) if capsule is None else (capsule.step, capsule.max_steps)
-    scores = score(experiment, rows, step=step, max_steps=max_steps)
-    against = None if other is None else (words, score(other, rows, step=step, max_steps=max_steps))
+    end = None if capsule is None else EndOfRun(capsule.step, capsule.max_steps)
+    scores = score(experiment, rows, end=end)
+    against = None if other is None else (words, score(other, rows, end=end))
     bench = score_bench(rows, scores, label=options.text("--label"), other=against)
     if options.as_json:
         print_json(bench.as_json(rows, scores))
