@@ -177,7 +177,7 @@ def test_a_count_that_a_clock_decides_is_compared() -> None:
     assert not is_of_the_clock("rewards/correct/timeouts")
     assert not is_of_the_clock("rewards/seconds/mean")
     assert not is_of_the_clock("total_flos")
-    assert all(is_of_the_clock(row.name.replace("*", "any name")) for row in CLOCK_METRICS)
+    assert all(is_of_the_clock(name.replace("*", "any name")) for name in CLOCK_METRICS)
 
 
 def test_the_table_is_what_differs_between_two_runs_of_the_same(train, capsys: pytest.CaptureFixture[str]) -> None:
