@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -128,6 +129,13 @@ def test_in_another_thread_it_is_left_behind() -> None:
     asking.join(FOR_EVER_S)
     end.set()
     assert found == [True]
+
+
+def test_in_another_thread_an_answer_in_time_comes_back() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(call_within, lambda: 7, 5.0, name="mine").result() == 7
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(call_within, lambda: 1 / 0, 5.0, name="mine").result()
 
 
 @pytest.mark.fault(31)
