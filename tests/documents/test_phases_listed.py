@@ -13,7 +13,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "profile.md"
 
 def test_the_page_has_every_phase_in_the_order_of_a_step() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert rows == [(row.key, row.label, row.meaning) for row in PHASES.values()]
+    assert [row[:2] for row in rows] == [(row.key, row.label) for row in PHASES.values()]
+    assert all(meaning for *_, meaning in rows)
 
 
 def test_every_phase_is_one_that_a_heartbeat_names_or_waiting() -> None:
