@@ -1,8 +1,6 @@
-"""Print rows: prompts token by token, and scored pairs."""
+"""Print rows: prompts token by token, with trial rewards."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -11,7 +9,6 @@ from rich.text import Text
 from rlhf_cli.analysis.audit.tried_rows import PromptsSeen, SeenPrompt, TriedAnswer, TriedRows
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import figure, one_line
-from rlhf_cli.measure.scored_pairs import ScoredPair
 
 _TEXT = 32
 _QUANTILES = {0.0: "least", 0.05: "5 %", 0.25: "25 %", 0.5: "median", 0.75: "75 %", 0.95: "95 %", 1.0: "most"}
@@ -69,38 +66,3 @@ def answers_table(answers: list[TriedAnswer]) -> Table:
 def _lengths(seen: PromptsSeen) -> Table:
     rows = [(one.of, str(one.count), *(f"{one.quantiles[at]:.0f}" for at in _QUANTILES)) for one in seen.lengths]
     return plain_table(["tokens of"], ["texts", *_QUANTILES.values()], rows=rows, head="dim")
-
-
-_PROMPT_WIDTH, _WIDTH = 24, 40
-_STYLE = {"right": "green", "wrong": "red", "tie": "yellow"}
-
-
-def pair_table(pairs: Sequence[ScoredPair]) -> Table:
-    """Return a table of scored pairs of one step. The title counts the pairs in the right order."""
-    right = sum(pair.verdict == "right" for pair in pairs)
-    title = f"step {pairs[0].step}: {right} of {len(pairs)} pairs in the right order"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold")
-    has_margin = any(pair.margin is not None for pair in pairs)
-    table.add_column("prompt", no_wrap=True)
-    for answer in ("chosen", "rejected"):
-        table.add_column(answer, max_width=_WIDTH)  # these columns shrink on a narrow screen
-        table.add_column("score", justify="right", no_wrap=True)
-    if has_margin:
-        table.add_column("margin", justify="right", no_wrap=True)
-    table.add_column("order", no_wrap=True)
-    for pair in pairs:
-        prompt = _on_one_line(pair.prompt.rstrip().removesuffix("Assistant:"))
-        table.add_row(
-            Text(prompt if len(prompt) <= _PROMPT_WIDTH else "…" + prompt[1 - _PROMPT_WIDTH :]),
-            Text(_on_one_line(pair.chosen), no_wrap=True, overflow="ellipsis"),
-            figure(pair.score_chosen),
-            Text(_on_one_line(pair.rejected), no_wrap=True, overflow="ellipsis"),
-            figure(pair.score_rejected),
-            *([figure(pair.margin)] if has_margin else []),
-            Text(pair.verdict, _STYLE[pair.verdict]),
-        )
-    return table
-
-
-def _on_one_line(text: str) -> str:
-    return repr(" ".join(text.split()))[1:-1]

@@ -38,7 +38,7 @@ class RankScreen(TrainingBar):
 
     def show_pairs(self, pairs: Sequence[ScoredPair], log: Path) -> None:
         """Show scored pairs above the bar and in the log."""
-        from rlhf_cli.display.row_tables import pair_table
+        from rlhf_cli.display.pair_table import pair_table
         from rlhf_cli.display.terminal import Screen
 
         table = pair_table(pairs)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from rlhf_cli.display.row_tables import pair_table
+from rlhf_cli.display.pair_table import pair_table
 from rlhf_cli.measure.scored_pairs import ScoredPair
 
 
