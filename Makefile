@@ -49,7 +49,7 @@ test-strategies: $(STAMP)  ## FSDP 2 and DeepSpeed's ZeRO on the CPU against DDP
 	PATH="$$PWD/.venv-deepspeed/bin:$$PATH" PYTHONPATH="$$PWD" DS_ACCELERATOR=cpu \
 	  .venv-deepspeed/bin/python -m pytest -m strategies tests/launch/test_strategies_agree.py
 
-bench: $(STAMP)  ## the measures of docs/performance.md as one table, side by side with TRL
+bench: $(STAMP)  ## the measures of docs/development/performance.md as one table, side by side with TRL
 	$(BIN)/python -m scripts.bench.all_measures
 
 bench-check: bench  ## the same, and fail where one is worse than the baseline of this kind of machine
@@ -58,7 +58,7 @@ bench-check: bench  ## the same, and fail where one is worse than the baseline o
 bench-gpu: $(STAMP)  ## a step of a 0.5B model on a GPU: ours, TRL's, and the floors
 	$(BIN)/python -m scripts.bench.gpu
 
-chaos: $(STAMP)  ## break runs at random moments and see what is lost: docs/chaos.md, an hour
+chaos: $(STAMP)  ## break runs at random moments and see what is lost: docs/development/chaos.md, an hour
 	mkdir -p build
 	$(BIN)/python -m scripts.bench.chaos kill --count 50 --results build/chaos.jsonl
 	$(BIN)/python -m scripts.bench.chaos stop --count 20 --results build/chaos.jsonl
@@ -72,7 +72,7 @@ chaos-short: $(STAMP)  ## the same in minutes, as CI runs it: two kills of one p
 	$(SHORT) --cases ppo-1 -- kill
 	$(SHORT) --cases grpo-2 --seed 1 -- kill stop
 
-mutants: $(STAMP)  ## plant small mistakes in the code and say which no test notices: docs/mutants.md
+mutants: $(STAMP)  ## plant small mistakes in the code and say which no test notices: docs/development/mutants.md
 	$(BIN)/python -m scripts.mutants
 
 examples: $(STAMP)  ## the worked examples that the documents quote, from the code

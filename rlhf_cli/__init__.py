@@ -1,6 +1,7 @@
 """Describe, run, sweep and compare RLHF experiments from the command line.
 
-In notebooks, `load_runs("runs/quickstart")` returns the runs and their metrics as pandas frames (docs/compare.md).
+In notebooks, `load_runs("runs/quickstart")` returns the runs and their metrics as pandas frames
+(docs/how-to/compare.md).
 """
 
 from __future__ import annotations

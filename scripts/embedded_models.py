@@ -3,8 +3,8 @@
 usage: embedded_models.py [FOLDER]
 
 Another processor makes other weights of the same recipe. So they are made once: who makes them again changes what every
-seeded run on them gives, and has to run the studies in docs/studies and the numbers in docs again. The hashes are held
-by tests/models/test_embedded.py.
+seeded run on them gives, and has to run the studies in docs/reference/studies and the numbers in docs again. The hashes
+are held by tests/models/test_embedded.py.
 """
 
 import json

@@ -164,8 +164,8 @@ def alone(sums: Tensor) -> Tensor:
 
 
 EXAMPLES: dict[str, tuple[Callable[[], Iterator[str]], ...]] = {
-    "docs/rewards.md": (gates, leaving_one_out, offsets, spans),
-    "docs/ppo.md": (cut_answer,),
+    "docs/how-to/rewards.md": (gates, leaving_one_out, offsets, spans),
+    "docs/how-to/ppo.md": (cut_answer,),
 }
 """Document -> what it quotes, as it is printed."""
 

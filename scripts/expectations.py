@@ -1,7 +1,7 @@
 """Derives what the toy experiments expect from runs with several seeds, and holds what they expect against it.
 
     rlhf train -m +exp=quickstart seed=0,1,2,3,4 track=none
-    python scripts/expectations.py runs/quickstart                 the table of docs/expectations.md
+    python scripts/expectations.py runs/quickstart                 the table of docs/how-to/expectations.md
     python scripts/expectations.py runs/quickstart --metrics       every metric at the end, to choose from
 
 A bound is a prediction limit: where the number of one more run, with another seed, lies with a probability of 0.995 if

@@ -339,7 +339,7 @@ class WhatifOutput(TypedDict):
 
 
 class EvalOutput(TypedDict):
-    """The evaluation of a policy or of a reward model: what RUN/eval/NAME.json holds (docs/evaluation.md)."""
+    """The evaluation of a policy or of a reward model: what RUN/eval/NAME.json holds (docs/how-to/evaluation.md)."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 

@@ -2,7 +2,7 @@
 
 Bootstrapping adds the critic's value of the missing continuation to the reward of a truncated row (`add`) or replaces
 that reward by it (`replace`). Use `add` for rewards given step by step, `replace` for a score of the whole answer:
-docs/ppo.md.
+docs/how-to/ppo.md.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def truncation_warnings(experiment: Experiment) -> Iterator[str]:
         whose = ", ".join(plain) or "the aggregate"
         yield (
             f"bootstrap adds the value of what would have followed to a score of the whole answer ({whose}): being cut"
-            " off pays twice, and the policy learns never to end; truncation.mode=replace (docs/ppo.md)"
+            " off pays twice, and the policy learns never to end; truncation.mode=replace (docs/how-to/ppo.md)"
         )
     if truncation.mode == "replace" and _has_dense_rewards_alone(experiment):
         yield (
             "bootstrap takes the reward on the last token of a row that was cut away, and every reward is dense: what"
-            " that token earned it had earned; truncation.mode=add (docs/ppo.md)"
+            " that token earned it had earned; truncation.mode=add (docs/how-to/ppo.md)"
         )
 
 

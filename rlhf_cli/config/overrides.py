@@ -131,7 +131,7 @@ def refuse_hydra(key: str, text: str) -> None:
             where="command line",
             got=text,
             expected=HYDRA_INSTEAD.get(about, "settings of the experiment only"),
-            hint=Prose("leave it out; docs/sweeps.md says how sweeps are run"),
+            hint=Prose("leave it out; docs/how-to/sweeps.md says how sweeps are run"),
         )
 
 

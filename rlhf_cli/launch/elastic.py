@@ -1,9 +1,9 @@
 """Run the ranks of this machine under torch's elastic agent, which is what torchrun and `elastic_launch` run.
 
 torch starts the ranks, sets their variables, notices the first that fails and ends the others. Ours are three things
-that its launcher has no setting for (docs/architecture.md, "torch's launcher starts the ranks"): the store listens at
-one address, a request to stop reaches the ranks without their helper processes, and the first failure is found to
-the tenth of a second.
+that its launcher has no setting for (docs/development/architecture.md, "torch's launcher starts the ranks"): the store
+listens at one address, a request to stop reaches the ranks without their helper processes, and the first failure is
+found to the tenth of a second.
 """
 
 from __future__ import annotations

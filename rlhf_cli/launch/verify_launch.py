@@ -163,10 +163,10 @@ def trainer_notes(trainer: ExtendedTrainer) -> list[str]:
     said = []
     rewards, passes = trainer.extensions.rewards, getattr(trainer, "passes", None)
     if passes is not None and passes.mode != "packed" and rewards is not None and rewards.passes == "auto":
-        said.append(f"note: rows go through the model {passes.describe()} (docs/passes.md)")
+        said.append(f"note: rows go through the model {passes.describe()} (docs/reference/passes.md)")
     attention = getattr(trainer, "row_attention", None)
     if attention is not None and attention.why_no_varlen is not None and trainer.accelerator.device.type == "cuda":
-        said.append(f"note: packed rows attend {attention.describe()} (docs/passes.md)")
+        said.append(f"note: packed rows attend {attention.describe()} (docs/reference/passes.md)")
     lengths = getattr(trainer, "lengths", {}).values()
     return said + [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]
 

@@ -185,7 +185,9 @@ class RewardModelScorer:
             is_at_once = why_no_varlen(heads_of_model(self._model, self._device, self._model.dtype)) is None
             if wrong is not None and is_at_once:
                 disable_varlen(f"packed with torch's varlen_attn, {wrong}")
-                _log.warning("packed texts attend a row each: with torch's varlen_attn %s (docs/passes.md)", wrong)
+                _log.warning(
+                    "packed texts use one call a row: torch's varlen_attn %s (docs/reference/passes.md)", wrong
+                )
                 wrong = self._why_not_as_padded(tried)
             self.why_not_packed = None if wrong is None else f"packed, {wrong}"
         return self.why_not_packed is None

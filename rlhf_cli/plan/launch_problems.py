@@ -172,7 +172,7 @@ def _unreachable_server(experiment: Experiment, origins: Origins) -> Iterator[Us
             "no vLLM server answers",
             where=origins.where(key),
             got=f"{host}:{port}: {reason}",
-            expected="a server that runs: docs/launch.md has the command",
+            expected="a server that runs: docs/how-to/launch.md has the command",
             hint=Prose("launch.rollout_gpus=1 without this argument, and the run starts its own"),
         )
 

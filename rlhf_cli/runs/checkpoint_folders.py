@@ -23,7 +23,7 @@ from rlhf_cli.errors import Prose, RunError
 MANIFEST = "manifest.json"
 _HASH = "xxh3_128"
 """Detects damage by a kill, a disk or a copy at memory speed; SHA-256 would take twice as long as saving itself
-(docs/chaos.md). It does not protect against tampering: no hash stored beside its file can.
+(docs/development/chaos.md). It does not protect against tampering: no hash stored beside its file can.
 """
 _HASHES = (_HASH, "sha256")
 """The hash names a manifest may use; older manifests have SHA-256."""

@@ -223,7 +223,11 @@ def refuse_unlogged(objectives: Sequence[Objective], logged: Iterable[str], *, w
             where=where,
             got=f"sweep.objective={objective}",
             expected=f"a metric such as {', '.join(some[:_SHOWN])}" if some else "a metric that is logged",
-            hint=f"sweep.objective={'-' if objective.less_is_better else ''}{close}" if close else "docs/metrics.md",
+            hint=(
+                f"sweep.objective={'-' if objective.less_is_better else ''}{close}"
+                if close
+                else "docs/reference/metrics.md"
+            ),
         )
 
 

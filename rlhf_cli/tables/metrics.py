@@ -1,4 +1,4 @@
-"""List the metrics that are logged, the kinds of findings and the phases of a step; docs/metrics.md explains them.
+"""List logged metrics, kinds of findings and phases of a step; docs/reference/metrics.md explains them.
 
 A reward may log names of its own (TRL's log_metric), so an unlisted name may still be valid, unless it belongs to one
 of the families listed here. The time of a phase excludes phases nested in it, so all shares add up to 1.
@@ -104,7 +104,7 @@ Where: TypeAlias = Literal["all", "rollouts", "critic", "ranks"]
 
 @dataclass(frozen=True)
 class PhaseRow:
-    """A phase of a step: the end of its metric's name and its label in a table; docs/profile.md says what it covers.
+    """A phase of a step: the end of its metric's name and its label in a table (docs/how-to/profile.md).
 
     `where` it is logged: by all trainers, by those that generate, by those with a critic, or with several ranks.
     """

@@ -1,8 +1,8 @@
 """Lists the values of `launch.strategy`, one row each: what a process holds, and which features do not work.
 
-Working features were run on CPUs, with two processes against DDP (tests/launch/test_strategies_agree.py; docs/launch.md
-lists what a CPU cannot show). The others were tried there, or judged from the source of TRL 1.16, accelerate 1.15 and
-transformers 5.23. The rules and the messages read this table.
+Working features were run on CPUs, with two processes against DDP (tests/launch/test_strategies_agree.py;
+docs/how-to/launch.md lists what a CPU cannot show). The others were tried there, or judged from the source of TRL 1.16,
+accelerate 1.15 and transformers 5.23. The rules and the messages read this table.
 """
 
 from __future__ import annotations

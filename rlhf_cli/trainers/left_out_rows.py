@@ -1,12 +1,12 @@
 """Remove left-out rows (truncation=exclude, no score) from the divisor of the loss, too.
 
 TRL divides by all rows, or by all micro-batches. A row with a zeroed mask adds 0 to the sum but still counts in the
-divisor, so every step shrinks by the share of left-out rows. docs/ppo.md derives the correct divisor of each loss. Let
-a round of all ranks have N rows, or M micro-batches, of which n or m are not left out. Each loss is linear in advantage
-and KL coefficient together, so multiplying both by N/n (M/m) gives the mean over the rows that count. The share is that
-of the whole round, not of the optimizer step. So every row of a round has the same weight, whichever step it was
-shuffled into, and however the rows are split into micro-batches and processes; TRL's token-normalised losses do the
-same.
+divisor, so every step shrinks by the share of left-out rows. docs/how-to/ppo.md derives the correct divisor of each
+loss. Let a round of all ranks have N rows, or M micro-batches, of which n or m are not left out. Each loss is linear in
+advantage and KL coefficient together, so multiplying both by N/n (M/m) gives the mean over the rows that count. The
+share is that of the whole round, not of the optimizer step. So every row of a round has the same weight, whichever step
+it was shuffled into, and however the rows are split into micro-batches and processes; TRL's token-normalised losses do
+the same.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def why_packed_is_wrong(
         wrong, uses_varlen = compare(expected)
         if wrong is not None and uses_varlen:
             disable_varlen(f"packed with torch's varlen_attn, {wrong}")
-            _log.warning("packed rows attend a row each: with torch's varlen_attn %s (docs/passes.md)", wrong)
+            _log.warning("packed rows attend a row each: with torch's varlen_attn %s (docs/reference/passes.md)", wrong)
             wrong, _ = compare(expected)
     return wrong
 
@@ -317,7 +317,7 @@ class PassMixin(ExtendedTrainer):
         wrong = why_packed_is_wrong(model, self.accelerator, what, padded, packed)
         if wrong is not None:
             self.passes = Passes("trimmed", f"packed, {wrong}")
-            _log.warning("rows go through the model %s (docs/passes.md)", self.passes.describe())
+            _log.warning("rows go through the model %s (docs/reference/passes.md)", self.passes.describe())
 
 
 def _put_together(parts: list[tuple[Tensor, Scored]], num_rows: int) -> Scored:

@@ -4,7 +4,7 @@ usage: chaos.py kill|stop|cost|table ... [--count N] [--blows 4] [--cases grpo-2
        [--results FILE]
 
 `kill` sends kill -9, `stop` SIGTERM to runs of two processes; `cost` measures a checkpoint against a plain save;
-`table` writes docs/chaos.md from what the others have written to the results. `--count` is how many blows the results
+`table` writes docs/development/chaos.md from the results of the others. `--count` is how many blows the results
 are to hold in the end, so it can be done in portions. Exit code 1 where a promise was not kept. It is typed as
 `python -m scripts.bench.chaos`.
 """
@@ -32,7 +32,7 @@ from scripts.chaos.save_cost import Cost, measure, medians
 from scripts.chaos.strikes import Case, draw, killed_cases, stopped_cases, track_of
 
 _KINDS = {"kill": (signal.SIGKILL, killed_cases()), "stop": (signal.SIGTERM, stopped_cases())}
-_PAGE = Path(__file__).parents[2] / "docs" / "chaos.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "development" / "chaos.md"
 _BLOWS = 4
 """At most so often one and the same run is struck."""
 

@@ -6,7 +6,7 @@
 
 Simulated runs are those of planted_faults.py. The thresholds were chosen on even seeds; what is printed is of odd ones.
 A clean run counts once a kind, however often it is said; *while it trains* counts what is said at any look, not only at
-the end. docs/diagnosis.md has the tables.
+the end. docs/how-to/diagnosis.md has the tables.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 A Llama of 0.47 billion random weights, 32,768 tokens, 64 prompts of 64 to 256 tokens, 8 answers each, lengths
 log-normal with a mean of 300 of at most 1,024, no KL penalty. Each side is a process of its own, turn by turn. The
-table is the one for docs/performance.md. Floors, of what this device does in a large product of matrices and in a copy:
-6 FLOP for each parameter and real token of the update, the weights read once for each token of the longest answer.
-`--tiny` is the same on a CPU with toy numbers, in float32: it shows that this runs, and nothing else.
+table is for docs/development/performance.md. Floors, of what this device does in a large product of matrices and in a
+copy: 6 FLOP for each parameter and real token of the update, the weights read once for each token of the longest
+answer. `--tiny` is the same on a CPU with toy numbers, in float32: it shows that this runs, and nothing else.
 """
 
 from __future__ import annotations

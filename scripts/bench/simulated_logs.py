@@ -1,7 +1,7 @@
 """Logs of runs that nobody trained: rows are drawn, and what a trainer logs of them is computed as it computes it.
 
 A policy is a few numbers that move as training moves them: how often it is right, in form, short; how certain it is;
-how far it has gone. Of every batch of rows the metrics follow by their definitions (docs/metrics.md): means,
+how far it has gone. Of every batch of rows the metrics follow by their definitions (docs/reference/metrics.md): means,
 deviations, correlations, totals, groups without deviation, shares of the advantages. A fault changes the numbers or the
 rewards, never a metric, but where the metric is all there is of it (a critic's explained variance, a clip fraction).
 """
@@ -48,7 +48,7 @@ class World:
     timeouts: float = 0.0
     nulls_of_loss: tuple[int, ...] = ()
     seconds: dict[str, float] = field(default_factory=lambda: {"generation": 5.0, "forward": 1.5, "backward": 3.0})
-    """Phase, as docs/profile.md has them -> the seconds that it takes between two log events."""
+    """Phase, as docs/how-to/profile.md has them -> the seconds that it takes between two log events."""
     wander: float = 0.15
     """The deviation, in logits, of the slow noise in how often the policy is right; its memory is a tenth of a run."""
 

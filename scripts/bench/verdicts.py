@@ -1,6 +1,6 @@
 """How often the intervals and verdicts of `rlhf compare` are right, on simulated sweeps whose truth is known.
 
-    python -m scripts.bench.verdicts                1,000 sweeps a row: the table of docs/compare.md
+    python -m scripts.bench.verdicts                1,000 sweeps a row: the table of docs/how-to/compare.md
     python -m scripts.bench.verdicts --sweeps 100
 
 Every row has random numbers of its own, drawn from its name. A curve climbs to its end and has, on top, what its seed

@@ -1,4 +1,4 @@
-"""Write docs/chaos.md: how many runs were killed and how, what was lost, and what a checkpoint costs."""
+"""Write docs/development/chaos.md: how many runs were killed and how, what was lost, and what a checkpoint costs."""
 
 from __future__ import annotations
 

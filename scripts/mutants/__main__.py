@@ -1,6 +1,6 @@
 """Plants small mistakes in the code, one at a time, and says which of them no test notices.
 
-    python -m scripts.mutants                                     # the sample of docs/mutants.md, which it writes
+    python -m scripts.mutants                                     # writes docs/development/mutants.md
     python -m scripts.mutants --file rlhf_cli/numerics/gae.py     # every mutant of one file
     python -m scripts.mutants --list                              # look at the sample
 

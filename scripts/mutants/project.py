@@ -23,7 +23,7 @@ class Project:
     warm: tuple[str, ...] = ()
     about: str = ""
     explanations: str = "scripts/mutants/survivors.toml"
-    page: str = "docs/mutants.md"
+    page: str = "docs/development/mutants.md"
     cache: str = "build/mutants"
 
     def mutated_files(self) -> Iterator[str]:

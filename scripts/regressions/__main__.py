@@ -1,4 +1,4 @@
-"""Plants every regression, trains with it and says which expectations have told: docs/expectations.md has the table.
+"""Train with each planted regression and print which expectations notice it: the table of docs/how-to/expectations.md.
 
 python -m scripts.regressions --folder planted                every one, in a process of its own
 python -m scripts.regressions --folder planted kl_sign        some

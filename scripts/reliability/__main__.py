@@ -1,4 +1,4 @@
-"""Writes docs/reliability.md, and says which fault has no test.
+"""Writes docs/development/reliability.md, and says which fault has no test.
 
 python -m scripts.reliability
 """
@@ -12,7 +12,7 @@ from scripts.reliability.marked_tests import marked_tests
 from scripts.reliability.page import page, problems, read_faults
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "development" / "reliability.md"
 
 
 def main() -> int:

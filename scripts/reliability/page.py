@@ -1,4 +1,4 @@
-"""Write docs/reliability.md: faults, what rlhf does about each, and the tests that show it."""
+"""Write docs/development/reliability.md: faults, what rlhf does about each, and the tests that show it."""
 
 from __future__ import annotations
 
@@ -65,4 +65,4 @@ def page(faults: Sequence[Fault], tests: Sequence[MarkedTest]) -> str:
 
 def _link(test: MarkedTest) -> str:
     beside = "" if test.target == "test" else f" (`make {test.target}`)"
-    return f"[{Path(test.file).stem.removeprefix('test_')}](../{test.file}){beside}"
+    return f"[{Path(test.file).stem.removeprefix('test_')}](../../{test.file}){beside}"

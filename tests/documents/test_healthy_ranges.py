@@ -27,7 +27,7 @@ _METRIC = re.compile(r"`([a-z0-9_/A-Z]+)`")
 
 def tables() -> dict[str, list[str]]:
     """Return title -> the metrics of its first column, a reward's and a pair's name put in for NAME and A/B."""
-    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").partition("## Healthy ranges")[2]
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8").partition("## Healthy ranges")[2]
     return {
         title: [name for row in rows.splitlines()[2:] for name in _names(row)] for title, rows in _TABLE.findall(text)
     }

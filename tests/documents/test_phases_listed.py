@@ -1,4 +1,4 @@
-"""docs/profile.md lists the phases that the time is divided into, as the table of the code has them."""
+"""docs/how-to/profile.md lists the phases that the time is divided into, as the table of the code has them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf_cli.runs.phase_clock import _KEYS
 from rlhf_cli.tables.metrics import PHASES, WAITING
 
-PAGE = Path(__file__).parents[2] / "docs" / "profile.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "profile.md"
 
 
 def test_the_page_has_every_phase_in_the_order_of_a_step() -> None:

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.slow
 SHARED = ROOT.parent / "shared" / "data"
 FILES = {"gsm8k-test.jsonl": "gsm8k-test.jsonl", "pairs.jsonl.gz": "hh-harmless.jsonl.gz"}
 """Name in the recipes -> file of real data."""
-COMMANDS = [one for one in quoted_commands() if one.place.startswith("docs/recipes.md") and "model=tiny" in one.words]
+PAGE = "docs/how-to/recipes.md"
+COMMANDS = [one for one in quoted_commands() if one.place.startswith(PAGE) and "model=tiny" in one.words]
 
 
 def test_there_are_some() -> None:

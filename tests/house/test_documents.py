@@ -22,7 +22,7 @@ def missing(text: str, root: Path = structure.ROOT) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", ["docs/architecture.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("name", ["docs/development/architecture.md", "CONTRIBUTING.md"])
 def test_files_that_are_named_are_there(name: str) -> None:
     text = (structure.ROOT / name).read_text(encoding="utf-8")
     assert len(PATH.findall(text)) > 5
@@ -34,6 +34,6 @@ def test_negative_control_a_file_that_is_gone_is_noticed() -> None:
 
 
 def test_every_room_is_in_the_table_or_the_drawing() -> None:
-    text = (structure.ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (structure.ROOT / "docs" / "development" / "architecture.md").read_text(encoding="utf-8")
     rooms = {path.parent.name for path in (structure.ROOT / structure.PACKAGE).glob("*/__init__.py")}
     assert {room for room in rooms if f"{room}/" not in text} == set()

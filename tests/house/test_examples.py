@@ -49,4 +49,4 @@ def test_gaes_advantages_by_hand() -> None:
 def test_control_another_number_is_no_quotation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examples, "B", [0.5, 0.7, 0.2, 0.9])
     with pytest.raises(AssertionError):
-        test_a_document_quotes_what_is_printed("docs/rewards.md", examples.gates)
+        test_a_document_quotes_what_is_printed("docs/how-to/rewards.md", examples.gates)

@@ -1,4 +1,4 @@
-"""docs/reliability.md is what the marked tests make of the rows, and no row is without a test."""
+"""docs/development/reliability.md is what the marked tests make of the rows, and no row is without a test."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_where_another_target_runs_it_that_is_said(tmp_path: Path) -> None:
     )
     assert found_in(tmp_path, text) == [(1, "test_long", "test-slow"), (1, "test_short", "test")]
     told = page(ROWS, marked_tests(tmp_path))
-    link = "[planted](../tests/room/test_planted.py)"
+    link = "[planted](../../tests/room/test_planted.py)"
     assert f"| 1 | a kill | it goes on | {link} (`make test-slow`), {link} |\n" in told
 
 

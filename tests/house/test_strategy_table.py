@@ -1,4 +1,4 @@
-"""docs/launch.md says of every strategy what tables/strategies.py says."""
+"""docs/how-to/launch.md says of every strategy what tables/strategies.py says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlhf_cli.tables.strategies import STRATEGIES
 
-PAGE = Path(__file__).parents[2] / "docs" / "launch.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "launch.md"
 
 
 def test_the_page_is_the_table() -> None:

@@ -126,7 +126,7 @@ def trainer_on(device: str, why: str | None, mode: Any = "packed") -> Any:
 )
 def test_a_gpu_that_could_be_faster_is_told_of(device: str, why: str | None, lines: list[str]) -> None:
     said = trainer_notes(trainer_on(device, why))
-    assert said == [f"note: packed rows attend {line} (docs/passes.md)" for line in lines]
+    assert said == [f"note: packed rows attend {line} (docs/reference/passes.md)" for line in lines]
 
 
 def test_the_provenance_says_how_packed_rows_attend() -> None:

@@ -38,7 +38,7 @@ IN_THE_TABLE = {
     **{FORWARD: "forward", LOSS: "backward", CRITIC: "critic", CHECKS: "checks of numbers", CLIPPING: "optimizer"},
     **{OPTIMIZER: "optimizer", LOGGING: "logging", SAVING: "saving", EVALUATION: "evaluation", TRAINING: "the rest"},
 }
-"""What a rank says that it does -> the line of a person's table that has the time of it (docs/profile.md)."""
+"""What a rank says that it does -> the line of a person's table that has the time of it (docs/how-to/profile.md)."""
 OF_THE_MODELS = {FORWARD, LOSS, OLD_LOGPS, REFERENCE_LOGPS, VALUES, CRITIC, CLIPPING, OPTIMIZER}
 """What asks a device for matrix products, of weights or of gradients."""
 

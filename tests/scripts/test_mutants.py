@@ -46,7 +46,7 @@ def judge(tmp_path: Path):
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "development").mkdir(parents=True)
     (tmp_path / "scripts" / "mutants").mkdir(parents=True)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -70,7 +70,7 @@ def test_what_is_noticed_is_killed_and_what_is_not_survives(judge, tmp_path: Pat
     assert found["count * each - rebate  ->  (count * each + rebate)"] == "killed"
     assert found["count >= 10  ->  (count > 10)"] == "survived"  # nobody buys ten
     assert found["count + 1  ->  (count - 1)"] == "unreached"
-    page = (tmp_path / "docs" / "mutants.md").read_text()
+    page = (tmp_path / "docs" / "development" / "mutants.md").read_text()
     assert "| little/price.py:6 | price | `count >= 10` | `(count > 10)` | **unexplained** |" in page
     assert "no test reaches it" in page
     assert (tmp_path / "little" / "price.py").read_text() == LITTLE

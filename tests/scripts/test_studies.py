@@ -27,4 +27,4 @@ def test_every_seed_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("page", sorted(file.stem for file in STUDIES.glob("*.py") if "EXPERIMENT" in file.read_text()))
 def test_every_study_writes_them(page: str) -> None:
     assert "write_numbers(arguments.picture" in (STUDIES / f"{page}.py").read_text()
-    assert (STUDIES.parents[1] / "docs" / "studies" / f"{page}.md").is_file()
+    assert (STUDIES.parents[1] / "docs" / "reference" / "studies" / f"{page}.md").is_file()

@@ -119,7 +119,7 @@ A_ROUND_A_STEP = ("trainer.args.steps_per_generation=2", "trainer.args.num_itera
 
 
 def by_hand(step: int) -> dict[str, float]:
-    """While step s (0 is the first) of 8 is prepared, of the definitions in docs/rewards.md's first example:
+    """While step s (0 is the first) of 8 is prepared, of the definitions in docs/how-to/rewards.md's first example:
 
     correct, linear over 6 steps: 0 + 3 s/6. format, half a cosine over 0.75 of 8 = 6 steps: 2 - 3 (1 - cos(pi s/6))/2.
     brevity, a step: 1 until s = 5. All at their end from there on.

@@ -27,7 +27,8 @@ from rlhf_cli.analysis.diagnosis.logged import (
 
 _FAR = 1.0
 """Nats per token: the policy gives each of its tokens e times the reference's probability. Runs of
-docs/studies/overoptimisation.md that keep their gold reward stay below 0.6; runs that lose it end at 1 to 3.5.
+docs/reference/studies/overoptimisation.md that keep their gold reward stay below 0.6; runs that lose it end at 1
+to 3.5.
 """
 _FASTER = 2.0
 """The last of three thirds gains twice the previous level, and twice the gain of the second third. A KL that grows

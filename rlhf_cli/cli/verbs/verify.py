@@ -1,6 +1,6 @@
 """rlhf verify RUN | SWEEP ...          whether runs met their `expect:`: met, missed, or open if the run has not come
-so far, each with its number; a run without expectations is named. docs/expectations.md explains how the numbers are
-read
+so far, each with its number; a run without expectations is named. docs/how-to/expectations.md explains how the
+numbers are read
 
   --json   an object: `state`, and `runs`, each with its `expectations`
 

@@ -1,7 +1,7 @@
 """rlhf why RUN | SWEEP ...             diagnose runs from their logs: findings, worst first, each with its evidence and
 what to type instead; then passed checks, and checks that were impossible. For several runs, one line each. A run may
 still be running, or have failed: that comes first. run:NAME is the newest finished run of an experiment.
-docs/diagnosis.md describes every finding, and how often it is wrong
+docs/how-to/diagnosis.md describes every finding, and how often it is wrong
 
   --json   an object; for several runs a list of them
 """

@@ -136,7 +136,8 @@ def _known(experiment: Experiment) -> list[str]:
 def _examples(experiment: Experiment) -> str:
     names = _known(experiment)
     usual: list[str] = [name for name in ("reward", "entropy", "kl/k1_policy_ref", "kl", "loss") if name in names]
-    return "a metric that is logged (docs/metrics.md), such as " + ", ".join([*experiment.rewards][:3] + usual[:3])
+    examples = ", ".join([*experiment.rewards][:3] + usual[:3])
+    return f"a metric that is logged (docs/reference/metrics.md), such as {examples}"
 
 
 def logged_name(name: str, rewards: Iterable[str]) -> str:

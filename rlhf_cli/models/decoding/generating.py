@@ -78,7 +78,7 @@ _MOST_ENDED = 1 / 8
 """Allowed share of ended rows in a batch.
 
 0 copies the cache whenever a row ends, which in large batches is at every token; from 0 to 1/4 the time is the same
-(docs/performance.md).
+(docs/development/performance.md).
 """
 
 

@@ -1,7 +1,7 @@
 """Estimate the memory of one device at the fullest moments of a run.
 
-Only tensors are counted: what torch.cuda.max_memory_allocated measures on a GPU. docs/memory.md compares the estimate
-with measured processes. Moments must not be added up, because they reuse the same memory.
+Only tensors are counted: what torch.cuda.max_memory_allocated measures on a GPU. docs/how-to/memory.md compares the
+estimate with measured processes. Moments must not be added up, because they reuse the same memory.
 """
 
 from __future__ import annotations
@@ -407,7 +407,7 @@ def memory_plan(
     """Return what a run needs of one device's memory, or why that is unknown.
 
     A process generates `completions` at once, 0 if the trainer does not generate. `passes` is how their rows go through
-    the models (docs/passes.md).
+    the models (docs/reference/passes.md).
     """
     device = device or Device()
     plan = MemoryPlan(device="GPU" if device.on_gpu else "CPU", device_bytes=device.num_bytes)

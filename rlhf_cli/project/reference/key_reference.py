@@ -241,5 +241,5 @@ def _cells(line: str) -> list[str]:
 
 def _file() -> Path:
     """Return the document: inside the package in a wheel, beside it in a checkout."""
-    beside, inside = _PACKAGE.parent / "docs" / "metrics.md", _PACKAGE / "metrics.md"
+    beside, inside = _PACKAGE.parent / "docs" / "reference" / "metrics.md", _PACKAGE / "metrics.md"
     return beside if (_PACKAGE.parent / "pyproject.toml").is_file() else inside

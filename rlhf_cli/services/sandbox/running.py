@@ -1,7 +1,7 @@
 """Run model-written Python in a separate process, limited, watched, and isolated as well as this machine allows.
 
-`docs/sandbox.md` describes what the sandbox protects from; `protections()` returns what applies on this machine. The
-isolation is set up by `launcher.py` in the new process. Linux only.
+`docs/how-to/sandbox.md` describes what the sandbox protects from; `protections()` returns what applies on this machine.
+The isolation is set up by `launcher.py` in the new process. Linux only.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _pick(isolation: Isolation) -> Literal["bubblewrap", "namespaces", "limits"]
             f"isolation: {isolation} does not work here",
             where="args.isolation",
             got=trouble,
-            expected="auto, or what docs/sandbox.md says this machine can do",
+            expected="auto, or what docs/how-to/sandbox.md says this machine can do",
         )
     return isolation
 
@@ -186,7 +186,9 @@ def _strongest(bwrap: str | None) -> Literal["bubblewrap", "namespaces", "limits
     lacking += [] if in_force["no_network"] else ["it can reach the network"]
     lacking += [] if in_force["process_limit"] else ["its processes are counted only now and then"]
     logging.getLogger("rlhf").warning(
-        "model-written code runs with limits only: %s (docs/sandbox.md). %s", ", ".join(lacking), "; ".join(troubles)
+        "model-written code runs with limits only: %s (docs/how-to/sandbox.md). %s",
+        ", ".join(lacking),
+        "; ".join(troubles),
     )
     return "limits"
 
@@ -286,7 +288,7 @@ def _listen(
             "the sandbox for model-written code failed",
             got=facts.get("failed") or err.text()[-500:].strip() or f"its launcher ended with {process.returncode}",
             expected="a program that is started, whatever it does then",
-            hint=Prose("docs/sandbox.md says what a machine has to allow"),
+            hint=Prose("docs/how-to/sandbox.md says what a machine has to allow"),
         )
     reason = facts.get("killed_reason") if "returncode" in facts else "launcher"
     returncode = facts.get("returncode", -signal.SIGKILL)

@@ -106,7 +106,7 @@ class TrainingEvaluation:
 
 
 def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:
-    """Return the means of an evaluation under the names of docs/metrics.md, with the bounds of the totals.
+    """Return the means of an evaluation under the names of docs/reference/metrics.md, with the bounds of the totals.
 
     A mean is None if no row was scored.
     """

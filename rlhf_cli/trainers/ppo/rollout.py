@@ -171,7 +171,7 @@ def rollout_shares(
 def rollout_metrics(
     rollout: Rollout, advantages: Advantages, settings: PpoSettings, kl: KlPenalty, accelerator: Accelerator
 ) -> dict[str, float]:
-    """Return the rollout's metrics over the actions of all ranks. docs/metrics.md explains every name."""
+    """Return the rollout's metrics over the actions of all ranks. docs/reference/metrics.md explains every name."""
 
     def sum_over_ranks(sums: Tensor) -> Tensor:
         summed: Tensor = accelerator.reduce(sums, reduction="sum")

@@ -1,4 +1,4 @@
-"""Runs in a notebook: frames, and the example of docs/compare.md, executed."""
+"""Runs in a notebook: frames, and the example of docs/how-to/compare.md, executed."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def test_to_import_the_package_imports_no_pandas() -> None:
 
 
 def test_the_example_of_the_page_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every block of Python in docs/compare.md, in order, on a sweep as the page has it."""
-    text = (structure.ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    """Every block of Python in docs/how-to/compare.md, in order, on a sweep as the page has it."""
+    text = (structure.ROOT / "docs" / "how-to" / "compare.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert blocks
     ends = {0.0: [0.6, 0.7, 0.65], 0.1: [0.62, 0.71, 0.68], 0.5: [0.5, 0.6, 0.52]}

@@ -55,7 +55,7 @@ def test_control_unpaired_intervals_are_too_wide() -> None:
 
 
 def test_the_bootstrap_of_few_seeds_is_too_narrow() -> None:
-    """Why the interquartile mean is no default: docs/compare.md says how often it holds."""
+    """Why the interquartile mean is no default: docs/how-to/compare.md says how often it holds."""
     random = np.random.default_rng(0)
     held = [interquartile(list(random.normal(size=3)), draws=500) for _ in range(_SWEEPS)]
     share = sum(one.low < 0 < one.high for one in held) / _SWEEPS  # type: ignore[operator]

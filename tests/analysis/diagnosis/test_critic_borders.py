@@ -1,4 +1,4 @@
-"""A critic on both sides of every border of docs/diagnosis.md, without noise; told word by word."""
+"""A critic on both sides of every border of docs/how-to/diagnosis.md, without noise; told word by word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes of a run, and its critic, on both sides of every border of docs/diagnosis.md; told word by word."""
+"""What comes of a run, and its critic, on both sides of every border of docs/how-to/diagnosis.md; told word by word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Curves without noise on both sides of every border of docs/diagnosis.md, and findings told word by word.
+"""Curves without noise on both sides of every border of docs/how-to/diagnosis.md, and findings told word by word.
 
 The numbers of a curve are chosen so that its means can be said by heart, and exactly in binary where one is a border.
 """

@@ -1,4 +1,4 @@
-"""Rewards without noise on both sides of every border of docs/diagnosis.md, and findings told word by word."""
+"""Rewards without noise on both sides of every border of docs/how-to/diagnosis.md, and findings told word by word."""
 
 from __future__ import annotations
 

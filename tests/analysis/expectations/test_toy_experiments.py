@@ -33,8 +33,8 @@ def test_every_toy_expects_something(exp: str) -> None:
 
 
 def test_the_page_has_every_expectation_and_its_derivation() -> None:
-    """A row of docs/expectations.md for each, in which the limit leaves the bound room."""
-    text = (Path(__file__).parents[3] / "docs" / "expectations.md").read_text(encoding="utf-8")
+    """A row of docs/how-to/expectations.md for each, in which the limit leaves the bound room."""
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "expectations.md").read_text(encoding="utf-8")
     rows = [
         [cell.strip(" `") for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")
     ]

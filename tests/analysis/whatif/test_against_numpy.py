@@ -1,7 +1,8 @@
 """`rlhf whatif` over rounds of several groups with gaps, against advantages worked out with loops and SciPy's figures.
 
 GRPO fills an excluded entry with its group's mean of that reward; RLOO compares a row, reward by reward, with the other
-rows of its group where the reward applies (docs/rewards.md). Both are written here in float64 from those two sentences.
+rows of its group where the reward applies (docs/how-to/rewards.md). Both are written here in float64 from those two
+sentences.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class TestAggregate:
 
     def test_the_example_of_the_documentation(self) -> None:
         """The least of 1 * 2 and 0.5 * 3, of 4 * 1 alone, and of -1 and a closed gate's 0."""
-        page = Path(__file__).parents[3].joinpath("docs", "rewards.md").read_text()
+        page = Path(__file__).parents[3].joinpath("docs", "how-to", "rewards.md").read_text()
         (code,) = re.findall(r"```python\n(def weakest.*?)```", page, re.DOTALL)
         names: dict[str, Any] = {}
         exec(code, names)
