@@ -25,7 +25,7 @@ from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 
 CHECKS: tuple[Check, ...] = (
-    *(arguments.range_problems, arguments.best_model_problems),
+    *(arguments.range_problems, arguments.repeated_notice, arguments.best_model_problems),
     *(hub.hub_problems, model.policy_problems, model.weight_problems, model.adapter_problems),
     *(arguments.package_problems, data.source_problems, data.class_file_problems),
     *(rewards.reward_problems, rewards.aggregate_problems, model.passes_problems, model.critic_problems),

@@ -110,3 +110,10 @@ class TestTheBestCheckpoint:
     def test_a_learning_rate_by_evaluations_needs_some(self, refused: Refused) -> None:
         error = refused(*QUICK, "trainer.args.lr_scheduler_type=reduce_lr_on_plateau")
         assert error.what == "reduce_lr_on_plateau looks at evaluations, and there are none"
+
+
+def test_a_key_typed_twice_is_noted() -> None:
+    typed = [notice.text for notice in planned(*QUICK, "seed=1", "seed=2").notices if notice.subject == "typed"]
+    assert typed == ["seed is typed 2 times, and the last counts: seed=2"]
+    words = (*QUICK, "seed=2", "seed=2", "expect=null", "track=none")
+    assert not [notice for notice in planned(*words).notices if notice.subject == "typed"]

@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterator
 
 from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.overrides import EXPECT_AFRESH
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.plan.checks.check_context import CheckContext
+from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.trl_values import RANGES
 
 _ARGS = "trainer.args."
@@ -36,6 +38,20 @@ def range_problems(experiment: Experiment, composed: Composed, context: CheckCon
                 expected=f"{bounds.in_words()}: {bounds.why}",
                 hint=f"{key}={default}" if fits else f"~{key}",
             )
+
+
+def repeated_notice(_: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+    """Note every key that was typed with two different values; the last one counts."""
+    yield from ()
+    values: dict[str, list[str]] = {}
+    for override in composed.overrides:
+        key, equals, value = override.lstrip("+").partition("=")
+        if equals and not override.startswith("~") and override != EXPECT_AFRESH:
+            values.setdefault(key, []).append(value)
+    for key, typed in values.items():
+        if len(set(typed)) > 1:
+            text = f"{key} is typed {len(typed)} times, and the last counts: {key}={typed[-1]}"
+            context.notices.append(Notice("typed", text))
 
 
 def no_step_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
