@@ -26,7 +26,7 @@ from rlhf_cli.project.doctor.machine import Condition
 from rlhf_cli.project.export.exported_folder import ExportedModel
 from rlhf_cli.project.reference.key_reference import MetricReference
 from rlhf_cli.runs.run_status import RunResult, RunState
-from rlhf_cli.tables.modes import Passes
+from rlhf_cli.tables.passes import Passes
 
 Tree: TypeAlias = dict[str, JsonValue]
 """An object whose keys are the user's, or are described elsewhere."""

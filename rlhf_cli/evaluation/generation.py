@@ -17,7 +17,7 @@ from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.models.decoding.generating import Generating
 from rlhf_cli.models.model_folders import naming_foreign_files
-from rlhf_cli.tables.modes import GenerationSetting
+from rlhf_cli.tables.passes import GenerationSetting
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _SETTINGS = (*_SAMPLING, "max_completion_length", "generation_kwargs", "chat_template_kwargs")

@@ -17,8 +17,8 @@ from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.devices import gpu_bytes, host_bytes, num_gpus
 from rlhf_cli.plan.memory.estimate import Device, Lowering, MemoryPlan, RowLengths, memory_plan
 from rlhf_cli.plan.memory.memory_advice import part_advice
-from rlhf_cli.tables.modes import Passes
 from rlhf_cli.tables.packable_models import ATTENTIONS, why_config_not_packed
+from rlhf_cli.tables.passes import Passes
 from rlhf_cli.text.json_values import JsonTree
 
 _ADVISED_ABOVE = 0.1

@@ -9,7 +9,7 @@ from rlhf_cli.plan.batches import BatchPlan, StagePlan
 from rlhf_cli.plan.launch_problems import Machine
 from rlhf_cli.plan.memory.estimate import MemoryPlan
 from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan
-from rlhf_cli.tables.modes import Passes
+from rlhf_cli.tables.passes import Passes
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.tables.modes import Passes
+from rlhf_cli.tables.passes import Passes
 
 ATTENTIONS = ("sdpa",)
 """The attention functions of transformers that can be called on each segment of a flat batch."""

@@ -13,7 +13,7 @@ from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.truncation import TruncationPolicy
 from rlhf_cli.runs.heartbeat import Heartbeat
-from rlhf_cli.tables.modes import GenerationSetting, PassSetting
+from rlhf_cli.tables.passes import GenerationSetting, PassSetting
 from rlhf_cli.tables.trl_trainers import Normaliser
 from rlhf_cli.trainers.ppo.critic import TrainedCritic
 from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings

@@ -21,8 +21,8 @@ from rlhf_cli.errors import in_a_line
 from rlhf_cli.models.packing.packed_rows import rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, register, why_not_packed
 from rlhf_cli.models.packing.varlen_kernel import disable_varlen, heads_of_model, why_no_varlen
-from rlhf_cli.tables.modes import Passes, PassSetting, RowAttention
 from rlhf_cli.tables.packable_models import refused_packing
+from rlhf_cli.tables.passes import Passes, PassSetting, RowAttention
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.forward_pass import (

@@ -18,7 +18,7 @@ from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.launch.verify_launch import BuiltAs, pass_facts, refuse_unless_as_asked, trainer_notes
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.runs.run_status import FAILED, read_status
-from rlhf_cli.tables.modes import Passes, RowAttention
+from rlhf_cli.tables.passes import Passes, RowAttention
 
 ALONE = BuiltAs("NO", 1, "no", "cpu")
 TWO_GPUS = BuiltAs("MULTI_GPU", 2, "bf16", "cuda")

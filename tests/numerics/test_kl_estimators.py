@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 
 from rlhf_cli.numerics.ppo_losses import AdaptiveKl, k1, k3
-from rlhf_cli.tables.modes import MAX_RELATIVE_ERROR
+from rlhf_cli.tables.kl_forms import MAX_RELATIVE_ERROR
 from tests.support.tolerances import ARITHMETIC
 
 P = Categorical(torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64))

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.tables.modes import PassSetting
+from rlhf_cli.tables.passes import PassSetting
 from rlhf_cli.trainers.extensions import Extensions, RewardSetup
 from rlhf_cli.trainers.pass_mixin import PassMixin
 from tests.support.kept_gradients import EOS, LONGEST, PAD, random_prompts, trained_on

@@ -10,7 +10,7 @@ import trl
 from torch import Tensor
 
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.tables.modes import GenerationSetting
+from rlhf_cli.tables.passes import GenerationSetting
 from rlhf_cli.trainers.extensions import Extensions, RewardSetup
 from rlhf_cli.trainers.rollout_mixin import RolloutMixin
 from tests.support.kept_gradients import random_prompts, trained_on

@@ -20,17 +20,13 @@ from trl.trainer import dpo_trainer, grpo_trainer
 from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.numerics import ppo_losses
 from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy
-from rlhf_cli.tables.modes import (
-    KL_FORMS,
-    MAX_SOFTMAX_BYTES,
-    TRUNCATION_POLICIES,
-    Passes,
-    RowAttention,
-)
+from rlhf_cli.tables.kl_forms import KL_FORMS
 from rlhf_cli.tables.packable_models import DEFAULTS_IF_OMITTED, why_config_not_packed, why_values_not_packed
+from rlhf_cli.tables.passes import MAX_SOFTMAX_BYTES, Passes, RowAttention
 from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS
 from rlhf_cli.tables.trl_values import CHOICES, RANGES, REWARD_ARGUMENTS, Range
+from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES
 
 Try = Callable[[float], object]
 

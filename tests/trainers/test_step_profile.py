@@ -15,7 +15,7 @@ from trl.trainer.utils import use_adapter
 
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.tables.metrics import PHASES
-from rlhf_cli.tables.modes import Passes
+from rlhf_cli.tables.passes import Passes
 from rlhf_cli.trainers.pass_mixin import PassMixin
 from rlhf_cli.trainers.step_profile import StepProfile, count_rows, is_reference, profiled_calls, timed_waits
 from rlhf_cli.trainers.token_slots import TokenSlots, count, counted_slots, uncounted

@@ -11,8 +11,8 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, RESERVED_REWARD_NAMES, Gate
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.gates import GateCycle, levels
-from rlhf_cli.tables.modes import TRUNCATION_POLICIES
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
+from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES
 from rlhf_cli.text.suggest import nearest
 
 _TOKEN_LEVEL_ONLY = {

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
 from rlhf_cli.config.schema.section import OFF, Seconds, Section
+from rlhf_cli.tables.strategies import STRATEGIES
+
+if TYPE_CHECKING:
+    StrategyName: TypeAlias = str
+else:  # the words come from the table
+    StrategyName = Literal[tuple(STRATEGIES)]
 
 
 def _job_time(value: object) -> object:
@@ -67,7 +73,7 @@ class Launch(Section):
     rdzv: str | None = Field(default=None, pattern=r"^[^\s:/]+:\d{1,5}$")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
-    strategy: Literal["ddp", "fsdp2", "zero1", "zero2", "zero3"] = "ddp"
+    strategy: StrategyName = "ddp"
     offload: bool = False
     accelerate_config: str | None = None
     rollout: Literal["hf", "continuous", "vllm", "vllm_server"] = "hf"

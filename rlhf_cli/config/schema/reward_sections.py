@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from rlhf_cli.config.schema.section import Bounds, Seconds, Section
-from rlhf_cli.tables.modes import TRUNCATION_POLICIES, TruncationRow
+from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES, TruncationRow
 
 AGGREGATES = ("sum", "normalize_then_sum")
 """The built-in values of `aggregate`; anything else names a function of the user's."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from pydantic import Field
 
 from rlhf_cli.config.schema.section import Section
-from rlhf_cli.tables.modes import KL_FORMS, GenerationSetting, KlForm, PassSetting
+from rlhf_cli.tables.kl_forms import KL_FORMS, KlForm
+from rlhf_cli.tables.passes import GenerationSetting, PassSetting
 from rlhf_cli.tables.trl_trainers import TRAINERS, TrainerRow
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from trl.trainer import utils as trl_utils
 
-from rlhf_cli.tables.modes import MAX_SOFTMAX_BYTES
+from rlhf_cli.tables.passes import MAX_SOFTMAX_BYTES
 from rlhf_cli.temporary_attributes import temporary_attributes
 
 _SEAM = "_ChunkedLogProbFunction"

@@ -15,7 +15,7 @@ from rlhf_cli.plan.batches import plan_batches, plan_stage
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.workload import evaluations, workload
-from rlhf_cli.tables.modes import MAX_RELATIVE_ERROR
+from rlhf_cli.tables.kl_forms import MAX_RELATIVE_ERROR
 
 
 def round_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:

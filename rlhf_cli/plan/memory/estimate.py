@@ -26,7 +26,7 @@ from rlhf_cli.plan.memory.shapes import (
     stored_architecture,
 )
 from rlhf_cli.plan.memory.tensors import Batch, most_prompts
-from rlhf_cli.tables.modes import PassMode
+from rlhf_cli.tables.passes import PassMode
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.text.json_values import JsonTree
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from rlhf_cli.plan.memory.shapes import Architecture, LoadedModel
-from rlhf_cli.tables.modes import MAX_SOFTMAX_BYTES
+from rlhf_cli.tables.passes import MAX_SOFTMAX_BYTES
 
 _FLOAT32 = 4
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from rlhf_cli.numerics.gae import explained_variance, gae, whiten
 from rlhf_cli.numerics.group_advantages import token_shares
 from rlhf_cli.numerics.ppo_losses import AdaptiveKl, k1, k3
-from rlhf_cli.tables.modes import KL_FORMS, MAX_RELATIVE_ERROR, KlForm
+from rlhf_cli.tables.kl_forms import KL_FORMS, MAX_RELATIVE_ERROR, KlForm
 
 
 @dataclass(frozen=True)

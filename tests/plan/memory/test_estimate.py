@@ -19,7 +19,7 @@ from rlhf_cli.plan.memory.estimate import (
     optimizer_bytes,
 )
 from rlhf_cli.plan.memory.shapes import Architecture, LoadedModel
-from rlhf_cli.tables.modes import PassMode
+from rlhf_cli.tables.passes import PassMode
 from tests.support.small_runs import PPO_SMALL, SMALL
 
 pytestmark = pytest.mark.usefixtures("place")

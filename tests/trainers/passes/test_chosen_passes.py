@@ -25,7 +25,7 @@ from transformers import (
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.row_attention import why_not_packed
-from rlhf_cli.tables.modes import Passes
+from rlhf_cli.tables.passes import Passes
 from rlhf_cli.trainers.pass_mixin import chosen_passes
 from tests.support.same_rollouts import distance, policy, trained
 

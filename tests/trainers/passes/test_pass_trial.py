@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.models.packing import row_attention, varlen_kernel
-from rlhf_cli.tables.modes import Passes
+from rlhf_cli.tables.passes import Passes
 from rlhf_cli.trainers.forward_pass import Forward
 from rlhf_cli.trainers.pass_mixin import PassMixin, tried_rows
 from tests.support.reference_varlen import ReferenceVarlen, stand_in

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.tables.modes import Passes
+from rlhf_cli.tables.passes import Passes
 from rlhf_cli.trainers import forward_pass, pass_mixin
 from rlhf_cli.trainers.pass_mixin import PassMixin
 

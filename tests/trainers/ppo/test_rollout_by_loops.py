@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.tables.modes import MAX_RELATIVE_ERROR
+from rlhf_cli.tables.kl_forms import MAX_RELATIVE_ERROR
 from rlhf_cli.trainers.ppo.critic import critic_inputs, has_value, prompts_and_completions
 from rlhf_cli.trainers.ppo.rollout import (
     KlPenalty,
