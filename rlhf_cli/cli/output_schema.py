@@ -7,10 +7,12 @@ with more keys has a subclass here; a dict that a verb builds has a TypedDict.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NotRequired, TypeAlias
+from types import UnionType
+from typing import Literal, NotRequired, TypeAlias
 
 from pydantic import ConfigDict, JsonValue, TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
 from rlhf_cli.analysis.audit.audit_result import AuditResult
@@ -409,7 +411,7 @@ class SyncOutput(TypedDict):
     files: list[str]
 
 
-OUTPUTS: dict[str, Any] = {
+OUTPUTS: dict[str, type | UnionType] = {
     "init": InitOutput,
     "doctor": DoctorOutput,
     "list": ListOutput,
@@ -439,25 +441,26 @@ OUTPUTS: dict[str, Any] = {
 class _OutputSchema(GenerateJsonSchema):
     """Objects have exactly the keys of their class, without defaults; a float may be null, which stands for NaN."""
 
-    def dataclass_schema(self, schema: Any) -> Any:
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
         return {"additionalProperties": False, **super().dataclass_schema(schema)}
 
-    def typed_dict_schema(self, schema: Any) -> Any:
+    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
         return {"additionalProperties": False, **super().typed_dict_schema(schema)}
 
-    def default_schema(self, schema: Any) -> Any:
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
 
-    def float_schema(self, schema: Any) -> Any:
+    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
         return {"type": ["number", "null"]}
 
-    def field_is_required(self, field: Any, total: bool) -> bool:
+    def field_is_required(
+        self, field: core_schema.ModelField | core_schema.DataclassField | core_schema.TypedDictField, total: bool
+    ) -> bool:
         return bool(field.get("required", True))
 
 
-def output_schema(verb: str) -> dict[str, Any]:
+def output_schema(verb: str) -> JsonSchemaValue:
     """Return the JSON Schema of what a verb prints with `--json`, errors included."""
-    schema = TypeAdapter(OUTPUTS[verb] | ProblemsOutput).json_schema(
-        mode="serialization", schema_generator=_OutputSchema
-    )
+    output: TypeAdapter[object] = TypeAdapter(OUTPUTS[verb] | ProblemsOutput)  # type: ignore[arg-type]
+    schema = output.json_schema(mode="serialization", schema_generator=_OutputSchema)
     return {"title": f"rlhf {verb} --json", **schema}

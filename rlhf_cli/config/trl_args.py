@@ -211,7 +211,7 @@ def json_schema(field: TrlField) -> JsonTree:
     return _adapter(field.annotation).json_schema()
 
 
-_BUILTINS: dict[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str, list, dict, tuple)}
+_BUILTINS: dict[str, object] = {kind.__name__: kind for kind in (bool, int, float, str, list, dict, tuple)}
 _BUILTINS |= {"None": None, "Any": Any, "Literal": typing.Literal, "Union": typing.Union, "Optional": typing.Optional}
 _OTHER_TYPE = re.compile(rf"\b(?!(?:True|False|{'|'.join(_BUILTINS)})\b)[A-Za-z_][\w.]*")
 

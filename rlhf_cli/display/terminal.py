@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any, TextIO, cast
+from typing import IO, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.errors import MarkupError
@@ -75,16 +75,17 @@ class Screen(Console):
     def file(self, new_file: IO[str]) -> None:
         self._file = new_file
 
-    def render_str(self, text: str, **options: Any) -> Text:
+    def render_str(self, text: str, **options: object) -> Text:
         """Return a Text in which only our own tags are markup.
 
         Any other tag, or a closing tag without its start, is text.
         """
         options["emoji"] = False
+        marked = text if options.get("markup") is False else _TAG.sub(_kept, text)
         try:
-            return super().render_str(text if options.get("markup") is False else _TAG.sub(_kept, text), **options)
+            return super().render_str(marked, **options)  # type: ignore[arg-type]
         except MarkupError:
-            return super().render_str(text, **{**options, "markup": False})
+            return super().render_str(text, **{**options, "markup": False})  # type: ignore[arg-type]
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable, with control codes in its text escaped."""

@@ -133,7 +133,7 @@ def why_packed_is_wrong(
         wrong, uses_varlen = compare(expected)
         if wrong is not None and uses_varlen:
             disable_varlen(f"packed with torch's varlen_attn, {wrong}")
-            _log.warning("packed rows attend a row each: with torch's varlen_attn %s (docs/reference/passes.md)", wrong)
+            _log.warning("packed rows attend row by row: with torch's varlen_attn %s (docs/reference/passes.md)", wrong)
             wrong, _ = compare(expected)
     return wrong
 

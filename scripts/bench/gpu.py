@@ -109,7 +109,7 @@ def attention_of(folder: Path) -> str:
     newest = max(folder.rglob("provenance.json"), key=lambda file: file.stat().st_mtime)
     said = json.loads(newest.read_text()).get("attention", "rows did not go packed")
     log = newest.with_name("log.txt")
-    warnings = [line for line in log.read_text().splitlines() if "attend a row each" in line] if log.exists() else []
+    warnings = [line for line in log.read_text().splitlines() if "attend row by row" in line] if log.exists() else []
     return "; then ".join([said, *warnings])
 
 

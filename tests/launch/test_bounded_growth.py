@@ -92,7 +92,7 @@ def test_no_tensor_of_a_step_and_no_class_waits_for_the_garbage_collector(
     assert leftovers.found, "nothing was looked at"
     assert leftovers.num_ignored > 100_000  # what was imported
     assert not {"Tensor", "frame", "type"} & set(leftovers.found)
-    assert len(leftovers.found) < 300
+    assert len(leftovers.found) < 600  # closures of the standard library's JSON encoder
 
 
 @pytest.mark.parametrize(

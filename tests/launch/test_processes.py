@@ -14,7 +14,7 @@ from peft import AutoPeftModelForTokenClassification
 from transformers import AutoModelForTokenClassification
 
 from rlhf_cli.cli import main
-from rlhf_cli.launch import worker
+from rlhf_cli.jobs import rank_process
 from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
@@ -189,7 +189,7 @@ def test_fewer_processes_than_asked_are_refused(train, monkeypatch: pytest.Monke
     folder.config.write_text(config)
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    assert worker.main([str(folder.path)]) != 0
+    assert rank_process.main([str(folder.path)]) != 0
     failure = json.loads((folder.path / "failure-rank0.json").read_text())
     assert "2 processes were asked for and 1 came up" in failure["message"]
     assert read_status(folder).state == "failed"

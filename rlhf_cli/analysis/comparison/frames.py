@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from rlhf_cli.text.suggest import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
+    from wandb.apis.public import Api, Run
 
 PREFIX = "wandb:"
 _TIMEOUT_S = 30
@@ -40,7 +41,7 @@ def is_wandb(word: str) -> bool:
     return word.startswith(PREFIX)
 
 
-def read_wandb(word: str, *, wanted: Wanted | None = None, api: Any = None) -> list[LoggedRun]:
+def read_wandb(word: str, *, wanted: Wanted | None = None, api: Api | None = None) -> list[LoggedRun]:
     """Return the runs of a project, or of one group if the word has three parts; not yet named by differences.
 
     `api` is a `wandb.Api`. Raise RunError if the word has not two or three parts, if wandb is unreachable, or if it has
@@ -77,12 +78,12 @@ def read_wandb(word: str, *, wanted: Wanted | None = None, api: Any = None) -> l
     return runs
 
 
-def _logged(run: Any, path: str, wanted: Wanted | None) -> LoggedRun:
+def _logged(run: Run, path: str, wanted: Wanted | None) -> LoggedRun:
     config: JsonTree = {key: value for key, value in run.config.items() if key in _SECTIONS}
     metrics = columns_of(_events(run.scan_history()), wanted)
     max_steps = section(section(config, "trainer"), "args").get("max_steps")
     return LoggedRun(
-        name=run.name,
+        name=run.name or run.id,
         place=f"{PREFIX}{path}/{run.id}",
         folder=None,
         state=_STATES.get(run.state, run.state),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 from rlhf_cli.errors import Preempted
 from rlhf_cli.runs.metrics_file import Event, read_metrics, table_file
@@ -30,10 +30,19 @@ from rlhf_cli.runs.tracking.tracking_plan import (
 from rlhf_cli.runs.tracking.wandb_tracker import WandbTracker
 from rlhf_cli.text.redaction import redacted_tree
 
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
 _EVALUATION_OF_A_POLICY = ("eval_greedy/", "eval_sampled/")
 
 Timings = Callable[[], Mapping[str, float]]
 """Returns profiled seconds by name since the last call; empty without profiling."""
+
+
+class TakesCallbacks(Protocol):
+    """A transformers.Trainer."""
+
+    def add_callback(self, callback: TrainerCallback) -> None: ...
 
 
 class Mirror:
@@ -47,13 +56,16 @@ class Mirror:
     ) -> None:
         self.plan, self.say = plan, say
         is_wandb = plan.tracker == "wandb" and plan.mode != "none"
-        self._tracker: Any = WandbTracker("online" if plan.mode == "online" else "offline") if is_wandb else None
+        self._tracker: WandbTracker | None = None
+        if is_wandb:
+            self._tracker = WandbTracker("online" if plan.mode == "online" else "offline")
         self._folder, self._unique_prompts = folder, unique_prompts
         self._timings: Timings = dict
         self._kept_to = self._tables_to = 0
 
     def start(self, run: TrackedRun, timings: Timings) -> None:
         """Start the tracker, and print which later steps it already has and keeps. See Timings for `timings`."""
+        assert self._tracker is not None
         self._timings = timings
         with self._dropped_on_error("when it was to begin"):
             self._kept_to = self._tables_to = self._tracker.start(run)
@@ -122,7 +134,7 @@ class Mirror:
 def tracked(
     mirror: Mirror,
     folder: RunFolder,
-    trainer: Any = None,
+    trainer: TakesCallbacks | None = None,
     *,
     timings: Timings = dict,
     goes_on_from: int = 0,

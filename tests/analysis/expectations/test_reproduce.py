@@ -119,7 +119,7 @@ def test_a_run_that_was_stopped_is_run_as_far_as_it_came(train, capsys: Say) -> 
     [
         (["--steps", "7"], "up to 3"),
         (["--against", "nowhere"], "is not a run folder"),
-        (["--against", "runs", "seed=1"], "nothing is trained with --against"),
+        (["--against", "runs", "seed=1"], "--against trains no run"),
         (["rewards.corect.weight=2"], "rewards.correct.weight"),
         (["--stepz", "2"], "--steps"),
     ],

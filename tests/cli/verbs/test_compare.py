@@ -90,7 +90,7 @@ def test_a_line_for_each_that_cannot_be_compared_and_the_rest_is(sweep: str, pla
         (["runs/exp/sweep", "--window", "lats"], "no such window"),
         (["runs/exp/sweep", "--on", "rewards/corect/mean"], "try:      rewards/correct/mean"),
         (["runs/exp/sweep", "--estimator", "median"], "there is no such estimator"),
-        (["runs/exp/sweep", "--json", "--csv", "-"], "one thing at a time"),
+        (["runs/exp/sweep", "--json", "--csv", "-"], "only one output can go to the screen"),
         (["run:other"], "no run of 'other' has finished"),
     ],
 )

@@ -169,8 +169,8 @@ def test_a_metric_that_is_not_there_is_told_with_those_that_are(train, capsys) -
     code, _ = train(*words, "trainer.args.metric_for_best_model=rewrd")
     assert code == 2
     said = capsys.readouterr().err
-    assert "no evaluation logs eval_rewrd" in said
-    assert "trainer.args.metric_for_best_model=eval_reward" in said
+    assert "no evaluation logs rewrd" in said
+    assert "trainer.args.metric_for_best_model=reward" in said
 
 
 def test_a_reward_behind_a_closed_gate_is_no_reason_to_end_the_run(train) -> None:

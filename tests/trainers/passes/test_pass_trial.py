@@ -168,7 +168,7 @@ class TestTrainer:
         found, ours = trained(tmp_path / "ours", "packed", **EXACT)
         assert ours.passes.describe() == "packed"
         assert ours.row_attention.describe().startswith(f"a row each (SDPA): packed with torch's varlen_attn, {said}")
-        assert f"packed rows attend a row each: with torch's varlen_attn {said}" in caplog.text
+        assert f"packed rows attend row by row: with torch's varlen_attn {said}" in caplog.text
         assert len(kernel.calls) in (0, 2)  # the trial's alone
         assert distance(found[0], expected[0]) < 1e-6
 
@@ -180,4 +180,4 @@ class TestTrainer:
         _, ours = trained(tmp_path, "packed", **EXACT)
         assert ours.passes.describe().startswith("trimmed: packed, its log-probabilities were ")
         assert ours.row_attention is None
-        assert caplog.text.index("attend a row each") < caplog.text.index("through the model trimmed")
+        assert caplog.text.index("attend row by row") < caplog.text.index("through the model trimmed")
