@@ -71,7 +71,7 @@ class LogsCompared:
 def compare_logs(before: Iterable[Event], after: Iterable[Event], *, up_to: int | None = None) -> LogsCompared:
     """Compare two logs event by event, up to a step (None for everything). Numbers must be bitwise equal.
 
-    Ignore clock-based metrics (tables/clock_metrics.py) and the last line, which summarises one call.
+    Ignore clock-based metrics (tables/metrics.py) and the last line, which summarises one call.
     """
     one, other = _by_place(before, up_to), _by_place(after, up_to)
     places = sorted({**one, **other})

@@ -6,7 +6,7 @@ took from the settled matrix are set to the raw scores, so that runs with other 
 
 RLOO's baseline of a row is the mean over the other rows, which is wrong for a reward that does not apply to all rows
 (numerics/group_advantages.py). Then TRL gets scores from which its leave-one-out computes the correct advantages
-(stack/settled_round.py), so that TRL still handles the KL in the reward and the normalisation.
+(rewards/stack/settled_round.py), so that TRL still handles the KL in the reward and the normalisation.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Fix:
 class Finding:
     """A present or imminent problem.
 
-    `kind` is one of tables/finding_kinds.py; `subject` is the reward or pair concerned if there may be several, else
+    `kind` is one of tables/metrics.py; `subject` is the reward or pair concerned if there may be several, else
     ''. `what` is the headline, with numbers. `first_step` and `last_step` are the optimizer steps in which it was
     observed.
     """

@@ -1,4 +1,4 @@
-"""The sections `rewards`, `truncation` and `reward_model`. Rules across sections are in rules/reward_rules.py."""
+"""The sections `rewards`, `truncation` and `reward_model`. Rules across sections are in config/rules."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Decide whether finished rows can leave a batch that generates.
 
 For mypy it is a class with the methods below, at run time transformers' own: `PreTrainedModel` does not declare that it
-can generate, and some parts of `generate` are private. tests/models/decoding/test_contract.py compares every name below
-with transformers.
+can generate, and some parts of `generate` are private. tests/models/decoding/test_contract_generate.py compares every
+name below with transformers.
 
 The cache, score processors, stopping criteria and, with sharded weights, the other ranks may still need a row. A
 component that is not known to treat each row independently is assumed to use all of them.
