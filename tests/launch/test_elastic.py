@@ -192,6 +192,50 @@ def test_a_rank_that_does_not_listen_is_ended_after_its_grace(two: Two, folder: 
     assert read_status(folder).reason == "it did not end within 0.2 s of being asked to"
 
 
+DEAF = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+(folder / f"ready-{rank}").touch()
+time.sleep(60)
+"""
+
+
+@pytest.mark.fault(20)
+def test_a_second_request_leaves_ranks_only_a_moment(two: Two, folder: RunFolder) -> None:
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    at_once_ready(folder, twice)
+    began = time.monotonic()
+    with pytest.raises(Preempted):
+        two(DEAF, grace_s=40.0)
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.fault(21)
+def test_a_closed_terminal_ends_no_rank(two: Two, folder: RunFolder) -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, _: heard.append(number))
+    update_status(folder, state=FINISHED)
+    at_once_ready(folder, lambda: os.kill(os.getpid(), signal.SIGHUP))
+    try:
+        two("(folder / f'ready-{rank}').touch()\ntime.sleep(1)")
+        assert heard == []
+        os.kill(os.getpid(), signal.SIGHUP)  # negative control: the handler of before is back
+        assert heard == [signal.SIGHUP]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_rank_of_another_machine_is_not_named_here(folder: RunFolder, tmp_path: Path) -> None:
+    """Machines share the run folder, and with it the records of each other's ranks."""
+    plan = planned("for one in (1, 7):\n    rank = one\n    tell('unhappy')\nsys.exit(1)", tmp_path, folder)
+    end = elastic.run_ranks(folder, plan, Launch(), store=elastic.listening_store(MeetingPlace("127.0.0.1", 0)))
+    assert (folder.path / "failure-rank7.json").exists()
+    assert 1 in {one.rank for one in end.failures} <= {0, 1}
+
+
 UPLOADS = """
 if rank == 0:
     (folder / "status.json").write_text(json.dumps({"state": "preempted", "reason": "SIGTERM"}))
