@@ -18,7 +18,6 @@ from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions
 from rlhf_cli.trainers.guard_mixin import GuardMixin
 from rlhf_cli.trainers.logging_mixin import LoggingMixin
 from rlhf_cli.trainers.pass_mixin import PassMixin
-from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from rlhf_cli.trainers.reward_mixin import RewardMixin
 from rlhf_cli.trainers.rollout_mixin import RolloutMixin
 
@@ -30,9 +29,11 @@ def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTr
     """
     mixins: tuple[type, ...] = (LoggingMixin, CheckpointMixin, GuardMixin)
     if extensions.rewards is not None:
-        ppo = () if extensions.ppo is None else (PpoMixin,)
-        mixins = (LoggingMixin, CheckpointMixin, RolloutMixin, *ppo, GuardMixin)
-        mixins += (EvaluationMixin, PassMixin, RewardMixin)
+        mixins = (LoggingMixin, CheckpointMixin, RolloutMixin, GuardMixin, EvaluationMixin, PassMixin, RewardMixin)
+    if extensions.ppo is not None:
+        from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
+
+        mixins = (*mixins[:3], PpoMixin, *mixins[3:])
     own = {"__module__": __name__, "__doc__": trl_trainer.__doc__, "extensions": extensions}
     return type(trl_trainer.__name__, (*mixins, trl_trainer), own)
 

@@ -5,7 +5,10 @@ saved, it returns a staging folder, which `runs/checkpoint_folders.py` turns int
 
 The Trainer restores weights, optimizer, schedule and random numbers, and continues silently if a checkpoint lacks part
 of them. With them it restores the optimizer's options, the schedule's base rates and the intervals of saving, logging
-and evaluating. Here a lacking part is refused, and what was typed counts. `rollout_state.py` has what TRL itself loses.
+and evaluating. Here a lacking part is refused, and what was typed counts.
+
+TRL loses the buffered rollouts, the position in them, metrics that are not logged yet, and the data order from the
+second epoch on. Every checkpoint includes that state, one file per rank.
 """
 
 from __future__ import annotations
@@ -14,20 +17,20 @@ import copy
 import dataclasses
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.serialization import get_crc32_options, set_crc32_options
 from transformers import TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import rotate_checkpoints
 
-from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.errors import RunError
 from rlhf_cli.runs.checkpoint_folders import (
     checkpoint_folder,
     checkpoints_in,
@@ -42,16 +45,16 @@ from rlhf_cli.runs.checkpoint_folders import (
 from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
 from rlhf_cli.runs.text_endings import write_text_endings
 from rlhf_cli.text.redaction import redacted_tree
-from rlhf_cli.text.suggest import nearest
 from rlhf_cli.trainers.extensions import ExtendedTrainer
-from rlhf_cli.trainers.guard_mixin import num_elements
-from rlhf_cli.trainers.rollout_state import load_rollouts, save_rollouts, skip_epochs
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 if TYPE_CHECKING:
     from trl.trainer.utils import RepeatSampler
 
 _STATE_FILE = "trainer_state.json"
+_REFERENCE_FILE = "reference.pt"
+_PLAIN = (str, int, float, bool, type(None), torch.Tensor)
+_START_OVER = "rlhf train ... model.path=CHECKPOINT"
 _OPTIONS = ("weight_decay", "betas", "eps")
 """The optimizer options that come from arguments; some optimizers also keep counters in their groups."""
 
@@ -98,8 +101,8 @@ class CheckpointMixin(ExtendedTrainer):
             if not is_full(error):
                 raise
             kept = newest_whole(folder)[0]
-            needed = bytes_below(kept) if kept is not None else _bytes_needed(self)
-            raise no_room(folder / staged.name, needed=max(needed, written), kept=kept, error=error) from error
+            needed = max(bytes_below(kept), written) if kept is not None else None
+            raise no_room(folder / staged.name, needed=needed, kept=kept, error=error) from error
         finally:
             self._staging = None
         if writes:
@@ -117,11 +120,6 @@ class CheckpointMixin(ExtendedTrainer):
         hide_in_arguments(self.args, folder / TRAINING_ARGS_NAME)
         if self.extensions.ends_with_eos is not None:
             write_text_endings(folder, with_eos=self.extensions.ends_with_eos)
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        # Other users download from the hub: its scan for harmful pickles needs complete archives.
-        with nullcontext() if self.args.push_to_hub else _without_crc32():
-            super()._save_optimizer_and_scheduler(output_dir)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Upload once the folder has its final name, because uploads run in the background."""
@@ -160,22 +158,11 @@ class CheckpointMixin(ExtendedTrainer):
 
     def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:
         wanted = self.args.metric_for_best_model
-        if wanted is not None:
-            name = wanted if wanted.startswith("eval_") else f"eval_{wanted}"
-            was_there = any(name in event for event in self.state.log_history[:-1])
-            if name not in metrics and not was_there and not _may_come(name, metrics):
-                close = nearest(name, metrics)
-                raise ConfigError(
-                    f"no evaluation logs {name}, by which the best checkpoint was to be chosen",
-                    where="trainer.args.metric_for_best_model",
-                    got=wanted,
-                    expected="one of " + ", ".join(metrics),
-                    hint=f"trainer.args.metric_for_best_model={close}" if close else None,
-                )
-            if metrics.get(name) is None:
-                # A reward may have scored no row this time, or not only 0 and 1: that must not end the run.
-                logging.getLogger("rlhf").warning("this evaluation has no %s: its checkpoint is not the best", name)
-                return False
+        name = f"eval_{(wanted or '').removeprefix('eval_')}"
+        if self.extensions.rewards is not None and wanted is not None and metrics.get(name) is None:
+            # A reward may have scored no row this time, or not only 0 and 1: that must not end the run.
+            logging.getLogger("rlhf").warning("this evaluation has no %s: its checkpoint is not the best", name)
+            return False
         return super()._determine_best_metric(metrics, trial)
 
     # --- resuming ---
@@ -243,37 +230,6 @@ def hide_in_arguments(args: TrainingArguments, file: Path) -> None:
         torch.save(shown, file)
 
 
-def _may_come(name: str, metrics: Mapping[str, object]) -> bool:
-    """Return whether it is pass@k or maj@k of a reward that has not scored any row yet."""
-    is_attempts = name.startswith(("eval_pass@", "eval_maj@"))
-    return is_attempts and metrics.get(f"eval_sampled/rewards/{name.rpartition('/')[2]}", 0.0) is None
-
-
-@contextmanager
-def _without_crc32() -> Iterator[None]:
-    """Make torch.save skip the CRC-32 of its output inside this context, a third of its time.
-
-    torch.load does not check it; the hash in the checkpoint's manifest detects damaged files.
-    """
-    before = get_crc32_options()
-    set_crc32_options(False)
-    try:
-        yield
-    finally:
-        set_crc32_options(before)
-
-
-def _bytes_needed(trainer: TrlTrainer) -> int:
-    """Return the size of a first checkpoint: the saved weights, plus twice the trained ones (Adam's state)."""
-    has_adapter = hasattr(trainer.model, "peft_config")  # then only trained parameters are saved
-    saved, trained = 0, 0
-    for parameter in trainer.model.parameters():
-        size = num_elements(parameter) * parameter.element_size()
-        saved += size if parameter.requires_grad or not has_adapter else 0
-        trained += size if parameter.requires_grad else 0
-    return saved if trainer.args.save_only_model else saved + 2 * trained
-
-
 def _use_base_rates(schedule: object, optimizer: Optimizer, rates: list[float]) -> None:
     """Set the learning rates of the schedule's current step from the base rates that were typed.
 
@@ -294,3 +250,115 @@ def _use_base_rates(schedule: object, optimizer: Optimizer, rates: list[float]) 
     for group, rate, factor in zip(optimizer.param_groups, rates, factors, strict=True):
         group["initial_lr"], group["lr"] = rate, rate * factor
     schedule._last_lr = [group["lr"] for group in optimizer.param_groups]
+
+
+def save_rollouts(trainer: TrlTrainer, folder: Path) -> None:
+    """Write this rank's rollout state into a checkpoint's folder, and the reference model if it moves."""
+    # At the end of a window TRL generates new rollouts, so the buffer is not needed.
+    is_used_up = trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations) == 0
+    state: dict[str, Any] = {
+        "world_size": trainer.accelerator.num_processes,
+        "step": trainer._step,
+        "inputs": None if is_used_up else trainer._buffered_inputs,
+        "metrics": {name: list(values) for name, values in trainer._metrics["train"].items()},
+        "table": _table(trainer._logs),
+        "loss": trainer._tr_loss,
+        "last_logged_step": trainer._globalstep_last_logged,
+    }
+    torch.save(state, folder / _rollout_file(trainer))
+    is_sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+    reference = _moving_reference(trainer)
+    if reference is not None and trainer.args.should_save and not is_sharded:
+        torch.save(reference.state_dict(), folder / _REFERENCE_FILE)
+
+
+def load_rollouts(trainer: TrlTrainer, folder: Path, *, may_be_missing: bool) -> tuple[torch.Tensor, int] | None:
+    """Restore what `save_rollouts` wrote. Return the pending loss and the step of the last log.
+
+    Return None if there is no rollout state and it `may_be_missing`: the next step then begins with a rollout. Raise
+    RunError if it is missing otherwise, cannot be read, or is of another number of ranks.
+    """
+    file, device = folder / _rollout_file(trainer), trainer.accelerator.device
+    if may_be_missing and not file.is_file():
+        return None
+    # Under a launcher accelerate's CPU device is called cpu:0, which torch.load does not know.
+    device = torch.device("cpu") if device.type == "cpu" else device
+    with _readable(file, "rollout state"):
+        state = torch.load(file, map_location=device, weights_only=True)
+    if state["world_size"] != trainer.accelerator.num_processes:  # a rank's rollouts cannot be redistributed
+        raise RunError(
+            "the checkpoint was written by another number of processes",
+            where=str(folder),
+            got=f"{trainer.accelerator.num_processes} processes",
+            expected=f"{state['world_size']}",
+            hint=_START_OVER,
+        )
+    trainer._step, trainer._buffered_inputs = state["step"], state["inputs"]
+    trainer._metrics["train"].update(state["metrics"])
+    for name, column in state["table"].items():
+        if isinstance(column, dict):
+            for inner, values in column.items():
+                trainer._logs[name][inner].extend(values)
+        else:
+            trainer._logs[name].extend(column)
+    reference = _moving_reference(trainer)
+    if reference is not None:
+        with _readable(folder / _REFERENCE_FILE, "reference model"):
+            reference.load_state_dict(torch.load(folder / _REFERENCE_FILE, map_location=device, weights_only=True))
+    return state["loss"], state["last_logged_step"]
+
+
+def skip_epochs(sampler: RepeatSampler | None, num_epochs: int) -> None:
+    """Draw what TRL's sampler drew in the finished epochs: it uses one generator for all epochs."""
+    generator = getattr(sampler, "generator", None)
+    if sampler is None or generator is None:
+        return
+    for _ in range(num_epochs):
+        torch.randperm(sampler.num_samples, generator=generator)
+
+
+def _rollout_file(trainer: TrlTrainer) -> str:
+    return f"rollout-rank{trainer.accelerator.process_index}.pt"
+
+
+def _moving_reference(trainer: TrlTrainer) -> torch.nn.Module | None:
+    """Return the reference model if it follows the policy during training, else None."""
+    return trainer.ref_model if getattr(trainer.args, "sync_ref_model", False) else None
+
+
+def _table(logs: Mapping[str, Iterable[object]]) -> dict[str, Any]:
+    """Return the completions of the newest rollout, which TRL writes at every log; empty if they are not plain values.
+
+    Without them, a log in the middle of a window replaces that step's table of completions by an empty one.
+    """
+    plain = {
+        name: {inner: list(values) for inner, values in column.items()} if isinstance(column, dict) else list(column)
+        for name, column in logs.items()
+    }
+    return redacted_tree(plain, values_only=True) if _is_plain(plain) else {}
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether torch can load it without unpickling arbitrary objects."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return type(value) in _PLAIN
+
+
+@contextmanager
+def _readable(file: Path, what: str) -> Iterator[None]:
+    """Raise RunError if a checkpoint's file is missing or holds more than plain values."""
+    if not file.is_file():
+        raise RunError(
+            f"the checkpoint has no {what}: going on from it would silently train something else",
+            where=str(file),
+            expected="a checkpoint that this version wrote, with trainer.args.save_only_model=false",
+            hint=_START_OVER,
+        )
+    try:
+        yield
+    except UnpicklingError as error:
+        message = str(error).splitlines()[0]
+        raise RunError(f"the {what} cannot be read", where=str(file), got=message, hint=_START_OVER) from error

@@ -15,14 +15,15 @@ from rlhf_cli.rewards.stack.truncation import TruncationPolicy
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.tables.passes import GenerationSetting, PassSetting
 from rlhf_cli.tables.trl_trainers import Normaliser
-from rlhf_cli.trainers.ppo.critic import TrainedCritic
-from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings
 from rlhf_cli.trainers.step_profile import StepProfile
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
+
+    from rlhf_cli.trainers.ppo.critic import TrainedCritic
+    from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings
 
 
 @dataclass(frozen=True)

@@ -93,12 +93,6 @@ def test_an_evaluation_comes_after_the_log_and_before_the_save_and_tells_callbac
     assert "self.callback_handler.on_prediction_step(" in inspect.getsource(Trainer.evaluation_loop)
 
 
-def test_the_optimizer_is_saved_by_one_method() -> None:
-    own = CheckpointMixin._save_optimizer_and_scheduler
-    assert parameters(Trainer._save_optimizer_and_scheduler) == ["self", "output_dir"] == parameters(own)
-    assert "self._save_optimizer_and_scheduler(output_dir)" in inspect.getsource(Trainer._save_checkpoint)
-
-
 @pytest.mark.parametrize("trainer", [*ON_POLICY, trl.SFTTrainer, trl.DPOTrainer])
 def test_a_checkpoint_is_saved_by_one_method_that_asks_where_to(trainer) -> None:
     assert parameters(trainer._save_checkpoint) == ["self", "model", "trial"] == parameters(Trainer._save_checkpoint)
@@ -197,7 +191,7 @@ def test_a_trainer_of_rows_has_three_mixins() -> None:
 
 @pytest.mark.parametrize("trainer", [trl.SFTTrainer, trl.DPOTrainer, trl.KTOTrainer, trl.RewardTrainer])
 def test_rows_are_prepared_by_one_method_whose_third_argument_has_the_limit_and_whose_last_is_the_name(trainer) -> None:
-    """trainers/row_lengths.py calls it once more without the limit, and with packing off where that is the fourth."""
+    """trainers/logging_mixin.py calls it once more without the limit, and with packing off where that is the fourth."""
     more = ["packing", "formatting_func"] if trainer is trl.SFTTrainer else []
     expected = ["self", "dataset", "processing_class", "args", *more, "dataset_name"]
     assert parameters(trainer._prepare_dataset) == expected

@@ -69,9 +69,9 @@ def test_the_older_one_is_whole_and_nothing_else_is_left(
     assert "Traceback" not in told
     assert [path.name for path in folder.checkpoints.iterdir()] == kept
     assert all(problem_with(path) is None for path in folder.checkpoints.iterdir())
-    free, needed = told_bytes(told)
-    assert free < needed
     if kept:
+        free, needed = told_bytes(told)
+        assert free < needed
         assert needed >= bytes_below(folder.checkpoints / kept[0]) > 100_000
         assert "checkpoint-1 is whole and the run goes on from it" in told
     assert "the disk is full" in (read_status(folder).reason or "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 import trl
 from datasets import Dataset
 from safetensors.torch import load_file
-from torch.serialization import get_crc32_options
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.tiny import byte_tokenizer
@@ -143,26 +141,10 @@ def test_without_a_limit_nothing_is_deleted(sft, tmp_path: Path) -> None:
     assert names(trainer) == ["checkpoint-1", "checkpoint-2", "checkpoint-3", "checkpoint-9"]
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_a_flipped_bit_is_found_and_torchs_own_checksum_is_for_others(sft, monkeypatch, is_shared: bool) -> None:
-    """The manifest's finds it. The optimizer's file lacks torch's, which nothing here reads, unless it is uploaded;
-    every other file has it.
-    """
+def test_a_flipped_bit_is_found(sft) -> None:
     trainer = sft(max_steps=1)
-    monkeypatch.setattr(trainer.args, "push_to_hub", is_shared)
-    monkeypatch.setattr(trainer, "_push_from_checkpoint", lambda folder: None)
-    monkeypatch.setattr(trainer, "init_hf_repo", lambda *_: None)
     trainer.train()
     (folder,) = Path(trainer.args.output_dir, "checkpoints").iterdir()
-    bad = {}
-    for name in ("optimizer.pt", "training_args.bin", "rng_state.pth"):
-        with zipfile.ZipFile(folder / name) as archive:
-            bad[name] = archive.testzip() is not None
-    assert bad == {"optimizer.pt": not is_shared, "training_args.bin": False, "rng_state.pth": False}
-    state = torch.load(folder / "optimizer.pt", weights_only=True)["state"]
-    own = trainer.optimizer.state_dict()["state"]
-    assert all(torch.equal(state[one]["exp_avg"], own[one]["exp_avg"]) for one in own)
-    assert get_crc32_options()
     content = bytearray((folder / "optimizer.pt").read_bytes())
     content[len(content) // 2] ^= 1
     (folder / "optimizer.pt").write_bytes(content)

@@ -18,7 +18,6 @@ from rlhf_cli.data.overlong_prompts import describe_overlong, overlong_in, promp
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.models.cache import merged_model
-from rlhf_cli.models.critic_model import head_names
 from rlhf_cli.models.loading import PromptTokens, require_model
 from rlhf_cli.models.tiny import TinyBuild, tiny_model_path
 
@@ -71,6 +70,8 @@ def lora_config(experiment: Experiment, path: str) -> LoraConfig:
     given = model.lora.model_dump()
     if experiment.trainer.row.trains != "reward model":
         return LoraConfig(task_type="CAUSAL_LM", **given)
+    from rlhf_cli.models.critic_model import head_names
+
     head = head_names(path, revision=model.revision, trust_remote_code=model.trust_remote_code)
     return LoraConfig(task_type="SEQ_CLS", modules_to_save=head, **given)
 

@@ -6,7 +6,8 @@ The checks that fail fastest come first: TRL's own value checks, then the reward
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainingArguments
@@ -16,29 +17,45 @@ from rlhf_cli.config.schema.reward_sections import RewardModel
 from rlhf_cli.data.learnt_columns import only_learnt
 from rlhf_cli.data.loading import load_split, quiet
 from rlhf_cli.data.preferences import judge_pairs, leave_out
-from rlhf_cli.data.rows import check_prompts, check_rows, describe_shared, hold_out, prompt_keys, shared_prompts
+from rlhf_cli.data.rows import (
+    check_prompts,
+    check_rows,
+    describe_shared,
+    hold_out,
+    prompt_key,
+    prompt_keys,
+    shared_prompts,
+)
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
+from rlhf_cli.measure.evaluation_files import Evaluation, Heading, evaluation_json
+from rlhf_cli.measure.pictures import can_draw, draw_history
+from rlhf_cli.measure.policy_results import (
+    PartAnswers,
+    PolicyEvaluation,
+    completions_of,
+    sum_up_answers,
+    write_completions,
+)
 from rlhf_cli.measure.scored_pairs import ScoredPair
-from rlhf_cli.models.critic_model import restore_head_dtype
 from rlhf_cli.models.loading import loading_unsharded
-from rlhf_cli.models.reward_model_scorer import RewardModelScorer
+from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.plan.data_sources import describe_eval_rows, eval_sources, preference_rules, training_sources
 from rlhf_cli.rewards.stack import truncation
+from rlhf_cli.rewards.stack.aggregating import Aggregate
+from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.rewards.stack.scored_rows import settled_rows
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import PICTURE, RunFolder, in_training, write_json
 from rlhf_cli.runs.running_reward import RunningReward
 from rlhf_cli.tables.trl_trainers import TEXT
-from rlhf_cli.trainers.assemble.evaluation_in_training import TrainingEvaluation
 from rlhf_cli.trainers.assemble.policy_loading import OnProgress, lora_config, policy_path, readable_rows
-from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
 from rlhf_cli.trainers.assemble.stack_building import aggregate_of, training_stack, truncation_policy
 from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
 from rlhf_cli.trainers.build_trainer import build_trainer
-from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
-from rlhf_cli.trainers.reward_samples import RewardSamples
+from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, PolicyAnswers, RewardSetup
 from rlhf_cli.trainers.step_profile import StepProfile
 from rlhf_cli.trainers.token_slots import TokenSlots
 
@@ -124,14 +141,20 @@ def assemble(
         stack = _stack(experiment, args, folder, heartbeat, profiled) if row.generates else None
     train_dataset, eval_dataset, left_out = training_rows(experiment)
     if stack is not None:
-        _check_prompts(stack, train_dataset)
+        for component in stack.components:  # a reward model without a chat template fails before the policy is loaded
+            if hasattr(component.score, "check_prompt"):
+                component.score.check_prompt(train_dataset[0]["prompt"])
     # only the main process writes transformers' files
     with loading_unsharded(args), args.main_process_first(desc="the policy"):
         policy = policy_path(experiment, on_progress)
     train_dataset, eval_dataset = readable_rows(experiment, args, policy, train_dataset, eval_dataset)
     trained_on = _trained_on(train_dataset, eval_dataset, says=args.process_index == 0)
-    with loading_unsharded(args):
-        ppo = ppo_setup(experiment, policy)
+    ppo = None
+    if experiment.critic is not None:
+        from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
+
+        with loading_unsharded(args):
+            ppo = ppo_setup(experiment, policy)
     extensions = Extensions(
         table_log=folder.log,
         measured=row.measured,
@@ -151,6 +174,8 @@ def assemble(
         trainer = build_trainer(trainer_class, extensions, **given)
     _check_learns(trainer)
     if experiment.model.quantize is not None:
+        from rlhf_cli.models.critic_model import restore_head_dtype
+
         restore_head_dtype(trainer.model)
     if "reward_model" in row.sections:
         _show_pairs(trainer, experiment, folder, on_pairs)
@@ -232,6 +257,8 @@ def _show_pairs(trainer: ExtendedTrainer, experiment: Experiment, folder: RunFol
         for name, counts in trainer.extensions.left_out.items():
             reasons = ", ".join(f"{number} {why.replace('_', ' ')}" for why, number in counts.items())
             logging.getLogger("rlhf").warning("pairs left out of %s: %s", name, reasons)
+    from rlhf_cli.trainers.reward_samples import RewardSamples
+
     num_samples = (experiment.reward_model or RewardModel()).show_samples
     if num_samples != 0:
         trainer.add_callback(RewardSamples(trainer, num_samples, file=folder.samples, on_pairs=on_pairs))
@@ -250,8 +277,103 @@ def _check_learns(trainer: ExtendedTrainer) -> None:
         )
 
 
-def _check_prompts(stack: RewardStack, dataset: Dataset) -> None:
-    """Check before the policy is loaded that reward models have a chat template for these prompts."""
-    for component in stack.components:
-        if isinstance(component.score, RewardModelScorer):
-            component.score.check_prompt(dataset[0]["prompt"])
+class TrainingEvaluation:
+    """Summarise a policy's answers in a trainer's evaluation; every rank has one, and only the first `writes`.
+
+    `aggregate` computes totals as in training; `trained_on` is an argument of `sum_up_answers`.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        components: Sequence[Component],
+        data: str,
+        *,
+        writes: bool,
+        aggregate: Aggregate = "sum",
+        trained_on: frozenset[bytes] = frozenset(),
+    ) -> None:
+        self._trained_on = trained_on
+        self._folder, self._data, self._writes = folder, data, writes
+        self._components, self._aggregate = list(components), aggregate
+        self._has_warned = False
+
+    def __call__(
+        self,
+        by_mode: dict[str, PolicyAnswers],
+        weights: list[float],
+        step: int,
+        running: Mapping[str, RunningDeviation] | None = None,
+    ) -> dict[str, float | None]:
+        """Return metric -> value: totals with their intervals, raw rewards, truncation, tokens, pass@k, maj@k.
+
+        running: the training's divisors by reward, if it has scored rows already. Write `eval/training/step-N.json` and
+        its completions, and redraw `eval/training/history.png`.
+        """
+        everything = [one for answers in by_mode.values() for one in answers.answers]
+        settled = settled_rows(
+            self._components,
+            [one.raw for one in everything],
+            [one.fixed for one in everything],
+            weights,
+            aggregate=self._aggregate,
+            running=running or {},
+        )
+        rows = iter(settled.rows)
+        parts = {
+            name: PartAnswers(answers.each, list(answers.answers), [next(rows) for _ in answers.answers])
+            for name, answers in by_mode.items()
+        }
+        if settled.no_total is not None and self._writes and not self._has_warned:
+            logging.getLogger("rlhf").warning("evaluations have no total: %s", settled.no_total)
+            self._has_warned = True
+        evaluation = sum_up_answers(
+            parts, [one.name for one in self._components], no_total=settled.no_total, trained_on=self._trained_on
+        )
+        if self._writes:
+            self._write(evaluation, parts, step)
+        return metrics_of(evaluation)
+
+    def _write(self, measured: PolicyEvaluation, parts: dict[str, PartAnswers], step: int) -> None:
+        folder = in_training(self._folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"step-{step}"
+        answers = next(iter(parts.values()))
+        shared = sum(prompt_key(one.row) in self._trained_on for one in answers.answers[:: answers.each])
+        heading = Heading(
+            name=name,
+            step=step,
+            model=self._folder.label,
+            data=self._data,
+            trained_on=shared,
+            time=time.time(),
+            warnings=[describe_shared(shared, measured.rows)] if shared else [],
+        )
+        write_json(folder / f"{name}.json", evaluation_json(Evaluation(heading, measured)))
+        write_completions(folder / f"{name}.completions.jsonl", completions_of(parts))
+        if can_draw():
+            try:
+                draw_history(folder, folder / PICTURE)
+            except Exception as error:  # a failed plot must not end a training
+                logging.getLogger("rlhf").warning("no picture of the evaluations: %s: %s", type(error).__name__, error)
+
+
+def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:
+    """Return the means of an evaluation under the names of docs/reference/metrics.md, with the bounds of the totals.
+
+    A mean is None if no row was scored.
+    """
+    metrics: dict[str, float | None] = {}
+    for name, part in evaluation.parts.items():
+        metrics[f"{name}/total"] = part.total.mean
+        metrics[f"{name}/total/low"] = part.total.low
+        metrics[f"{name}/total/high"] = part.total.high
+        metrics |= {f"{name}/rewards/{reward}": one.raw.mean for reward, one in part.rewards.items()}
+        metrics[f"{name}/truncated"] = part.truncated.mean
+        metrics[f"{name}/tokens"] = part.tokens.mean
+        for which, some in (evaluation.by_prompts or {}).items():
+            metrics[f"{name}/total/{which}"] = some.parts[name].total.mean
+    for reward, attempts in evaluation.attempts.items():
+        for kind, by_count in attempts.by_name().items():
+            metrics |= {f"{kind}@{count}/{reward}": one.mean for count, one in by_count.items()}
+    return metrics

@@ -35,7 +35,6 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.trainers.assemble.policy_loading import model_init_kwargs
-from rlhf_cli.trainers.assemble.ppo_setup import ppo_args
 from rlhf_cli.trainers.assemble.stack_building import truncation_policy
 
 if TYPE_CHECKING:
@@ -198,6 +197,8 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
         start_process_group(trl_args.trainer(trainer.trl), trainer.args, deepspeed="deepspeed" in reserved)
     try:
         if experiment.critic is not None:
+            from rlhf_cli.trainers.assemble.ppo_setup import ppo_args
+
             return ppo_args(experiment, config_class, reserved)
         return config_class(**reserved, **trainer.args)
     except (ValueError, TypeError) as error:

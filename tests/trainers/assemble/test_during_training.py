@@ -16,7 +16,7 @@ from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.metrics_file import describe_held_out, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.tables.metrics import is_of_the_clock
-from rlhf_cli.trainers.assemble.evaluation_in_training import metrics_of
+from rlhf_cli.trainers.assemble.trainer import metrics_of
 from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin
 from tests.support.tolerances import ARITHMETIC
 
