@@ -1,14 +1,11 @@
-"""Describe what every verb prints with `--json`, as JSON Schema derived from the dataclasses that are printed.
+"""Describe what every verb prints with `--json` as JSON Schema.
 
-`OUTPUTS` maps each verb to the type of its value. A dataclass that is printed as it is, is named; one that is printed
-with more keys has a subclass here; a dict that a verb builds has a TypedDict.
+`OUTPUTS` maps each verb to the type of its value: a dataclass that it prints, or the keys of an object that it makes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from types import UnionType
-from typing import Literal, NotRequired, TypeAlias
+from typing import Any, Literal, NotRequired, TypeAlias, get_type_hints
 
 from pydantic import ConfigDict, JsonValue, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -32,407 +29,208 @@ from rlhf_cli.tables.passes import Passes
 
 Tree: TypeAlias = dict[str, JsonValue]
 """An object whose keys are the user's, or are described elsewhere."""
+Texts: TypeAlias = dict[str, str]
+_TEXT, _COUNT, _TREE = str | None, int | None, Tree | None
+Keys: TypeAlias = tuple[object, str]
+"""A type, and the names of the keys that have it."""
 
 
-class Problem(TypedDict("Problem", {"try": str | None})):
-    """A mistake. `try` is a command or an override to type (words in capitals stand for yours); else see `advice`.
-
-    `kind` is the class of the error: ConfigError, DataError, RewardError, ModelError, RunError ...
-    """
-
-    kind: str
-    what: str
-    where: str | None
-    got: str | None
-    expected: str | None
-    advice: str | None
+def _object(name: str, *keys: Keys, text: str = "", like: type | None = None) -> Any:
+    """Return the type of an object with these keys, beside those of the dataclass `like`; `text` describes it."""
+    types = get_type_hints(like) if like is not None else {}
+    types |= {key: kind for kind, names in keys for key in names.split()}
+    made = TypedDict(name, types)  # type: ignore[misc]
+    made.__doc__ = text or None
+    return made
 
 
-class ProblemsOutput(TypedDict):
-    """What every verb prints if it fails."""
+_PROBLEM = _object(
+    "Problem",
+    (str, "kind what"),
+    (_TEXT, "where got expected try advice"),
+    text="A mistake. `try` is a command or an override to type (words in capitals stand for yours); else see `advice`."
+    " `kind` is the class of the error: ConfigError, DataError, RewardError, ModelError, RunError ...",
+)
+PROBLEMS = _object("ProblemsOutput", (list[_PROBLEM], "problems"), text="What every verb prints if it fails.")
 
-    problems: list[Problem]
-
-
-class InitOutput(TypedDict):
-    """The files that were written, and the commands to type next."""
-
-    folder: str
-    files: list[str]
-    trains: str
-    model: str
-    data: str
-    rename: dict[str, str]
-    next: list[str]
-
-
-class DoctorOutput(TypedDict):
-    can_train: bool
-    conditions: list[Condition]
-
-
-class OptionOutput(TypedDict):
-    """An option of a group, with the first line of its file."""
-
-    name: str
-    caption: str
-    file: str
-
-
-class OptionPage(OptionOutput):
-    """`rlhf list GROUP NAME`."""
-
-    group: str
-    text: str
-
-
-class RewardPage(TypedDict):
-    """`rlhf list reward NAME`. `name` and `conf_file` are null for a function of yours.
-
-    An argument without `default` is required; `shipped` is its value in the file of conf/.
-    """
-
-    name: str | None
-    fn: str | None
-    caption: str
-    summary: str
-    text: str
-    arguments: list[Tree]
-    columns: list[Tree]
-    example: Tree | None
-    yaml: str
-    override: str
-    conf_file: str | None
-    file: str
-    line: int | None
-
-
-class TrainerPage(TypedDict):
-    """`rlhf list trainer NAME`.
-
-    The `key` of an argument is null if another key, `set_by`, sets it; `here` is its value in the file `origin`.
-    """
-
-    name: str
-    caption: str
-    trl: str
-    has_critic: bool
-    conf_file: str
-    arguments: list[Tree]
-
-
-class KeyOutput(TypedDict):
-    """A key of the configuration, required if it has no `default`; `holds` are the keys below it."""
-
-    key: str
-    type: str
-    default: NotRequired[JsonValue]
-    values: list[str]
-    text: str
-    holds: list[str]
-
-
-ListOutput: TypeAlias = (
-    dict[str, list[OptionOutput]] | list[KeyOutput] | list[MetricReference] | OptionPage | RewardPage | TrainerPage
+_OPTION = _object("OptionOutput", (str, "name caption file"))
+_KEY = _object(
+    "KeyOutput",
+    (str, "key type text"),
+    (NotRequired[JsonValue], "default"),
+    (list[str], "values holds"),
+    text="A key of the configuration, required if it has no `default`; `holds` are the keys below it.",
+)
+_OPTION_PAGE = _object("OptionPage", (str, "group name caption file text"), text="`rlhf list GROUP NAME`.")
+_REWARD_PAGE = _object(
+    "RewardPage",
+    (_TEXT, "name fn conf_file"),
+    (str, "caption summary text yaml override file"),
+    (list[Tree], "arguments columns"),
+    (_TREE, "example"),
+    (_COUNT, "line"),
+    text="`rlhf list reward NAME`. An argument without `default` is required; `shipped` is its value in conf_file.",
+)
+_TRAINER_PAGE = _object(
+    "TrainerPage",
+    (str, "name caption trl conf_file"),
+    (bool, "has_critic"),
+    (list[Tree], "arguments"),
+    text="`rlhf list trainer NAME`. The `key` of an argument is null if another key, `set_by`, sets it.",
 )
 
-
-class PlanOutput(TypedDict):
-    """What a run will do.
-
-    `round` is null for a trainer that does not generate, `stage` for one that does. Counts are null if a dataset of the
-    hub decides. Sizes in `checkpoints` and `memory` are in bytes.
-    """
-
-    model: str
-    data: str
-    columns: list[str]
-    num_rows: int | None
-    rewards: dict[str, str]
-    processes: int
-    round: BatchPlan | None
-    stage: StagePlan | None
-    workload: Workload
-    evaluations: Evaluations | None
-    checkpoints: Tree | None
-    passes: Passes | None
-    memory: Tree
-    notices: list[Notice]
-
-
-class LaunchOutput(TypedDict):
-    """What would be started: the ranks of this machine (`rank`, `gpu`, `command`), of `world_size` on all `nodes`."""
-
-    in_this_process: bool
-    nodes: int
-    world_size: int
-    ranks: list[Tree]
-    server: str | None
-
-
-class PlannedRun(TypedDict):
-    """The plan of a run; `resumes` says whether it would continue an existing one."""
-
-    experiment: str
-    folder: str
-    resumes: bool
-    plan: PlanOutput
-    launch: LaunchOutput
-
-
-class CheckOutput(PlannedRun):
-    """The plan of a run that could start. `rows` is null without --rows."""
-
-    ok: Literal[True]
-    rows: Tree | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainOutput(RunResult):
-    dry_run: Literal[False]
-
-
-class DryRunResult(PlannedRun):
-    dry_run: Literal[True]
-
-
-class SweepOutput(TypedDict):
-    """The runs of a sweep and what `rlhf compare` says of them, null before any of them has logged."""
-
-    sweep: str
-    dry_run: bool
-    runs: list[RunResult]
-    comparison: CompareOutput | None
-
-
-class ConfigOutput(TypedDict):
-    """`rlhf show`: the configuration, or the part that was named, and where each key was written."""
-
-    config: Tree
-    origins: dict[str, str]
-
-
-class AgainstOutput(TypedDict):
-    """`rlhf show --against`: each difference has its `key` and both values, `here` and `there`, with their origin."""
-
-    here: str
-    there: str
-    differences: list[Tree]
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditOutput(AuditResult):
-    """`holes` are the kinds of degenerate answer that training would find; `advice` is what to type against them."""
-
-    is_sound: bool | None
-    holes: list[str]  # type: ignore[assignment]
-
-
-class ScoredRowOutput(TypedDict):
-    """A row. Each reward has `raw`, `effective`, `weighted`, `open` and `error`; `label` is there with --label."""
-
-    prompt: JsonValue
-    completion: JsonValue
-    label: NotRequired[JsonValue]
-    total: float
-    rewards: dict[str, Tree]
-
-
-class ScoreOutput(TypedDict):
-    """`label` is there with --label, `against` (the same rows under another weighting) with --against."""
-
-    rows: list[ScoredRowOutput]
-    summary: dict[str, Tree]
-    no_total: NotRequired[str]
-    distributions: dict[str, Tree]
-    correlations: list[ScoreCorrelation]
-    label: NotRequired[Tree]
-    against: NotRequired[TwoWeightings]
-
-
-class MeasureOutput(TypedDict):
-    """A measure, its metric (for --weights the weight of each reward), and which direction is better, in words."""
-
-    label: str
-    metric: str | dict[str, float]
-    kind: str
-    direction: str
-
-
-class SettingOutput(TypedDict):
-    """Runs that differ in their seed alone: the run of each seed, and an estimate for each measure."""
-
-    name: str
-    values: dict[str, str]
-    seeds: dict[str, str]
-    estimates: dict[str, Estimate]
-
-
-class ComparedRun(TypedDict):
-    """A run with its value of each measure, and of each key that differs."""
-
-    name: str
-    place: str
-    state: str
-    step: int
-    max_steps: int | None
-    reason: str | None
-    trainer: str | None
-    differs: dict[str, str]
-    values: dict[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DifferenceOutput(PairedDifference):
-    """`value` compared with `other` over common seeds. `outcome` is about `value`: better, worse, undecided ..."""
-
-    degrees: int
-    seeds_needed: int | None
-
-
-class VerdictOutput(TypedDict):
-    """A verdict on one measure; `winner` is significantly better than all other values, or null."""
-
-    measure: str
-    direction: str
-    by: str
-    baseline: str | None
-    text: str
-    winner: str | None
-    values: dict[str, Estimate]
-    differences: list[DifferenceOutput]
-
-
-class CompareOutput(TypedDict):
-    """Runs side by side. `no_verdict` says why `verdicts` is empty; `front` is the Pareto front."""
-
-    window: str
-    estimator: str
-    differs: list[Tree]
-    measures: list[MeasureOutput]
-    settings: list[SettingOutput]
-    runs: list[ComparedRun]
-    no_verdict: str | None
-    verdicts: list[VerdictOutput]
-    front: Tree | None
-    total: str | None
-    notes: list[str]
-    left_out: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class WhyOutput(Diagnosis):
-    """The diagnosis of a run: findings with evidence and advice, the worst first."""
-
-    run: str
-    state: str | None
-    reason: str | None
-    step: int | None
-    max_steps: int | None
-    log_events: int | None
-    problem: str | None
-
-
-class WhatifOutput(TypedDict):
-    """One answer per question, with a row per stored round, and the completions that move most."""
-
-    run: str
-    questions: list[Tree]
-
-
-class EvalOutput(TypedDict):
-    """The evaluation of a policy or of a reward model: what RUN/eval/NAME.json holds (docs/how-to/evaluation.md)."""
-
-    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
-
-    kind: str
-    name: str
-    model: str
-    path: str
-    data: str
-    time: float
-    warnings: list[str]
-    rows: int
-
-
-class GenerateOutput(TypedDict):
-    """The curve of the best of n, and the data files that were written, with what was left out of them and why."""
-
-    model: str
-    path: str
-    data: str
-    time: float
-    samples: int
-    settings: Tree
-    prompts: int
-    by: str
-    curve: list[BestOfK]
-    prompts_without_score: int
-    made: dict[str, Tree]
-    warnings: list[str]
-    files: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportOutput(ExportedModel):
-    pushed_to: str | None
-
-
-class VerifyOutput(TypedDict):
-    """`state` over all runs is met, missed or open; each run has its expectations."""
-
-    state: Literal["met", "missed", "open"]
-    runs: list[Tree]
-
-
-class ReproduceOutput(TypedDict):
-    """Whether the run came out the same, else the first step and metric that differ, and recorded causes."""
-
-    equal: bool
-    run: str
-    again: str
-    steps: int
-    equal_steps: int
-    log_events: int
-    numbers: int
-    of_the_clock: list[str]
-    first_difference: Tree | None
-    weights: list[Tree]
-    causes: list[dict[Literal["kind", "name", "before", "after"], str]]
-    unrepeatable: list[str]
-
-
-class SyncOutput(TypedDict):
-    """A run or a sweep's report: `sent`, `to send`, `not sent`, or left as it is and why."""
-
-    run: str
-    state: str
-    why: str
-    files: list[str]
-
-
-OUTPUTS: dict[str, type | UnionType] = {
-    "init": InitOutput,
-    "doctor": DoctorOutput,
-    "list": ListOutput,
-    "check": CheckOutput,
-    "show": ConfigOutput | AgainstOutput,
-    "audit": AuditOutput,
-    "score": ScoreOutput,
-    "train": TrainOutput | SweepOutput | DryRunResult,
-    "resume": RunResult | SweepOutput,
+_PLAN = _object(
+    "PlanOutput",
+    (str, "model data"),
+    (list[str], "columns"),
+    (_COUNT, "num_rows"),
+    (Texts, "rewards"),
+    (int, "processes"),
+    (BatchPlan | None, "round"),
+    (StagePlan | None, "stage"),
+    (Workload, "workload"),
+    (Evaluations | None, "evaluations"),
+    (Passes | None, "passes"),
+    (_TREE, "checkpoints"),
+    (Tree, "memory"),
+    (list[Notice], "notices"),
+    text="What a run will do. Counts are null if a dataset of the hub decides; sizes are in bytes.",
+)
+_LAUNCH = _object(
+    "LaunchOutput",
+    (bool, "in_this_process"),
+    (int, "nodes world_size"),
+    (list[Tree], "ranks"),
+    (_TEXT, "server"),
+    text="What would be started: the ranks of this machine (`rank`, `gpu`, `command`), of `world_size` on all `nodes`.",
+)
+_PLANNED: tuple[Keys, ...] = ((str, "experiment folder"), (bool, "resumes"), (_PLAN, "plan"), (_LAUNCH, "launch"))
+_CHECKED = _object("CheckOutput", *_PLANNED, (Literal[True], "ok"), (_TREE, "rows"), text="`rows` is for --rows.")
+
+_SCORED_ROW = _object(
+    "ScoredRowOutput",
+    (JsonValue, "prompt completion"),
+    (NotRequired[JsonValue], "label"),
+    (float, "total"),
+    (dict[str, Tree], "rewards"),
+    text="A row. Each reward has `raw`, `effective`, `weighted`, `open` and `error`.",
+)
+_SCORES = _object(
+    "ScoreOutput",
+    (list[_SCORED_ROW], "rows"),
+    (dict[str, Tree], "summary distributions"),
+    (NotRequired[str], "no_total"),
+    (list[ScoreCorrelation], "correlations"),
+    (NotRequired[Tree], "label"),
+    (NotRequired[TwoWeightings], "against"),
+)
+
+_MEASURE = _object("MeasureOutput", (str, "label kind direction"), (str | dict[str, float], "metric"))
+_SETTING = _object("SettingOutput", (str, "name"), (Texts, "values seeds"), (dict[str, Estimate], "estimates"))
+_COMPARED_RUN = _object(
+    "ComparedRun",
+    (str, "name place state"),
+    (int, "step"),
+    (_COUNT, "max_steps"),
+    (_TEXT, "reason trainer"),
+    (Texts, "differs"),
+    (dict[str, float], "values"),
+)
+_DIFFERENCE = _object(
+    "DifferenceOutput",
+    (int, "degrees"),
+    (_COUNT, "seeds_needed"),
+    text="`value` compared with `other` over common seeds. `outcome` is about `value`: better, worse, undecided ...",
+    like=PairedDifference,
+)
+_VERDICT = _object(
+    "VerdictOutput",
+    (str, "measure direction by text"),
+    (_TEXT, "baseline winner"),
+    (dict[str, Estimate], "values"),
+    (list[_DIFFERENCE], "differences"),
+    text="A verdict on one measure; `winner` is significantly better than all other values, or null.",
+)
+_COMPARISON = _object(
+    "CompareOutput",
+    (str, "window estimator"),
+    (list[Tree], "differs"),
+    (list[_MEASURE], "measures"),
+    (list[_SETTING], "settings"),
+    (list[_COMPARED_RUN], "runs"),
+    (list[_VERDICT], "verdicts"),
+    (_TREE, "front"),
+    (_TEXT, "no_verdict total"),
+    (list[str], "notes left_out"),
+    text="Runs side by side. `no_verdict` says why `verdicts` is empty; `front` is the Pareto front.",
+)
+_SWEEP = _object(
+    "SweepOutput",
+    (str, "sweep"),
+    (bool, "dry_run"),
+    (list[RunResult], "runs"),
+    (_COMPARISON | None, "comparison"),
+    text="The runs of a sweep and what `rlhf compare` says of them, null before any of them has logged.",
+)
+
+_DIAGNOSIS = _object(
+    "WhyOutput", (str, "run"), (_TEXT, "state reason problem"), (_COUNT, "step max_steps log_events"), like=Diagnosis
+)
+_EVALUATION = _object(
+    "EvalOutput",
+    (str, "kind name model path data"),
+    (float, "time"),
+    (list[str], "warnings"),
+    (int, "rows"),
+    text="What RUN/eval/NAME.json holds (docs/how-to/evaluation.md).",
+)
+_EVALUATION.__pydantic_config__ = ConfigDict(extra="allow")
+_GENERATED = _object(
+    "GenerateOutput",
+    (str, "model path data by"),
+    (float, "time"),
+    (int, "samples prompts prompts_without_score"),
+    (Tree, "settings"),
+    (list[BestOfK], "curve"),
+    (dict[str, Tree], "made"),
+    (list[str], "warnings files"),
+)
+_REPRODUCED = _object(
+    "ReproduceOutput",
+    (bool, "equal"),
+    (str, "run again"),
+    (int, "steps equal_steps log_events numbers"),
+    (list[str], "of_the_clock unrepeatable"),
+    (_TREE, "first_difference"),
+    (list[Tree], "weights"),
+    (list[dict[Literal["kind", "name", "before", "after"], str]], "causes"),
+)
+
+OUTPUTS: dict[str, Any] = {
+    "init": _object("InitOutput", (str, "folder trains model data"), (list[str], "files next"), (Texts, "rename")),
+    "doctor": _object("DoctorOutput", (bool, "can_train"), (list[Condition], "conditions")),
+    "list": dict[str, list[_OPTION]] | list[_KEY] | list[MetricReference] | _OPTION_PAGE | _REWARD_PAGE | _TRAINER_PAGE,
+    "check": _CHECKED,
+    "show": _object("ConfigOutput", (Tree, "config"), (Texts, "origins"))
+    | _object("AgainstOutput", (str, "here there"), (list[Tree], "differences")),
+    "audit": _object("AuditOutput", (bool | None, "is_sound"), (list[str], "holes"), like=AuditResult),
+    "score": _SCORES,
+    "train": _object("TrainOutput", (Literal[False], "dry_run"), like=RunResult)
+    | _SWEEP
+    | _object("DryRunResult", *_PLANNED, (Literal[True], "dry_run")),
+    "resume": RunResult | _SWEEP,
     "status": list[RunState],
     "join": RunResult,
-    "compare": CompareOutput,
+    "compare": _COMPARISON,
     "report": WrittenReport,
-    "why": WhyOutput | list[WhyOutput],
-    "whatif": WhatifOutput,
-    "eval": EvalOutput,
-    "generate": GenerateOutput,
-    "verify": VerifyOutput,
-    "reproduce": ReproduceOutput,
-    "export": ExportOutput,
-    "sync": list[SyncOutput],
+    "why": _DIAGNOSIS | list[_DIAGNOSIS],
+    "whatif": _object("WhatifOutput", (str, "run"), (list[Tree], "questions"), text="One answer per question."),
+    "eval": _EVALUATION,
+    "generate": _GENERATED,
+    "verify": _object("VerifyOutput", (Literal["met", "missed", "open"], "state"), (list[Tree], "runs")),
+    "reproduce": _REPRODUCED,
+    "export": _object("ExportOutput", (_TEXT, "pushed_to"), like=ExportedModel),
+    "sync": list[_object("SyncOutput", (str, "run state why"), (list[str], "files"))],  # type: ignore[misc]
     "schema": Tree,
 }
 """Verb -> the type of what it prints with `--json` if it succeeds."""
@@ -461,6 +259,6 @@ class _OutputSchema(GenerateJsonSchema):
 
 def output_schema(verb: str) -> JsonSchemaValue:
     """Return the JSON Schema of what a verb prints with `--json`, errors included."""
-    output: TypeAdapter[object] = TypeAdapter(OUTPUTS[verb] | ProblemsOutput)  # type: ignore[arg-type]
+    output: TypeAdapter[object] = TypeAdapter(OUTPUTS[verb] | PROBLEMS)
     schema = output.json_schema(mode="serialization", schema_generator=_OutputSchema)
     return {"title": f"rlhf {verb} --json", **schema}

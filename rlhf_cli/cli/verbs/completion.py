@@ -6,23 +6,29 @@ In ~/.zshrc:   eval "$(rlhf completion zsh)"
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
 
 from rlhf_cli.cli.verbs import VERBS
-from rlhf_cli.errors import EXIT_OK, UserError
+from rlhf_cli.errors import EXIT_OK, RlhfError, UserError
+from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
+# Where nothing is offered, the shell completes a file. bash breaks words at = and :, so only what follows is printed.
 _BASH = r"""
 _rlhf() {
     local program="${COMP_WORDS[0]/#\~/$HOME}" line="${COMP_LINE:0:COMP_POINT}" word
     COMPREPLY=()
-    # bash breaks words at = and :, so only the part after the last of them is printed
     while IFS= read -r word; do
         COMPREPLY+=("$word")
     done < <("$program" completion words "$line" "$COMP_WORDBREAKS" 2>/dev/null)
     [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=./:] ]] && compopt -o nospace 2>/dev/null
     return 0
 }
-complete -F _rlhf rlhf
+complete -o default -F _rlhf rlhf
 """
 
 _ZSH = r"""
@@ -37,6 +43,7 @@ _rlhf() {
     done
     (( ${#begun} )) && compadd -U -S '' -- $begun
     (( ${#whole} )) && compadd -U -- $whole
+    (( ${#begun} + ${#whole} )) || _default
 }
 compdef _rlhf rlhf
 """
@@ -48,8 +55,13 @@ def run(argv: list[str]) -> int:
     Raises UserError for another shell.
     """
     if argv[:1] == ["words"] and len(argv) in (2, 3):
-        for word in _candidates(argv[1], argv[2] if len(argv) == 3 else None):
-            print(word)
+        # pydantic's search of all installed packages for plugins would double the time.
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+        words = argv[1].split(" ")
+        breaks = set(argv[2] if len(argv) == 3 else "") - {" ", "\t", "\n"}
+        last = max((place for place, sign in enumerate(words[-1]) if sign in breaks), default=-1)
+        for word in candidates([*filter(None, words[:-1]), words[-1]]):
+            print(word[last + 1 :])
         return EXIT_OK
     scripts = {"bash": _BASH, "zsh": _ZSH}
     if len(argv) != 1 or argv[0] not in scripts:
@@ -63,12 +75,128 @@ def run(argv: list[str]) -> int:
     return EXIT_OK
 
 
-def _candidates(line: str, breaks: str | None) -> list[str]:
-    """Return the completions of a line's last word; for bash, whose word `breaks` are given, the text to insert."""
-    # pydantic's search of all installed packages for plugins would double the time.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from rlhf_cli.cli.completion import candidates, for_bash, typed_line
+_OF_RUNS = re.compile(r"\b(RUN|SWEEP|FOLDER|MODEL)\b")
 
-    typed = typed_line(line)
-    found = candidates(typed.words, VERBS)
-    return found if breaks is None else for_bash(found, typed, breaks)
+
+def candidates(words: Sequence[str]) -> list[str]:
+    """Return the completions of the last of `words`; the first word is the program's name.
+
+    A verb's arguments are read from its help: its flags, and whether it takes an experiment or runs.
+    """
+    current = words[-1]
+    if len(words) == 2:
+        found: Iterable[str] = [*VERBS, "--help", "--help-all", "--version"]
+    else:
+        found = _of_verb(words[1], current, list(words[2:-1])) if words[1] in VERBS else []
+    fitting = sorted(word for word in dict.fromkeys(found) if word.startswith(current))
+    return [word for word in fitting if current.startswith("-") or not word.startswith("-")]
+
+
+def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
+    from rlhf_cli.config.conf_folders import groups
+    from rlhf_cli.jobs.usage import usage_of
+
+    usage = usage_of(verb)
+    if current.startswith("-"):
+        return [*usage.flags, "--help"]
+    before = usage.flags.get(earlier[-1]) if earlier else None
+    if before is not None and before.metavar and not before.may_be_bare:
+        return []
+    if verb == "list":
+        typed = [word for word in earlier if not word.startswith("-")]
+        return groups().get(typed[0], {}) if typed else [*groups(), "keys", "metrics"]
+    if verb == "completion":
+        return ["bash", "zsh"]
+    head = usage.text.partition("\n\n")[0]
+    found = _runs(current) if _OF_RUNS.search(head) else []
+    if any(sign in head for sign in ("+exp=", "overrides", "key=value")):
+        found += _overrides(current, earlier)
+    return found
+
+
+def _runs(typed: str) -> list[str]:
+    """Return `run:EXPERIMENT` for every folder of runs, or after a `/` its runs."""
+    if not typed.startswith("run:"):
+        return []
+    experiment, slash, _ = typed.removeprefix("run:").partition("/")
+    places = sorted(Path("runs").glob(f"{experiment}*/*/config.yaml"))
+    return list(dict.fromkeys(f"run:{'/'.join(place.parts[1 : 3 if slash else 2])}" for place in places))
+
+
+def _overrides(current: str, earlier: Sequence[str]) -> list[str]:
+    from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
+
+    key, equals, value = current.partition("=")
+    plain = key.lstrip("+~")
+    if equals:
+        return [f"{key}={one}" for one in _values(plain, value, earlier)]
+    sign = key.removesuffix(plain)
+    if plain.startswith("reward@"):
+        return [f"{sign}reward@rewards.{name}=" for name in groups().get("reward", {})]
+    names = [f"{sign}{name}" for name in _keys(plain.rpartition(".")[0], earlier)]
+    if "." not in plain:
+        names += [f"{sign or '+' * (not current and group in APPENDED_GROUPS)}{group}=" for group in groups()]
+    return names
+
+
+def _values(key: str, typed: str, earlier: Sequence[str]) -> Iterable[str]:
+    """Return completions of the value after `key=`, of which `typed` is there."""
+    from rlhf_cli.config.conf_folders import groups
+    from rlhf_cli.project.reference.key_reference import key_reference
+
+    if (group := key.partition("@")[0]) in groups():
+        return groups()[group]
+    parent, _, name = key.rpartition(".")
+    if parent == "trainer.args":
+        choices, annotation = _trainer_fields(_composed(tuple(earlier))).get(name, ((), ""))
+        return choices or (["true", "false"] if "bool" in annotation else [])
+    if name == "by":
+        return section(_composed(tuple(earlier)), "rewards")
+    reference = key_reference(key)
+    return [*(reference.values if reference is not None else ()), *_runs(typed)]
+
+
+def _keys(parent: str, earlier: Sequence[str]) -> list[str]:
+    """Return dotted keys one level below `parent`: sections end in `.` (`rewards.correct.`), values in `=`."""
+    from rlhf_cli.config.trl_args import own_key_for
+    from rlhf_cli.project.reference.key_reference import keys_below
+
+    tree = _composed(tuple(earlier))
+    if parent == "trainer.args":
+        has_critic = section(tree, "trainer").get("baseline") == "critic"
+        names = [name for name in _trainer_fields(tree) if own_key_for(name, has_critic=has_critic) is None]
+        return [f"trainer.args.{name}=" for name in names]
+    found = {reference.key: "." if reference.is_branch else "=" for reference in keys_below(parent)}
+    node: JsonValue = tree
+    for part in parent.split(".") if parent else []:
+        node = node.get(part) if isinstance(node, dict) else None
+    for name, value in node.items() if isinstance(node, dict) else ():
+        is_section = parent == "rewards" or (isinstance(value, dict) and bool(value))
+        found.setdefault(f"{parent}.{name}".lstrip("."), "." if is_section else "=")
+    return [f"{key}{end}" for key, end in found.items()]
+
+
+def _trainer_fields(tree: JsonTree) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Return argument -> (allowed values, type) of the chosen trainer."""
+    from rlhf_cli.config import trl_args
+    from rlhf_cli.config.schema.trainer_sections import PpoArgs
+    from rlhf_cli.tables.trl_trainers import TRAINERS
+
+    chosen = section(tree, "trainer")
+    fields = trl_args.trainer(str(chosen["trl"])).fields if chosen.get("trl") in TRAINERS else {}
+    found = {name: (field.choices, field.annotation) for name, field in fields.items()}
+    return found | (dict.fromkeys(PpoArgs.model_fields, ((), "")) if chosen.get("baseline") == "critic" else {})
+
+
+@cache
+def _composed(words: tuple[str, ...]) -> JsonTree:
+    """Return the configuration that words compose, leaving out those that do not; of a sweep, the first values."""
+    from rlhf_cli.config.compose import compose  # imports Hydra, which takes 0.3 s
+    from rlhf_cli.config.conf_folders import groups
+
+    overrides = [word if word.endswith(("]", "}")) else word.partition(",")[0] for word in words if "=" in word]
+    choices = [word for word in overrides if word.lstrip("+").partition("=")[0].partition("@")[0] in groups()]
+    for attempt in (overrides, choices):
+        with contextlib.suppress(RlhfError):
+            return compose(attempt).tree
+    return {}
