@@ -17,10 +17,27 @@ from rlhf_cli.config import compose
 from rlhf_cli.config.noting_loader import NotingLoader
 from rlhf_cli.services import hub_lookup
 from rlhf_cli.sweeps import warm_processes
+from rlhf_cli.sweeps.warm_processes import WarmServer
 from rlhf_cli.text.redaction import forgetting
 from tests.support.quick_loader import QuickLoader
 from tests.support.suggestions import WRONG, watch_refusals
-from tests.support.warm_sweeps import the_server
+
+_servers: list[WarmServer] = []
+
+
+class LastingServer(WarmServer):
+    """A server that a sweep may close as often as it likes."""
+
+    def close(self) -> None:
+        """Leave it to the next sweep; it ends with the tests."""
+
+
+def the_server(*, threads: int | None) -> WarmServer:
+    """Return the one server, whichever threads are asked for: a job has its own from its environment."""
+    if not _servers:
+        _servers.append(LastingServer(threads=1))
+    return _servers[0]
+
 
 # A thread a worker: with torch's default, a thread a core in each, the workers of `-n 2` stand in each other's way
 # (all tests on two cores: 403 s instead of 515 s). The models are so small that one alone gains nothing from two.

@@ -11,9 +11,15 @@ import pytest
 from rlhf_cli.config.compose import compose
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import Critic, Kl, PpoArgs
-from rlhf_cli.errors import Problems
+from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.jobs.prepare import prepare
-from tests.support.ppo_words import PPO, QUICK, SHARED, Judged, Refused
+
+Judged = Callable[..., Experiment]
+Refused = Callable[..., ConfigError]
+QUICK = "exp=quickstart"
+PPO = (QUICK, "trainer=ppo", "trainer.args.num_generations=1")
+SHARED = (*PPO, "critic.share=lora", "model.lora.r=16")
+
 
 pytestmark = pytest.mark.usefixtures("place")
 

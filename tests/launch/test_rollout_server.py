@@ -28,7 +28,7 @@ ENDS_WITHIN_S = 20.0
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerPlan:
     monkeypatch.setenv("STAND_IN_PIDS", str(tmp_path / "pids"))
     (port,) = free_ports(1)
-    argv = (sys.executable, "-m", "tests.support.stand_in_vllm", "serve", "org/model", "--port", str(port))
+    argv = (sys.executable, "-m", "tests.launch.stand_in_vllm", "serve", "org/model", "--port", str(port))
     return ServerPlan(argv, {"VLLM_SERVER_DEV_MODE": "1"}, ("0",), port, 51216, tmp_path / "vllm-server.log")
 
 

@@ -1,6 +1,6 @@
 """FSDP 2 and DeepSpeed's ZeRO-2 and ZeRO-3 train what DDP does, to four digits, and go on where they were killed.
 
-Two CPU processes each. FSDP 2 is real (tests/support/fsdp_on_cpu.py); ZeRO runs where DeepSpeed is installed:
+Two CPU processes each. FSDP 2 is real (tests/launch/sharded_runs.py); ZeRO runs where DeepSpeed is installed:
 `make test-strategies`.
 """
 
@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FINISHED, read_status
+from tests.launch.sharded_runs import STEPS, TRAINERS, again, logged, prepare_place, run_under
 from tests.support.as_many_processes import largest_difference
-from tests.support.sharded_runs import STEPS, TRAINERS, again, logged, prepare_place, run_under
 
 pytestmark = [pytest.mark.slow, pytest.mark.strategies]
 FOUR_DIGITS = 1e-4

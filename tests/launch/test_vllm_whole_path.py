@@ -73,7 +73,7 @@ def test_a_run_learns_from_what_the_server_answers(place: Path, sent, monkeypatc
     assert plan.server is not None
     command = list(plan.server.argv)
     assert command[:4] == [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
-    command[2] = "tests.support.stand_in_vllm"
+    command[2] = "tests.launch.stand_in_vllm"
     command[command.index("--tensor-parallel-size") + 1] = "1"  # there is no GPU to plan it on
     server = type(plan.server)(tuple(command), plan.server.env, ("0",), *_ports(plan.server), plan.server.log)
     for name, value in server.for_ranks().items():

@@ -15,7 +15,7 @@ from transformers import (
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from tests.support.scored_texts import CONVERSATION, PLAIN, copied
+from tests.models.scored_texts import CONVERSATION, PLAIN, copied
 
 
 def test_conversations_without_a_template_are_refused_before_training(reward_model: Path, tmp_path: Path) -> None:

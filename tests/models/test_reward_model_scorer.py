@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from tests.support.scored_texts import CONVERSATION, PLAIN, edited, tiny_policy
+from tests.models.scored_texts import CONVERSATION, PLAIN, edited, tiny_policy
 from tests.support.tolerances import MODEL
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.gae import gae, whiten
-from tests.support.ragged_batches import NAN, Batch, assert_close, ragged
+from tests.numerics.ragged_batches import NAN, Batch, assert_close, ragged
 from tests.support.tolerances import ARITHMETIC_OF_TENSORS
 
 

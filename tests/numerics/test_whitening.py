@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.gae import explained_variance, whiten
-from tests.support.ragged_batches import NAN, assert_close, ragged
+from tests.numerics.ragged_batches import NAN, assert_close, ragged
 
 MASK = torch.tensor([[1, 1, 0, 1], [0, 1, 1, 0]], dtype=torch.bool)
 

@@ -9,7 +9,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.cut_runs import WINDOWS
-from tests.support.small_stages import SMALL_STAGE, TINY, Stage
+from tests.trainers.small_stages import SMALL_STAGE, TINY, Stage
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from rlhf_cli.models.reward_checkpoint import load_reward_model
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import read_status
-from tests.support.small_stages import SMALL_STAGE, STAGES, TINY, Stage, assert_same_weights, weights
 from tests.support.tolerances import MODEL
+from tests.trainers.small_stages import SMALL_STAGE, STAGES, TINY, Stage, assert_same_weights, weights
 
 
 @pytest.mark.parametrize("name", STAGES)

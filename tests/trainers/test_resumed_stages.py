@@ -13,7 +13,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.cut_runs import cut
-from tests.support.small_stages import Stage, assert_same_weights
+from tests.trainers.small_stages import Stage, assert_same_weights
 
 # 18 rows of 8: the third step ends an epoch, and the checkpoint of step 2 lies within one.
 WORDS = (

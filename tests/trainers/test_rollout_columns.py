@@ -11,7 +11,7 @@ import torch
 from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
 from rlhf_cli.rewards.stack.dead_signal import share_of_dead_groups
 from rlhf_cli.runs.metrics_file import read_metrics, series
-from tests.support.whatif_runs import BASE, ROWS, begin, table
+from tests.analysis.whatif.whatif_runs import BASE, ROWS, begin, table
 
 # A completions table says of each row which round of training it is of and how it ended; its scores are exact.
 

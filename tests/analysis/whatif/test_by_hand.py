@@ -16,9 +16,9 @@ import pytest
 
 from rlhf_cli.errors import DataError
 from rlhf_cli.runs.run_folder import RunFolder
+from tests.analysis.whatif.whatif_runs import CORRECT, LESS, UNSCALED, WAS, WOULD, advantages_if, answer, scores
 from tests.support.stored_tables import frozen, write_table
 from tests.support.tolerances import ARITHMETIC
-from tests.support.whatif_runs import CORRECT, LESS, UNSCALED, WAS, WOULD, advantages_if, answer, scores
 
 GATED = "rewards.brevity.gate={by: correct, at_least: 1.0, otherwise: zero}"
 

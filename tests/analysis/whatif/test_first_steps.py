@@ -15,7 +15,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.support.whatif_runs import BASE, ROWS, advantages_if, begin, table
+from tests.analysis.whatif.whatif_runs import BASE, ROWS, advantages_if, begin, table
 
 NEAR = {"rel": 0.0, "abs": 1e-6}
 GATE = "rewards.c.gate={by: b, at_least: 1.0, otherwise: %s}"

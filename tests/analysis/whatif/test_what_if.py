@@ -21,9 +21,9 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.whatif_request import ask
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.run_folder import RunFolder
+from tests.analysis.whatif.whatif_runs import LESS, UNSCALED, WAS, advantages_if, answer, scores
 from tests.support.stored_tables import ONE_GROUP, frozen, write_table
 from tests.support.tolerances import ARITHMETIC
-from tests.support.whatif_runs import LESS, UNSCALED, WAS, advantages_if, answer, scores
 
 
 @pytest.fixture

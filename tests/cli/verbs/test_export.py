@@ -10,8 +10,8 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.project.export import hub_push
 from rlhf_cli.runs.run_folder import RunFolder
+from tests.project.export.finished_runs import finished_run, random_model
 from tests.project.export.test_hub_push import HubThatRemembers
-from tests.support.finished_runs import finished_run, random_model
 
 KEYS = {"folder", "kind", "step", "merged", "files", "bytes", "weights_sha256", "notes", "pushed_to"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from tests.support.reported_runs import write_reported
+from tests.display.page.reported_runs import write_reported
 
 
 @pytest.fixture

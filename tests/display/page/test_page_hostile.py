@@ -11,9 +11,9 @@ import pytest
 
 from rlhf_cli.display.page.embedding import script_json
 from rlhf_cli.display.page.page_content import write_report
+from tests.display.page.opened_page import OpenedPage
+from tests.display.page.reported_runs import write_reported
 from tests.support.logged_runs import configured, write_run
-from tests.support.opened_page import OpenedPage
-from tests.support.reported_runs import write_reported
 
 ATTACK = (
     "</script><script>window.stolen=1</script><img src=https://evil.example/i onerror=window.stolen=1>"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rlhf_cli.display.page.page_content import write_report
-from tests.support.opened_page import SCREEN, OpenedPage
-from tests.support.reported_runs import STEPS, write_reported
+from tests.display.page.opened_page import SCREEN, OpenedPage
+from tests.display.page.reported_runs import STEPS, write_reported
 
 SECTIONS = 14
 FAILED = 4

@@ -19,8 +19,8 @@ from rlhf_cli.display.page.embedding import rounded
 from rlhf_cli.display.page.page_content import page_content, report_at_the_end, write_report
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import runs_in
+from tests.display.page.reported_runs import write_completions, write_reported
 from tests.support.logged_runs import configured, write_run
-from tests.support.reported_runs import write_completions, write_reported
 
 LOSS = PlottedMetric("loss", "loss", COMPONENTS)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.two_machines import TwoMachines, two_machines
+from tests.launch.machines.two_machines import TwoMachines, two_machines
 
 
 @pytest.fixture

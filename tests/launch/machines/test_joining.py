@@ -17,7 +17,7 @@ from rlhf_cli.launch import joining
 from rlhf_cli.launch.joining import find_run_to_join, read_offer
 from rlhf_cli.launch.machines import Offer, versions
 from rlhf_cli.runs.run_status import read_status
-from tests.support.two_machines import TwoMachines, until
+from tests.launch.machines.two_machines import TwoMachines, until
 
 TOKEN = ".meeting.json"
 

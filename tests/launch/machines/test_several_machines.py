@@ -9,8 +9,8 @@ import signal
 import pytest
 
 from rlhf_cli.runs.run_status import read_status
+from tests.launch.machines.two_machines import TwoMachines, until
 from tests.launch.test_elastic import is_gone
-from tests.support.two_machines import TwoMachines, until
 
 
 def pids(machines: TwoMachines) -> list[int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.own_slurm import brought_up
+from tests.launch.slurm.own_slurm import brought_up
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.own_slurm import brought_up
+from tests.launch.slurm.own_slurm import brought_up
 
 pytestmark = [pytest.mark.slurm]
 

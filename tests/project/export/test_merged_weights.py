@@ -24,7 +24,7 @@ from rlhf_cli.errors import ModelError
 from rlhf_cli.project.export.exported_folder import ExportedModel, export_model
 from rlhf_cli.project.export.source_model import find_source
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
-from tests.support.finished_runs import IDS, finished_run, random_model, save, with_adapter
+from tests.project.export.finished_runs import IDS, finished_run, random_model, save, with_adapter
 
 AUTO: dict[str, Any] = {
     "CAUSAL_LM": AutoModelForCausalLM,

@@ -14,7 +14,7 @@ from rlhf_cli.project.export import exported_folder
 from rlhf_cli.project.export.exported_folder import ExportedModel, export_model, exported_before
 from rlhf_cli.project.export.source_model import SourceModel, find_source
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.support.finished_runs import finished_run, random_model
+from tests.project.export.finished_runs import finished_run, random_model
 
 SECRET = "hf_planted0123456789abcdefghij"
 

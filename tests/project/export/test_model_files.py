@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from rlhf_cli.project.export.exported_folder import clean_configs, export_model, problems_of
 from rlhf_cli.project.export.source_model import find_source
 from rlhf_cli.runs.run_folder import read_json
-from tests.support.finished_runs import finished_run, random_model
+from tests.project.export.finished_runs import finished_run, random_model
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from tests.support.given_completions import LIMIT, REWARDS, ROWS, Seen
+from tests.rewards.stack.given_completions import LIMIT, REWARDS, ROWS, Seen
 from tests.support.reward_bench import Bench
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.given_completions import REPLACE, grpo
+from tests.rewards.stack.given_completions import REPLACE, grpo
 from tests.support.tolerances import ARITHMETIC
 
 BOTH = ("++rewards.score={fn: './mine.py:score'}", "++rewards.middle={fn: './mine.py:of_the_middle'}")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlhf_cli.runs.metrics_file import read_metrics, series
-from tests.support.given_completions import PENALTY, RAMP, REPLACE, ROWS, grpo
+from tests.rewards.stack.given_completions import PENALTY, RAMP, REPLACE, ROWS, grpo
 from tests.support.tolerances import ARITHMETIC
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_cli.rewards.stack.truncation import find_truncated
 from rlhf_cli.runs.metrics_file import read_metrics, series
-from tests.support.given_completions import EOS, LIMIT, OTHER_EOS, PENALTY, ROWS, grpo
+from tests.rewards.stack.given_completions import EOS, LIMIT, OTHER_EOS, PENALTY, ROWS, grpo
 from tests.support.tolerances import ARITHMETIC
 
 

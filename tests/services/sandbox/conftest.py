@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.services.sandbox.running import Isolation, protections, run_code
-from tests.support.sandbox_processes import Run
+from tests.services.sandbox.sandbox_processes import Run
 
 MODES: tuple[Isolation, ...] = ("bubblewrap", "namespaces", "limits")
 

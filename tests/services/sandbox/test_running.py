@@ -19,7 +19,7 @@ import pytest
 from rlhf_cli.errors import RewardError
 from rlhf_cli.services.sandbox import running as sandbox
 from rlhf_cli.services.sandbox.running import OUTPUT_BYTES, Isolation, ProgramResult, protections, run_code
-from tests.support.sandbox_processes import Run, processes_with
+from tests.services.sandbox.sandbox_processes import Run, processes_with
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wants Linux")
 

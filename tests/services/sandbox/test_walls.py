@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from rlhf_cli.services.sandbox.running import Isolation, protections
-from tests.support.sandbox_processes import Run, gone, processes_with
+from tests.services.sandbox.sandbox_processes import Run, gone, processes_with
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wants Linux")
 

@@ -27,7 +27,7 @@ from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.row_attention import why_not_packed
 from rlhf_cli.tables.passes import Passes
 from rlhf_cli.trainers.pass_mixin import chosen_passes
-from tests.support.same_rollouts import distance, policy, trained
+from tests.trainers.passes.same_rollouts import distance, policy, trained
 
 SHAPE: dict[str, Any] = {
     **{"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},

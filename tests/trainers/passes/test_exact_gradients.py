@@ -17,7 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEm
 from trl.trainer import utils as trl_utils
 
 from rlhf_cli.models.packing import one_pass_head
-from tests.support.same_rollouts import distance, policy, trained
+from tests.trainers.passes.same_rollouts import distance, policy, trained
 
 SEVERAL = {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_iterations": 2, "max_steps": 4}
 RATIOS: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ from rlhf_cli.tables.passes import Passes
 from rlhf_cli.trainers.forward_pass import Forward
 from rlhf_cli.trainers.pass_mixin import PassMixin, tried_rows
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
-from tests.support.same_rollouts import distance, policy, trained
+from tests.trainers.passes.same_rollouts import distance, policy, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
 """TRL switches checkpointing off by names that transformers no longer likes."""

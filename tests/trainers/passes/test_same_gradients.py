@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlhf_cli.models.packing import packed_rows, row_attention
-from tests.support.same_rollouts import EOS, PAD, VOCABULARY, distance, policy, trained
+from tests.trainers.passes.same_rollouts import EOS, PAD, VOCABULARY, distance, policy, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
 """TRL switches checkpointing off by names that transformers no longer likes."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlhf_cli.trainers.forward_pass import Forward
-from tests.support.same_rollouts import distance, trained
+from tests.trainers.passes.same_rollouts import distance, trained
 
 EXACT: dict[str, Any] = {"dtype": torch.float64}
 

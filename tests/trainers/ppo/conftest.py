@@ -14,8 +14,8 @@ from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.trainers.ppo.critic import SeparateCritic
 from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from tests.support.ppo_by_hand import DISCOUNTED, DROP, ENDINGS, LIMIT, PLAIN, REWARDS, Rollouts, plain, rows_of, stir
-from tests.support.ppo_losses_by_hand import Step, gradient_of
 from tests.support.watched_critic import Watched
+from tests.trainers.ppo.ppo_losses_by_hand import Step, gradient_of
 
 
 @pytest.fixture

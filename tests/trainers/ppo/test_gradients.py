@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.ppo_by_hand import unpadded
-from tests.support.ppo_losses_by_hand import assert_gradients, losses_by_hand
+from tests.trainers.ppo.ppo_losses_by_hand import assert_gradients, losses_by_hand
 
 
 class TestGradients:

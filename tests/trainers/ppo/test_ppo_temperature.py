@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.support.ppo_by_hand import assert_rows, raw_advantages, total_of, whitened
-from tests.support.ppo_losses_by_hand import token_losses
 from tests.support.tolerances import MODEL
+from tests.trainers.ppo.ppo_losses_by_hand import token_losses
 
 HOT = "trainer.args.temperature=1.7"
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from tests.support.ppo_by_hand import EOS, GAMMA, LAMBDA, Row, assert_rows, gae_of, total_of, whitened
-from tests.support.ppo_losses_by_hand import Step, assert_gradients, token_losses
 from tests.support.tolerances import MODEL
+from tests.trainers.ppo.ppo_losses_by_hand import Step, assert_gradients, token_losses
 
 LIMIT = 160
 COEF = 0.3

@@ -1,6 +1,6 @@
 """A stand-in for `vllm serve`: takes its command line, and speaks the endpoints that TRL 1.16's client calls.
 
-`python -m tests.support.stand_in_vllm serve MODEL --port P ...`. Variables: STAND_IN_START_S, seconds until it is
+`python -m tests.launch.stand_in_vllm serve MODEL --port P ...`. Variables: STAND_IN_START_S, seconds until it is
 healthy; STAND_IN_DIES, what it says before it ends with code 3 in place of serving; STAND_IN_PIDS, a file for the pids
 of it and of a process that it starts, as vLLM starts its engine. It writes what it is asked to its output, a JSON a
 line, with no buffer.

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
 
 from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.plan.launch_plan import plan_launch
@@ -24,11 +26,26 @@ from rlhf_cli.process import leave
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from tests.support import small_reward_runs
 from tests.support.as_many_processes import DEMONSTRATIONS, GENERATED, REWARDS
-from tests.support.fsdp_on_cpu import fsdp_on_cpu
 from tests.support.one_rank import run_rank
 from tests.support.random_reward_model import save_random_reward_model
 from tests.support.replayed_runs import _replay
 from tests.support.small_runs import PPO_SMALL
+
+
+def fsdp_on_cpu(patch: pytest.MonkeyPatch) -> None:
+    """Let accelerate run FSDP where it was asked for on a CPU, as long as `patch` lasts."""
+    init = AcceleratorState.__init__
+
+    def told(self: AcceleratorState, *args: Any, fsdp_plugin: Any = None, **named: Any) -> None:
+        is_new = not AcceleratorState._shared_state
+        init(self, *args, fsdp_plugin=fsdp_plugin, **named)
+        if is_new and fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type = DistributedType.FSDP
+            self.fsdp_plugin = fsdp_plugin
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    patch.setattr(AcceleratorState, "__init__", told)
+
 
 TRAINERS = {
     "ppo": [*GENERATED, *PPO_SMALL, "trainer.args.num_iterations=2", "trainer.args.steps_per_generation=4"],
@@ -71,7 +88,7 @@ def run_under(strategy: str, *more: str) -> dict[str, RunFolder]:
     paths = [str(folder.path) for folder in made.values()]
     ranks = []
     for plan in _ranks(words_of("sft", strategy, *more), made["sft"].path):
-        argv = [sys.executable, "-m", "tests.support.sharded_runs", *paths]
+        argv = [sys.executable, "-m", "tests.launch.sharded_runs", *paths]
         with open(f"{strategy}-rank{plan.rank}.txt", "w") as said:
             ranks.append(subprocess.Popen(argv, env={**os.environ, **plan.env}, stdout=said, stderr=said))
     try:

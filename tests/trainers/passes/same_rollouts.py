@@ -14,7 +14,7 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.tables.passes import PassSetting
 from rlhf_cli.trainers.extensions import Extensions, RewardSetup
 from rlhf_cli.trainers.pass_mixin import PassMixin
-from tests.support.kept_gradients import EOS, LONGEST, PAD, random_prompts, trained_on
+from tests.trainers.kept_gradients import EOS, LONGEST, PAD, random_prompts, trained_on
 
 VOCABULARY = 64
 

@@ -15,14 +15,45 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from rlhf_cli import cli
+from rlhf_cli.cli.verbs import join, resume
 from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.launch import elastic, joining, machines
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.rollout_server import free_ports
+from rlhf_cli.plan import launch_plan
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_folder import RunFolder
 
+MODULES = (elastic, joining, machines, join, resume)
+
+
+def run_command(
+    words: list[str], file: str, patched: dict[str, float], cwd: str, environment: dict[str, str], path: list[str]
+) -> None:
+    """Run `rlhf` with these words in the folder `cwd`, print into `file`, and exit with its code."""
+    sys.stdout.flush()
+    printed = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = [cwd, *path]
+    time.tzset()
+    launch_plan.WORKER = "pretended_rank"
+    for name, value in patched.items():
+        known = [module for module in MODULES if hasattr(module, name)]
+        assert known, name
+        for module in known:
+            setattr(module, name, value)
+    code = cli.main(words)
+    sys.stdout.flush()
+    os._exit(code)
+
+
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["torch", "tests.support.machine_command"])
+_FORKS.set_forkserver_preload(["torch", "tests.launch.machines.two_machines"])
 
 RANK = """
 import json, os, pathlib, signal, sys, time
@@ -92,7 +123,7 @@ class TwoMachines:
         """Type `rlhf` with these words. `patched` are times of the machinery's, by name."""
         file = Path(f"said-{len(self.commands)}")
         argument = (list(words), str(file.resolve()), patched, os.getcwd(), dict(os.environ), sys.path)
-        process = _FORKS.Process(target=_command, args=argument)
+        process = _FORKS.Process(target=run_command, args=argument)
         process.start()
         self.commands.append(Command(process, file))
         return self.commands[-1]
@@ -148,11 +179,3 @@ def until(condition: Callable[[], object], *commands: Command, timeout_s: float 
     while not condition():
         assert time.monotonic() < end, [command.said for command in commands]
         time.sleep(0.02)
-
-
-def _command(
-    words: list[str], file: str, patched: dict[str, float], cwd: str, environment: dict[str, str], path: list[str]
-) -> None:
-    from tests.support.machine_command import run_command
-
-    run_command(words, file, patched, cwd, environment, path)
