@@ -5,19 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.prompt import Prompt
 from rich.text import Text
 
 from rlhf_cli.display.tables import Cell, facts_grid, plain_table
-from rlhf_cli.errors import UserError
 from rlhf_cli.project.doctor.machine import Condition, State, can_train
 from rlhf_cli.project.export.exported_folder import ExportedModel
-from rlhf_cli.project.scaffold.own_rows import TRAININGS, training_named
-from rlhf_cli.project.scaffold.project_choices import SAMPLE, TINY
 from rlhf_cli.runs.disk_space import size
 
 _STYLE = {State.OK: "green", State.WARN: "yellow", State.MISSING: "dim", State.UNFIT: "red"}
@@ -67,57 +63,6 @@ def show_project(
     console.print("next:")
     for command in commands:
         console.print(Text(f"  {command}"), soft_wrap=True)
-
-
-def first_commands(folder: Path) -> list[str]:
-    """Return the commands to type next, from the current folder."""
-    inside = folder.resolve() == Path.cwd().resolve()
-    return [*([] if inside else [f"cd {shlex.quote(str(folder))}"]), "rlhf check +exp=first", "rlhf train +exp=first"]
-
-
-def ask_training(console: Console) -> str:
-    """Ask for the name of a trainer."""
-    console.print("[bold]What trains?[/]")
-    console.print(facts_grid((f"  {training.name}", training.what) for training in TRAININGS.values()))
-    return _ask_until(console, "trainer", "grpo", lambda word: training_named(word, is_answer=True))
-
-
-def ask_model(console: Console, refuse: Callable[[str], object]) -> str:
-    """Ask for the model to start from. Ask again while `refuse` raises UserError."""
-    console.print(
-        "\n[bold]Which model?[/] tiny: 0.15 M parameters, here already, trains on a CPU. Or a folder, or a hub id",
-        highlight=False,
-    )
-    return _ask_until(console, "model", TINY, refuse)
-
-
-def ask_data(console: Console, refuse: Callable[[str], object]) -> str:
-    """Ask for the data. Ask again while `refuse` raises UserError."""
-    console.print(
-        "\n[bold]Which data?[/] sample: sums, which the tiny model can learn. Or a file: JSONL, JSON, CSV, Parquet",
-        highlight=False,
-    )
-    return _ask_until(console, "data", SAMPLE, refuse)
-
-
-def ask_columns(console: Console, missing: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
-    """Ask for the column of each missing role. Return role -> column."""
-    named = {}
-    for role in missing:
-        console.print(f"\n[bold]Which column is the {role}?[/] {', '.join(columns)}", highlight=False)
-        named[role] = Prompt.ask("column", console=console, choices=list(columns), show_choices=False)
-    return named
-
-
-def _ask_until(console: Console, prompt: str, default: str, refuse: Callable[[str], object]) -> str:
-    while True:
-        typed = Prompt.ask(prompt, console=console, default=default).strip()
-        try:
-            refuse(typed)
-        except UserError as error:
-            console.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)
-        else:
-            return typed
 
 
 def show_export(

@@ -56,25 +56,18 @@ _ROWS = (
 TRAININGS: dict[str, Training] = {row.name: row for row in _ROWS}
 """Maps a name, as in `trainer=NAME`, to its training, in display order."""
 
-_OTHER_WORDS = {"reward model": "reward", "rm": "reward"}
 
-
-def training_named(word: str, *, is_answer: bool = False) -> Training:
-    """Return the training for a typed word. Raises ConfigError for an unknown one.
-
-    `is_answer` is True if the word answers a question, where naming a flag would not help.
-    """
-    name = word.lower().replace("-", " ").replace("_", " ")
-    name = _OTHER_WORDS.get(name, name)
-    if name in TRAININGS:
-        return TRAININGS[name]
-    close = nearest(name, TRAININGS)
+def training_named(word: str) -> Training:
+    """Return the training for a typed word. Raises ConfigError for an unknown one."""
+    if word in TRAININGS:
+        return TRAININGS[word]
+    close = nearest(word, TRAININGS)
     raise ConfigError(
         f"a new project cannot train {word!r}",
-        where="trainer" if is_answer else "--trains",
+        where="--trains",
         got=word,
         expected="one of " + ", ".join(TRAININGS),
-        hint=f"{'' if is_answer else '--trains '}{close}" if close else "rlhf list trainer",
+        hint=f"--trains {close}" if close else "rlhf list trainer",
     )
 
 
@@ -82,8 +75,6 @@ _LOOKED_AT_ROWS = 200
 _ANSWER = "answer"
 _LAST_NUMBER = re.compile(r"\d[\d,]*(\.\d+)?\D{0,3}$")
 """Finds a number at the end of an answer: `22`, `#### 1,234`, `= 5.5 m`."""
-_SAY_LITTLE = frozenset(("text", "user", "input", "post", "good", "bad", "best", "worst", "label", "target", "result"))
-"""Words that identify a column only as its whole name: `answer text` is not a prompt."""
 _AS_THEY_ARE = {"sft": TRAINERS["SFTTrainer"].learns_from, "kto": TRAINERS["KTOTrainer"].learns_from}
 """Maps a training to further sets of columns that TRL reads without renaming."""
 
@@ -94,44 +85,27 @@ class TrainingColumn:
 
     role: str
     other_names: tuple[str, ...]
-    holds: tuple[str, ...]
+    holds: tuple[str, ...] = (TEXT, "list")
     is_needed: bool = True
 
 
-_TEXTS = (TEXT, "list")
-_PROMPT = TrainingColumn(
-    "prompt",
-    ("question", "instruction", "query", "input", "problem", "task", "user", "post", "text"),
-    _TEXTS,
-)
+_PROMPTS = ("question", "instruction", "query", "input", "problem", "task", "user", "post", "text")
+_PROMPT = TrainingColumn("prompt", _PROMPTS)
 _COMPLETION = TrainingColumn(
-    "completion",
-    ("response", "answer", "output", "solution", "summary", "reply", "assistant", "target"),
-    _TEXTS,
+    "completion", ("response", "answer", "output", "solution", "summary", "reply", "assistant", "target")
 )
+_ANSWERS = ("solution", "target", "label", "final_answer", "ground_truth", "gold", "expected", "reference", "result")
 COLUMNS: dict[RowKind, tuple[TrainingColumn, ...]] = {
-    "prompts": (
-        _PROMPT,
-        TrainingColumn(
-            _ANSWER,
-            ("solution", "target", "label", "final_answer", "ground_truth", "gold", "expected", "reference", "result"),
-            (TEXT, INTEGER, NUMBER),
-            is_needed=False,
-        ),
-    ),
+    "prompts": (_PROMPT, TrainingColumn(_ANSWER, _ANSWERS, (TEXT, INTEGER, NUMBER), is_needed=False)),
     "pairs": (
-        TrainingColumn(_PROMPT.role, _PROMPT.other_names, _PROMPT.holds, is_needed=False),
-        TrainingColumn(
-            "chosen", ("better", "preferred", "accepted", "winner", "good", "positive", "best"), (TEXT, "list")
-        ),
-        TrainingColumn("rejected", ("worse", "dispreferred", "loser", "bad", "negative", "worst"), _TEXTS),
+        TrainingColumn("prompt", _PROMPTS, is_needed=False),
+        TrainingColumn("chosen", ("better", "preferred", "accepted", "winner", "good", "positive", "best")),
+        TrainingColumn("rejected", ("worse", "dispreferred", "loser", "bad", "negative", "worst")),
     ),
     "judged": (
         _PROMPT,
         _COMPLETION,
-        TrainingColumn(
-            "label", ("good", "desirable", "is_good", "thumbs_up", "liked", "accepted", "is_correct"), (BOOL,)
-        ),
+        TrainingColumn("label", ("good", "desirable", "is_good", "thumbs_up", "liked", "is_correct"), (BOOL,)),
     ),
     "demonstrations": (_PROMPT, _COMPLETION),
 }
@@ -148,7 +122,6 @@ class OwnRows:
 
     path: str
     rename: dict[str, str]
-    columns: tuple[str, ...]
     num_rows: int | None
     has_answer: bool
     answer_is_number: bool
@@ -161,40 +134,37 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
     Raises DataError if the file cannot be read, or if a required column cannot be identified.
     """
     preview = _look_at(path)
-    _refuse_unknown(preview, training, typed)
+    roles = [column.role for column in COLUMNS[training.rows]]
+    for role, column in typed.items():
+        if role not in roles or column not in preview.columns:
+            raise DataError(
+                f"{training.name} reads no column {role!r}" if role not in roles else f"there is no column {column!r}",
+                where=f"--column {role}={column}",
+                got=f"columns {', '.join(preview.columns)}",
+                expected="ROLE=COLUMN with one of " + ", ".join(roles),
+            )
     mapped = _mapped(preview, training, typed)
-    if missing := _missing(mapped, preview, training):
-        roles = [column.role for column in COLUMNS[training.rows]]
+    # TRL learns from some rows as they are: messages, pairs.
+    is_ready = any(set(columns) <= set(preview.columns) for columns in _AS_THEY_ARE.get(training.name, ()))
+    needed = [column for column in COLUMNS[training.rows] if column.is_needed and not is_ready]
+    if missing := [column for column in needed if column.role not in mapped]:
         raise DataError(
-            f"which column is the {' and which the '.join(missing)}?",
+            f"which column is the {' and which the '.join(column.role for column in missing)}?",
             where="--data",
             got="columns " + ", ".join(f"{name} ({_holds(preview, name)})" for name in preview.columns),
             expected=f"for {training.name}: {', '.join(roles)}",
-            hint=_flags_for(missing, mapped, preview, training),
+            hint=_flags_for(missing, mapped, preview),
         )
-    rename = {role: column for role, column in mapped.items() if role != column}
-    as_read = {old: new for new, old in rename.items()}
-    prompts, answers = ([row.get(rename.get(role, role)) for row in preview.rows] for role in ("prompt", _ANSWER))
+    prompts, answers = ([row.get(mapped.get(role, role)) for row in preview.rows] for role in ("prompt", _ANSWER))
     has_answer = training.generates and _ANSWER in mapped
     return OwnRows(
         path=path,
-        rename=rename,
-        columns=tuple(as_read.get(column, column) for column in preview.columns),
+        rename={role: column for role, column in mapped.items() if role != column},
         num_rows=preview.num_rows,
         has_answer=has_answer,
         answer_is_number=has_answer and all(map(_ends_with_number, answers)),
         is_chat=any(isinstance(prompt, list) for prompt in prompts),
     )
-
-
-def unassigned_columns(path: str, training: Training, typed: Mapping[str, str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the required columns that are neither typed nor identifiable, and the file's columns to choose from.
-
-    Raises DataError for a file that cannot be read.
-    """
-    preview = _look_at(path)
-    _refuse_unknown(preview, training, typed)
-    return _missing(_mapped(preview, training, typed), preview, training), preview.columns
 
 
 def _look_at(path: str) -> Preview:
@@ -214,18 +184,6 @@ def _look_at(path: str) -> Preview:
         raise
 
 
-def _refuse_unknown(preview: Preview, training: Training, typed: Mapping[str, str]) -> None:
-    roles = [column.role for column in COLUMNS[training.rows]]
-    for role, column in typed.items():
-        if role not in roles or column not in preview.columns:
-            raise DataError(
-                f"{training.name} reads no column {role!r}" if role not in roles else f"there is no column {column!r}",
-                where=f"--column {role}={column}",
-                got=f"columns {', '.join(preview.columns)}",
-                expected="ROLE=COLUMN with one of " + ", ".join(roles),
-            )
-
-
 def _mapped(preview: Preview, training: Training, typed: Mapping[str, str]) -> dict[str, str]:
     """Return a map of the training's column -> the file's column: first the typed ones, then by name and type."""
     mapped = dict(typed)
@@ -233,11 +191,6 @@ def _mapped(preview: Preview, training: Training, typed: Mapping[str, str]) -> d
         for name in (column.role, *column.other_names) if column.role not in mapped else ():
             if found := [one for one in _left(mapped, preview, column) if _plain(one) == name]:
                 mapped.setdefault(column.role, found[0])
-    for column in COLUMNS[training.rows]:  # `question text`, if there is no column `question`
-        words = {column.role, *column.other_names} - _SAY_LITTLE
-        found = [one for one in _left(mapped, preview, column) if words & set(_plain(one).split("_"))]
-        if len(found) == 1:
-            mapped.setdefault(column.role, found[0])
     return mapped
 
 
@@ -246,21 +199,13 @@ def _left(mapped: Mapping[str, str], preview: Preview, column: TrainingColumn) -
     return [name for name in preview.columns if name not in mapped.values() and _holds(preview, name) in column.holds]
 
 
-def _flags_for(missing: Sequence[str], mapped: Mapping[str, str], preview: Preview, training: Training) -> str:
+def _flags_for(missing: Sequence[TrainingColumn], mapped: Mapping[str, str], preview: Preview) -> str:
     """Return the flags to type, with the first suitable columns."""
     flags, taken = [], dict(mapped)
-    for column in COLUMNS[training.rows]:
-        if column.role in missing:
-            taken[column.role] = next(iter(_left(taken, preview, column)), "NAME")
-            flags.append(f"--column {shlex.quote(f'{column.role}={taken[column.role]}')}")
+    for column in missing:
+        taken[column.role] = next(iter(_left(taken, preview, column)), "NAME")
+        flags.append(f"--column {shlex.quote(f'{column.role}={taken[column.role]}')}")
     return " ".join(flags)
-
-
-def _missing(mapped: Mapping[str, str], preview: Preview, training: Training) -> list[str]:
-    """Return the required columns not found; none if TRL learns from the rows as they are (messages, pairs)."""
-    if any(set(columns) <= set(preview.columns) for columns in _AS_THEY_ARE.get(training.name, ())):
-        return []
-    return [column.role for column in COLUMNS[training.rows] if column.is_needed and column.role not in mapped]
 
 
 def _holds(preview: Preview, column: str) -> str:

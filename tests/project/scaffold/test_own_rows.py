@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.project.scaffold.own_rows import TRAININGS, OwnRows, read_own_rows, unassigned_columns
+from rlhf_cli.project.scaffold.own_rows import TRAININGS, OwnRows, read_own_rows
 
 Write = Callable[[str, str], Path]
 
@@ -27,10 +27,8 @@ def looked_at(write: Write, trains: str, row: dict[str, object], **typed: str) -
         # GSM8K and MATH as they are on the hub.
         ("grpo", {"question": "a", "answer": "#### 2"}, {"prompt": "question"}),
         ("grpo", {"problem": "a", "level": "Level 1", "solution": "2"}, {"prompt": "problem", "answer": "solution"}),
-        # A whole name goes before a word of one, and what it holds decides, too: an id is no prompt.
-        ("grpo", {"question id": "7", "question": "a"}, {"prompt": "question"}),
-        ("grpo", {"question id": 7, "Question Text": "a"}, {"prompt": "Question Text"}),
-        ("grpo", {"answer text": "b", "the question": "a"}, {"prompt": "the question", "answer": "answer text"}),
+        # The case of a name does not count, and what it holds decides, too: a number is no prompt.
+        ("grpo", {"Prompt": 7, "Question": "a", "Final Answer": "b"}, {"prompt": "Question", "answer": "Final Answer"}),
         # Alpaca; TL;DR; single answers judged, where `label` must be true or false.
         ("sft", {"instruction": "a", "output": "b"}, {"prompt": "instruction", "completion": "output"}),
         ("sft", {"prompt": "a", "completion": "b"}, {}),
@@ -51,7 +49,6 @@ def test_columns_are_told_by_name_and_content(
 
 def test_nothing_is_guessed_where_two_would_do(write: Write) -> None:
     write("rows.jsonl", json.dumps({"question text": "a", "question title": "b"}) + "\n")
-    assert unassigned_columns("rows.jsonl", TRAININGS["grpo"], {}) == (["prompt"], ("question text", "question title"))
     with pytest.raises(DataError, match="which column is the prompt") as wrong:
         read_own_rows("rows.jsonl", TRAININGS["grpo"], {})
     assert wrong.value.got == "columns question text (text), question title (text)"

@@ -10,11 +10,18 @@ import pytest
 import yaml
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.errors import UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
-from rlhf_cli.project.scaffold.own_rows import TRAININGS, read_own_rows, training_named
-from rlhf_cli.project.scaffold.project_choices import ProjectChoices, StartingModel, read_starting_model
-from rlhf_cli.project.scaffold.project_files import as_yaml, path_from, project_files, write_project
+from rlhf_cli.project.scaffold.own_rows import TRAININGS, read_own_rows
+from rlhf_cli.project.scaffold.project_files import (
+    ProjectChoices,
+    StartingModel,
+    as_yaml,
+    path_from,
+    project_files,
+    write_project,
+)
 from tests.support.model_copies import model_copy
 
 TINY = StartingModel(None, 512)
@@ -77,6 +84,9 @@ def test_a_path_is_named_as_the_project_sees_it(place: Path) -> None:
     assert path_from(folder, "*.jsonl") == str(place / "*.jsonl")
 
 
-def test_a_training_goes_by_what_people_call_it() -> None:
-    assert training_named("reward model") is training_named("RM") is TRAININGS["reward"]
-    assert read_starting_model("tiny").is_tiny
+def test_a_project_that_cannot_be_written_is_refused(place: Path) -> None:
+    (place / "data").write_text("a file where a folder is wanted")
+    with pytest.raises(UserError, match="cannot be written"):
+        write_project(place, {"README.md": "", "data/rows.jsonl": "{}"})
+    with pytest.raises(UserError, match="a project is a folder"):
+        write_project(place / "data" / "g", {"README.md": ""})
