@@ -21,7 +21,7 @@ from rlhf_cli.measure.score_bench import ScoreCorrelation, TwoWeightings
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.plan.batches import BatchPlan, StagePlan
 from rlhf_cli.plan.run_plan import Evaluations, Notice, Workload
-from rlhf_cli.project.doctor.machine import Condition
+from rlhf_cli.project.doctor import Condition
 from rlhf_cli.project.export.exported_folder import ExportedModel
 from rlhf_cli.project.reference.key_reference import MetricReference
 from rlhf_cli.runs.run_status import RunResult, RunState

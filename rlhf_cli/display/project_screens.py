@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlhf_cli.display.tables import Cell, facts_grid, plain_table
-from rlhf_cli.project.doctor.machine import Condition, State, can_train
+from rlhf_cli.project.doctor import Condition, State, can_train
 from rlhf_cli.project.export.exported_folder import ExportedModel
 from rlhf_cli.runs.disk_space import size
 

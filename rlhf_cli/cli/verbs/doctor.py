@@ -1,8 +1,7 @@
 """rlhf doctor     what this machine has and lacks for training, and what to type: GPU, packages, extras, network,
 logins, cores, memory, disk, sandbox, Slurm. Exit code 2 if something that training needs is missing or does not fit.
 
-  --torch   import torch and compute with it, too: takes seconds
-  --json    {can_train, conditions: [{area, name, state, found, fix, is_needed}]}; state: ok, warn, missing, unfit
+  --json   {can_train, conditions: [{area, name, state, found, fix, is_needed}]}; state: ok, warn, missing, unfit
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ from rlhf_cli.display.project_screens import show_conditions
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK, EXIT_USER_ERROR
 from rlhf_cli.jobs.usage import read_options
-from rlhf_cli.project.doctor.examination import examine
-from rlhf_cli.project.doctor.machine import can_train
+from rlhf_cli.project.doctor import can_train, examine
 
 
 def run(argv: list[str]) -> int:
     """Examine this machine, print the result and return the exit code."""
     options = read_options(__doc__, argv, verb="doctor")
     options.refuse_words("rlhf doctor takes flags alone")
-    conditions = examine(with_torch=options.on("--torch"))
+    conditions = examine()
     if options.as_json:
         print_json({"can_train": can_train(conditions), "conditions": [asdict(one) for one in conditions]})
     else:

@@ -1,0 +1,228 @@
+"""What `rlhf doctor` finds: torch against driver and GPU by NVIDIA's own rules, versions by PEP 440, disks, logins."""
+
+from __future__ import annotations
+
+import http.server
+import importlib.metadata
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.project.doctor import (
+    Condition,
+    Driver,
+    RequiredPackages,
+    State,
+    can_train,
+    disk_condition,
+    extra_conditions,
+    gpu_condition,
+    hub_condition,
+    hub_login_condition,
+    installed_torch,
+    memory_condition,
+    package_conditions,
+    parse_driver,
+    read_build,
+    read_driver,
+    required_by_metadata,
+    required_packages,
+    shared_memory_condition,
+    trouble_reaching,
+    wandb_login_condition,
+)
+
+LISTED = "NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\nNVIDIA A100, 40960, 580.65.06, 8.0\n"
+HEADING = "| NVIDIA-SMI 580.65.06              Driver Version: 580.65.06      CUDA Version: 13.0     |\n"
+CUDA_BUILD = """from typing import Optional
+
+__all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip', 'rocm', 'xpu']
+__version__ = '2.13.0+cu130'
+debug = False
+cuda: Optional[str] = '13.0'
+git_version = 'cf30153c4c131c8164ee7798e5022d810682e2cb'
+hip: Optional[str] = None
+"""
+
+
+def test_what_nvidia_smi_prints_is_read() -> None:
+    """nvidia-smi counts in MiB: 81559 are 85.5 GB."""
+    gpus = ("NVIDIA H100 80GB HBM3 85.5 GB", "NVIDIA A100 42.9 GB")
+    assert parse_driver(LISTED, HEADING) == Driver(gpus, (8, 0), "580.65.06", "13.0")
+
+
+@pytest.mark.parametrize(
+    ("says", "trouble"),
+    [("echo 'NVIDIA-SMI has failed to talk.'; exit 9", "NVIDIA-SMI has failed"), ("exit 3", "exit code 3")],
+)
+def test_a_driver_that_does_not_answer_is_told(tmp_path: Path, says: str, trouble: str) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{says}\n")
+    tool.chmod(0o755)
+    condition = gpu_condition(read_driver(str(tool)), ("2.13.0", None))
+    assert (condition.state, trouble in condition.found) == (State.UNFIT, True)
+    assert not condition.prevents_training  # there is still the CPU
+    assert read_driver(None) == Driver()
+
+
+@pytest.mark.parametrize(
+    ("driver_cuda", "capability", "torch_cuda", "state", "said"),
+    [
+        ("13.0", (9, 0), "13.0", State.OK, "built for CUDA 13.0"),
+        # A driver runs what was built for an older CUDA, and for a newer minor version of its own.
+        ("13.0", (9, 0), "12.8", State.OK, "built for CUDA 12.8"),
+        ("12.4", (8, 0), "12.8", State.OK, "built for CUDA 12.8"),
+        ("12.4", (9, 0), "13.0", State.UNFIT, "a driver for CUDA 13"),
+        ("13.0", (9, 0), None, State.UNFIT, "built for no GPU"),
+        # Volta is not in CUDA 13; Turing is, without bfloat16, and Ampere has that.
+        ("13.0", (7, 0), "13.0", State.UNFIT, "compute capability 7.0"),
+        ("13.0", (7, 0), "12.8", State.WARN, "no bfloat16"),
+        ("13.0", (7, 5), "13.0", State.WARN, "no bfloat16"),
+        ("13.0", (8, 0), "13.0", State.OK, "built for CUDA 13.0"),
+        (None, None, "13.0", State.OK, "up to CUDA ?"),
+    ],
+)
+def test_torch_fits_driver_and_gpu(
+    driver_cuda: str | None, capability: tuple[int, int] | None, torch_cuda: str | None, state: State, said: str
+) -> None:
+    condition = gpu_condition(Driver(("A GPU",), capability, "580", driver_cuda), ("2.13.0+x", torch_cuda))
+    assert (condition.state, said in f"{condition.found} {condition.fix}") == (state, True), condition
+    assert (condition.fix is None) == (state == State.OK)
+
+
+def test_the_build_is_read_without_running_it(tmp_path: Path) -> None:
+    file = tmp_path / "version.py"
+    file.write_text(CUDA_BUILD + "raise RuntimeError('it was run')\n")
+    assert read_build(file) == ("2.13.0+cu130", "13.0")
+    build = installed_torch()
+    assert build is not None
+    assert build[0].partition("+")[0] == importlib.metadata.version("torch").partition("+")[0]
+
+
+LINES = [
+    *("trl<1.17,>=1.16", "numpy>=2", "torch>=2.13", "transformers>=5", "math-verify>=0.9; extra == 'math'"),
+    *("optuna<6,>=5; extra == 'search'", "pytest>=9; extra == 'dev'", "winloop; sys_platform == 'win32'"),
+]
+HERE = {"trl": "1.16.3", "numpy": "2.4.0", "torch": "2.13.0+cu130", "transformers": "5.23.0", "optuna": "5.0.0"}
+WANTED: RequiredPackages = required_by_metadata(">=3.11", LINES, ["math", "search", "dev"])
+
+
+def conditions_of(versions: Mapping[str, str]) -> dict[str, Condition]:
+    found = [*package_conditions(WANTED, versions.get), *extra_conditions(WANTED, versions.get)]
+    return {condition.name: condition for condition in found}
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "state", "prevents"),
+    [
+        ({}, "needed packages", State.OK, False),
+        ({}, "math", State.MISSING, False),
+        ({"trl": "1.17.0"}, "trl", State.UNFIT, True),
+        ({"trl": "1.15.9"}, "trl", State.UNFIT, True),
+        ({"trl": None}, "trl", State.MISSING, True),
+        ({"optuna": "4.9"}, "search", State.UNFIT, False),
+        # PEP 440: 1.16.1.dev0 lies between 1.16 and 1.17, and <1.17 leaves out what leads up to 1.17 itself.
+        ({"trl": "1.16.1.dev0"}, "needed packages", State.OK, False),
+        ({"trl": "1.17.0.dev0"}, "trl", State.UNFIT, True),
+    ],
+)
+def test_versions(change: dict[str, str | None], name: str, state: State, prevents: bool) -> None:
+    versions = {package: version for package, version in {**HERE, **change}.items() if version is not None}
+    conditions = conditions_of(versions)
+    assert conditions[name].state == state
+    assert (conditions[name].fix is None) == (state == State.OK)
+    assert can_train(list(conditions.values())) is not prevents
+    assert "dev" not in conditions
+
+
+def test_where_the_tests_run_training_is_possible() -> None:
+    known = required_packages()
+    assert len(known.packages) > 20
+    assert {"math", "search"} <= set(known.extras)
+    assert can_train(package_conditions(known))
+
+
+def test_disk_memory_and_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = disk_condition("runs", tmp_path / "not" / "yet", "run.root=FOLDER")
+    assert there.state in (State.OK, State.WARN)
+    assert str(tmp_path / "not" / "yet") in there.found
+    (tmp_path / "file").write_text("")
+    blocked = disk_condition("runs", tmp_path / "file" / "runs", "run.root=FOLDER")
+    assert (blocked.prevents_training, blocked.fix) == (True, "run.root=FOLDER")
+    assert not disk_condition("hub cache", tmp_path / "file" / "hub", "x").prevents_training
+    usage = type("Usage", (), {"total": 2**26, "free": 2**30})  # docker's /dev/shm: 64 MiB
+    monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
+    assert shared_memory_condition(tmp_path).state == State.WARN
+    assert disk_condition("runs", tmp_path, "x").state == State.WARN
+    for num_bytes, state in ((2 * 10**9, State.WARN), (4 * 10**9, State.OK)):
+        monkeypatch.setattr("rlhf_cli.project.doctor.host_bytes", lambda of=num_bytes: of)
+        assert memory_condition().state == state
+
+
+TOKEN = "hf_" + "PlantedTokenOfTheTests" * 2
+KEY = "plantedkeyofthetests" * 2
+
+
+def test_the_hubs_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    assert hub_login_condition().state == State.MISSING
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: TOKEN)
+    assert hub_login_condition().found == "a token, from hf auth login"
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert hub_login_condition().found == "a token, from HF_TOKEN"
+
+
+def test_wandbs_key(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = place / "netrc"
+    monkeypatch.setenv("NETRC", str(file))
+    assert wandb_login_condition().state == State.MISSING
+    file.write_text(f"machine api.wandb.ai login user password {KEY}\n")
+    file.chmod(0o600)
+    assert wandb_login_condition().found == f"a key for api.wandb.ai, from {file}"
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.com")  # the key of one server is none for another
+    assert wandb_login_condition().state == State.MISSING
+    file.write_text(f"machine without sense {KEY}")
+    broken = wandb_login_condition()
+    assert (broken.state, KEY in str(broken)) == (State.UNFIT, False)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    assert wandb_login_condition().found == "a key, from WANDB_API_KEY"
+
+
+@pytest.fixture
+def refusing_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server that refuses whatever it is asked, as the hub does without a token."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    class Refuse(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_error(401)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Refuse) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_the_hub(refusing_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal is an answer; silence is not waited for; offline nobody is asked."""
+    monkeypatch.setenv("HF_ENDPOINT", refusing_server)
+    assert hub_condition().state == State.OK
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address, began = f"http://127.0.0.1:{silent.getsockname()[1]}", time.monotonic()
+        assert trouble_reaching(address, 0.3) is not None
+        assert time.monotonic() - began < 2
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    refused = hub_condition()
+    assert (refused.state, "refused" in refused.found) == (State.WARN, True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert hub_condition().state == State.OK
