@@ -12,6 +12,7 @@ is killed that makes a test fail or run past its time.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import time
@@ -61,7 +62,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", action="append", default=[], help="every mutant of this file; prints, writes no page")
     parser.add_argument("--grep", action="append", default=[], help="only where the line of --list holds it; as --file")
-    parser.add_argument("--keep-kills", action="store_true", help="a file unchanged: what was killed stays killed")
+    parser.add_argument("--keep-kills", action="store_true", help="a file unchanged: keep its verdicts")
     parser.add_argument("--list", action="store_true", help="print the mutants and judge none")
     parser.add_argument("--budget-s", type=float, default=100, help="unmutated seconds of tests a mutant (%(default)s)")
     return parser.parse_args(argv)
@@ -81,14 +82,19 @@ def _mutants(project: Project, arguments: argparse.Namespace) -> list[Mutant]:
 
 def _verdicts(project: Project, copy: Path, mutants: Sequence[Mutant], arguments: argparse.Namespace) -> list[Verdict]:
     targets, cache = list(project.mutated_files()), project.root / project.cache
-    killed = Kills(cache / "kills.json", copy)
+    explained = explanations(project.root / project.explanations)
+    killed = Kills(cache / "kills.json", copy, {name for name, one in explained.items() if one.is_equivalent})
     by_file: dict[str, list[MeasuredTest]] = {}
     verdicts = []
     for place, mutant in enumerate(mutants, 1):
-        known = killed.verdict(mutant) if arguments.keep_kills else None
-        if known is None and mutant.file not in by_file:
-            by_file[mutant.file] = measured(copy, project.test_files(mutant.file, copy), targets, cache)
-        one = known or _judge(copy, mutant, by_file[mutant.file], arguments.budget_s)
+        one = killed.verdict(mutant) if arguments.keep_kills else None
+        if one is None and arguments.keep_kills and (file := killed.killers_file(mutant)):
+            again = _judge(copy, mutant, measured(copy, [file], targets, cache), arguments.budget_s)
+            one = None if again.lives else again
+        if one is None:
+            if mutant.file not in by_file:
+                by_file[mutant.file] = measured(copy, project.test_files(mutant.file, copy), targets, cache)
+            one = _judge(copy, mutant, by_file[mutant.file], arguments.budget_s)
         killed.note(one)
         verdicts.append(one)
         print(f"{place}/{len(mutants)} {one.outcome:9} {one.seconds:5.1f} s  {_line(mutant)}  {one.by}", flush=True)
@@ -135,8 +141,15 @@ def _line(mutant: Mutant) -> str:
 
 def _head(project: Project, arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> list[str]:
     minutes = sum(one.seconds for one in verdicts) / 60
-    drawn_as = f"{len(verdicts)} mutants, seed {arguments.seed}"
+    drawn_as = f"{len(verdicts)} mutants, seed {arguments.seed}{_commit(project.root)}"
     return ["# Mutants", project.about, f"{drawn_as}: {minutes:.0f} minutes of tests, the unmutated ones aside."]
+
+
+def _commit(root: Path) -> str:
+    """Return ", commit ..." for the page, empty where git knows nothing of the folder."""
+    command = ["git", "-C", str(root), "log", "-1", "--format=%h of %cs"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f", commit {asked.stdout.strip()}" if asked.returncode == 0 else ""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Remembers which mutants were killed, for a rerun that judges the survivors alone."""
+"""Remembers what became of mutants, for a rerun that judges only those that may have changed."""
 
 from __future__ import annotations
 
@@ -11,30 +11,43 @@ from scripts.mutants.survivors import Verdict
 
 
 class Kills:
-    """Verdicts of mutants that were killed, kept in a JSON file; one is known as long as its source file is the same.
+    """Verdicts in a JSON file. One is known as long as the mutated file is the same and the test that killed it exists.
 
-    That the test which killed it is still there is not asked: a run without `--keep-kills` judges all again.
+    What survived is known only if it is in `equivalent`. That the killer still notices it is not asked: a run without
+    `--keep-kills` judges all again.
     """
 
-    def __init__(self, file: Path, root: Path) -> None:
-        self._file, self._root = file, root
+    def __init__(self, file: Path, root: Path, equivalent: set[tuple[str, str, str, str, int]]) -> None:
+        self._file, self._root, self._equivalent = file, root, equivalent
         self._known: dict[str, tuple[str, float, str]] = json.loads(file.read_text()) if file.exists() else {}
 
     def verdict(self, mutant: Mutant) -> Verdict | None:
-        """Return the verdict of an earlier run, None where it was not killed in one."""
+        """Return the verdict of an earlier run, None where it is not known."""
         known = self._known.get(self._key(mutant))
-        return None if known is None else Verdict(mutant, *known)
+        if known is None:
+            return None
+        verdict = Verdict(mutant, *known)
+        if verdict.lives:
+            return verdict if mutant.name in self._equivalent else None
+        return verdict if not verdict.by or self.killers_file(mutant) else None
+
+    def killers_file(self, mutant: Mutant) -> str | None:
+        """Return the file of the test that killed it last, whatever its own file was then; None if it is gone."""
+        file, _, test = self._known.get(self._name(mutant), ("", 0, ""))[2].removeprefix("FAILED ").partition("::")
+        function = test.split("::")[-1].split("[")[0]
+        is_there = (self._root / file).is_file() and f"def {function}(" in (self._root / file).read_text("utf-8")
+        return file if function and is_there else None
 
     def note(self, verdict: Verdict) -> None:
         """Keep a verdict, at once: a run may be ended at any mutant."""
-        key = self._key(verdict.mutant)
-        if verdict.lives:
-            self._known.pop(key, None)
-        else:
-            self._known[key] = (verdict.outcome, verdict.seconds, verdict.by)
+        known = (verdict.outcome, verdict.seconds, verdict.by)
+        self._known[self._key(verdict.mutant)] = self._known[self._name(verdict.mutant)] = known
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.write_text(json.dumps(self._known))
 
     def _key(self, mutant: Mutant) -> str:
-        source = (self._root / mutant.file).read_bytes()
+        return self._name(mutant, (self._root / mutant.file).read_bytes())
+
+    @staticmethod
+    def _name(mutant: Mutant, source: bytes = b"") -> str:
         return hashlib.sha256(source + repr(mutant.name).encode()).hexdigest()[:20]

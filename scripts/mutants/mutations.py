@@ -1,8 +1,8 @@
 """Changes a source text at one node of its syntax tree: every mutant is one small mistake that a person could make.
 
 The kinds are in `_KINDS`. Left out is what no test of behaviour can see: annotations, docstrings, decorators, imports,
-the words of messages (every text, and what stands in an f-string), and `strict=` of zip, which guards against lists
-that the code itself never makes.
+the words of messages (every text, and what stands in an f-string), `strict=` of zip, which guards against lists that
+the code itself never makes, and the sizes and colours of a picture (`_LOOKS`); what is drawn where is mutated.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _keyword(node: ast.AST) -> _Change:
     if not isinstance(node, ast.Call):
         return
     for place, keyword in enumerate(node.keywords):
-        if keyword.arg in (None, "strict"):
+        if keyword.arg in (None, "strict", *_LOOKS):
             continue
         changed = copy.deepcopy(node)
         if keyword.arg == "dim" and isinstance(keyword.value, ast.Constant | ast.UnaryOp):
@@ -196,6 +196,9 @@ _ARITHMETIC: dict[type, type] = {
     ast.BitAnd: ast.BitOr,
     ast.BitOr: ast.BitAnd,
 }
+_LOOKS = ("fontsize", "labelsize", "markersize", "linewidth", "linestyle", "marker", "capsize", "fmt")
+_LOOKS += ("color", "alpha", "frameon", "rotation", "loc")
+"""matplotlib's words for how something looks."""
 _EXTREMA = {"min": "max", "max": "min", "any": "all", "all": "any", "amin": "amax", "amax": "amin"}
 _EXTREMA |= {"sum": "mean", "mean": "sum", "nansum": "nanmean", "nanmean": "nansum"}
 
@@ -251,7 +254,7 @@ class _Walker(ast.NodeVisitor):
         self._where.pop()
 
     def visit_keyword(self, node: ast.keyword) -> None:
-        if node.arg not in ("dim", "strict"):
+        if node.arg not in ("dim", "strict", *_LOOKS):
             self.visit(node.value)
 
     def visit_If(self, node: ast.If) -> None:

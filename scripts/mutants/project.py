@@ -82,7 +82,11 @@ OURS = Project(
         "rlhf_cli/analysis/expectations.py": ("tests/analysis/expectations",),
         "rlhf_cli/analysis/reproducibility.py": ("tests/analysis/expectations",),
         "rlhf_cli/analysis/whatif": ("tests/analysis/whatif",),
-        "rlhf_cli/measure": ("tests/measure",),
+        "rlhf_cli/measure": (
+            "tests/measure",
+            *("tests/display/page/test_evaluation_picture.py", "tests/display/page/test_evaluation_history.py"),
+        ),
+        "rlhf_cli/measure/best_of_n.py": ("tests/measure",),
         "rlhf_cli/plan/memory": ("tests/plan/memory",),
         "rlhf_cli/numerics": ("tests/numerics",),
         "rlhf_cli/models/packing": ("tests/models/packing", "tests/trainers/passes"),

@@ -73,6 +73,7 @@ def test_what_is_noticed_is_killed_and_what_is_not_survives(judge, tmp_path: Pat
     page = (tmp_path / "docs" / "development" / "mutants.md").read_text()
     assert "| little/price.py:6 | price | `count >= 10` | `(count > 10)` | **unexplained** |" in page
     assert "no test reaches it" in page
+    assert ", seed 0: " in page  # and no commit: git knows nothing of the folder
     assert (tmp_path / "little" / "price.py").read_text() == LITTLE
 
 
@@ -117,6 +118,8 @@ class A:
     b: list[int] | None
     def c(self, d: int) -> int:
         raise ValueError(f"{d + 1}")
+    def draw(self, axes):
+        axes = axes.plot(self, color="red", linewidth=1 + 2)
 '''
     assert mutants_of(source, "a.py") == []
 

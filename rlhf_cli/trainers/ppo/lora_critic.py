@@ -56,7 +56,6 @@ class SharedLoraCritic(TrainedCritic):
         self._layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
         self._has_stepped = False
         self._name_of_head = _name_of_head(model.config)
-        self._take_gradients()
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the critic's adapter and head."""

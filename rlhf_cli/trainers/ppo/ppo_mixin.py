@@ -63,9 +63,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
     # --- the rollout ---
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        beta = self.kl.coef if self.kl.is_used else 0.0  # TRL calls the reference only if it is not 0
-        with temporary_attributes(self, beta=beta):
-            output = super()._generate_and_score_completions(inputs)
+        output = super()._generate_and_score_completions(inputs)
         metrics = self._metrics[self._mode]
         metrics.pop("frac_reward_zero_std", None)  # about groups, which PPO does not have
         rollout, advantages = self._rollout

@@ -52,6 +52,25 @@ def test_lines_by_step(tmp_path: Path, figures: list[Figure]) -> None:
     assert attempts == {"pass@2": [[9, 0.375], [20, 0.375]], "maj@2": [[9, 0.3125], [20, 0.3125]]}
     assert panels["short (raw)"].lines[0].get_xydata().tolist() == [[9, 0.5], [10, 0.5], [20, 0.5]]
     assert figure.get_suptitle() == "exp/run on data.jsonl (4 prompts, 95 % intervals)"
+    assert figure.get_size_inches() == pytest.approx([3 * 4.3, 0.5 + 2 * 2.8])  # five panels, three in a row
+    assert [axes.axison for axes in figure.axes] == [True] * 5 + [False]
+    assert {title: axes.get_legend() is not None for title, axes in panels.items()} == dict.fromkeys(panels, True)
+    assert len(panels["total"].collections) == 2
+    corners = panels["total"].collections[1].get_paths()[0].vertices
+    assert {tuple(one) for one in corners.tolist()} == {(9, 0.5), (9, 1), (20, 0.5), (20, 1)}
+
+
+def test_a_flat_line_has_room_around_it(tmp_path: Path, figures: list[Figure]) -> None:
+    """A share that never moves is in the middle of a panel 0.1 high, and one line needs no legend."""
+    for step in (1, 2):
+        write(tmp_path, step, measured.policy(parts={"greedy": measured.part(0.25, correct=0.5)}, attempts={}))
+    draw_history(tmp_path, tmp_path / "history.png")
+    (figure,) = figures
+    assert figure.get_size_inches() == pytest.approx([3 * 4.3, 0.5 + 2.8])
+    panels = {axes.get_title(): axes for axes in figure.axes}
+    assert panels["truncated"].get_ylim() == pytest.approx((0.075, 0.175))
+    assert panels["total"].get_ylim() == pytest.approx((-0.025, 0.525))  # its band is higher than that
+    assert panels["total"].get_legend() is None
 
 
 def test_an_evaluation_without_a_step_is_refused(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ class TestWarmUp:
     def test_without_one_the_policy_learns_at_once(self, watch) -> None:
         seen = watch()
         assert not is_same(seen.policy[0], seen.policy[1])
+        assert logged(seen.folder, "reward")
+        assert not logged(seen.folder, "frac_reward_zero_std")  # PPO has no groups
 
 
 class TestOptimizer:

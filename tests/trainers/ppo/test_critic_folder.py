@@ -92,10 +92,13 @@ class TestWhatIsSaved:
         for index, moments in states[0]["optimizer"]["state"].items():
             assert is_same(moments, states[1]["optimizer"]["state"][index])
 
-    def test_its_state_goes_on_in_another_critic(self, watch, workplace: Path) -> None:
+    def test_its_state_goes_on_in_another_critic(self, watch, workplace: Path, monkeypatch) -> None:
+        """Also where it was on a GPU and there is none: the file says so of each of its tensors."""
         seen = watch("critic.learning_rate=0.01", "trainer.args.lr_scheduler_type=cosine")
         path = seen.trainer.model.config.name_or_path
-        seen.critic.save_state(workplace / "state")
+        with monkeypatch.context() as saving:
+            saving.setattr("torch.serialization.location_tag", lambda storage: "cuda:99")
+            seen.critic.save_state(workplace / "state")
         other = SeparateCritic(build_critic("policy", path, dtype="auto", dropout=0.0), seen.critic.settings)
         other.prepare(seen.trainer, 3)
         assert not torch.equal(values_of(other, seen), values_of(seen.critic, seen))

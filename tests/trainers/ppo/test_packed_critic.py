@@ -13,6 +13,7 @@ from transformers import Qwen2ForTokenClassification as Qwen2Critic
 from rlhf_cli.models.packing.row_attention import register
 from rlhf_cli.trainers.ppo.critic import CriticSettings, SeparateCritic, TrainedCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
+from rlhf_cli.trainers.token_slots import counted_slots
 from tests.support.tolerances import MODEL_OF_TENSORS
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
@@ -98,6 +99,17 @@ def test_values_of_the_rollout(arrangement: str) -> None:
         found = critic.rollout_values(ids, mask, WIDTH, batch_size, contextlib.nullcontext, is_packed=True)
         torch.testing.assert_close(found, wanted, **MODEL_OF_TENSORS)
     assert wanted[0].unique().numel() == WIDTH + 1
+
+
+@pytest.mark.parametrize(("is_packed", "slots"), [(True, (3 + 2) + (6 + 3 + 1 + 4)), (False, 4 * (4 + WIDTH))])
+def test_the_slots_of_a_pass(*, is_packed: bool, slots: int) -> None:
+    """Packed are different prompts without their last token, and a row's own part with it; else every row is as long
+    as the longest. Either way 12 tokens of prompts and 10 of completions count.
+    """
+    critic, batch = critic_of("separate", torch.float32), rows()
+    with counted_slots() as counted:
+        critic.values(batch, contextlib.nullcontext, is_packed=is_packed)  # type: ignore[arg-type]
+    assert counted.taken() == (slots, 22)
 
 
 @pytest.mark.usefixtures("double")
