@@ -75,10 +75,10 @@ class CriticSettings:
     """How a critic is trained. `warmup_steps`: optimizer steps at the start that train only the critic."""
 
     learning_rate: float
-    warmup_steps: int = 0
-    value_clip: float | None = 0.2
-    loss_coef: float = 0.5
-    max_grad_norm: float = 1.0
+    warmup_steps: int
+    value_clip: float | None
+    loss_coef: float
+    max_grad_norm: float
 
 
 class TrainedCritic:

@@ -49,6 +49,9 @@ class TestWhatIsSaved:
         loaded = auto.from_pretrained(seen.folder.critic, num_labels=1).eval()
         torch.testing.assert_close(values_of(loaded, seen), values_of(seen.critic, seen), **MODEL_OF_TENSORS)
         assert values_of(loaded, seen).abs().max() > 0.01
+        if arrangement:  # PEFT itself wrote the policy's
+            ours, policys = (read_json(one / "adapter_config.json") for one in (seen.folder.critic, seen.folder.model))
+            assert {name for name in policys if ours[name] != policys[name]} == {"modules_to_save", "task_type"}
 
     @BOTH
     def test_another_run_begins_with_it(self, watch, arrangement: list[str]) -> None:

@@ -19,7 +19,7 @@ from tests.support.tolerances import MODEL_OF_TENSORS
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 TOKENS = {"vocab_size": 50, "pad_token_id": 0, "eos_token_id": 1, "num_labels": 1}
-SETTINGS = CriticSettings(learning_rate=1e-3)
+SETTINGS = CriticSettings(learning_rate=1e-3, warmup_steps=0, value_clip=None, loss_coef=0.5, max_grad_norm=1.0)
 WIDTH = 5
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
