@@ -19,29 +19,25 @@ def heavy_after(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(["--help"], ["list"], ["show", "+exp=quickstart"], ["check", "+exp=quickstart"]),
-        *(["train", "--dry-run", "+exp=quickstart"], ["audit", "+exp=quickstart", "--kinds", "empty"]),
-        *(["list", "trainer", "ppo"], ["list", "reward", "trl_repetition"]),
-    ],
-    ids=" ".join,
-)
-def test_light(words: list[str]) -> None:
-    assert heavy_after(f"from rlhf_cli.cli import main\nassert main({words!r}) == 0") == set()
+COMMANDS = [
+    *(["--help"], ["list"], ["show", "+exp=quickstart"], ["check", "+exp=quickstart"]),
+    *(["train", "--dry-run", "+exp=quickstart"], ["audit", "+exp=quickstart", "--kinds", "empty"]),
+    *(["list", "trainer", "ppo"], ["list", "reward", "trl_repetition"]),
+    ["check", "+exp=quickstart", "data=file", "data.path=rows.jsonl", "track=wandb"],
+    ["score", "+exp=quickstart", "--completions", "rows.jsonl", "--label", "ok"],  # no reward of it needs a model
+]
 
 
-def test_light_when_the_data_is_a_file(place: Path) -> None:
-    (place / "rows.jsonl").write_text('{"prompt": "1+1=", "a": 1, "b": 1}\n' * 9)
-    words = ["check", "+exp=quickstart", "data=file", "data.path=rows.jsonl", "track=wandb"]
-    assert heavy_after(f"from rlhf_cli.cli import main\nassert main({words!r}) == 0") == set()
-
-
-def test_light_where_no_reward_needs_a_model(place: Path) -> None:
-    (place / "c.jsonl").write_text('{"prompt": "1+1=", "completion": "2", "a": 1, "b": 1, "ok": true}\n')
-    words = ["score", "+exp=quickstart", "--completions", "c.jsonl", "--label", "ok"]
-    assert heavy_after(f"from rlhf_cli.cli import main\nassert main({words!r}) == 0") == set()
+def test_no_command_that_trains_nothing_imports_a_training_library(place: Path) -> None:
+    """One interpreter types them all: the first that is heavy is named."""
+    (place / "rows.jsonl").write_text('{"prompt": "1+1=", "completion": "2", "a": 1, "b": 1, "ok": true}\n' * 9)
+    each = f"""
+from rlhf_cli.cli import main
+for words in {COMMANDS!r}:
+    assert main(words) == 0, words
+    assert not [name for name in {HEAVY} if name in sys.modules], words
+"""
+    assert heavy_after(each) == set()
 
 
 def test_a_worker_hears_signals_before_it_imports_anything_large() -> None:

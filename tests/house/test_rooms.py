@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,10 @@ import pytest
 from scripts import structure
 
 MODULES = structure.modules()
-FILES = structure.file_graph(MODULES)
-ROOMS = structure.room_graph(FILES)
 TESTS = sorted((structure.ROOT / "tests").rglob("*.py"))
 MOST_LINES = 500
 
-FOLDERS = set(ROOMS) - {structure.PACKAGE}
+FOLDERS = set(map(structure.room_of, MODULES)) - {structure.PACKAGE}
 WALLS = {
     "numerics": FOLDERS - {"numerics", "text"},
     "tables": FOLDERS - {"tables", "errors"},
@@ -36,6 +35,12 @@ WALLS = {
 """Folder -> the folders whose words it must not use, whether or not that would close a circle."""
 
 
+@pytest.fixture(scope="module")
+def files() -> structure.Graph:
+    """Module -> the modules that it imports."""
+    return structure.file_graph(MODULES)
+
+
 def trespasses(files: structure.Graph) -> list[tuple[str, str]]:
     """Return every (file, room) where a file imports from a room that its folder must not know."""
     found = []
@@ -54,16 +59,13 @@ def test_there_are_files() -> None:
     assert len({room for room in FOLDERS if (structure.ROOT / structure.PACKAGE / room).is_dir()}) <= 21
 
 
-def test_no_circle_of_rooms() -> None:
-    assert structure.circles(ROOMS) == []
+def test_no_circle(files: structure.Graph) -> None:
+    assert structure.circles(files) == []
+    assert structure.circles(structure.room_graph(files)) == []
 
 
-def test_no_circle_of_files() -> None:
-    assert structure.circles(FILES) == []
-
-
-def test_no_room_knows_what_it_must_not() -> None:
-    assert trespasses(FILES) == []
+def test_no_room_knows_what_it_must_not(files: structure.Graph) -> None:
+    assert trespasses(files) == []
 
 
 def test_negative_control_a_planted_import_closes_a_circle(tmp_path: Path) -> None:
@@ -87,9 +89,9 @@ def test_negative_control_a_planted_import_closes_a_circle(tmp_path: Path) -> No
     ("module", "other"),
     [("trainers.checkpoint_mixin", "config"), ("numerics.gae", "errors"), ("data.loading", "models")],
 )
-def test_negative_control_a_trespass_is_seen(module: str, other: str) -> None:
+def test_negative_control_a_trespass_is_seen(files: structure.Graph, module: str, other: str) -> None:
     key = f"{structure.PACKAGE}.{module}"
-    assert trespasses({**FILES, key: FILES[key] | {f"{structure.PACKAGE}.{other}.anything"}}) == [(module, other)]
+    assert trespasses({**files, key: files[key] | {f"{structure.PACKAGE}.{other}.anything"}}) == [(module, other)]
 
 
 @pytest.mark.parametrize(
@@ -105,12 +107,20 @@ def test_circles_of_small_graphs(graph: structure.Graph, found: list[list[str]])
     assert structure.circles(graph) == found
 
 
-@pytest.mark.parametrize("file", [*MODULES.values(), *TESTS], ids=lambda file: str(file.relative_to(structure.ROOT)))
-def test_a_file_is_short_and_says_what_it_is(file: Path) -> None:
-    assert structure.num_lines(file) <= MOST_LINES
-    source = file.read_text(encoding="utf-8")
-    assert ast.get_docstring(ast.parse(source)) or not source.strip()
-    assert not any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(ast.parse(source)))
+def test_a_file_is_short_and_says_what_it_is() -> None:
+    """No longer than MOST_LINES, a docstring at its head, and no import that begins with a dot."""
+    wrong = {}
+    for file in [*MODULES.values(), *TESTS]:
+        source = file.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+        found = {
+            "too long": len(source.splitlines()) > MOST_LINES,
+            "no docstring": bool(source.strip()) and not ast.get_docstring(tree),
+            "imports with a dot": re.search(r"^ *from \.", source, re.MULTILINE) is not None,
+        }
+        if any(found.values()):
+            wrong[str(file.relative_to(structure.ROOT))] = [name for name, is_so in found.items() if is_so]
+    assert wrong == {}
 
 
 def test_a_name_stands_for_one_file() -> None:
