@@ -232,7 +232,6 @@ def measures(events: Sequence[Event]) -> list[Measure]:
 _OURS = re.compile(r"^completions_(\d+)\.parquet$")
 _WANDBS = (
     "wandb/*run-*/files/media/table/completions_[0-9]*.table.json",
-    "wandb/*run-*/files/media/table/evaluation_[0-9]*.table.json",
     "wandb/*run-*/files/media/table/evaluation_answers_*.table.json",
     "wandb/artifacts/staging/*",
 )

@@ -86,17 +86,16 @@ def _show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
 
 
 def report(console: Console, folder: Path, comparison: Comparison | None = None) -> None:
-    """Write a sweep's report and comparison plot, and log both to wandb if its runs are mirrored there.
+    """Write a sweep's report and comparison plot.
 
     Never raise: the training itself has succeeded.
     """
     if not any(_has_begun(RunFolder(config.parent)) for config in folder.glob("*/config.yaml")):
         return
     from rlhf_cli.display.comparison_picture import draw_comparison
-    from rlhf_cli.display.page.page_content import NAME, report_at_the_end
+    from rlhf_cli.display.page.page_content import report_at_the_end
     from rlhf_cli.measure.pictures import can_draw
     from rlhf_cli.runs.tracking.wandb_files import unsent
-    from rlhf_cli.runs.tracking.wandb_tracker import log_report
 
     def say(line: str) -> None:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -108,8 +107,7 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
             draw_comparison(comparison, picture)
         except Exception as error:  # a plotting error must not fail a trained sweep
             say(f"no {_PICTURE}: {error}")
-    log_report(folder, [folder / NAME, picture], say=say)
-    if any(unsent(place) for place in (folder, *(config.parent for config in folder.glob("*/config.yaml")))):
+    if any(unsent(config.parent) for config in folder.glob("*/config.yaml")):
         say(f"wandb recorded it here; `rlhf sync {shlex.quote(RunFolder(folder).shown)}` sends it")
 
 

@@ -53,7 +53,6 @@ def test_the_rows_are_those_of_metrics_jsonl_and_no_others(tracked: RunFolder) -
         assert told == pytest.approx(shown_metrics(event), abs=0)
     assert not any("profiling" in name for name in read.metrics)
     assert len(tables(tracked.path, "completions")) == 3
-    assert len(tables(tracked.path, "completions_history")) == 1
 
 
 @pytest.mark.fault(48)

@@ -13,8 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import read_json
-from rlhf_cli.runs.tracking.contents import Row
-from rlhf_cli.runs.tracking.mirror import Mirror
+from rlhf_cli.runs.tracking.mirror import Mirror, Row
 from tests.support.small_reward_runs import from_file, samples, sums
 from tests.support.tolerances import MODEL
 

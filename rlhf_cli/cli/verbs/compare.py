@@ -19,7 +19,6 @@ it is the same sum in all runs. If one key differs, there is a verdict on each c
 --csv FILE         write a row per run; - for the screen
 --latex [FILE.tex]   write a table for booktabs; print it without a file
 --png FILE.png     draw intervals, differences and the front (pip install 'rlhf-cli[plot]')
---wandb-view       save a view of these runs in wandb, raw rewards by what differs (pip install 'rlhf-cli[wandb-view]')
 """
 
 from __future__ import annotations
@@ -37,12 +36,11 @@ from rlhf_cli.analysis.comparison.settings import ESTIMATORS, MEAN
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.comparison_tables import show_comparison, show_left_out, show_other_groups
 from rlhf_cli.display.terminal import Screen, wide_console
-from rlhf_cli.errors import EXIT_OK, Problems, Prose, RlhfError, RunError, UserError
+from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, RunError, UserError
 from rlhf_cli.jobs.run_arguments import read_by_words
 from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.runs.run_folder import RunGroup, groups_of, newest_of
 from rlhf_cli.runs.run_status import with_newest
-from rlhf_cli.text.json_values import section
 
 _SCREEN = "-"
 _LOOKED_INTO = 3
@@ -78,8 +76,6 @@ def run(argv: list[str]) -> int:
     )
     if not runs:
         raise problems[0] if len(problems) == 1 else Problems([one for one in problems if isinstance(one, UserError)])
-    if options.on("--wandb-view"):
-        print(f"view: {_view(runs)}")
     logs = [run.folder.metrics for run in runs if run.folder is not None][:_LOOKED_INTO] if words else []
     all_names = list(dict.fromkeys(name for log in logs for name in read_columns(log)))  # for suggestions
     comparison = compare(runs, asked, all_names=all_names)
@@ -92,7 +88,7 @@ def run(argv: list[str]) -> int:
 
 def _groups(options: Options, asked: ComparisonOptions) -> list[RunGroup]:
     """Return the groups of a folder with many runs; [] if options ask for all of them."""
-    files = ("--csv", "--latex", "--png", "--wandb-view", "--runs")
+    files = ("--csv", "--latex", "--png", "--runs")
     if len(options.words) != 1 or asked != ComparisonOptions() or options.as_json or any(map(options.on, files)):
         return []
     return groups_of(options.words[0])
@@ -163,22 +159,6 @@ def _not_comparable(runs: Sequence[LoggedRun], shared: Sequence[str]) -> RunErro
         expected="runs that are scored by a reward of the same name, or of the same trainer",
         hint=f"rlhf compare ... --metrics {','.join(shared[:3])}, or rlhf eval RUN",
     )
-
-
-def _view(runs: Sequence[LoggedRun]) -> str:
-    """Save a view of the runs in wandb and return its address. Raises UserError if they are not in one project."""
-    from rlhf_cli.runs.tracking.workspace_view import make_view
-
-    folders = [run.folder for run in runs if run.folder is not None]
-    if len(folders) < len(runs):
-        raise UserError("a view is made of runs on this machine", where="--wandb-view", got="runs of wandb's alone")
-    places = [section(folder.read_config(), "track") for folder in folders]
-    if len({(place.get("entity"), place.get("project")) for place in places}) > 1:
-        raise UserError("a view is of one project", where="--wandb-view", hint=Prose("name runs of one track.project"))
-    groups = {folder.sweep_group for folder in folders}
-    entity, project = places[0].get("entity"), places[0].get("project")
-    group = groups.pop() if len(groups) == 1 else None
-    return make_view(str(entity) if entity else None, str(project), group, folders)
 
 
 def _names(options: Options, flag: str) -> tuple[str, ...]:

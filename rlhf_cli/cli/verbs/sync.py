@@ -1,4 +1,4 @@
-"""rlhf sync RUN | SWEEP | FOLDER ...   send to wandb what runs recorded offline, and the reports of sweeps
+"""rlhf sync RUN | SWEEP | FOLDER ...   send to wandb what runs recorded offline
 
 Runs that were sent already, or are still training, are skipped. Needs a login: `wandb login`, or WANDB_API_KEY.
 

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.errors import Preempted
-from rlhf_cli.runs.metrics_file import Event, read_metrics, table_file
-from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking.contents import (
-    Row,
-    alike,
-    answer_rows,
-    completion_rows,
-    evaluation_rows,
-    final_values,
-    history_rows,
-)
+from rlhf_cli.runs.metrics_file import TOTAL, Event, read_metrics, reward_names, series, table_file
+from rlhf_cli.runs.run_folder import RunFolder, in_training
 from rlhf_cli.runs.tracking.tracking_plan import (
     Ending,
     TrackedRun,
@@ -25,24 +18,25 @@ from rlhf_cli.runs.tracking.tracking_plan import (
     at_the_end,
     failed_line,
     shown_metrics,
+    shown_name,
     tracked_run,
 )
-from rlhf_cli.runs.tracking.wandb_tracker import WandbTracker
+from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.redaction import redacted_tree
 
 if TYPE_CHECKING:
-    from transformers import TrainerCallback
+    from transformers import Trainer
 
-_EVALUATION_OF_A_POLICY = ("eval_greedy/", "eval_sampled/")
+    from rlhf_cli.runs.tracking.wandb_tracker import WandbTracker
 
+_EVALUATIONS = ("eval_greedy/", "eval_sampled/")
+_OF_PAIRS = ("loss", "accuracy", "rewards/accuracies", "rewards/margins", "mean_token_accuracy")
+_MOST_ANSWERS = 200
+
+Row: TypeAlias = Mapping[str, object]
+"""Maps column -> value; the rows of a table have the same columns."""
 Timings = Callable[[], Mapping[str, float]]
 """Returns profiled seconds by name since the last call; empty without profiling."""
-
-
-class TakesCallbacks(Protocol):
-    """A transformers.Trainer."""
-
-    def add_callback(self, callback: TrainerCallback) -> None: ...
 
 
 class Mirror:
@@ -58,6 +52,8 @@ class Mirror:
         is_wandb = plan.tracker == "wandb" and plan.mode != "none"
         self._tracker: WandbTracker | None = None
         if is_wandb:
+            from rlhf_cli.runs.tracking.wandb_tracker import WandbTracker
+
             self._tracker = WandbTracker("online" if plan.mode == "online" else "offline")
         self._folder, self._unique_prompts = folder, unique_prompts
         self._timings: Timings = dict
@@ -76,15 +72,14 @@ class Mirror:
                 )
 
     def event(self, event: Event) -> None:
-        """Log an event of metrics.jsonl, with the tables of its evaluation."""
+        """Log an event of metrics.jsonl, with the answers of its evaluation."""
         step = event.get("step")
         if self._tracker is None or not isinstance(step, int) or self._has(step) or at_the_end(event):
             return
         with self._dropped_on_error(f"at step {step}"):
             self._tracker.log(step, {**shown_metrics(event), **self._timings()})
-            if any(name.startswith(_EVALUATION_OF_A_POLICY) for name in event):
-                self._table("evaluation", step, evaluation_rows(self._folder, step))
-                self._table("evaluation_answers", step, answer_rows(self._folder, step))
+            if any(name.startswith(_EVALUATIONS) for name in event):
+                self._table("evaluation_answers", step, _answer_rows(self._folder, step))
 
     def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
         """Log rows as a table of a step, without known secrets; no rows, no table."""
@@ -99,7 +94,7 @@ class Mirror:
             return
         self._tables_to = step
         with self._dropped_on_error(f"at step {step}"):
-            self._table("completions", step, completion_rows(file, unique_prompts=self._unique_prompts))
+            self._table("completions", step, _completion_rows(file, unique_prompts=self._unique_prompts))
 
     def finish(self, ending: Ending) -> None:
         """Log the summary of the whole run, over all its attempts, and close the tracker."""
@@ -107,9 +102,7 @@ class Mirror:
             return
         with self._dropped_on_error("at the end"):
             events = read_metrics(self._folder.metrics)
-            last = max((step for event in events if isinstance(step := event["step"], int)), default=0)
-            self.completions(last)
-            self._table("completions_history", last, history_rows(self._folder.path))
+            self.completions(max((step for event in events if isinstance(step := event["step"], int)), default=0))
             self._tracker.finish(final_values(events), ending)
         self._tracker = None
 
@@ -119,7 +112,9 @@ class Mirror:
 
     def _table(self, name: str, step: int, rows: Sequence[Row]) -> None:
         if rows and self._tracker is not None:
-            self._tracker.table(name, step, redacted_tree([dict(row) for row in alike(rows)], values_only=True))
+            columns = dict.fromkeys(column for row in rows for column in row)
+            alike = [{column: row.get(column) for column in columns} for row in rows]
+            self._tracker.table(name, step, redacted_tree(alike, values_only=True))
 
     @contextlib.contextmanager
     def _dropped_on_error(self, when: str) -> Iterator[None]:
@@ -134,7 +129,7 @@ class Mirror:
 def tracked(
     mirror: Mirror,
     folder: RunFolder,
-    trainer: TakesCallbacks | None = None,
+    trainer: Trainer | None = None,
     *,
     timings: Timings = dict,
     goes_on_from: int = 0,
@@ -169,3 +164,66 @@ def tracked(
         raise
     finally:
         finish(ending)
+
+
+def final_values(events: Sequence[Event]) -> dict[str, float]:
+    """Return `final/METRIC`, `best/METRIC` and `best_step/METRIC` of the metrics that judge a run.
+
+    These are the total and every component if there are rewards, else loss and accuracy. On training rows, `final` is
+    the mean of the last tenth of the log events with a number, and `best` is the best mean over a window of that width,
+    so one lucky batch does not count. For an evaluation they are the last and the best value.
+    """
+    names = reward_names(events)
+    judged = [TOTAL, *(f"rewards/{name}/mean" for name in names)] if names else list(_OF_PAIRS)
+    logged = dict.fromkeys(name for event in events for name in event)
+    answers = [name for name in logged if name.startswith(_EVALUATIONS)]
+    answers = [name for name in answers if name.endswith("/total") or ("/rewards/" in name and name.count("/") == 2)]
+    judged += answers or [f"eval_{name}" for name in _OF_PAIRS]
+    values: dict[str, float] = {}
+    for metric in judged:
+        steps, points = series(events, metric)
+        if not points:
+            continue
+        width = 1 if metric.startswith("eval_") else max(1, len(points) // 10)
+        means = [sum(points[end - width : end]) / width for end in range(width, len(points) + 1)]
+        best = (min if metric in ("loss", "eval_loss") else max)(means)
+        shown, place = shown_name(metric), means.index(best)
+        values |= {f"final/{shown}": means[-1], f"best/{shown}": best, f"best_step/{shown}": steps[place + width - 1]}
+    for event in events:
+        values |= at_the_end(event)
+    return values
+
+
+def _completion_rows(file: Path, *, unique_prompts: bool) -> list[Row]:
+    """Return the rows of a completion table; with `unique_prompts` one per prompt, as in TRL's option."""
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(file).to_pylist()
+    rows: list[Row] = [{name: _plain(value) for name, value in row.items()} for row in table]
+    firsts: dict[object, Row] = {}
+    for row in rows if unique_prompts else ():
+        firsts.setdefault(row["prompt"], row)
+    return list(firsts.values()) if unique_prompts else rows
+
+
+def _answer_rows(folder: RunFolder, step: int) -> list[Row]:
+    """Return the first answers of the evaluation at a step; the prompts are the same at every step."""
+    file = in_training(folder) / f"step-{step}.completions.jsonl"
+    rows: list[Row] = []
+    for line in file.read_text(encoding="utf-8").splitlines()[:_MOST_ANSWERS] if file.is_file() else ():
+        answer = json.loads(line)
+        answer |= answer.pop("rewards", None) or {}
+        answer.pop("completion_ids", None)
+        rows.append({"step": step, **{name: _plain(value) for name, value in answer.items()}})
+    return rows
+
+
+def _plain(value: object) -> object:
+    """Return a number, a text or None unchanged, a conversation as readable text, anything else as JSON.
+
+    A column of a table must have one type.
+    """
+    messages = value if isinstance(value, list) else []
+    if messages and all(isinstance(one, dict) and {"role", "content"} <= {*one} for one in messages):
+        return "\n".join(f"{one['role']}: {one['content']}" for one in messages)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else finite_or_none(value)

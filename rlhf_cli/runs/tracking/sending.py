@@ -29,13 +29,8 @@ class Sending:
 
 
 def to_send(places: Sequence[Path]) -> list[Sending]:
-    """Return every run below `places`, and the sweeps above them with a recorded report. Raises RunError without runs.
-
-    Runs in training are skipped, because their records are incomplete.
-    """
-    runs = list(dict.fromkeys(run for place in places for run in runs_in(place)))
-    sweeps = [folder for folder in dict.fromkeys(run.path.parent for run in runs) if records_of(folder)]
-    return [*map(_of_run, runs), *(_of_folder(folder) for folder in sweeps)]
+    """Return every run below `places`; one that trains is skipped. Raises RunError without runs."""
+    return [_of_run(run) for run in dict.fromkeys(run for place in places for run in runs_in(place))]
 
 
 def send(sendings: Sequence[Sending], *, upload: Upload) -> list[Sending]:
@@ -70,19 +65,14 @@ def check_server() -> None:
 def _of_run(run: RunFolder) -> Sending:
     if records_of(run.path) and read_status(run).state == RUNNING:
         return Sending(run.path, "still running", why="it is sent when it has ended")
+    if waiting := unsent(run.path):
+        return Sending(run.path, "to send", tuple(waiting))
+    if records := records_of(run.path):
+        return Sending(run.path, "already sent", tuple(records))
     track = section(run.read_config(), "track")
     tracker = track.get("tracker", "wandb")
-    if track.get("mode") == "none":
-        return _of_folder(run.path, otherwise="track=none")
-    return _of_folder(run.path, otherwise="wandb recorded nothing" if tracker == "wandb" else f"tracked by {tracker}")
-
-
-def _of_folder(folder: Path, otherwise: str = "") -> Sending:
-    if waiting := unsent(folder):
-        return Sending(folder, "to send", tuple(waiting))
-    if records := records_of(folder):
-        return Sending(folder, "already sent", tuple(records))
-    return Sending(folder, "nothing to send", why=otherwise)
+    why = "wandb recorded nothing" if tracker == "wandb" else f"tracked by {tracker}"
+    return Sending(run.path, "nothing to send", why="track=none" if track.get("mode") == "none" else why)
 
 
 def _after(sending: Sending, output: str) -> Sending:

@@ -1,22 +1,15 @@
-"""Log a run, or the report of a sweep, to wandb: online or in files for a later upload."""
+"""Log a run to wandb: online, or in files for a later upload."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from rlhf_cli.runs.run_folder import runs_below
-from rlhf_cli.runs.tracking.contents import Row
-from rlhf_cli.runs.tracking.tracking_plan import STEP, Ending, TrackedRun, plan_tracking, tracked_run
+from rlhf_cli.runs.tracking.tracking_plan import STEP, Ending, TrackedRun
 from rlhf_cli.runs.tracking.wandb_files import mark_sent, records_of
-from rlhf_cli.text.json_values import section
 from rlhf_cli.text.redaction import redacted
 
 if TYPE_CHECKING:
@@ -34,7 +27,10 @@ class WandbTracker:
         self._mode: Literal["online", "offline"] = mode
 
     def start(self, run: TrackedRun) -> int:
-        """Start the run, or resume the one with the same id; offline if the server no longer answers."""
+        """Start the run, or resume the one with the same id, and return the last step that wandb has.
+
+        Records offline if the server no longer answers.
+        """
         import wandb
 
         # Otherwise wandb leaves a copy of every table in the user's home folder.
@@ -42,11 +38,11 @@ class WandbTracker:
         # What an earlier attempt logged stays as it is: wandb's server drops new rows for steps that it has.
         recorded = run.recorded_to if records_of(run.path) else 0
         try:
-            self._run = open_run(run, self._mode)
+            self._run = self._open(run)
         except wandb.errors.Error:
             # The server answered a minute ago and no longer does. The run matters more than its mirror.
             self._mode = "offline"
-            self._run = open_run(run, self._mode)
+            self._run = self._open(run)
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP, step_sync=True)
         on_server = self._run.step - 1 if self._run.resumed else 0
@@ -56,7 +52,7 @@ class WandbTracker:
         """Log metrics into wandb's row of this step."""
         self._log({**metrics, STEP: step}, step)
 
-    def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
+    def table(self, name: str, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Log a table under its name: wandb keeps one per step, and shows all with `history.concat`."""
         import wandb
 
@@ -77,34 +73,33 @@ class WandbTracker:
         # A reward that logs to wandb itself increments wandb's step; wandb would drop rows of lower steps.
         self._run.log(dict(values), step=step if step >= self._run.step else None)
 
+    def _open(self, run: TrackedRun) -> wandb.Run:
+        """Return an open wandb run, resumed if the server knows its id. Raises wandb's errors."""
+        import wandb
 
-def open_run(run: TrackedRun, mode: Literal["online", "offline"]) -> wandb.Run:
-    """Return an open wandb run, resumed if the server knows its id. Raises wandb's errors."""
-    import wandb
-
-    settings = wandb.Settings(
-        silent=True,
-        console="off",
-        init_timeout=_INIT_TIMEOUT_S,
-        finish_timeout=_FINISH_TIMEOUT_S,
-        finish_timeout_raises=True,
-    )
-    with _redacted_command_line():
-        return wandb.init(
-            project=run.project,
-            entity=run.entity,
-            name=run.name,
-            group=run.group,
-            job_type=run.job_type,
-            tags=list(run.tags),
-            notes=run.notes,
-            config=dict(run.config),
-            dir=str(run.path),
-            id=run.run_id,
-            resume="allow",
-            mode=mode,
-            settings=settings,
+        settings = wandb.Settings(
+            silent=True,
+            console="off",
+            init_timeout=_INIT_TIMEOUT_S,
+            finish_timeout=_FINISH_TIMEOUT_S,
+            finish_timeout_raises=True,
         )
+        with _redacted_command_line():
+            return wandb.init(
+                project=run.project,
+                entity=run.entity,
+                name=run.name,
+                group=run.group,
+                job_type=run.job_type,
+                tags=list(run.tags),
+                notes=run.notes,
+                config=dict(run.config),
+                dir=str(run.path),
+                id=run.run_id,
+                resume="allow",
+                mode=self._mode,
+                settings=settings,
+            )
 
 
 @contextlib.contextmanager
@@ -116,55 +111,3 @@ def _redacted_command_line() -> Iterator[None]:
         yield
     finally:
         sys.argv = typed
-
-
-_REPORT = "report"
-_PICTURES = (".png", ".jpg", ".jpeg")
-
-
-def log_report(sweep_folder: Path, files: Sequence[Path], *, say: Callable[[str], None] = print) -> bool:
-    """Log pages and pictures to the group of a sweep; return whether it succeeded.
-
-    Does nothing if the sweep's runs are not tracked by wandb. Logging again adds a step to the same run. Errors from
-    wandb are printed as warnings.
-    """
-    jobs = runs_below(sweep_folder)
-    track = section(jobs[0].read_config(), "track") if jobs else {}
-    mode = track.get("mode", "none")
-    shown = [file for file in files if file.suffix in (*_PICTURES, ".html") and file.is_file()]
-    if track.get("tracker", "wandb") != "wandb" or mode == "none" or not shown:
-        return False
-    try:
-        plan = plan_tracking("online" if mode == "online" else "offline")
-        job = tracked_run(jobs[0])
-        run_id = hashlib.sha256(f"{job.run_id} {_REPORT}".encode()).hexdigest()[:10]
-        run = replace(job, path=sweep_folder, run_id=run_id, name=_REPORT, job_type=_REPORT, notes=None, config={})
-        _log_files(run, shown, online=plan.mode == "online")
-    except Exception as error:
-        logging.getLogger("rlhf").exception("the report was not logged")
-        what = redacted(f"{type(error).__name__}: {error}".partition("\n")[0])
-        say(f"warning: wandb did not take the report ({what}); it lies in {os.path.relpath(sweep_folder)}")
-        return False
-    return True
-
-
-def _log_files(run: TrackedRun, files: Sequence[Path], *, online: bool) -> None:
-    import wandb
-
-    before = os.environ.get("WANDB_DATA_DIR")
-    os.environ["WANDB_DATA_DIR"] = str(run.path / "wandb")
-    try:
-        opened = open_run(run, "online" if online else "offline")
-        media = {
-            file.name.replace(".", "_"): wandb.Html(str(file), inject=False)
-            if file.suffix == ".html"
-            else wandb.Image(str(file), caption=file.stem)
-            for file in files
-        }
-        opened.log(media)
-        opened.finish()
-    finally:
-        if before is None:
-            del os.environ["WANDB_DATA_DIR"]
-        else:
-            os.environ["WANDB_DATA_DIR"] = before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.runs.tracking.contents import final_values
+from rlhf_cli.runs.tracking.mirror import final_values
 
 
 def events(metric: str, values: list[float | None], *, every: int = 1) -> list[dict[str, object]]:
@@ -36,26 +36,6 @@ def test_of_a_loss_the_least_is_the_best_and_of_an_accuracy_the_greatest() -> No
     assert (found["final/train/loss"], found["best/train/loss"], found["best_step/train/loss"]) == (0.5, 0.4, 2)
     assert (found["best/train/accuracy"], found["best_step/train/accuracy"]) == (0.8, 3)
     assert (found["final/eval/loss"], found["best/eval/loss"], found["best_step/eval/loss"]) == (0.8, 0.5, 3)
-
-
-def test_an_interval_is_that_of_its_own_evaluation() -> None:
-    """The best evaluation is the second of three and has its own bounds; the third was measured without any."""
-    name = "eval_greedy/total"
-    log: list[dict[str, object]] = [{"step": 1, "time_s": 0.1, "reward": 0.5, "rewards/correct/mean": 0.5}]
-    log += [
-        {"step": 10, "time_s": 1, name: 0.3, f"{name}/low": 0.2, f"{name}/high": 0.4},
-        {"step": 20, "time_s": 2, name: 0.7, f"{name}/low": 0.6, f"{name}/high": 0.8},
-        {"step": 30, "time_s": 3, name: 0.5},
-    ]
-    found = {key: value for key, value in final_values(log).items() if "greedy" in key}
-    shown = "eval/greedy/total"
-    assert found == {
-        **{f"final/{shown}": 0.5, f"best/{shown}": 0.7, f"best_step/{shown}": 20},
-        **{f"best/{shown}/low": 0.6, f"best/{shown}/high": 0.8},
-    }
-    log[3] |= {f"{name}/low": 0.45, f"{name}/high": 0.55}
-    again = final_values(log)
-    assert (again[f"final/{shown}/low"], again[f"final/{shown}/high"]) == (0.45, 0.55)
 
 
 def test_of_equal_bests_the_first_is_told() -> None:

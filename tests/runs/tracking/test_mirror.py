@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking import mirror as mirror_module
-from rlhf_cli.runs.tracking.contents import Row
-from rlhf_cli.runs.tracking.mirror import Mirror, tracked
+from rlhf_cli.runs.tracking import wandb_tracker
+from rlhf_cli.runs.tracking.mirror import Mirror, Row, tracked
 from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackedRun, TrackingPlan
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import remember
@@ -60,7 +59,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def put(*raises: str) -> Told:
         tracker = Told(raises)
-        monkeypatch.setattr(mirror_module, "WandbTracker", lambda mode: tracker)
+        monkeypatch.setattr(wandb_tracker, "WandbTracker", lambda mode: tracker)
         return tracker
 
     return put
@@ -90,7 +89,7 @@ def test_nothing_that_fails_is_all_of_it(told, folder: RunFolder, mirrored: Mirr
     assert set(tracker.metrics[1]) == {
         *("train/reward", "train/rewards/correct/mean", "train/epoch", "train/time_s"),
     }
-    assert tracker.tables == [*(("completions", step, 2) for step in range(1, 5)), ("completions_history", 4, 8)]
+    assert tracker.tables == [("completions", step, 2) for step in range(1, 5)]
     assert tracker.ending == "finished"
 
 
