@@ -15,17 +15,24 @@ from rlhf_cli.errors import GuardStopped, Preempted, RunError, UserError
 from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.jobs.rank_process import RankScreen
 from rlhf_cli.jobs.resuming import Resumed, noted, shown_changes
-from rlhf_cli.jobs.run_states import is_for_slurm, submit_frozen
 from rlhf_cli.launch import local
 from rlhf_cli.launch.freeze import MEETS_AT, create_run, experiment_name, freeze_again, new_folder, planned_folder
 from rlhf_cli.launch.gpu_locks import gpus_of, holding
 from rlhf_cli.launch.rank_failures import resume_hint
-from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.provenance import add_to_provenance, is_made_by_us, made_by, maker_of
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import KILLED, PREEMPTED, QUEUED, Status, read_status, stopped_by_rule, told_state
+from rlhf_cli.runs.run_status import (
+    KILLED,
+    PREEMPTED,
+    QUEUED,
+    Status,
+    own_job_id,
+    read_status,
+    stopped_by_rule,
+    told_state,
+)
 from rlhf_cli.runs.writer_lock import only_writer
 
 
@@ -99,8 +106,12 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
             experiment, composed = run.prepared.experiment, run.prepared.composed
             freeze_again(folder, experiment, composed, files=run.plan.files, note=noted(run))
         take_as_ours(folder)
-        if is_for_slurm(folder):
-            check_slurm(run.prepared.experiment.launch, folder.path)
+        is_own_job = (job_id := own_job_id()) is not None and read_status(folder).job_id == job_id
+        if run.prepared.experiment.launch.slurm is not None and not is_own_job:
+            from rlhf_cli.jobs.run_states import submit_frozen
+            from rlhf_cli.launch.slurm_submission import check_slurm
+
+            check_slurm(run.prepared.experiment.launch)
             submit_frozen(console, folder)
             return
         launch = _plan_launch(run.prepared, run.plan, folder.path, resume=True)

@@ -13,7 +13,6 @@ from rlhf_cli.config.rules.logged_metrics import STEP
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.one_run import train_frozen
 from rlhf_cli.jobs.prepare import Prepared, prepare_from
-from rlhf_cli.jobs.run_states import goes_to_slurm
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.gpu_locks import gpus_of, holding
 from rlhf_cli.plan.launch_plan import plan_launch
@@ -75,7 +74,7 @@ def reproduction_of(earlier: RunFolder, words: list[str], *, steps: int | None) 
             tree["stop"] = {**_named_rules(tree.get("stop")), _RULE: {"when": f"{STEP} >= {up_to}", "for": 1}}
 
     prepared = prepare_from(earlier, [*words, *track], adjust=adjust)
-    if goes_to_slurm(prepared.experiment.launch):
+    if prepared.experiment.launch.slurm is not None:
         raise RunError(
             "the run was submitted to Slurm, and is run again where this is typed",
             where=str(earlier.path),

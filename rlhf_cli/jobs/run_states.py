@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +13,9 @@ from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.launch.freeze import create_run, experiment_name
+from rlhf_cli.launch.slurm_node import SLURM_FOLDER
 from rlhf_cli.launch.slurm_queue import SlurmJob, ask_slurm
-from rlhf_cli.launch.slurm_submission import log_file, submit
+from rlhf_cli.launch.slurm_submission import check_slurm, submit
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.phase_clock import Pace, pace
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
@@ -28,10 +28,8 @@ from rlhf_cli.runs.run_status import (
     Overview,
     RunState,
     Status,
-    own_job_id,
     read_status,
 )
-from rlhf_cli.text.json_values import section
 
 _JOB_NAME = "rlhf:"
 _OF_OURSELVES = frozenset({"COMPLETED", "FAILED"})
@@ -145,23 +143,13 @@ def _elsewhere(job_id: str, job: SlurmJob) -> RunState:
     return RunState(run=job.comment or job.name, state=state, job_id=job_id, slurm_state=job.state, reason=reason)
 
 
-def goes_to_slurm(launch: Launch) -> bool:
-    """Return whether runs with this section are submitted rather than trained on this machine."""
-    return launch.slurm is not None
-
-
-def is_for_slurm(folder: RunFolder) -> bool:
-    """Return whether a resumed run is submitted: it is configured for Slurm, and this is not its own job."""
-    is_own_job = (job_id := own_job_id()) is not None and read_status(folder).job_id == job_id
-    return not is_own_job and section(folder.read_config(), "launch").get("slurm") is not None
-
-
-def submit_once(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> RunFolder:
-    """Submit a checked experiment, newly frozen or as the run `earlier`, and return its folder.
+def submit_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
+    """Submit a checked experiment, newly frozen, and return its folder.
 
     Raises RunError if the folder cannot be created and ConfigError if Slurm refuses the job.
     """
-    folder = earlier or create_run(prepared.experiment, prepared.composed, files=plan.files)
+    check_slurm(prepared.experiment.launch)  # before there is a folder
+    folder = create_run(prepared.experiment, prepared.composed, files=plan.files)
     show_start(console, prepared.experiment, plan, title=experiment_name(prepared.composed), folder=folder.shown)
     submit_frozen(console, folder)
     return folder
@@ -169,9 +157,8 @@ def submit_once(console: Console, prepared: Prepared, plan: Plan, *, earlier: Ru
 
 def submit_frozen(console: Console, folder: RunFolder) -> None:
     """Submit a frozen run and print where to look. Raises ConfigError if Slurm refuses the job."""
-    launch = Launch.model_validate(folder.read_config()["launch"])
-    (job_id,) = submit([folder], launch, folder=folder.path, name=f"rlhf:{folder.label}")
-    _say(console, f"job {job_id}", log_file(job_id, folder.path), folder.path, [job_id])
+    (job_id,) = submit([folder], _launch(folder), folder=folder.path, name=f"{_JOB_NAME}{folder.label}")
+    _say(console, f"job {job_id}", f"{job_id}_0_log.out", folder.path, job_id)
     console.print(f"run folder: {folder.shown}", soft_wrap=True, highlight=False)
 
 
@@ -184,28 +171,25 @@ def submit_sweep(console: Console, runs: list[RunFolder], sweep_dir: Path) -> No
     for run in runs:
         arrays.setdefault(_launch(run).model_dump_json(), []).append(run)
     for of_one_launch in arrays.values():
-        name = f"rlhf:{'/'.join(sweep_dir.parts[-2:])}"
+        name = f"{_JOB_NAME}{'/'.join(sweep_dir.parts[-2:])}"
         ids = submit(of_one_launch, _launch(of_one_launch[0]), folder=sweep_dir, name=name)
         master = ids[0].partition("_")[0]
         shown = f"job {ids[0]}" if len(ids) == 1 else f"array {master}: {len(ids)} jobs, {ids[0]} to {ids[-1]}"
-        logs = log_file(ids[0] if len(ids) == 1 else f"{master}_*", sweep_dir)
-        _say(console, shown, logs, sweep_dir, [master])
+        logs = f"{ids[0] if len(ids) == 1 else f'{master}_*'}_0_log.out"
+        _say(console, shown, logs, sweep_dir, master)
 
 
 def _launch(run: RunFolder) -> Launch:
     return Launch.model_validate(run.read_config()["launch"])
 
 
-def _say(console: Console, what: str, logs: Path, folder: Path, job_ids: list[str]) -> None:
+def _say(console: Console, what: str, logs: str, folder: Path, job_id: str) -> None:
+    shown = RunFolder(folder).shown
     lines = (
         f"submitted to Slurm: {what}",
-        f"  logs:   {_shown(logs)}",
-        f"  watch:  rlhf status {_shown(folder)}",
-        f"  cancel: scancel {' '.join(job_ids)}",
+        f"  logs:   {shown}/{SLURM_FOLDER}/{logs}",
+        f"  watch:  rlhf status {shown}",
+        f"  cancel: scancel {job_id}",
     )
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def _shown(path: Path) -> str:
-    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,4 +1,4 @@
-"""Report on a run while it trains: metrics, status, heartbeat, completions, phases."""
+"""What a rank does beside training: record and show metrics, keep the heartbeat, and end between two steps."""
 
 from __future__ import annotations
 
@@ -7,28 +7,39 @@ import gc
 import logging
 import math
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from rich.text import Text
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from torch import distributed
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup
-from rlhf_cli.analysis.diagnosis.watch import Watch
+from rlhf_cli.analysis.diagnosis.watch import StoppingRules, Watch
 from rlhf_cli.config.imported_code import imported_since
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import KeepCompletions
+from rlhf_cli.errors import Interrupted
 from rlhf_cli.launch.progress import TrainingScreen
+from rlhf_cli.launch.stopping import Stopping
 from rlhf_cli.runs.heartbeat import ENDING, OPTIMIZER, TRAINING, Heartbeat
-from rlhf_cli.runs.metrics_file import Event, MetricsWriter, describe_held_out, prune_completions, read_metrics
+from rlhf_cli.runs.metrics_file import MetricsWriter, describe_held_out, prune_completions, read_metrics
 from rlhf_cli.runs.provenance import add_to_provenance, note_files
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import update_status
-from rlhf_cli.runs.tracking.mirror import Mirror
+from rlhf_cli.runs.run_status import ANOTHER_RANK, update_status
+from rlhf_cli.trainers.guard_mixin import EvaluationBrokenOff
 from rlhf_cli.trainers.trl_protocol import TrlBatch
+
+if TYPE_CHECKING:
+    from rlhf_cli.runs.tracking.mirror import Mirror
 
 _LOADED = frozenset(sys.modules)
 """The modules imported before this process imports the trainer and the rewards."""
+_KEPT_LOGS = 100
+_IS_EVALUATION = "eval_"
+_log = logging.getLogger("rlhf")
 
 
 class Recorder(TrainerCallback):
@@ -41,7 +52,7 @@ class Recorder(TrainerCallback):
     def __init__(
         self,
         folder: RunFolder,
-        mirror: Callable[[Event], None],
+        mirror: Mirror | None,
         experiment: Experiment,
         modes: Callable[[], dict[str, object]],
     ) -> None:
@@ -55,7 +66,8 @@ class Recorder(TrainerCallback):
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
         event = self._metrics.write(state.global_step, logs or {})
         update_status(self._folder, step=state.global_step)
-        self._mirror(event)
+        if self._mirror is not None:
+            self._mirror.event(event)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._modes is not None:
@@ -147,77 +159,28 @@ class KeepHeartbeat(TrainerCallback):
         self._heartbeat.enter(ENDING, is_watched=False)
 
 
-class MirrorCompletions(TrainerCallback):
-    """A callback that passes the newest tables to the run's mirror, before old ones are pruned.
+class KeepTables(TrainerCallback):
+    """A callback that mirrors the newest completion table, and deletes those that `run.keep_completions` does not keep.
 
-    A step's table is written after the `on_log` callbacks. Use it in the main process only.
+    A step's table is written after the `on_log` callbacks, so this waits for the next step. Use it in the main process
+    only.
     """
 
-    def __init__(self, mirror: Mirror) -> None:
-        self._mirror = mirror
+    def __init__(self, folder: RunFolder, keep: KeepCompletions, mirror: Mirror | None) -> None:
+        self._folder, self._keep, self._mirror = folder, keep, mirror
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._mirror.completions(state.global_step)
+        if self._mirror is not None:
+            self._mirror.completions(state.global_step)
+        if state.global_step % 10 == 0:  # listing a folder is slow
+            self._prune()
 
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._prune()
 
-_LOGS = 3
-_NEARLY_ALL = 0.95
-_log = logging.getLogger("rlhf")
-
-
-class WatchCompletionEnds(TrainerCallback):
-    """A callback that warns, on the terminal and in log.txt, about truncated or empty completions.
-
-    It warns if in three consecutive logs at least 95 % of the completions were truncated, or no completion had more
-    than one token (EOS). Each warning is given once. `limit` is TRL's max_completion_length, in tokens. Use it in the
-    main process only.
-    """
-
-    def __init__(self, screen: TrainingScreen, limit: int | None) -> None:
-        self._screen = screen
-        self._limit = limit
-        self._cut_off: list[float] = []
-        self._num_empty = 0
-
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
-        share, longest = (logs or {}).get("completions/clipped_ratio"), (logs or {}).get("completions/max_length")
-        if share is None or longest is None:
-            return  # an evaluation, or the final log event
-        self._cut_off = [*self._cut_off, share] if share >= _NEARLY_ALL else []
-        if len(self._cut_off) == _LOGS:
-            at = "" if self._limit is None else f" at trainer.args.max_completion_length={self._limit}"
-            mean = sum(self._cut_off) / _LOGS
-            self._warn(
-                f"{mean:.0%} of the completions up to step {state.global_step} were cut off{at}: "
-                "they have no room to end, or the policy never writes its end; `truncation` says what that is worth"
-            )
-        self._num_empty = self._num_empty + 1 if longest <= 1 else 0
-        if self._num_empty == _LOGS:
-            self._warn(
-                f"every completion up to step {state.global_step} was empty: the policy ends before it has begun"
-            )
-
-    def _warn(self, text: str) -> None:
-        _log.warning(text)
-        self._screen.print(Text(f"warning: {text}"))
-
-
-_KEPT_LOGS = 100
-_IS_EVALUATION = "eval_"
-
-
-@contextlib.contextmanager
-def early_collection() -> Iterator[None]:
-    """Open a context in which Python's garbage collector ignores all objects that exist already.
-
-    Python collects old garbage once a quarter as many objects are new as there are old ones. The half million objects
-    of the imports delay that by hundreds of steps, and each table logged to wandb (a cycle) waits for it in memory.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+    def _prune(self) -> None:
+        if self._keep.last != "all":
+            prune_completions(self._folder.path, last=self._keep.last, every=self._keep.every)
 
 
 class ShortHistory(TrainerCallback):
@@ -242,27 +205,18 @@ class ShortHistory(TrainerCallback):
         state.log_history[:] = reversed(newest)
 
 
-class PruneCompletions(TrainerCallback):
-    """A callback that deletes the completion tables that `run.keep_completions` does not keep.
+@contextlib.contextmanager
+def early_collection() -> Iterator[None]:
+    """Open a context in which Python's garbage collector ignores all objects that exist already.
 
-    Use it in the main process only.
+    Python collects old garbage once a quarter as many objects are new as there are old ones. The half million objects
+    of the imports delay that by hundreds of steps, and each table logged to wandb (a cycle) waits for it in memory.
     """
-
-    def __init__(self, folder: RunFolder, keep: KeepCompletions) -> None:
-        self._folder = folder
-        self._keep = keep
-
-    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Prune before the next step, because a step's table is written after the `on_log` callbacks."""
-        self._prune(state.global_step)
-
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._prune(0)
-
-    def _prune(self, step: int) -> None:
-        # Listing a folder is slow, so prune every tenth step only.
-        if self._keep.last != "all" and step % 10 == 0:
-            prune_completions(self._folder.path, last=self._keep.last, every=self._keep.every)
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class SayFindings(TrainerCallback):
@@ -285,8 +239,7 @@ class SayFindings(TrainerCallback):
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
         if self._watch is not None:
-            plain = {name: value.item() if hasattr(value, "item") else value for name, value in (logs or {}).items()}
-            self._say(state.global_step, self._watch.take(state.global_step, plain))
+            self._say(state.global_step, self._watch.take(state.global_step, _plain(logs)))
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._watch is not None:
@@ -301,3 +254,116 @@ class SayFindings(TrainerCallback):
             more = "" if self._has_said else f" (rlhf why {self._folder.shown} has the evidence)"
             self._has_said = True
             self._screen.print(Text(f"warning: {text}{more}"))
+
+
+class StopBetweenSteps(TrainerCallback):
+    """A callback that saves and stops training once `stopping` is due. Use it on every rank, after all others.
+
+    `has_stopped` is True if it did; training then ended early, between steps.
+    """
+
+    def __init__(self, stopping: Stopping) -> None:
+        self.has_stopped = False
+        self._stopping = stopping
+        self._has_stepped = False
+        self._longest_step_s = 0.0
+        self._step_began = time.monotonic()
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """From now on, let signals wait for the end of a step."""
+        self._stopping.steps_begin()
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Record the start time of the step."""
+        self._step_began = time.monotonic()
+        self._has_stepped = True
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Save and stop if any rank must."""
+        self._longest_step_s = max(self._longest_step_s, time.monotonic() - self._step_began)
+        self._stop_if_due(args, state, control)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Abort the evaluation after this batch if any rank must stop: the step before it is not saved yet.
+
+        Raises EvaluationBrokenOff, or Interrupted before the first step, when there is no progress to save.
+        """
+        if not on_any_rank(self._stopping.is_due(self._longest_step_s), args.device):
+            return
+        if not self._has_stepped:
+            raise Interrupted(self._stopping.reason or ANOTHER_RANK)
+        self.has_stopped = state.global_step < state.max_steps
+        raise EvaluationBrokenOff
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Save and stop after an evaluation as after a step: it may have taken longer than one."""
+        if state.global_step > 0:
+            self._stop_if_due(args, state, control)
+
+    def _stop_if_due(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
+        if self.has_stopped or state.global_step >= state.max_steps:
+            return
+        if on_any_rank(self._stopping.is_due(self._longest_step_s), args.device):
+            control.should_save = control.should_training_stop = self.has_stopped = True
+
+
+class StopByRule(TrainerCallback):
+    """A callback that saves and stops training once a rule has held long enough. Use it on every rank.
+
+    Rank 0 evaluates the rules and tells the others at the same log event. `has_stopped` is True if a rule stopped the
+    training; `reason`, on rank 0, is the rule with its values.
+    """
+
+    def __init__(self, folder: RunFolder, screen: TrainingScreen, rules: StoppingRules, *, is_main: bool) -> None:
+        self.has_stopped = False
+        self.reason: str | None = None
+        self._folder = folder
+        self._screen = screen
+        self._rules = rules
+        self._is_main = is_main
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Replay metrics.jsonl if the run is resumed: it has been cut to the checkpoint's step."""
+        if self._is_main:
+            self._rules.replay(read_metrics(self._folder.metrics))
+
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
+        """Update the rules with the log event; between steps, save and stop if a rule has held long enough."""
+        said = None
+        if self._is_main:
+            said = self._rules.take(state.global_step, _plain(logs))
+            self._warn()
+        if self.has_stopped or not 0 < state.global_step < state.max_steps:
+            return  # the last step ends the training anyway
+        if on_any_rank(said is not None, args.device):
+            control.should_save = control.should_training_stop = self.has_stopped = True
+            self.reason = said
+            if said is not None:
+                _log.info("step %d: %s", state.global_step, said)
+                self._screen.print(Text(f"step {state.global_step}: {said}"))
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Warn about rules whose metric was never logged."""
+        if self._is_main:
+            self._warn(at_end=True)
+
+    def _warn(self, *, at_end: bool = False) -> None:
+        for text in self._rules.never_logged(at_end=at_end):
+            _log.warning(text)
+            self._screen.print(Text(f"warning: {text}"))
+
+
+def on_any_rank(flag: bool, device: torch.device) -> bool:
+    """Return whether the flag is set on any rank; all ranks must call this at the same place."""
+    if not distributed.is_initialized():
+        return flag
+    gathered = torch.tensor(int(flag), device=device)
+    distributed.all_reduce(gathered, op=distributed.ReduceOp.MAX)
+    return bool(gathered.item())
+
+
+def _plain(logs: TrlBatch | None) -> dict[str, object]:
+    """Return logged metrics with tensors as numbers."""
+    return {name: value.item() if hasattr(value, "item") else value for name, value in (logs or {}).items()}

@@ -27,10 +27,9 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 from rlhf_cli.config.schema.launch_sections import Launch
-from rlhf_cli.errors import CTRL_C, EXIT_CRASH, Interrupted
+from rlhf_cli.errors import CTRL_C, Interrupted
 from rlhf_cli.launch.rank_failures import RanksEnd, failures_of
 from rlhf_cli.launch.stopping import handled, say_heard
-from rlhf_cli.launch.watchdog import record_dump
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.process import PARENT, environment
@@ -189,9 +188,6 @@ def run_ranks(
         finally:
             requests.close()
     codes = {rank: (one.exitcode, float(one.timestamp)) for rank, one in failures.items()}
-    for rank, (code, _) in codes.items():
-        if code == EXIT_CRASH:
-            record_dump(folder, rank, launch.hang_timeout_s)
     found = failures_of(folder, codes, log=plan.log, seen_at=machines.seen_at)
     own = {rank.rank for rank in plan.ranks}
     return RanksEnd([one for one in found if one.rank in own], requests.asked_by, requests.is_late)

@@ -7,10 +7,9 @@ from rich.console import Console
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import CTRL_C
 from rlhf_cli.launch.progress import TrainingScreen
-from rlhf_cli.launch.rank_failures import conclude
+from rlhf_cli.launch.rank_failures import conclude, forget_failures
 from rlhf_cli.launch.rollout_server import free_ports, rollout_server
 from rlhf_cli.launch.stopping import preempted
-from rlhf_cli.launch.watchdog import forget_failures
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.process import environment

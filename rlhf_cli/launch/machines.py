@@ -37,9 +37,8 @@ from rlhf_cli.errors import (
 )
 from rlhf_cli.launch.elastic import OtherMachineEnded, listening_store, run_ranks
 from rlhf_cli.launch.freeze import MEETS_AT
-from rlhf_cli.launch.rank_failures import RankFailure, RanksEnd, conclude
+from rlhf_cli.launch.rank_failures import RankFailure, RanksEnd, conclude, forget_failures
 from rlhf_cli.launch.stopping import interrupted_by_signals, preempted
-from rlhf_cli.launch.watchdog import forget_failures
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.network import MeetingPlace, meeting_place, towards
 from rlhf_cli.runs.run_folder import RunFolder

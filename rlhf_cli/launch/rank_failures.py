@@ -6,10 +6,8 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from operator import attrgetter
 from pathlib import Path
 
@@ -17,21 +15,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, RunError, UserError
 from rlhf_cli.launch.stopping import preempted
-from rlhf_cli.runs.heartbeat import heartbeats
+from rlhf_cli.runs.heartbeat import heartbeat_files, heartbeats
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, name_who_asked, read_status, update_status
-from rlhf_cli.runs.running_reward import rewards_at_the_end, while_running
+from rlhf_cli.runs.running_reward import markers, rewards_at_the_end, while_running
 
 _STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
 """Exit codes of a rank after a request to stop: its own, or the signal if no handler was installed yet."""
 _TORCH_KILLS_S = 20.0
 """torch kills ranks 30 s after another one failed: a kill so long after the last look was torch's."""
-_SIGNAL_MEANINGS: dict[int, str] = {
-    signal.SIGKILL: "most likely out of memory: the kernel kills without a word (`dmesg | tail` says so)",
-    signal.SIGSEGV: "it crashed in compiled code",
-    signal.SIGBUS: "it crashed in compiled code, or a disk or /dev/shm is full",
-    signal.SIGABRT: "a library gave up; log.txt holds its last words",
-}
 
 
 @dataclass(frozen=True)
@@ -68,18 +60,11 @@ def failure_file(folder: RunFolder, rank: int | str) -> Path:
     return folder.path / f"failure-rank{rank}.json"
 
 
-def recorded_failures(folder: RunFolder) -> list[RankFailure]:
-    """Return the failures that ranks recorded, skipping records that a full disk cut off."""
-    found = []
-    for file in folder.path.glob(failure_file(folder, "*").name):
-        with contextlib.suppress(RunError, ValidationError):
-            found.append(_record_type().validate_python(read_json(file)))
-    return found
-
-
-@cache
-def _record_type() -> TypeAdapter[RankFailure]:
-    return TypeAdapter(RankFailure)
+def forget_failures(folder: RunFolder) -> None:
+    """Remove the failure and heartbeat files of earlier starts."""
+    failures = folder.path.glob(failure_file(folder, "*").name)
+    for stale in (*failures, *markers(folder.path), *heartbeat_files(folder.path)):
+        stale.unlink()
 
 
 def failures_of(
@@ -91,8 +76,11 @@ def failures_of(
     ranks were last seen alive: an unrecorded end counts from then, because other ranks notice it, and record that,
     before torch does. A rank that ended as after a request to stop is a cause only if there is no other.
     """
-    found = {failure.rank: failure for failure in recorded_failures(folder)}
-    stopped = []
+    found, stopped = {}, []
+    for file in folder.path.glob(failure_file(folder, "*").name):
+        with contextlib.suppress(RunError, ValidationError):  # a full disk has cut the record off
+            failure = TypeAdapter(RankFailure).validate_python(read_json(file))
+            found[failure.rank] = failure
     for rank, (code, noticed_at) in codes.items():
         is_killed_by_torch = code == -signal.SIGKILL and noticed_at > seen_at + _TORCH_KILLS_S
         if rank in found or is_killed_by_torch:
@@ -110,11 +98,9 @@ def _describe_exit(rank: int, code: int, folder: RunFolder, log: Path) -> str:
     during = f" while reward {reward!r} ran" if reward else f" during {beat.phase}" if beat else ""
     if code >= 0:
         return f"ended with code {code}{during} and did not say why; see {log}"
-    number = -code
-    meaning = next((text for one, text in _SIGNAL_MEANINGS.items() if one == number), None)
-    return f"was killed by signal {number} ({signal.Signals(number).name}){during}" + (
-        f", {meaning}" if meaning else ""
-    )
+    kernel = ", most likely out of memory: the kernel kills without a word (`dmesg | tail` says so)"
+    meaning = kernel if -code == signal.SIGKILL else f"; see {log}"
+    return f"was killed by signal {-code} ({signal.Signals(-code).name}){during}{meaning}"
 
 
 def conclude(folder: RunFolder, end: RanksEnd, *, grace_s: float) -> None:
@@ -158,16 +144,8 @@ def _error_of(folder: RunFolder, first: RankFailure | None) -> RlhfError:
 
 
 def resume_hint(folder: RunFolder) -> str:
-    """Return what remains of a failed run: its last checkpoint, how old it is, and the resume command."""
+    """Return what remains of a failed run: its last checkpoint and the resume command."""
     checkpoint = folder.last_checkpoint()
     if checkpoint is None:
         return "no checkpoint was saved"
-    age = _age(time.time() - checkpoint.stat().st_mtime)
-    return f"last good checkpoint: {checkpoint.name}, {age} old; `rlhf resume {os.path.relpath(folder.path)}`"
-
-
-def _age(seconds: float) -> str:
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return f"last good checkpoint: {checkpoint.name}; `rlhf resume {os.path.relpath(folder.path)}`"

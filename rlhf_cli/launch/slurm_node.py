@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
@@ -98,23 +97,15 @@ def place_in_job() -> MeetingPlace:
     """Return where the nodes of this job can meet on this one, the first, at an address that Slurm uses."""
     (port,) = free_ports(1)
     name = os.environ.get("SLURMD_NODENAME")
-    candidates = [MeetingPlace(host, port) for host in (name, _address(name), own_host()) if host]
-    usable = [place for place in candidates if _is_usable(place)]
+    done = run_slurm("scontrol", "--oneliner", "show", "node", name or "")
+    address = re.search(r"\bNodeAddr=(\S+)", done.stdout if done is not None else "")
+    candidates = [MeetingPlace(host, port) for host in (name, address and address[1], own_host()) if host]
+    usable = []
+    for place in candidates:
+        with contextlib.suppress(OSError):
+            place.listen().close()
+            usable.append(place)
     return next((place for place in usable if not place.is_own_alone()), (usable or candidates)[0])
-
-
-def _is_usable(place: MeetingPlace) -> bool:
-    with contextlib.suppress(OSError):
-        place.listen().close()
-        return True
-    return False
-
-
-def _address(node: str | None) -> str | None:
-    """Return Slurm's address of a node, or None if unknown."""
-    done = run_slurm("scontrol", "--oneliner", "show", "node", node or "")
-    found = re.search(r"\bNodeAddr=(\S+)", done.stdout if done is not None else "")
-    return found.group(1) if found else None
 
 
 _POLL_S = 0.2
@@ -163,7 +154,8 @@ class RunInJob:
         code = self._train(folder)
         after = read_status(folder)
         if code < 0 and after.state in (RUNNING, KILLED):
-            update_status(folder, state=FAILED, reason=_killed_by(-code))
+            likely = ", most likely out of memory" if -code == signal.SIGKILL else ""
+            update_status(folder, state=FAILED, reason=f"killed by signal {-code}{likely}")
         attempt = Attempt(
             job_id=job_id,
             host=os.uname().nodename,
@@ -183,13 +175,14 @@ class RunInJob:
 
     def _train(self, folder: RunFolder) -> int:
         """Return the exit code of the run, negative if a signal ended it."""
-        num_nodes = _num_nodes(folder)
+        asked = section(folder.read_config(), "launch").get("nodes", 1)
+        num_nodes = asked if isinstance(asked, int) else 1
         place = place_in_job() if num_nodes > 1 else None
         meets_at = {MEETS_AT: str(place)} if place is not None else {}
         with (
             subprocess.Popen(
                 node_command(folder),
-                env={**os.environ, **_end_time(), **meets_at, ON_SLURM_NODE: "1"},
+                env={**os.environ, **meets_at, ON_SLURM_NODE: "1"},
                 # The signal must not kill the run before it has a handler.
                 preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
             ) as child,
@@ -220,11 +213,6 @@ def node_command(folder: RunFolder) -> list[str]:
     return [sys.executable, "-m", "rlhf_cli", "resume", str(folder.path)]
 
 
-def _num_nodes(folder: RunFolder) -> int:
-    asked = section(folder.read_config(), "launch").get("nodes", 1)
-    return asked if isinstance(asked, int) else 1
-
-
 def _wait_until_told(folder: RunFolder, job_id: str | None) -> None:
     """Wait until the submitting process has written the job id to status.json, to avoid concurrent writes.
 
@@ -246,21 +234,6 @@ def _listens(pid: int, number: signal.Signals) -> bool:
         return False
     caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
     return bool(caught >> (number - 1) & 1)
-
-
-def _end_time() -> dict[str, str]:
-    """Return SLURM_JOB_END_TIME, in seconds since the epoch; {} if it is set or the job has no time limit.
-
-    Slurm sets it itself since version 23.02.
-    """
-    job_id = os.environ.get("SLURM_JOB_ID")
-    if "SLURM_JOB_END_TIME" in os.environ or job_id is None:
-        return {}
-    done = run_slurm("squeue", "--noheader", "--jobs", job_id, "--format=%e")
-    with contextlib.suppress(ValueError):
-        if done is not None:
-            return {"SLURM_JOB_END_TIME": str(int(datetime.fromisoformat(done.stdout.strip()).timestamp()))}
-    return {}
 
 
 def _go_on_later(folder: RunFolder, attempts: list[Attempt]) -> None:
@@ -292,8 +265,3 @@ def _add_attempt(folder: RunFolder, attempt: Attempt) -> list[Attempt]:
     with file.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(asdict(attempt)) + "\n")
     return [Attempt(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
-def _killed_by(number: int) -> str:
-    likely = ", most likely out of memory" if number == signal.SIGKILL else ""
-    return f"killed by signal {number}{likely}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -26,32 +25,45 @@ from rlhf_cli.text.suggest import nearest
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
 
-_UNREACHABLE = (
-    "Unable to contact slurm controller",
-    "Could not establish a configuration source",
-    "Connection refused",
-    "did not answer",
-)
+_UNREACHABLE = ("Unable to contact slurm controller", "Could not establish a configuration source", "did not answer")
 _ABOUT = {
     "invalid partition": "partition",
     "account": "account",
     "qos": "qos",
     "time limit": "time",
     "time specification": "time",
-    "generic resource": "gpus_per_node",
     "gres": "gpus_per_node",
     "memory": "mem_gb",
     "cpu count": "cpus_per_task",
-    "node configuration": "",
 }
-"""Maps text in sbatch's message -> the key of launch.slurm it concerns, '' for the requested size."""
-_SIZES = ("gpus_per_node", "cpus_per_task", "mem_gb")
+"""Maps text in sbatch's message -> the key of launch.slurm it concerns."""
+_NEVER = 1_000_000
+"""submitit's limit of timeouts per job, disabled because we requeue runs ourselves."""
+
+
+def check_slurm(launch: Launch, *, count: int = 1) -> None:
+    """Refuse `count` jobs that cannot be submitted, before a folder is created, with `sbatch --test-only`.
+
+    Raises ConfigError if submitit or Slurm is missing, or if Slurm refuses the job.
+    """
+    slurm = _section(launch)
+    with tempfile.TemporaryDirectory() as place:
+        script = Path(place) / "job.sh"
+        script.write_text(sbatch_script(launch, Path(place), name="rlhf", count=count), encoding="utf-8")
+        done = run_slurm("sbatch", "--test-only", str(script))
+    if done is None:
+        raise refusal(f"sbatch did not answer within {SLURM_TIMEOUT_S:g} s", slurm)
+    if done.returncode != 0:
+        raise refusal(done.stderr, slurm)
 
 
 def refusal(said: str, slurm: Slurm) -> ConfigError:
     """Return the error for sbatch's output when it refused a job of `slurm`."""
-    said = said.strip().removeprefix("sbatch: ").removeprefix("error: ").removeprefix("allocation failure: ")
-    said = "\n".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in said.splitlines())
+    prefixes = ("sbatch: ", "error: ", "allocation failure: ")
+    lines = said.strip().splitlines()
+    for prefix in prefixes:
+        lines = [line.removeprefix(prefix) for line in lines]
+    said = "\n".join(lines)
     if any(text.lower() in said.lower() for text in _UNREACHABLE):
         return ConfigError(
             "Slurm does not answer on this machine",
@@ -63,29 +75,19 @@ def refusal(said: str, slurm: Slurm) -> ConfigError:
     about = next((key for text, key in _ABOUT.items() if text in said.lower()), None)
     if about == "partition":
         return _no_such_partition(said, slurm.partition)
-    if about == "":
-        asked = [f"{name}={value}" for name in _SIZES if (value := getattr(slurm, name)) is not None]
-        return ConfigError(
-            "no node of Slurm is large enough for the job",
-            where="launch.slurm",
-            got=f"{said}\n{', '.join(asked)}" if asked else said,
-            expected="no more than `sinfo -o '%P %c %m %G'` lists: partition, CPUs, MB of memory, GPUs of a node",
-            hint=f"launch.slurm.{asked[0].partition('=')[0]}=LESS" if asked else "launch.slurm.partition=ANOTHER",
-        )
-    key = f"launch.slurm.{about}" if about else "launch.slurm"
     value = getattr(slurm, about) if about else None
     return ConfigError(
         "Slurm does not take the job",
-        where=key,
+        where=f"launch.slurm.{about}" if about else "launch.slurm",
         got=said if value is None else f"{value}\n{said}",
-        hint=f"{key}=..."
-        if about
-        else Prose("sbatch's own words are above; launch.slurm.extra holds options of sbatch"),
+        expected="no more than `sinfo -o '%P %c %m %G'` lists: partition, CPUs, MB of memory, GPUs of a node",
+        hint=f"launch.slurm.{about}=..." if about else Prose("launch.slurm.extra holds options of sbatch"),
     )
 
 
 def _no_such_partition(said: str, partition: str | None) -> ConfigError:
-    there = _partitions()
+    done = run_slurm("sinfo", "--noheader", "--format=%R")
+    there = sorted(set(done.stdout.split())) if done is not None else []
     close = nearest(partition or "", there) or next(iter(there), "NAME")
     return ConfigError(
         "Slurm has no such partition",
@@ -94,91 +96,6 @@ def _no_such_partition(said: str, partition: str | None) -> ConfigError:
         expected=f"one of {', '.join(there)}" if there else None,
         hint=f"launch.slurm.partition={close}",
     )
-
-
-def _partitions() -> list[str]:
-    done = run_slurm("sinfo", "--noheader", "--format=%R")
-    return sorted(set(done.stdout.split())) if done is not None else []
-
-
-_OF_ONE_MACHINE = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "vfat", "xfs", "zfs"}
-_MOUNTS = Path("/proc/mounts")
-
-
-def refuse_own_folder(root: Path, slurm: Slurm) -> None:
-    """Raise ConfigError if `root` is on a local file system and jobs would run on other machines.
-
-    A machine may export a local file system, so `launch.slurm.shared_folder=true` skips the check.
-    """
-    if slurm.shared_folder:
-        return
-    mount, kind = file_system(root)
-    if kind not in _OF_ONE_MACHINE:
-        return
-    others = [node for node in _nodes(slurm) if node != _here()]
-    if others:
-        raise ConfigError(
-            "the nodes of Slurm would not find the run: its folder is on this machine alone",
-            where="run.root",
-            got=f"{root}, on {mount} ({kind}); jobs may run on {_few(others)}",
-            expected="a folder that every node sees under the same path (NFS, Lustre, GPFS, ...)",
-            hint=Prose("run.root=/a/shared/folder, or launch.slurm.shared_folder=true where the nodes do see it"),
-        )
-
-
-def file_system(folder: Path, mounts: Path = _MOUNTS) -> tuple[str, str]:
-    """Return (mount point, type) of the file system of a folder, which need not exist; ('/', '') if unknown."""
-    wanted = folder.expanduser().resolve()
-    best = ("/", "")
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return best
-    for line in lines:
-        _, place, kind, *_ = line.split(" ")
-        mount = Path(place.replace("\\040", " "))
-        # Of two mounts at one path, the later one hides the earlier.
-        if wanted.is_relative_to(mount) and len(str(mount)) >= len(best[0]):
-            best = (str(mount), kind)
-    return best
-
-
-def _nodes(slurm: Slurm) -> list[str]:
-    """Return the names of the nodes that a job could run on, or [] if Slurm does not answer."""
-    partition = ["--partition", slurm.partition] if slurm.partition else []
-    done = run_slurm("sinfo", "--noheader", "--Node", "--format=%N", *partition)
-    return sorted({line.partition(".")[0] for line in done.stdout.split()}) if done is not None else []
-
-
-def _here() -> str:
-    return socket.gethostname().partition(".")[0]
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-_NEVER = 1_000_000
-"""submitit's limit of timeouts per job, disabled because we requeue runs ourselves."""
-
-
-def check_slurm(launch: Launch, root: Path, *, count: int = 1) -> None:
-    """Refuse a job that cannot be submitted, before a folder is created, with `sbatch --test-only`.
-
-    `root` is the folder for the runs, `count` the number of jobs. Raises ConfigError if submitit or Slurm is missing,
-    if the nodes would not see the folder, or if Slurm refuses the job.
-    """
-    _need_slurm()
-    slurm = _section(launch)
-    refuse_own_folder(root, slurm)
-    with tempfile.TemporaryDirectory() as place:
-        script = Path(place) / "job.sh"
-        script.write_text(sbatch_script(launch, Path(place), name="rlhf", count=count), encoding="utf-8")
-        done = run_slurm("sbatch", "--test-only", str(script))
-    if done is None:
-        raise refusal(f"sbatch did not answer within {SLURM_TIMEOUT_S:g} s", slurm)
-    if done.returncode != 0:
-        raise refusal(done.stderr, slurm)
 
 
 def submit(runs: list[RunFolder], launch: Launch, *, folder: Path, name: str) -> list[str]:
@@ -202,11 +119,6 @@ def submit(runs: list[RunFolder], launch: Launch, *, folder: Path, name: str) ->
     for run, job in zip(runs, jobs, strict=True):
         update_status(run, job_id=job.job_id)
     return [job.job_id for job in jobs]
-
-
-def log_file(job_id: str, folder: Path) -> Path:
-    """Return the output file of a job of the run or sweep in `folder`."""
-    return folder / SLURM_FOLDER / f"{job_id}_0_log.out"
 
 
 def sbatch_script(launch: Launch, folder: Path, *, name: str, count: int = 1) -> str:

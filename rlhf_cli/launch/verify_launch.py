@@ -7,7 +7,6 @@ DataParallel, and an environment variable can change the precision.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,41 +18,6 @@ from rlhf_cli.tables.strategies import STRATEGIES
 if TYPE_CHECKING:
     from rlhf_cli.trainers.extensions import ExtendedTrainer
     from rlhf_cli.trainers.trl_protocol import TrlTrainer
-
-_PRECISION = {"no": "float32"}
-
-
-@dataclass(frozen=True)
-class BuiltAs:
-    """The actual setup of a trainer, in accelerate's terms.
-
-    `fsdp_version` and `zero_stage` are None without the plugin. `num_data_parallel` is the number of GPUs that
-    transformers would spread this one process over.
-    """
-
-    distributed_type: str
-    num_processes: int
-    mixed_precision: str
-    device: str
-    fsdp_version: int | None = None
-    zero_stage: int | None = None
-    num_data_parallel: int = 1
-
-
-def built_as(trainer: TrlTrainer) -> BuiltAs:
-    """Return the actual setup of a trainer."""
-    accelerator = trainer.accelerator
-    fsdp = getattr(accelerator.state, "fsdp_plugin", None)
-    zero = getattr(accelerator.state, "deepspeed_plugin", None)
-    return BuiltAs(
-        distributed_type=str(accelerator.distributed_type.value),
-        num_processes=accelerator.num_processes,
-        mixed_precision=str(accelerator.mixed_precision),
-        device=str(accelerator.device).partition(":")[0],
-        fsdp_version=getattr(fsdp, "fsdp_version", None),
-        zero_stage=getattr(zero, "zero_stage", None),
-        num_data_parallel=max(1, trainer.args.n_gpu),
-    )
 
 
 def refuse_other_world_size(launch: Launch) -> None:
@@ -74,60 +38,32 @@ def refuse_other_world_size(launch: Launch) -> None:
         )
 
 
-def refuse_unless_as_asked(launch: Launch, built: BuiltAs) -> None:
+def refuse_unless_as_asked(launch: Launch, trainer: TrlTrainer) -> None:
     """Raise ConfigError for the first setting of a built trainer that differs from `launch`."""
-    for problem in (
-        _processes(launch, built),
-        _strategy(launch, built),
-        _precision(launch, built),
-        _device(launch, built),
-    ):
-        if problem is not None:
-            raise problem
-
-
-def _processes(launch: Launch, built: BuiltAs) -> UserError | None:
-    asked = None if launch.processes == "auto" else launch.processes * launch.nodes
-    if asked is not None and built.num_processes != asked:
-        return _other("processes", f"{asked}", f"{built.num_processes}", "rlhf resume RUN  # it starts them all")
-    if built.num_data_parallel > 1:
-        return _other(
-            "processes",
-            "one process on one GPU",
-            f"one process spread over {built.num_data_parallel} GPUs by DataParallel",
-            f"launch.processes={built.num_data_parallel}, or CUDA_VISIBLE_DEVICES=0",
-        )
-    return None
-
-
-def _strategy(launch: Launch, built: BuiltAs) -> UserError | None:
-    row = STRATEGIES[launch.strategy]
-    seen = built.distributed_type
-    if seen == "FSDP":
-        seen = f"FSDP {built.fsdp_version}"
-    elif seen == "DEEPSPEED":
-        seen = f"ZeRO-{built.zero_stage}"
-    is_same = built.distributed_type in row.distributed_types
-    is_same = is_same and (row.zero_stage is None or built.zero_stage == row.zero_stage)
-    if is_same and (launch.strategy != "fsdp2" or built.fsdp_version == 2):
-        return None
-    on_cpu = launch.strategy == "fsdp2" and built.device == "cpu"
+    accelerator, row = trainer.accelerator, STRATEGIES[launch.strategy]
+    device = str(accelerator.device).partition(":")[0]
+    kind = str(accelerator.distributed_type.value)
+    version = getattr(getattr(accelerator.state, "fsdp_plugin", None), "fsdp_version", None)
+    stage = getattr(getattr(accelerator.state, "deepspeed_plugin", None), "zero_stage", None)
+    seen = {"FSDP": f"FSDP {version}", "DEEPSPEED": f"ZeRO-{stage}"}.get(kind, kind)
+    is_same = kind in row.distributed_types and row.zero_stage in (None, stage)
+    on_cpu = launch.strategy == "fsdp2" and device == "cpu"
     why = "; on a CPU accelerate runs it in place of FSDP without a word" if on_cpu else ""
-    return _other("strategy", launch.strategy, f"{seen} on {built.device}{why}", "launch.strategy=ddp")
-
-
-def _precision(launch: Launch, built: BuiltAs) -> UserError | None:
-    seen = _PRECISION.get(built.mixed_precision, built.mixed_precision)
-    if launch.precision in ("auto", seen):
-        return None
-    hint = Prose(f"launch.precision={seen}, or env | grep ACCELERATE, and unset what is there")
-    return _other("precision", launch.precision, seen, hint)
-
-
-def _device(launch: Launch, built: BuiltAs) -> UserError | None:
-    if launch.device in ("auto", built.device):
-        return None
-    return _other("device", launch.device, built.device, f"launch.device={built.device}")
+    if not is_same or (launch.strategy == "fsdp2" and version != 2):
+        raise _other("strategy", launch.strategy, f"{seen} on {device}{why}", "launch.strategy=ddp")
+    asked = None if launch.processes == "auto" else launch.processes * launch.nodes
+    if asked not in (None, accelerator.num_processes):
+        raise _other("processes", str(asked), str(accelerator.num_processes), "rlhf resume RUN  # it starts them all")
+    if trainer.args.n_gpu > 1:
+        spread = f"one process spread over {trainer.args.n_gpu} GPUs by DataParallel"
+        hint = f"launch.processes={trainer.args.n_gpu}, or CUDA_VISIBLE_DEVICES=0"
+        raise _other("processes", "one process on one GPU", spread, hint)
+    precision = {"no": "float32"}.get(str(accelerator.mixed_precision), str(accelerator.mixed_precision))
+    if launch.precision not in ("auto", precision):
+        unset = Prose(f"launch.precision={precision}, or env | grep ACCELERATE, and unset what is there")
+        raise _other("precision", launch.precision, precision, unset)
+    if launch.device not in ("auto", device):
+        raise _other("device", launch.device, device, f"launch.device={device}")
 
 
 def _other(key: str, asked: str, seen: str, hint: str) -> UserError:
@@ -138,20 +74,30 @@ def _other(key: str, asked: str, seen: str, hint: str) -> UserError:
 
 def trainer_facts(trainer: ExtendedTrainer) -> dict[str, object]:
     """Return the facts about a built trainer for the provenance: where it runs, its initial model and its data."""
+    import torch
+
     from rlhf_cli.trainers.guard_mixin import num_elements
 
-    accelerator = trainer.accelerator
+    accelerator, config = trainer.accelerator, trainer.model.config
+    path, commit = str(config._name_or_path), getattr(config, "_commit_hash", None)
+    on_cuda = str(accelerator.device).startswith("cuda")
     left_out = {name: dict(counts) for name, counts in trainer.extensions.left_out.items()}
     lengths = getattr(trainer, "lengths", {})
     return {
         "world_size": accelerator.num_processes,
         "distributed_type": str(accelerator.distributed_type.value),
         "device": str(accelerator.device),
-        **_computed_with(str(accelerator.device).startswith("cuda")),
+        "torch_threads": torch.get_num_threads(),
+        "rlhf_code": code_hash(),
+        **({"device_name": torch.cuda.get_device_name(), "cuda": torch.version.cuda} if on_cuda else {}),
         "mixed_precision": accelerator.mixed_precision,
         "num_parameters": sum(map(num_elements, trainer.model.parameters())),
         "num_train_rows": len(trainer.train_dataset),
-        "starting_model": _starting_model(trainer),
+        "starting_model": {
+            "path": path,
+            "commit": commit,
+            "weights_sha256": None if commit else weights_hash(Path(path)),
+        },
         **pass_facts(trainer),
         **({"left_out": left_out} if left_out else {}),
         **({"lengths": {name: measured.facts() for name, measured in lengths.items()}} if lengths else {}),
@@ -182,18 +128,3 @@ def pass_facts(trainer: ExtendedTrainer) -> dict[str, object]:
     attention = getattr(trainer, "row_attention", None)
     attends = {"attention": attention.describe()} if attention is not None else {}
     return {"passes": passes.describe(), **attends, "generation": f"{generation.name}: {generation.why}"}
-
-
-def _computed_with(on_cuda: bool) -> dict[str, object]:
-    """Return facts that may affect the last bits of a result, besides package versions."""
-    import torch
-
-    cuda = {"device_name": torch.cuda.get_device_name(), "cuda": torch.version.cuda} if on_cuda else {}
-    return {"torch_threads": torch.get_num_threads(), "rlhf_code": code_hash(), **cuda}
-
-
-def _starting_model(trainer: ExtendedTrainer) -> dict[str, str | None]:
-    """Return the source of the initial weights, and the commit or hash that identifies them."""
-    config = trainer.model.config
-    path, commit = str(config._name_or_path), getattr(config, "_commit_hash", None)
-    return {"path": path, "commit": commit, "weights_sha256": None if commit else weights_hash(Path(path))}

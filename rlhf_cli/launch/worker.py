@@ -12,26 +12,24 @@ import importlib
 import logging
 import os
 import sys
+import sysconfig
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import rlhf_cli
 from rlhf_cli.analysis.diagnosis.watch import StoppingRules
 from rlhf_cli.config.environment_references import changed_variables, frozen_experiment
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.run_sections import rules_of
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, Prose, RlhfError, RunError
-from rlhf_cli.launch.out_of_memory import naming_full_memory
 from rlhf_cli.launch.progress import TrainingScreen
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
-from rlhf_cli.launch.timed_phases import Profiled, timed_on_device, timed_phases
 from rlhf_cli.launch.verify_launch import (
-    built_as,
     pass_facts,
     refuse_other_world_size,
     refuse_unless_as_asked,
@@ -39,25 +37,192 @@ from rlhf_cli.launch.verify_launch import (
     trainer_notes,
 )
 from rlhf_cli.launch.watchdog import watched
-from rlhf_cli.launch.worker_log import logging_into
 from rlhf_cli.models.model_folders import naming_foreign_files
+from rlhf_cli.plan.launch_plan import NODE, log_name
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
-from rlhf_cli.runs.disk_space import naming_full_disk
+from rlhf_cli.runs.disk_space import full_disk
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.metrics_file import rewind
+from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, PREEMPTED, claim, update_status
-from rlhf_cli.runs.tracking.mirror import Mirror, tracked
 from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan, plan_tracking
 from rlhf_cli.text.json_values import section
+from rlhf_cli.text.redaction import redacted
+from rlhf_cli.text.terminal_output import printable
 
 if TYPE_CHECKING:
-    from transformers import TrainerCallback
-
-    from rlhf_cli.launch.stop_callbacks import StopByRule
+    from rlhf_cli.launch.callbacks import StopByRule
     from rlhf_cli.measure.scored_pairs import ScoredPair
+    from rlhf_cli.runs.tracking.mirror import Mirror
     from rlhf_cli.trainers.extensions import ExtendedTrainer
+    from rlhf_cli.trainers.token_slots import TokenSlots
+
+Profiled: TypeAlias = "tuple[PhaseClock, TokenSlots]"
+"""The profiler of a trainer: a clock that listens to its heartbeat, and a counter of its token slots."""
+_QUIET = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "WANDB_SILENT": "true",
+}
+_LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_OURS = os.path.dirname(rlhf_cli.__file__) + os.sep
+_log = logging.getLogger("rlhf")
+
+
+def run_rank(folder: RunFolder, screen: TrainingScreen, *, resume: bool) -> None:
+    """Train the run in `folder` to its end on this rank; with `resume`, from its newest checkpoint if there is one.
+
+    The outcome is in status.json before this returns or raises.
+    """
+    rank = int(os.environ.get("RANK", "0"))
+
+    def say_late(reason: str) -> None:
+        """Record, from a thread, that the process exits because its grace period is over."""
+        _record_stop(folder, rank, reason)
+        if rank == 0:
+            late = f"{reason}; no step ended within {experiment.launch.grace_s:g} s"
+            update_status(folder, state=PREEMPTED, reason=late)
+            print(f"stopped: {late}; {preempted(folder)}", file=sys.stderr, flush=True)
+
+    with _environment(), logging_into(folder, rank) as warnings_seen:
+        try:
+            experiment = frozen_experiment(folder.read_config())
+            launch = experiment.launch
+            stopping = Stopping(grace_s=launch.grace_s, must_save_by=must_save_by(launch), on_late=say_late)
+            with stopped_by_signals(stopping), watched(folder, launch.hang_timeout_s, rank) as heartbeat:
+                if rank == 0:
+                    claim(folder)
+                with _explained(folder, experiment, heartbeat), _timed_phases(experiment, heartbeat) as profiled:
+                    _train(folder, experiment, screen, stopping, heartbeat, profiled, resume=resume)
+        except Preempted as stop:
+            if rank == 0:
+                update_status(folder, state=PREEMPTED, reason=stop.reason)
+            raise
+        except KeyboardInterrupt as stop:
+            reason = ", ".join(map(str, stop.args)) or "interrupted at the keyboard"
+            _record_stop(folder, rank, reason)
+            if rank == 0:
+                update_status(folder, state=PREEMPTED, reason=reason)
+            raise
+        except BaseException as error:
+            _record_failure(folder, rank, error)
+            raise
+        finally:
+            if rank == 0:
+                with contextlib.suppress(OSError):  # a full disk must not hide the error that ended the run
+                    update_status(folder, warnings=warnings_seen())
+
+
+@contextlib.contextmanager
+def _explained(folder: RunFolder, experiment: Experiment, heartbeat: Heartbeat) -> Iterator[None]:
+    """Open a context in which a full disk, a full memory and another model's files raise an RlhfError with advice."""
+    named = {"model.path": experiment.model.path, "model.tokenizer": experiment.model.tokenizer}
+    try:
+        with naming_foreign_files(named):
+            yield
+    except Exception as error:
+        from rlhf_cli.launch.out_of_memory import out_of_memory
+
+        advice = out_of_memory(error, experiment, heartbeat) or full_disk(folder, error)
+        if advice is None:
+            raise
+        raise advice from error
+
+
+def _train(
+    folder: RunFolder,
+    experiment: Experiment,
+    screen: TrainingScreen,
+    stopping: Stopping,
+    heartbeat: Heartbeat,
+    profiled: Profiled | None,
+    *,
+    resume: bool,
+) -> None:
+    refuse_other_world_size(experiment.launch)
+    is_main = int(os.environ.get("RANK", "0")) == 0
+    with screen.spinner("importing torch and TRL", shown=is_main):
+        _import_libraries(experiment)
+
+    from transformers import PrinterCallback
+
+    from rlhf_cli.launch import callbacks
+    from rlhf_cli.trainers.assemble.trainer import assemble
+    from rlhf_cli.trainers.step_profile import profiled_calls
+
+    track = experiment.track
+    tracking = plan_tracking(track.mode, track.tracker) if is_main else TrackingPlan("none")
+    mirror: Mirror | None = None
+    if tracking.mode != "none":
+        from rlhf_cli.runs.tracking.mirror import Mirror, tracked
+
+        unique_prompts = bool(experiment.trainer.args.get("log_unique_prompts"))
+        mirror = Mirror(folder, tracking, say=functools.partial(print, flush=True), unique_prompts=unique_prompts)
+
+    def show_pairs(pairs: list[ScoredPair]) -> None:
+        """Show scored pairs above the bar, in log.txt and in the tracker."""
+        screen.show_pairs(pairs, folder.log)
+        if mirror is not None:
+            mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
+
+    with screen.spinner("loading data and models", shown=is_main) as say:
+        trainer = assemble(
+            experiment, folder, on_progress=say, on_pairs=show_pairs, heartbeat=heartbeat, profiled=profiled
+        )
+    refuse_unless_as_asked(experiment.launch, trainer)
+    trainer.remove_callback(PrinterCallback)
+    checkpoint = starting_checkpoint(folder, is_main=is_main) if resume else None
+    start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+    added: list[Any] = [callbacks.ShortHistory(), callbacks.KeepHeartbeat(heartbeat)]
+    if is_main:
+        _describe_start(folder, trainer, resume=resume)
+        recorded_to = rewind(folder.metrics, start)
+        added.append(callbacks.Recorder(folder, mirror, experiment, functools.partial(pass_facts, trainer)))
+        added += [callbacks.ShowProgress(screen), callbacks.SayFindings(folder, screen, experiment.warn.kinds)]
+        added.append(callbacks.KeepTables(folder, experiment.run.keep_completions, mirror))
+        if experiment.profile == "trace":
+            from rlhf_cli.launch.step_trace import TraceSteps
+
+            added.append(TraceSteps(folder, heartbeat, say=screen.print))
+    rules = rules_of(experiment.stop)
+    by_rule = callbacks.StopByRule(folder, screen, StoppingRules(rules, experiment.rewards), is_main=is_main)
+    stop = callbacks.StopBetweenSteps(stopping)
+    for callback in [*added, *([by_rule] if rules else []), stop]:
+        trainer.add_callback(callback)
+    with (
+        _timed_on_device(trainer, profiled),
+        profiled_calls(wanted=is_main and track.profiling) as calls,
+        contextlib.nullcontext()
+        if mirror is None
+        else tracked(mirror, folder, trainer, timings=calls.taken, goes_on_from=start, recorded_to=recorded_to),
+        callbacks.early_collection(),
+    ):
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        finally:
+            screen.stop()
+            if trainer.extensions.rewards is not None:
+                trainer.extensions.rewards.stack.close()
+        if stop.has_stopped and not by_rule.has_stopped:
+            raise preempted(folder, stopping.reason or ANOTHER_RANK)
+        _finish(folder, trainer, is_main=is_main, by_rule=by_rule)
+
+
+def _import_libraries(experiment: Experiment) -> None:
+    """Import the slow libraries before their first use."""
+    importlib.import_module("rlhf_cli.trainers.assemble.trainer")
+    from rlhf_cli.trainers.assemble.trl_config import import_trainer
+
+    import_trainer(experiment.trainer)
+
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_default_handler()
+    transformers_logging.enable_propagation()
+    transformers_logging.disable_progress_bar()
 
 
 def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
@@ -85,137 +250,10 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
         )
     if is_main:
         for line in skipped:
-            logging.getLogger("rlhf").warning("skipped %s", line)
+            _log.warning("skipped %s", line)
             print(f"warning: skipped {line}")
         print(f"going on from {checkpoint.name}" if checkpoint else "there is no checkpoint yet: starting at step 0")
     return checkpoint
-
-
-_QUIET = {
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
-    "WANDB_SILENT": "true",
-}
-
-
-def run_rank(folder: RunFolder, screen: TrainingScreen, *, resume: bool) -> None:
-    """Train the run in `folder` to its end on this rank; with `resume`, from its newest checkpoint if there is one.
-
-    The outcome is in status.json before this returns or raises.
-    """
-    rank = int(os.environ.get("RANK", "0"))
-    with _environment(), logging_into(folder, rank) as warnings_seen:
-        try:
-            experiment = frozen_experiment(folder.read_config())
-            with (
-                _stoppable(folder, experiment.launch, rank) as stopping,
-                watched(folder, experiment, rank) as heartbeat,
-            ):
-                if rank == 0:
-                    claim(folder)
-                named = {"model.path": experiment.model.path, "model.tokenizer": experiment.model.tokenizer}
-                full = naming_full_disk(folder), naming_full_memory(experiment, heartbeat)
-                with naming_foreign_files(named), full[0], full[1], timed_phases(experiment, heartbeat) as profiled:
-                    _train(folder, experiment, screen, stopping, heartbeat, profiled, resume=resume)
-        except Preempted as stop:
-            if rank == 0:
-                update_status(folder, state=PREEMPTED, reason=stop.reason)
-            raise
-        except KeyboardInterrupt as stop:
-            reason = ", ".join(map(str, stop.args)) or "interrupted at the keyboard"
-            _record_stop(folder, rank, reason)
-            if rank == 0:
-                update_status(folder, state=PREEMPTED, reason=reason)
-            raise
-        except BaseException as error:
-            _record_failure(folder, rank, error)
-            raise
-        finally:
-            if rank == 0:
-                with contextlib.suppress(OSError):  # a full disk must not hide the error that ended the run
-                    update_status(folder, warnings=warnings_seen())
-
-
-@contextlib.contextmanager
-def _stoppable(folder: RunFolder, launch: Launch, rank: int) -> Iterator[Stopping]:
-    """Open a context in which this rank can be stopped from outside."""
-
-    def say_late(reason: str) -> None:
-        _record_stop(folder, rank, reason)
-        if rank == 0:
-            late = f"{reason}; no step ended within {launch.grace_s:g} s"
-            update_status(folder, state=PREEMPTED, reason=late)
-            print(f"stopped: {late}; {preempted(folder)}", file=sys.stderr, flush=True)
-
-    stopping = Stopping(grace_s=launch.grace_s, must_save_by=must_save_by(launch), on_late=say_late)
-    with stopped_by_signals(stopping):
-        yield stopping
-
-
-def _train(
-    folder: RunFolder,
-    experiment: Experiment,
-    screen: TrainingScreen,
-    stopping: Stopping,
-    heartbeat: Heartbeat,
-    profiled: Profiled | None,
-    *,
-    resume: bool,
-) -> None:
-    refuse_other_world_size(experiment.launch)
-    is_main = int(os.environ.get("RANK", "0")) == 0
-    with screen.spinner("importing torch and TRL", shown=is_main):
-        _import_libraries(experiment)
-
-    from transformers import PrinterCallback
-
-    from rlhf_cli.launch.callbacks import KeepHeartbeat, ShortHistory, early_collection
-    from rlhf_cli.launch.stop_callbacks import StopBetweenSteps, StopByRule
-    from rlhf_cli.trainers.assemble.trainer import assemble
-    from rlhf_cli.trainers.step_profile import profiled_calls
-
-    track = experiment.track
-    tracking = plan_tracking(track.mode, track.tracker) if is_main else TrackingPlan("none")
-    unique_prompts = bool(experiment.trainer.args.get("log_unique_prompts"))
-    mirror = Mirror(folder, tracking, say=functools.partial(print, flush=True), unique_prompts=unique_prompts)
-    show_pairs = functools.partial(_show_pairs, screen, folder, mirror)
-    with screen.spinner("loading data and models", shown=is_main) as say:
-        trainer = assemble(
-            experiment, folder, on_progress=say, on_pairs=show_pairs, heartbeat=heartbeat, profiled=profiled
-        )
-    refuse_unless_as_asked(experiment.launch, built_as(trainer))
-    trainer.remove_callback(PrinterCallback)
-    for on_all_ranks in (ShortHistory(), KeepHeartbeat(heartbeat)):
-        trainer.add_callback(on_all_ranks)
-    checkpoint = starting_checkpoint(folder, is_main=is_main) if resume else None
-    start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
-    if is_main:
-        _describe_start(folder, trainer, resume=resume)
-        recorded_to = rewind(folder.metrics, start)
-        for callback in _main_callbacks(folder, experiment, trainer, screen, mirror, heartbeat):
-            trainer.add_callback(callback)
-    rules = rules_of(experiment.stop)
-    by_rule = StopByRule(folder, screen, StoppingRules(rules, experiment.rewards), is_main=is_main)
-    if rules:
-        trainer.add_callback(by_rule)
-    stop = StopBetweenSteps(stopping)
-    trainer.add_callback(stop)
-    with (
-        timed_on_device(trainer, profiled),
-        profiled_calls(wanted=is_main and track.profiling) as calls,
-        tracked(mirror, folder, trainer, timings=calls.taken, goes_on_from=start, recorded_to=recorded_to),
-        early_collection(),
-    ):
-        try:
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        finally:
-            screen.stop()
-            if trainer.extensions.rewards is not None:
-                trainer.extensions.rewards.stack.close()
-        if stop.has_stopped and not by_rule.has_stopped:
-            raise preempted(folder, stopping.reason or ANOTHER_RANK)
-        _finish(folder, trainer, is_main=is_main, by_rule=by_rule)
 
 
 def _describe_start(folder: RunFolder, trainer: ExtendedTrainer, *, resume: bool) -> None:
@@ -226,52 +264,6 @@ def _describe_start(folder: RunFolder, trainer: ExtendedTrainer, *, resume: bool
     add_to_provenance(folder, **trainer_facts(trainer))
     for line in trainer_notes(trainer):
         print(line)
-
-
-def _main_callbacks(
-    folder: RunFolder,
-    experiment: Experiment,
-    trainer: ExtendedTrainer,
-    screen: TrainingScreen,
-    mirror: Mirror,
-    heartbeat: Heartbeat,
-) -> list[TrainerCallback]:
-    """Return the callbacks of rank 0, which write the run's files and show its progress."""
-    from rlhf_cli.launch import callbacks
-    from rlhf_cli.launch.step_trace import TraceSteps, steps_a_generation
-
-    limit = getattr(trainer.args, "max_completion_length", None)
-    found: list[TrainerCallback] = [
-        callbacks.Recorder(folder, mirror.event, experiment, functools.partial(pass_facts, trainer)),
-        callbacks.ShowProgress(screen),
-        callbacks.WatchCompletionEnds(screen, limit),
-        callbacks.SayFindings(folder, screen, experiment.warn.kinds),
-        callbacks.MirrorCompletions(mirror),
-        callbacks.PruneCompletions(folder, experiment.run.keep_completions),
-    ]
-    if experiment.profile == "trace":
-        found.append(TraceSteps(folder, heartbeat, every=steps_a_generation(trainer), say=screen.print))
-    return found
-
-
-def _import_libraries(experiment: Experiment) -> None:
-    """Import the slow libraries before their first use."""
-    importlib.import_module("rlhf_cli.trainers.assemble.trainer")
-    from rlhf_cli.trainers.assemble.trl_config import import_trainer
-
-    import_trainer(experiment.trainer)
-
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_default_handler()
-    transformers_logging.enable_propagation()
-    transformers_logging.disable_progress_bar()
-
-
-def _show_pairs(screen: TrainingScreen, folder: RunFolder, mirror: Mirror, pairs: list[ScoredPair]) -> None:
-    """Show scored pairs above the bar, in log.txt and in the tracker."""
-    screen.show_pairs(pairs, folder.log)
-    mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
 
 
 def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, by_rule: StopByRule) -> None:
@@ -292,7 +284,7 @@ def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, by_ru
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
     """Write the failure file of this rank, so that the first of several failures can be identified."""
     text = "".join(traceback.format_exception(error))
-    logging.getLogger("rlhf").error("rank %d failed\n%s", rank, text)
+    _log.error("rank %d failed\n%s", rank, text)
     failure = RankFailure(
         rank,
         time.time(),
@@ -325,3 +317,98 @@ def _environment() -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _timed_phases(experiment: Experiment, heartbeat: Heartbeat) -> Iterator[Profiled | None]:
+    """Open a context in which a clock listens to `heartbeat` and token slots are counted; None if `profile` is off."""
+    if experiment.profile == "off":
+        yield None
+        return
+    from rlhf_cli.trainers.token_slots import counted_slots
+
+    clock = PhaseClock()
+    heartbeat.listeners.append(clock.hear)
+    try:
+        with counted_slots() as slots:
+            yield clock, slots
+    finally:
+        heartbeat.listeners.remove(clock.hear)
+
+
+@contextlib.contextmanager
+def _timed_on_device(trainer: ExtendedTrainer, profiled: Profiled | None) -> Iterator[None]:
+    """Open a context in which the clock knows the trainer's device, and its waiting times for other ranks."""
+    if profiled is None:
+        yield
+        return
+    import torch
+    from accelerate import DistributedType
+
+    from rlhf_cli.trainers.step_profile import timed_waits
+
+    clock, _ = profiled
+    accelerator = trainer.accelerator
+    if str(accelerator.device).startswith("cuda"):
+        # Kernels are asynchronous. The Trainer itself waits for them after every micro-batch, to look for NaN.
+        clock.settle = torch.cuda.synchronize
+    # FSDP and ZeRO gather a layer's weights while another layer computes; waiting would prevent this overlap.
+    settle = clock.settle if accelerator.distributed_type == DistributedType.MULTI_GPU else None
+    try:
+        with timed_waits(clock, wanted=accelerator.num_processes > 1, settle=settle):
+            yield
+    finally:
+        clock.settle = None
+
+
+class _Redacted(logging.Formatter):
+    """A formatter that removes secrets and control codes from its lines, including tracebacks."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(redacted(super().format(record)))
+
+
+class _LogFile(logging.FileHandler):
+    """A log file that ignores errors of the disk: a full disk is reported at the terminal."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Ignore OSErrors; show any other error, because it is a bug."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
+@contextlib.contextmanager
+def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
+    """Send everything that libraries log or warn to the log of this machine, repeated warnings once.
+
+    Yields a function that returns the number of different warnings from the user's code or ours. Deprecation warnings
+    of libraries do not count, because users cannot fix them.
+    """
+    handler = _LogFile(folder.path / log_name(int(os.environ.get(NODE, "0"))), encoding="utf-8")
+    handler.setFormatter(_Redacted(f"%(asctime)s rank{rank} %(levelname)s %(name)s: %(message)s"))
+    warned: dict[str, bool] = {}
+
+    def is_new(record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        message = record.getMessage()
+        is_first = message not in warned
+        # A message of Python's warnings starts with the file it warns about.
+        file = message.partition(":")[0] if record.name == "py.warnings" else record.pathname
+        warned.setdefault(message, file.startswith(("<", *_LIBRARIES)) and not file.startswith(_OURS))
+        return is_first
+
+    handler.addFilter(is_new)
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    try:
+        yield lambda: list(warned.values()).count(False)
+    finally:
+        logging.captureWarnings(False)
+        root.setLevel(level)
+        root.removeHandler(handler)
+        with contextlib.suppress(OSError):
+            handler.close()

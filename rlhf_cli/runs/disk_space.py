@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rlhf_cli.errors import Prose, RlhfError, RunError
@@ -55,20 +53,13 @@ def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseExc
     )
 
 
-@contextmanager
-def naming_full_disk(run: RunFolder) -> Iterator[None]:
-    """Open a context in which a run writes, and raise RunError for an error that means a full disk.
-
-    RlhfErrors pass through unchanged.
-    """
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, RlhfError) or not is_full(error):
-            raise
-        named = error.filename if isinstance(error, OSError) else None
-        path = Path(named) if isinstance(named, str) else run.path
-        raise no_room(path, needed=None, kept=run.last_checkpoint(), error=error) from error
+def full_disk(run: RunFolder, error: Exception) -> RunError | None:
+    """Return the error with advice if a run's `error` means a full disk, else None."""
+    if isinstance(error, RlhfError) or not is_full(error):
+        return None
+    named = error.filename if isinstance(error, OSError) else None
+    path = Path(named) if isinstance(named, str) else run.path
+    return no_room(path, needed=None, kept=run.last_checkpoint(), error=error)
 
 
 def free_bytes(path: Path) -> int:

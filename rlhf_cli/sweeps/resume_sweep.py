@@ -12,7 +12,7 @@ from rlhf_cli.errors import EXIT_OK, ConfigError, UserError, in_one_line
 from rlhf_cli.jobs.one_run import refuse_foreign_code
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.jobs.resuming import ResumeOptions, resumed
-from rlhf_cli.jobs.run_states import goes_to_slurm, submit_sweep
+from rlhf_cli.jobs.run_states import submit_sweep
 from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.runs.run_folder import RunFolder, refuse_links
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
@@ -65,14 +65,14 @@ def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, wo
         wanted = [one for one in known if one.is_wanted(only_failed=options.only_failed)]
         show_planned(console, RunFolder(sweep.path).shown, [_planned(sweep, one, options) for one in known])
         jobs = _ready(sweep, wanted, allowed, dry_run=options.dry_run)
-        if jobs and not options.dry_run and not goes_to_slurm(jobs[0].experiment.launch):
+        if jobs and not options.dry_run and jobs[0].experiment.launch.slurm is None:
             return SweepEnd(run_ready(console, sweep, jobs, options), sweep.path)
         if not wanted:
             console.print("nothing to do: " + _why_nothing(known, options), highlight=False)
         elif options.dry_run:
             console.print("nothing was started or written")
         else:
-            check_slurm(jobs[0].experiment.launch, sweep.path, count=len(jobs))
+            check_slurm(jobs[0].experiment.launch, count=len(jobs))
             submit_sweep(console, [job.folder for job in jobs], sweep.path)
         print_folder(console, sweep.path)
         return SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from rlhf_cli.display.sweep_tables import PRUNED
 from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, RunError
-from rlhf_cli.launch.gpu_locks import HeldGpus, gpus_of, holder_of, take
+from rlhf_cli.launch.gpu_locks import HeldGpus, gpus_of, holders_of, take
 from rlhf_cli.launch.stopping import handled
 from rlhf_cli.plan.devices import visible_gpus
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, name_who_asked, read_status, update_status
@@ -241,9 +241,7 @@ class _Runner:
         if self._has_said_busy or self._running:
             return
         self._has_said_busy = True
-        holders = {gpu: holder for gpu in seen if (holder := holder_of(gpu)) is not None}
-        who = "; ".join(f"GPU {gpu}: {holder.describe()}" for gpu, holder in holders.items())
-        self._display.say(f"{job.name} waits for a GPU. {who}")
+        self._display.say(f"{job.name} waits for a GPU. {'; '.join(holders_of(seen))}")
 
     def _end(self, event: JobEnded) -> None:
         watch = self._watches[event.job]

@@ -13,7 +13,6 @@ from rlhf_cli.display.sweep_tables import PRUNED, TrialRow, show_best_trials, sh
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.jobs.prepare import prepare_from
 from rlhf_cli.jobs.resuming import ResumeOptions, resumed
-from rlhf_cli.jobs.run_states import goes_to_slurm
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
@@ -159,7 +158,7 @@ def run_search(console: Console, plan: SearchPlan, typed: list[str], options: Sw
     trials would go to Slurm.
     """
     corners = checked(plan.corners(), adjust=without_section)
-    if goes_to_slurm(corners[0].prepared.experiment.launch):
+    if corners[0].prepared.experiment.launch.slurm is not None:
         raise ConfigError(
             "a search has to wait for its trials, and Slurm's queue is no place to wait",
             where="launch.slurm",

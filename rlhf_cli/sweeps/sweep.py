@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -12,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rlhf_cli.display.sweep_tables import show_sweep
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, Prose
-from rlhf_cli.jobs.run_states import goes_to_slurm, submit_sweep
+from rlhf_cli.jobs.run_states import submit_sweep
 from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
@@ -88,7 +87,7 @@ def _for_slurm(jobs: Sequence[CheckedJob]) -> bool:
     Raise ConfigError if only some of them do.
     """
     launches = {job.prepared.experiment.launch.model_dump_json(): job.prepared.experiment for job in jobs}
-    on_slurm = {goes_to_slurm(experiment.launch) for experiment in launches.values()}
+    on_slurm = {experiment.launch.slurm is not None for experiment in launches.values()}
     if len(on_slurm) > 1:
         raise ConfigError(
             "some of the runs would go to Slurm and some be run here",
@@ -97,7 +96,7 @@ def _for_slurm(jobs: Sequence[CheckedJob]) -> bool:
             hint=Prose("two sweeps"),
         )
     for experiment in launches.values() if True in on_slurm else ():
-        check_slurm(experiment.launch, Path(experiment.run.root), count=len(jobs) if len(launches) == 1 else 1)
+        check_slurm(experiment.launch, count=len(jobs) if len(launches) == 1 else 1)
     return True in on_slurm
 
 

@@ -15,7 +15,7 @@ from transformers.modelcard import parse_log_history
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.run_sections import KeepCompletions
 from rlhf_cli.launch import callbacks
-from rlhf_cli.launch.callbacks import PruneCompletions, ShortHistory, early_collection
+from rlhf_cli.launch.callbacks import KeepTables, ShortHistory, early_collection
 from rlhf_cli.runs.metrics_file import prune_completions, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from tests.support.cut_runs import cut, events, is_same
@@ -150,14 +150,14 @@ def test_wandb_s_copies_are_as_many(tmp_path: Path) -> None:
 
 def test_pruning_is_now_and_then_and_at_the_end(tmp_path: Path) -> None:
     args, control = TrainingArguments(output_dir=str(tmp_path), use_cpu=True), TrainerControl()
-    prune = PruneCompletions(RunFolder(tmp_path), KeepCompletions(last=2))
+    prune = KeepTables(RunFolder(tmp_path), KeepCompletions(last=2), None)
     for step in range(13):
         prune.on_step_begin(args, TrainerState(global_step=step), control)
         table(tmp_path, step + 1)
         assert len(steps(tmp_path)) <= 1 + 2 + 10
     prune.on_train_end(args, TrainerState(global_step=13), control)
     assert steps(tmp_path) == [1, 12, 13]
-    keep_all = PruneCompletions(RunFolder(tmp_path), KeepCompletions(last="all"))
+    keep_all = KeepTables(RunFolder(tmp_path), KeepCompletions(last="all"), None)
     keep_all.on_train_end(args, TrainerState(global_step=13), control)
     assert steps(tmp_path) == [1, 12, 13]
 

@@ -177,6 +177,17 @@ def test_a_reward_model_scores_as_trls_own(train, workplace: Path) -> None:
     assert len(set(series(read_metrics(folder.metrics), "rewards/judge/mean")[1])) == 3
 
 
+@pytest.mark.fault(38)
+def test_a_policy_that_never_writes_its_end_is_told(train, says, capsys) -> None:
+    says([5, 5, 5, 5])
+    code, folder = train("guards.no_signal=off", "trainer.args.max_steps=10")
+    assert code == 0
+    warning = "100% of the completions are cut off at 4 tokens"
+    assert warning in " ".join(capsys.readouterr().out.split())
+    assert warning in folder.log.read_text()
+    assert read_status(folder).warnings >= 1
+
+
 def test_lora_trains_an_adapter(train) -> None:
     code, folder = train("model.lora.r=2")
     assert code == 0

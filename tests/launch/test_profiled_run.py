@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -78,13 +77,8 @@ def test_ppo_has_values_and_a_critic_of_its_own(train_ppo) -> None:
     assert all(took[name] > 0 for name in ("values", "critic", "old_logps", "reference_logps"))
 
 
-def test_a_trace_holds_a_few_steps_and_a_part_of_each_generation(
-    train_ppo, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Four tokens take four forward passes, of which two are seen; the phases are ranges of the trace, and the terminal
-    hears how to look at it, and nothing of torch's C++.
-    """
-    monkeypatch.setattr("rlhf_cli.launch.step_trace._FORWARDS", 2)
+def test_a_trace_holds_a_few_steps_and_their_phases(train_ppo, capfd: pytest.CaptureFixture[str]) -> None:
+    """The phases are ranges of the trace; the terminal hears how to look at it, and nothing of torch's C++."""
     code, folder = train_ppo("profile=trace", "trainer.args.max_steps=6")
     assert code == 0
     files = sorted(folder.traces.iterdir())
@@ -93,12 +87,6 @@ def test_a_trace_holds_a_few_steps_and_a_part_of_each_generation(
     assert "traced 3 steps" in out
     assert f"{folder.path.relative_to(Path.cwd())}/profile/step-00003.json.gz" in out
     assert "profiler" not in error
-    events = json.loads(gzip.decompress(files[0].read_bytes()))["traceEvents"]
-    ranges = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
-    expected = {"generation", "rewards", "values", "loss and gradient", "forward pass", "update of the critic"}
-    assert expected <= set(ranges)
-    (generation,) = (event for event in events if event["name"] == "generation" and event["cat"] == "user_annotation")
-    until = generation["ts"] + generation["dur"]
-    passes = [event["ts"] for event in events if event["name"] == "aten::embedding"]
-    assert len([at for at in passes if generation["ts"] <= at < until]) == 2
-    assert any(at >= until for at in passes)
+    events = [event for file in files for event in json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]]
+    ranges = {event["name"] for event in events if event.get("cat") == "user_annotation"}
+    assert {"generation", "rewards", "values", "loss and gradient", "forward pass", "update of the critic"} <= ranges

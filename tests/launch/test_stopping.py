@@ -110,15 +110,15 @@ def test_every_rank_stops_where_one_is_to(monkeypatch: pytest.MonkeyPatch) -> No
     """A rank that nobody asked, beside one that was: what all_reduce makes of their flags decides for both."""
     import torch
 
-    from rlhf_cli.launch import stop_callbacks
-    from rlhf_cli.launch.stop_callbacks import StopBetweenSteps
+    from rlhf_cli.launch import callbacks
+    from rlhf_cli.launch.callbacks import StopBetweenSteps
 
     def other_was_asked(flag: torch.Tensor, op: object) -> None:
         assert op == torch.distributed.ReduceOp.MAX
         flag.fill_(max(int(flag), 1))
 
-    monkeypatch.setattr(stop_callbacks.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(stop_callbacks.distributed, "all_reduce", other_was_asked)
+    monkeypatch.setattr(callbacks.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(callbacks.distributed, "all_reduce", other_was_asked)
     stop = StopBetweenSteps(wish([]))
     control: Any = SimpleNamespace(should_save=False, should_training_stop=False)
     args: Any = SimpleNamespace(device=torch.device("cpu"))

@@ -15,39 +15,59 @@ from rlhf_cli.errors import EXIT_CRASH, ConfigError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.rollout_server import free_ports
-from rlhf_cli.launch.verify_launch import BuiltAs, pass_facts, refuse_unless_as_asked, trainer_notes
+from rlhf_cli.launch.verify_launch import pass_facts, refuse_unless_as_asked, trainer_notes
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.runs.run_status import FAILED, read_status
 from rlhf_cli.tables.passes import Passes, RowAttention
 
-ALONE = BuiltAs("NO", 1, "no", "cpu")
-TWO_GPUS = BuiltAs("MULTI_GPU", 2, "bf16", "cuda")
+
+def built(
+    kind: str, processes: int, precision: str, device: str, *, fsdp: int = 0, zero: int = 0, n_gpu: int = 1
+) -> Any:
+    """A trainer, as far as accelerate says what it has become."""
+    state = SimpleNamespace()
+    if fsdp:
+        state.fsdp_plugin = SimpleNamespace(fsdp_version=fsdp)
+    if zero:
+        state.deepspeed_plugin = SimpleNamespace(zero_stage=zero)
+    accelerator = SimpleNamespace(
+        distributed_type=SimpleNamespace(value=kind),
+        num_processes=processes,
+        mixed_precision=precision,
+        device=f"{device}:0",
+        state=state,
+    )
+    return SimpleNamespace(accelerator=accelerator, args=SimpleNamespace(n_gpu=n_gpu))
+
+
+ALONE = built("NO", 1, "no", "cpu")
+TWO_GPUS = built("MULTI_GPU", 2, "bf16", "cuda")
 
 AS_ASKED = [
     ({}, ALONE),
     ({"processes": 1, "device": "cpu", "precision": "float32"}, ALONE),
-    ({"processes": 2}, BuiltAs("MULTI_CPU", 2, "no", "cpu")),
+    ({"processes": 2}, built("MULTI_CPU", 2, "no", "cpu")),
     ({"processes": 2, "precision": "bf16", "device": "cuda"}, TWO_GPUS),
-    ({"processes": 2, "nodes": 2}, BuiltAs("MULTI_GPU", 4, "bf16", "cuda")),
-    ({"strategy": "fsdp2"}, BuiltAs("FSDP", 2, "bf16", "cuda", fsdp_version=2)),
-    ({"strategy": "zero2"}, BuiltAs("DEEPSPEED", 2, "bf16", "cuda", zero_stage=2)),
-    ({"strategy": "zero3", "precision": "fp16"}, BuiltAs("DEEPSPEED", 1, "fp16", "cuda", zero_stage=3)),
+    ({"processes": 2, "nodes": 2}, built("MULTI_GPU", 4, "bf16", "cuda")),
+    ({"strategy": "fsdp2"}, built("FSDP", 2, "bf16", "cuda", fsdp=2)),
+    ({"strategy": "zero2"}, built("DEEPSPEED", 2, "bf16", "cuda", zero=2)),
+    ({"strategy": "zero3", "precision": "fp16"}, built("DEEPSPEED", 1, "fp16", "cuda", zero=3)),
 ]
 
 OTHERS = [
     ({"processes": 2}, ALONE, "launch.processes", "2", "1"),
     ({"processes": 2, "nodes": 2}, TWO_GPUS, "launch.processes", "4", "2"),
-    ({"strategy": "fsdp2"}, BuiltAs("MULTI_CPU", 2, "no", "cpu"), "launch.strategy", "fsdp2", "MULTI_CPU on cpu"),
+    ({"strategy": "fsdp2"}, built("MULTI_CPU", 2, "no", "cpu"), "launch.strategy", "fsdp2", "MULTI_CPU on cpu"),
     ({"strategy": "fsdp2"}, ALONE, "launch.strategy", "fsdp2", "NO on cpu"),
     (
         {"strategy": "fsdp2"},
-        BuiltAs("FSDP", 2, "bf16", "cuda", fsdp_version=1),
+        built("FSDP", 2, "bf16", "cuda", fsdp=1),
         *("launch.strategy", "fsdp2", "FSDP 1 on cuda"),
     ),
-    ({}, BuiltAs("FSDP", 2, "bf16", "cuda", fsdp_version=2), "launch.strategy", "ddp", "FSDP 2 on cuda"),
+    ({}, built("FSDP", 2, "bf16", "cuda", fsdp=2), "launch.strategy", "ddp", "FSDP 2 on cuda"),
     (
         {"strategy": "zero3"},
-        BuiltAs("DEEPSPEED", 2, "bf16", "cuda", zero_stage=2),
+        built("DEEPSPEED", 2, "bf16", "cuda", zero=2),
         *("launch.strategy", "zero3", "ZeRO-2 on cuda"),
     ),
     ({"strategy": "zero2"}, TWO_GPUS, "launch.strategy", "zero2", "MULTI_GPU on cuda"),
@@ -58,16 +78,16 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "built"), AS_ASKED)
-def test_as_asked(asked: dict[str, object], built: BuiltAs) -> None:
-    refuse_unless_as_asked(Launch.model_validate(asked), built)
+@pytest.mark.parametrize(("asked", "trainer"), AS_ASKED)
+def test_as_asked(asked: dict[str, object], trainer: Any) -> None:
+    refuse_unless_as_asked(Launch.model_validate(asked), trainer)
 
 
-@pytest.mark.parametrize(("asked", "built", "where", "expected", "got"), OTHERS)
+@pytest.mark.parametrize(("asked", "trainer", "where", "expected", "got"), OTHERS)
 @pytest.mark.fault(29)
-def test_something_else(asked: dict[str, object], built: BuiltAs, where: str, expected: str, got: str) -> None:
+def test_something_else(asked: dict[str, object], trainer: Any, where: str, expected: str, got: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        refuse_unless_as_asked(Launch.model_validate(asked), built)
+        refuse_unless_as_asked(Launch.model_validate(asked), trainer)
     error = caught.value
     assert error.what == f"{where} is not what this run has become"
     assert (error.where, error.expected) == (where, expected)
@@ -78,7 +98,7 @@ def test_something_else(asked: dict[str, object], built: BuiltAs, where: str, ex
 def test_one_process_does_not_spread_over_gpus() -> None:
     """transformers makes DataParallel of one process that sees several GPUs: another batch than was planned."""
     with pytest.raises(ConfigError) as caught:
-        refuse_unless_as_asked(Launch(), BuiltAs("NO", 1, "no", "cuda", num_data_parallel=4))
+        refuse_unless_as_asked(Launch(), built("NO", 1, "no", "cuda", n_gpu=4))
     assert caught.value.hint == "launch.processes=4, or CUDA_VISIBLE_DEVICES=0"
 
 

@@ -21,7 +21,6 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch import elastic
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.rank_failures import conclude
-from rlhf_cli.launch.watchdog import traces
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
 from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.runs.heartbeat import heartbeats
@@ -110,12 +109,11 @@ run_rank(train)
     status = read_status(folder)
     assert (status.state, status.failing_rank) == ("failed", 0)
     assert "in judge" in folder.log.read_text()
-    assert [file.name for file in traces(folder)] == ["failure-rank0.json", "running-reward-rank0"]
 
 
 @pytest.mark.fault(31)
 def test_one_process_in_which_something_holds_the_interpreter(alone: Alone, folder: RunFolder) -> None:
-    """No thread runs while `re` matches: faulthandler writes the stack and ends it, and its keeper says why."""
+    """No thread runs while `re` matches: faulthandler writes the stack and ends it. Who looks later sees the reward."""
     ended = alone("""
 def regexed():
     re.match(r"(a+)+$", "a" * 40 + "b")
@@ -128,12 +126,10 @@ def train():
 run_rank(train)
 """)
     assert ended.returncode == 1
-    assert ", in reward 'mine'" in ended.stderr
     assert "in regexed" in ended.stderr
-    assert "rewards.mine.isolate=true" in ended.stderr
     status = read_status(folder)
-    assert (status.state, status.failing_rank) == ("failed", 0)
-    assert "rewards.mine.isolate=true" in str(status.reason)
+    assert status.state == "killed"
+    assert str(status.reason).endswith("while reward 'mine' ran on rank 0")
 
 
 def test_what_is_not_watched_may_take_its_time(alone: Alone, folder: RunFolder) -> None:
@@ -148,7 +144,7 @@ def train():
 run_rank(train)
 """)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert list(traces(folder)) == []
+    assert not [*folder.path.glob("failure-*"), *folder.path.glob("pulse-*")]
 
 
 def test_a_run_that_was_suspended_begins_anew(alone: Alone, folder: RunFolder) -> None:
@@ -231,9 +227,8 @@ def test_of_two_the_one_in_a_reward_is_blamed_and_not_the_one_that_waits(two: Tw
 
 @pytest.mark.fault(31)
 def test_of_two_the_one_whose_interpreter_is_held_is_blamed(two: Two, folder: RunFolder) -> None:
-    with pytest.raises(RankFailed, match=r"rank 1 failed: no sign of life for .* in reward 'mine'") as caught:
+    with pytest.raises(RankFailed, match=r"rank 1 ended with code 1 while reward 'mine' ran"):
         two(IN_A_REWARD.format(hang='re.match(r"(a+)+$", "a" * 40 + "b")'))
-    assert "rewards.mine.isolate=true" in str(caught.value)
     assert read_status(folder).failing_rank == 1
 
 

@@ -78,8 +78,7 @@ class TestGood:
         assert (folder.model / "weights").read_text() == "of step 5"
         assert not list(folder.path.glob("failure-*"))
         assert fake.closed == 1
-        watching = ["WatchCompletionEnds", "SayFindings", "MirrorCompletions", "PruneCompletions"]
-        shown = ["Recorder", "ShowProgress", *watching]
+        shown = ["Recorder", "ShowProgress", "SayFindings", "KeepTables"]
         assert fake.callbacks == ["ShortHistory", "KeepHeartbeat", *shown, "StopBetweenSteps"]
         assert fake.began_at is None
 

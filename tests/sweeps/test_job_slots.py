@@ -20,7 +20,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch.gpu_locks import holder_of, holding, take
+from rlhf_cli.launch.gpu_locks import holders_of, holding, take
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
@@ -92,7 +92,7 @@ def test_a_plain_run_is_refused_and_told_who_is_there(workplace: Path, have_gpus
     with another_process_holds("0") as pid:
         assert main(["train", *ON_GPUS, "run.name=mine"]) == 2
     error = capsys.readouterr().err
-    assert f"GPU 0: process {pid}, runs/theirs, since " in error
+    assert f"GPU 0: process {pid}, runs/theirs" in error
     assert "CUDA_VISIBLE_DEVICES" in error
     assert not (workplace / "runs").exists()
 
@@ -100,11 +100,11 @@ def test_a_plain_run_is_refused_and_told_who_is_there(workplace: Path, have_gpus
 def test_what_was_held_is_free_and_nameless_again(have_gpus) -> None:
     have_gpus(1)
     with contextlib.suppress(ZeroDivisionError), holding(["0"], "runs/one"):
-        assert holder_of("0") is not None
+        assert holders_of(["0"]) == [f"GPU 0: process {os.getpid()}, runs/one"]
         with pytest.raises(RunError, match="another run trains on the GPU"):
             holding(["0"], "runs/two").__enter__()
         raise ZeroDivisionError
-    assert holder_of("0") is None
+    assert holders_of(["0"]) == []
     with holding(["0"], "runs/two"):
         pass
 
@@ -174,7 +174,7 @@ def test_a_sweep_never_has_two_runs_on_one_gpu(workplace: Path, have_gpus) -> No
     assert {gpu for gpu, _ in spans} == {"0", "1"}
     (first, second) = sorted(times for (gpu, _), times in spans.items() if sum(gpu == other for other, _ in spans) == 2)
     assert max(first) < min(second)
-    assert [holder_of(gpu) for gpu in ("0", "1")] == [None, None]
+    assert holders_of(["0", "1"]) == []
 
 
 def test_a_sweep_waits_for_a_gpu_says_whose_it_is_and_can_be_stopped(
@@ -203,6 +203,6 @@ def test_a_sweep_waits_for_a_gpu_says_whose_it_is_and_can_be_stopped(
     assert len(looks) > 2
     assert all(later - earlier > 0.19 for earlier, later in itertools.pairwise(looks))
     out = capsys.readouterr().out
-    assert f"seed=1 waits for a GPU. GPU 0: process {pid}, runs/theirs, since " in out
+    assert f"seed=1 waits for a GPU. GPU 0: process {pid}, runs/theirs" in out
     assert out.count("waits for a GPU") == 1
     assert "begins" not in out

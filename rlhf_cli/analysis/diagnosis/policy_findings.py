@@ -80,10 +80,7 @@ _GROWTH, _WORTH_TELLING = 0.1, 0.15
 
 
 def truncation(log: Log, setup: RunSetup) -> CheckResult:
-    """Check whether half of the completions are truncated, or more and more of them.
-
-    Beyond 95 % the training itself warns once (launch/callbacks.py), even if this check is off.
-    """
+    """Check whether half of the completions are truncated, or more and more of them."""
     kind = "truncation"
     curve = log.first_of("rewards/truncation/fraction", "completions/clipped_ratio")
     if few := too_few(kind, curve, ENOUGH):

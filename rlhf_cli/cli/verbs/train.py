@@ -18,8 +18,6 @@ submitted to Slurm; `rlhf status` shows its state.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.console import Console
 
 from rlhf_cli.cli.output import print_json
@@ -28,10 +26,8 @@ from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.one_run import planned_json, resume_once, run_once, show_plan
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.resuming import resume_options, resumed
-from rlhf_cli.jobs.run_states import goes_to_slurm, submit_once
 from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.launch.freeze import existing_run
-from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_status import run_result
 from rlhf_cli.sweeps.sweep_options import refuse_of_sweeps, sweep_options
@@ -74,8 +70,9 @@ def _train(console: Console, options: Options) -> dict[str, object]:
     if is_dry:
         show_plan(console, prepared, plan)
         return {"dry_run": True, **planned_json(prepared, plan)}
-    if goes_to_slurm(prepared.experiment.launch):
-        check_slurm(prepared.experiment.launch, Path(prepared.experiment.run.root))
+    if prepared.experiment.launch.slurm is not None:
+        from rlhf_cli.jobs.run_states import submit_once
+
         return {"dry_run": False, **run_result(submit_once(console, prepared, plan))}
     return {"dry_run": False, **run_result(run_once(console, prepared, plan))}
 

@@ -29,8 +29,7 @@ class Slurm(Section):
     node) and `mem_gb` (a node) are what a job gets. `time` is the time limit of a job as sbatch reads it (`4:00:00`,
     `2-00:00:00`); a run that needs longer saves, is requeued and continues. `setup` holds shell lines to run first on
     every node (`module load cuda`). `extra` holds sbatch options that have no key here, `true` for one without a value.
-    `max_parallel` is the number of jobs of a sweep's array that run at once. `shared_folder` confirms that all nodes
-    see `run.root` although its file system looks local.
+    `max_parallel` is the number of jobs of a sweep's array that run at once.
     """
 
     partition: str | None = None
@@ -43,7 +42,6 @@ class Slurm(Section):
     max_parallel: Annotated[int, Field(gt=0)] = 16
     setup: list[str] = Field(default_factory=list)
     extra: dict[str, str | int | bool] = Field(default_factory=dict)
-    shared_folder: bool = False
 
 
 class Launch(Section):

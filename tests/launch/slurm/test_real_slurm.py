@@ -171,4 +171,4 @@ def test_a_partition_that_is_not_there(slurm: Path, capsys: pytest.CaptureFixtur
 
 def test_a_job_that_no_node_can_hold(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", *ON_SLURM, "launch.slurm.cpus_per_task=99"]) == 2
-    assert "no node of Slurm is large enough" in capsys.readouterr().err
+    assert "Slurm does not take the job" in capsys.readouterr().err

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.launch import slurm_node
 from rlhf_cli.launch.slurm_node import RunInJob, node_command
 from rlhf_cli.plan.devices import ON_SLURM_NODE
 from rlhf_cli.runs.run_folder import RunFolder
@@ -170,7 +169,7 @@ def test_a_run_that_is_killed_has_failed(slurm, folder, job, number: int, says: 
     status = read_status(folder)
     assert status.state == "failed"
     assert says in str(status.reason)
-    assert slurm.calls == ["squeue --noheader --jobs 7 --format=%e"]
+    assert slurm.calls == []
 
 
 def test_what_the_run_found_wrong_is_the_code_of_the_job(slurm, folder, job) -> None:
@@ -210,20 +209,6 @@ def test_the_job_does_not_wait_for_ever(slurm, folder, job) -> None:
     update_status(folder, job_id=None)
     job("", told_timeout_s=0.5).communicate(timeout=60)
     assert read_status(folder).job_id == "7"
-
-
-def test_when_the_job_ends_is_asked_where_slurm_does_not_say(slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm.says("squeue", "2026-01-31T10:00:00\n")
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", "UTC")
-        time.tzset()
-        # 20,484 days from 1970 to 2026-01-31, and ten hours.
-        assert slurm_node._end_time() == {"SLURM_JOB_END_TIME": str(20484 * 86400 + 36000)}
-    time.tzset()
-    slurm.says("squeue", "NONE\n")
-    assert slurm_node._end_time() == {}
-    monkeypatch.setenv("SLURM_JOB_END_TIME", "5")
-    assert slurm_node._end_time() == {}
 
 
 def test_it_is_pickled_as_a_path(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -13,8 +12,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.launch_sections import Launch, Slurm
-from rlhf_cli.launch import slurm_submission
-from rlhf_cli.launch.slurm_submission import file_system, sbatch_script
+from rlhf_cli.launch.slurm_submission import sbatch_script
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
 from tests.support.small_runs import SMALL
@@ -154,7 +152,7 @@ def test_no_submitit_here(slurm: StandInSlurm, place: Path, capsys, monkeypatch:
             "allocation failure: Invalid account or account/partition combination specified",
             ["launch.slurm.account", "Invalid account"],
         ),
-        ("allocation failure: Requested node configuration is not available", ["no node of Slurm is large enough"]),
+        ("allocation failure: Requested node configuration is not available", ["Requested node", "sinfo -o"]),
         ("sbatch: error: Unable to contact slurm controller (connect failure)", ["Slurm does not answer"]),
         ("allocation failure: something nobody has thought of", ["something nobody has thought of"]),
     ],
@@ -162,8 +160,7 @@ def test_no_submitit_here(slurm: StandInSlurm, place: Path, capsys, monkeypatch:
 def test_what_slurm_refuses(slurm: StandInSlurm, place: Path, capsys, said: str, expected: list[str]) -> None:
     slurm.refuses(said)
     slurm.says("sinfo", "gpu\ncpu\n")
-    words = ["launch.slurm.partition=gpo", "launch.slurm.shared_folder=true"]
-    assert main(["train", *ON_SLURM, *words]) == 2
+    assert main(["train", *ON_SLURM, "launch.slurm.partition=gpo"]) == 2
     error = capsys.readouterr().err
     for text in expected:
         assert text in error
@@ -180,38 +177,6 @@ def test_what_sbatch_refuses_in_the_end_can_be_resumed(slurm: StandInSlurm, plac
     (slurm.folder / "fails").unlink()
     assert main(["resume", str(folder.path)]) == 0
     assert read_status(folder).state == "queued"
-
-
-def test_a_folder_of_this_machine_alone(slurm: StandInSlurm, place: Path, capsys, monkeypatch) -> None:
-    mounts = place / "mounts"
-    mounts.write_text("/dev/sda / ext4 rw 0 0\n")
-    monkeypatch.setattr(slurm_submission.file_system, "__defaults__", (mounts,))
-    slurm.says("sinfo", "node1\nnode2\n")
-    assert main(["train", *ON_SLURM]) == 2
-    error = capsys.readouterr().err
-    assert "ext4" in error
-    assert "node1, node2" in error
-    assert "run.root=" in error
-    assert not (place / "runs").exists()
-    assert main(["train", *ON_SLURM, "launch.slurm.shared_folder=true"]) == 0
-    mounts.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/home {place} nfs4 rw 0 0\n")
-    assert main(["train", *ON_SLURM, "run.name=two"]) == 0
-
-
-def test_a_cluster_of_this_machine_alone_sees_its_folders(slurm: StandInSlurm, place: Path) -> None:
-    slurm.says("sinfo", f"{os.uname().nodename}\n")
-    assert main(["train", *ON_SLURM]) == 0
-
-
-def test_the_innermost_mount_decides(tmp_path: Path) -> None:
-    mounts = tmp_path / "mounts"
-    mounts.write_text(
-        "nas /shared\\040disk nfs rw 0 0\n/dev/b /shared\\040disk/mine xfs rw 0 0\n/dev/a / ext4 rw 0 0\n"
-    )
-    assert file_system(Path("/home/me"), mounts) == ("/", "ext4")
-    assert file_system(Path("/shared disk/runs"), mounts) == ("/shared disk", "nfs")
-    assert file_system(Path("/shared disk/mine/runs"), mounts) == ("/shared disk/mine", "xfs")
-    assert file_system(Path("/shared diskette"), mounts) == ("/", "ext4")
 
 
 def test_a_queued_run_is_started_by_slurm_alone(slurm: StandInSlurm, place: Path, capsys) -> None:

@@ -39,7 +39,7 @@ def test_two_nodes_are_told_to_save_and_end_where_two_processes_do(slurm: Path, 
     """
     (slurm / "slow.py").write_text(SLOW)
     words = ["trainer.args.max_steps=12", HALF, *slow(1.5)]
-    nodes = ["launch.nodes=2", "launch.processes=1", "launch.slurm.shared_folder=true"]
+    nodes = ["launch.nodes=2", "launch.processes=1"]
     assert main(["train", *ON_SLURM, *words, *nodes, "run.name=nodes"]) == 0
     folder = run_folder(slurm, "nodes")
     (row,) = wait_until(capsys, folder.path, lambda rows: int(str(rows[0]["step"])) >= 1)
