@@ -141,8 +141,9 @@ def _number(one: Expectation, metric: str, columns: MetricColumns) -> float:
     if metric.startswith(_EVAL) and (kind != LAST or one.last_events):
         # An evaluation is a single number, so do not average it with others.
         return Window(kind, one.last_events or 1).of(columns.series(metric), more_is_better=one.at_least is not None)
-    sign = 1 if one.at_least is not None else -1
-    return number_of(columns, metric, Window(kind, one.last_events), sign=sign, up_to=up_to)
+    return number_of(
+        columns, metric, Window(kind, one.last_events), more_is_better=one.at_least is not None, up_to=up_to
+    )
 
 
 def _no_number(metric: str, columns: MetricColumns) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from rlhf_cli.analysis.comparison.logged_run import flat
@@ -56,8 +57,7 @@ class LogDifference:
 class LogsCompared:
     """The comparison of two logs up to a step.
 
-    `equal_steps` is the last step up to which everything is equal, `num_events` and `num_numbers` count the compared
-    items, `of_the_clock` lists the metrics that were not compared.
+    `equal_steps` is the last step up to which everything is equal; `of_the_clock` are metrics that were not compared.
     """
 
     last_step: int
@@ -140,15 +140,21 @@ def _rank(name: str) -> int:
 
 _SHOWN = 12
 """Enough characters of a hash to distinguish two."""
-_SIZES = ("world_size", "num_parameters", "num_train_rows", "mixed_precision", "distributed_type")
+_HASH = re.compile("[0-9a-f]{40,}")
 _LOGGED = "trainer.args.logging_"
-_MACHINE = {
+_FACTS = {
+    "versions": "version",
+    "rlhf_code": "version",
     "torch_threads": "threads of torch: sums are split among them",
     "device": "device",
     "device_name": "device",
     "cuda": "CUDA",
     "attention": "how packed rows attend",
+    **dict.fromkeys(("world_size", "num_parameters", "num_train_rows"), "as it came up"),
+    **dict.fromkeys(("mixed_precision", "distributed_type"), "as it came up"),
+    "environment": "environment",
 }
+"""Map a key of provenance.json -> how its difference is called, the most probable cause first."""
 _SERVED = ("rlhf_cli.rewards.judge:", "rlhf_cli.rewards.server:")
 
 
@@ -171,35 +177,25 @@ class Recorded:
 
 
 def causes_of(before: Recorded, after: Recorded) -> list[PossibleCause]:
-    """Return all recorded differences that may change a number, the most probable first."""
+    """Return all recorded differences that may change a number, the most probable first.
+
+    A fact that the first run did not record is no difference: an older version recorded less.
+    """
     old, new = before.provenance, after.provenance
-    codes = [{"rlhf's own code": one["rlhf_code"]} for one in (old, new) if one.get("rlhf_code") is not None]
-    host, other_host = section(old, "host"), section(new, "host")
-    models = [
-        {name: section(one, "starting_model").get(name) for name in ("weights_sha256", "commit")} for one in (old, new)
-    ]
-    return [
+    facts = {key: (one, new.get(key)) for key in _FACTS if (one := old.get(key)) is not None}
+    if (processor := section(old, "host").get("processor")) is not None:
+        facts["processor"] = processor, section(new, "host").get("processor")
+    causes = [
         *(one for one in _changed("configuration", before.settings, after.settings) if not _is_harmless(one.name)),
-        *_changed("data", _hashes(old, of_code=False), _hashes(new, of_code=False), _file_hash),
-        *_changed("reward code", _hashes(old, of_code=True), _hashes(new, of_code=True), _file_hash),
-        *_changed("starting model", models[0], models[1], _file_hash),
+        *_changed("data", _hashes(old, of_code=False), _hashes(new, of_code=False)),
+        *_changed("reward code", _hashes(old, of_code=True), _hashes(new, of_code=True)),
+        *_changed("starting model", *({**section(one, "starting_model"), "path": None} for one in (old, new))),
         *_when_resumed(old),
-        *_changed("version", section(old, "versions"), section(new, "versions")),
-        *(_changed("version", codes[0], codes[1], _file_hash) if len(codes) == 2 else ()),
-        *(
-            cause
-            for name, kind in _MACHINE.items()
-            for cause in _changed(kind, _recorded(old, old, [name]), _recorded(new, old, [name]))
-        ),
-        *_changed("processor", _recorded(host, host, ["processor"]), _recorded(other_host, host, ["processor"])),
-        *_changed("as it came up", _recorded(old, old, _SIZES), _recorded(new, old, _SIZES)),
-        *sorted(
-            _changed(
-                "environment", section(old, "environment"), section(new, "environment"), lambda _: "another value"
-            ),
-            key=lambda cause: cause.name,
-        ),
     ]
+    for key, (was, now) in facts.items():
+        both = [one if isinstance(one, dict) else {key: one} for one in (was, now)]
+        causes += _changed(_FACTS.get(key, key), *both)
+    return causes
 
 
 def unrepeatable(run: Recorded, *, had_timeouts: bool) -> list[str]:
@@ -221,14 +217,16 @@ def unrepeatable(run: Recorded, *, had_timeouts: bool) -> list[str]:
     return reasons
 
 
-def _changed(
-    kind: str, old: Mapping[str, object], new: Mapping[str, object], show: Callable[[object], str] | None = None
-) -> Iterator[PossibleCause]:
-    """Yield a cause for every name whose value differs; `show` writes a value, None if it is missing."""
-    show = show or (lambda value: "none" if value is None else str(value))
+def _changed(kind: str, old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[PossibleCause]:
+    """Yield a cause for every name whose value differs."""
     for name in dict.fromkeys([*old, *new]):
         if old.get(name) != new.get(name):
-            yield PossibleCause(kind, name, show(old.get(name)), show(new.get(name)))
+            yield PossibleCause(kind, name, _in_short(old.get(name)), _in_short(new.get(name)))
+
+
+def _in_short(value: object) -> str:
+    text = "none" if value is None else str(value)
+    return text[:_SHOWN] if _HASH.fullmatch(text) else text
 
 
 def _is_harmless(key: str) -> bool:
@@ -253,15 +251,6 @@ def _when_resumed(before: JsonTree) -> Iterator[PossibleCause]:
         if isinstance(entry, dict) and (section(entry, "changes") or section(entry, "files")):
             changed = ", ".join([*section(entry, "changes"), *section(entry, "files")])
             yield PossibleCause("resumed", f"from step {entry.get('step')}", f"begun without {changed}", "all of it so")
-
-
-def _recorded(provenance: JsonTree, before: JsonTree, names: Iterable[str]) -> dict[str, object]:
-    """Return the facts that the first run recorded: an older run lacks some."""
-    return {name: provenance.get(name) for name in names if before.get(name) is not None}
-
-
-def _file_hash(value: object) -> str:
-    return value[:_SHOWN] if isinstance(value, str) else "none"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from rlhf_cli.analysis.comparison.verdicts import PairedDifference
 from rlhf_cli.analysis.diagnosis.run_diagnosis import Diagnosis
 from rlhf_cli.display.page.page_content import WrittenReport
 from rlhf_cli.measure.best_of_n import BestOfK
-from rlhf_cli.measure.score_bench import ScoreCorrelation, TwoWeightings
+from rlhf_cli.measure.score_bench import ScoreCorrelation
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.plan.batches import BatchPlan, StagePlan
 from rlhf_cli.plan.run_plan import Evaluations, Notice, Workload
@@ -122,7 +122,6 @@ _SCORES = _object(
     (NotRequired[str], "no_total"),
     (list[ScoreCorrelation], "correlations"),
     (NotRequired[Tree], "label"),
-    (NotRequired[TwoWeightings], "against"),
 )
 
 _MEASURE = _object("MeasureOutput", (str, "label kind direction"), (str | dict[str, float], "metric"))
@@ -153,7 +152,7 @@ _VERDICT = _object(
 )
 _COMPARISON = _object(
     "CompareOutput",
-    (str, "window estimator"),
+    (str, "window"),
     (list[Tree], "differs"),
     (list[_MEASURE], "measures"),
     (list[_SETTING], "settings"),
@@ -193,14 +192,13 @@ _GENERATED = _object(
     (Tree, "settings"),
     (list[BestOfK], "curve"),
     (dict[str, Tree], "made"),
-    (list[str], "warnings files"),
+    (list[str], "files"),
 )
 _REPRODUCED = _object(
     "ReproduceOutput",
     (bool, "equal"),
     (str, "run again"),
     (int, "steps equal_steps log_events numbers"),
-    (list[str], "of_the_clock unrepeatable"),
     (_TREE, "first_difference"),
     (list[Tree], "weights"),
     (list[dict[Literal["kind", "name", "before", "after"], str]], "causes"),

@@ -104,12 +104,9 @@ def _differences(axes: Axes, verdict: MeasureVerdict) -> None:
 def _front(axes: Axes, front: ParetoFront) -> None:
     """Draw the first two measures of the front, with dominated settings in grey."""
     for name, means in front.means.items():
-        if name not in front.unplaced:
-            colour = BLUE if name in front.best else GREY
-            axes.plot([means[0]], [means[1]], "o", color=colour, markersize=6)
-            axes.annotate(
-                name, (means[0], means[1]), fontsize=7, color=colour, xytext=(4, 4), textcoords="offset points"
-            )
+        colour = BLUE if name in front.best else GREY
+        axes.plot([means[0]], [means[1]], "o", color=colour, markersize=6)
+        axes.annotate(name, (means[0], means[1]), fontsize=7, color=colour, xytext=(4, 4), textcoords="offset points")
     axes.margins(0.25)  # room for the names
     axes.set_xlabel(front.by[0], fontsize=8, parse_math=False)
     axes.set_ylabel(front.by[1], fontsize=8, parse_math=False)

@@ -15,7 +15,7 @@ from rlhf_cli.analysis.comparison.comparison import Comparison, total_in_words
 from rlhf_cli.analysis.comparison.frames import is_wandb
 from rlhf_cli.analysis.comparison.logged_run import DifferingKey, LoggedRun, condition_of
 from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
-from rlhf_cli.analysis.comparison.settings import IQM, SettingRuns, number_or_text
+from rlhf_cli.analysis.comparison.settings import SettingRuns, number_or_text
 from rlhf_cli.analysis.comparison.verdicts import MeasureVerdict, decimals
 from rlhf_cli.display.sweep_tables import STATE_STYLE
 from rlhf_cli.display.tables import BlockColumn, plain_table, show_blocks
@@ -64,7 +64,7 @@ def _setting_columns(comparison: Comparison) -> list[BlockColumn]:
     found = []
     if (front := comparison.front) is not None:
         names = [setting.name for setting in grouped.settings]
-        marks = [" " if name in front.unplaced else ON_FRONT if name in front.best else DOMINATED for name in names]
+        marks = [ON_FRONT if name in front.best else DOMINATED if name in front.dominated else " " for name in names]
         found.append(BlockColumn("", marks, is_head=True, is_number=False))
     if 0 < len(grouped.axes) <= _MOST_KEYS_A_ROW:
         found += [
@@ -291,9 +291,7 @@ def _legend(comparison: Comparison) -> str:
     if any(measure.kind == HELD_OUT for measure in comparison.measures):
         said.append("held out: the latest evaluation")
     if any(one.low is not None for of in comparison.estimates.values() for one in of.values()):
-        is_iqm = comparison.asked.estimator == IQM
-        how = "interquartile mean, bootstrap over seeds" if is_iqm else "mean over seeds, Student's t"
-        said.append(f"95 % intervals ({how})")
+        said.append("95 % intervals (mean over seeds, Student's t)")
     if comparison.verdicts:
         count = comparison.comparisons
         together = f"all {count} hold together (Bonferroni)" if count > 1 else "Student's t"

@@ -99,14 +99,13 @@ def _rules(answer: WhatIf) -> Table:
 def _pushed(answer: WhatIf) -> Table:
     first, last = answer.rounds[0], answer.rounds[-1]
     rows = []
-    for name in first.correlation:
-        cells = [_arrow(*first.correlation[name], signed=True)]
+    for name in first.push:
+        cells = [_arrow(*first.push[name], signed=True)]
         if first is not last:
-            over = _over([one.correlation.get(name, _NEITHER) for one in answer.rounds])
-            cells.append(_arrow(*over, signed=True))
+            cells.append(_arrow(*_over([one.push.get(name, _NEITHER) for one in answer.rounds]), signed=True))
         rows.append(["length in tokens" if name == _LENGTH else f"{name}, raw", *cells, _direction(first, name)])
     numbers = [f"step {first.step}", *(["all rounds"] if first is not last else [])]
-    return plain_table(["advantages and ..."], numbers, ["pushed"], rows=rows)
+    return plain_table(["push on ..."], numbers, ["pushed"], rows=rows)
 
 
 def _direction(one: RoundDifference, name: str) -> str:
@@ -149,9 +148,9 @@ def _print_mover(console: Console, mover: Mover) -> None:
 
 def _print_notes(console: Console, answer: WhatIf) -> None:
     notes = [
-        "order: Kendall's tau-b of the totals within groups, 1 where none changes. best, sign: groups whose best answer"
-        " is another, advantages that turn. Totals under other settings are in other units: the larger is not the"
-        " better."
+        "push: covariance of the advantages with a raw score, within groups. order: Kendall's tau-b of the totals"
+        " within groups, 1 where none changes. best, sign: groups whose best answer is another, advantages that turn."
+        " Totals under other settings are in other units: the larger is not the better."
     ]
     if len(answer.rounds) > 1 and answer.rounds[0].step == 1:
         notes.append(
@@ -160,8 +159,6 @@ def _print_notes(console: Console, answer: WhatIf) -> None:
         )
     elif answer.rounds[0].step > 1:
         notes.append("The first rollouts are not stored: these are of a policy that the run's own setting has taught.")
-    if answer.num_computed:
-        notes.append(f"{answer.num_computed} scores that the run has not stored were computed on its texts.")
     console.print()
     for note in notes:
         console.print(f"[dim]{note}", highlight=False)
@@ -175,7 +172,7 @@ def _print_reasons(console: Console, answer: WhatIf) -> None:
         rows = sum(one.num_unknown for one in answer.rounds)
         console.print(
             f"[yellow]{groups} groups in {unknown} rounds are left out: of {rows} of their rows the log has no score, a"
-            " gate had turned them away; --recompute computes it. The groups that remain are no fair sample of all",
+            " gate had turned them away. The groups that remain are no fair sample of all",
             highlight=False,
         )
     for why, count in Counter(one.why for one in answer.rounds if one.why is not None).items():

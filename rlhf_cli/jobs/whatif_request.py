@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion, why_not_cheap
+from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Problems, Prose, RunError, UserError
 from rlhf_cli.jobs.prepare import prepare_from
@@ -18,18 +18,16 @@ _SETTLING = re.compile(
     r"|trainer\.args\.(scale_rewards|normalize_advantages|reward_clip_range)(\..*)?)$"
 )
 """Keys that decide how existing scores are processed."""
-_SCORING = re.compile(r"^rewards\.(\w+)\.(fn|args)(\..*)?$")
-"""Keys that decide how texts are scored, which needs new scores of the stored texts."""
+_SCORING = re.compile(r"^rewards\.(\w+)\.(fn|model|args)(\..*)?$")
+"""Keys that decide how texts are scored, of which the log knows nothing."""
 _MADE = re.compile(r"^\+*(?:reward@)?rewards\.(\w+)(?:=|\.(?:fn|model)=)")
 """Matches an override that creates a reward of that name."""
 _OF_NO_MATTER = re.compile(r"^(run|track|guards|launch)\.|^rewards\.\w+\.(eager|timeout_s|isolate|batch_size|device)$")
-
-
 _SCORE = "rlhf score +exp=NAME --completions RUN"
 
 
-def ask(run: RunFolder, words: list[str], *, recompute: bool) -> WhatIfQuestion:
-    """Return the question that `words` ask about `run`. `recompute` allows scoring the stored texts again.
+def ask(run: RunFolder, words: list[str]) -> WhatIfQuestion:
+    """Return the question that `words` ask about `run`.
 
     Raises RunError if the run has no rollouts, and ConfigError or Problems if the words change nothing, or anything but
     how completions are scored.
@@ -56,16 +54,13 @@ def ask(run: RunFolder, words: list[str], *, recompute: bool) -> WhatIfQuestion:
             expected="another weight, gate, clip, offset, normalize, aggregate or truncation than the run had",
             hint=_example(old),
         )
-    problems = [problem for change in told if (problem := _problem(change, old, new, recompute=recompute)) is not None]
+    problems = [problem for change in told if (problem := _problem(change, old)) is not None]
     if problems:
         raise problems[0] if len(problems) == 1 else Problems(problems)
-    rescored = {found[1] for change in told if (found := _SCORING.match(change.key))}
-    return WhatIfQuestion(
-        tuple(words), old, new, tuple(told), frozenset(rescored | (set(new.rewards) - set(old.rewards)))
-    )
+    return WhatIfQuestion(tuple(words), old, new, tuple(told))
 
 
-def _problem(change: KeyChange, old: Experiment, new: Experiment, *, recompute: bool) -> UserError | None:
+def _problem(change: KeyChange, old: Experiment) -> UserError | None:
     """Return why the log cannot answer for this change, or None if it can."""
     name = change.key.split(".")[1] if change.key.startswith("rewards.") else ""
     is_new = bool(name) and name not in old.rewards
@@ -80,18 +75,14 @@ def _problem(change: KeyChange, old: Experiment, new: Experiment, *, recompute: 
             " trainer.args.scale_rewards, normalize_advantages, reward_clip_range",
             hint=Prose("rlhf train asks it of a training"),
         )
-    if not recompute:
-        close = nearest(name, old.rewards) if is_new else None
-        return ConfigError(
-            f"the run has scored no reward {name!r}" if is_new else f"the run has not scored {name!r} like this",
-            where=change.key,
-            got="rewards " + ", ".join(old.rewards) if is_new else f"{change.old} -> {change.new}",
-            expected="one that it has scored" if is_new else None,
-            hint=f"rewards.{close}..." if close else "--recompute",
-        )
-    if (why := why_not_cheap(new, name)) is not None:
-        return ConfigError(f"the reward {name!r} is not computed here", where=f"rewards.{name}", got=why, hint=_SCORE)
-    return None
+    close = nearest(name, old.rewards) if is_new else None
+    return ConfigError(
+        f"the run has scored no reward {name!r}" if is_new else f"the run has not scored {name!r} like this",
+        where=change.key,
+        got="rewards " + ", ".join(old.rewards) if is_new else f"{change.old} -> {change.new}",
+        expected="one that it has scored" if is_new else None,
+        hint=f"rewards.{close}..." if close else _SCORE,
+    )
 
 
 def _refuse_unknown(words: list[str], old: Experiment) -> None:
@@ -106,7 +97,7 @@ def _refuse_unknown(words: list[str], old: Experiment) -> None:
                 where="command line",
                 got=word,
                 expected="one of " + ", ".join(old.rewards),
-                hint=word.replace(named[1], close, 1) if close else "reward@rewards.NAME=... --recompute",
+                hint=word.replace(named[1], close, 1) if close else _SCORE,
             )
 
 

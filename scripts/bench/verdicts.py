@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_cli.analysis.comparison.metric_columns import Series, Window
-from rlhf_cli.analysis.comparison.settings import IQM, MEAN, estimate
+from rlhf_cli.analysis.comparison.settings import estimate
 from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, paired_difference, pairs_of
 from rlhf_cli.numerics.intervals import t_quantile
 
@@ -49,13 +49,12 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Rates:
-    """Shares of the sweeps: `mean` and `iqm` of one setting's intervals that held the truth, `difference` of one
+    """Shares of the sweeps: `mean` of one setting's intervals that held the truth, `difference` of one
     difference's (as if it were the only one), `together` of sweeps whose intervals all held, `alarms` of sweeps with a
     verdict for any setting.
     """
 
     mean: float
-    iqm: float
     difference: float
     together: float
     alarms: float
@@ -101,19 +100,16 @@ def truth_of(scenario: Scenario) -> float:
     return float(np.mean(drawn))
 
 
-def measure(
-    scenario: Scenario, count: int, *, seed: int = 0, corrected: bool = True, paired: bool = True, iqm: bool = True
-) -> Rates:
-    """Simulate `count` sweeps and return how often what is said of them is right; `iqm` False spares its bootstrap."""
+def measure(scenario: Scenario, count: int, *, seed: int = 0, corrected: bool = True, paired: bool = True) -> Rates:
+    """Simulate `count` sweeps and return how often what is said of them is right."""
     truth = truth_of(scenario)
     names = [str(value) for value in range(scenario.values)]
     pairs = pairs_of(names, names[0] if scenario.with_baseline else None)
     comparisons = len(pairs) * scenario.measures if corrected else 1
-    held: dict[str, list[bool]] = {name: [] for name in ("mean", "iqm", "difference", "together", "alarms")}
+    held: dict[str, list[bool]] = {name: [] for name in ("mean", "difference", "together", "alarms")}
     for sweep in sweeps(scenario, count, seed):
         first = list(map(float, sweep[0, 0]))
-        held["mean"].append(_holds(estimate(first, MEAN), truth))
-        held["iqm"].append(iqm and _holds(estimate(first, IQM), truth))
+        held["mean"].append(_holds(estimate(first), truth))
         decided, inside = [], []
         for of_measure in sweep:
             values = {
@@ -161,8 +157,8 @@ def _autocorrelated(random: np.random.Generator, shape: tuple[int, ...]) -> NDAr
 
 def table(count: int) -> Iterator[str]:
     """Yield the lines of the table, in Markdown."""
-    yield "| sweeps without any difference | mean | interquartile mean | a difference | all together | false alarms |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    yield "| sweeps without any difference | mean | a difference | all together | false alarms |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
     rows: list[tuple[str, Callable[[], Rates]]] = [
         (scenario.name, lambda scenario=scenario: measure(scenario, count)) for scenario in SCENARIOS
     ]
@@ -171,7 +167,7 @@ def table(count: int) -> Iterator[str]:
     rows.append((f"*not paired*: {SCENARIOS[0].name}", lambda: measure(SCENARIOS[0], count, paired=False)))
     for name, simulate in rows:
         rates = simulate()
-        numbers = (rates.mean, rates.iqm, rates.difference, rates.together, rates.alarms)
+        numbers = (rates.mean, rates.difference, rates.together, rates.alarms)
         yield f"| {name} | {' | '.join(f'{number:.1%}' for number in numbers)} |".replace("%", " %")
 
 

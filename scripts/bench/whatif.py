@@ -124,8 +124,7 @@ def trials(root: Path, seeds: int, steps: int, *, makes: bool) -> list[Trial]:
                 if other is None:
                     continue
                 became = raw_means(read_rounds(other))
-                recompute = "primary" in setting
-                answer = what_if(ask(run, list(words), recompute=recompute), stored, steps, recompute=recompute)
+                answer = what_if(ask(run, list(words)), stored, steps)
                 found += [
                     Trial(
                         base,

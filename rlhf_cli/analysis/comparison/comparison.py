@@ -10,9 +10,6 @@ from rlhf_cli.analysis.comparison.logged_run import DifferingKey, LoggedRun, dif
 from rlhf_cli.analysis.comparison.measures import COMPONENT, LEARNT, TOTALS, RunMeasure, asked_measure, default_measures
 from rlhf_cli.analysis.comparison.metric_columns import Window
 from rlhf_cli.analysis.comparison.settings import (
-    ENOUGH_FOR_BOOTSTRAP,
-    IQM,
-    MEAN,
     GroupedRuns,
     conditions_apart,
     group_over_seeds,
@@ -84,50 +81,35 @@ def in_words(weights: Mapping[str, float]) -> str:
     return terms.removeprefix("+ ")
 
 
-def lacking(weights: Mapping[str, float], runs: Sequence[LoggedRun]) -> list[str]:
-    """Return one sentence per run that lacks a weighted component and so has no total."""
-    missing = {run.name: [name for name in weights if f"rewards/{name}/mean" not in run.metrics] for run in runs}
-    return [f"{run} has logged no {', '.join(names)}: without a total" for run, names in missing.items() if names]
-
-
 MOST_MEASURES = 3
 _NOT_A_NUMBER = (1, 0.0)
 
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """Settings by their means over seeds. `by` lists the measures, `means` maps setting -> one number per measure.
+    """Settings by their means over seeds. `by` lists the measures.
 
-    `best` are on the front. `dominated` maps each other setting -> one on the front that is at least as good in all
-    measures and better in one. `unplaced` maps a setting -> the measures that it lacks.
+    `means` maps each setting that has all measures -> one number per measure. `best` are on the front. `dominated` maps
+    each other one -> one on the front that is at least as good in all measures and better in one.
     """
 
     by: tuple[str, ...]
     means: Mapping[str, tuple[float, ...]]
     best: tuple[str, ...]
     dominated: Mapping[str, str]
-    unplaced: Mapping[str, tuple[str, ...]]
 
 
 def pareto_front(by: Sequence[str], signs: Sequence[int], means: Mapping[str, Sequence[float]]) -> ParetoFront:
     """Return the front; `signs` are 1 if more is better, -1 if less is. Equal settings do not dominate each other."""
-    missing = {
-        name: tuple(label for label, value in zip(by, values, strict=True) if not math.isfinite(value))
-        for name, values in means.items()
-    }
-    unplaced = {name: labels for name, labels in missing.items() if labels}
-    signed = {
-        name: tuple(sign * value for sign, value in zip(signs, values, strict=True))
-        for name, values in means.items()
-        if name not in unplaced
-    }
+    placed = {name: tuple(values) for name, values in means.items() if all(map(math.isfinite, values))}
+    signed = {name: tuple(sign * value for sign, value in zip(signs, of, strict=True)) for name, of in placed.items()}
     best = tuple(name for name in signed if not any(_dominates(other, signed[name]) for other in signed.values()))
     dominated = {
         name: next(one for one in best if _dominates(signed[one], values))
         for name, values in signed.items()
         if name not in best
     }
-    return ParetoFront(tuple(by), {name: tuple(values) for name, values in means.items()}, best, dominated, unplaced)
+    return ParetoFront(tuple(by), placed, best, dominated)
 
 
 def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -147,9 +129,7 @@ class ComparisonOptions:
     baseline: str | None = None
     window: Window = field(default_factory=Window)
     weights: str | None = None
-    estimator: str = MEAN
     metrics: tuple[str, ...] = ()
-    front: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -212,8 +192,7 @@ def compare(
     values = {one.label: {run.name: one.of(run, asked.window, grouped.up_to) for run in runs} for one in measures}
     estimates = {
         setting.name: {
-            one.label: estimate_over([values[one.label][run.name] for run in setting.runs], asked.estimator)
-            for one in measures
+            one.label: estimate_over([values[one.label][run.name] for run in setting.runs]) for one in measures
         }
         for setting in grouped.settings
     }
@@ -226,15 +205,12 @@ def compare(
     no_verdict = unfair or _why_no_verdict(asked, axis, grouped)
     verdicts: list[MeasureVerdict] = []
     if axis is not None and no_verdict is None:
-        verdicts = verdicts_on(judged, grouped, values, axis, baseline=baseline, estimator=asked.estimator)
+        verdicts = verdicts_on(judged, grouped, values, axis, baseline=baseline)
     apart = conditions_apart(grouped)
-    is_fair = (unfair is None and not apart) or bool(asked.front)
-    front = _front(asked, measures, runs, estimates, all_names) if is_fair else None
-    notes = [*grouped.notes, *_notes(grouped, measures, values), *(lacking(weights, runs) if weights else [])]
+    front = _front(asked, measures, estimates) if unfair is None and not apart else None
+    notes = [*grouped.notes, *_notes(grouped, measures, values)]
     if apart and unfair is None:
         notes.append(f"no front: settings differ in {', '.join(apart)}, and not each was run under all of these")
-    if asked.estimator == IQM and any(len(setting.by_seed) < ENOUGH_FOR_BOOTSTRAP for setting in grouped.settings):
-        notes.append(f"with fewer than {ENOUGH_FOR_BOOTSTRAP} seeds the bootstrap's intervals are too narrow")
     return Comparison(
         asked, grouped, measures, values, estimates, no_total, weights, verdicts, no_verdict, front, notes
     )
@@ -324,22 +300,10 @@ def _baseline(axis: DifferingKey | None, typed: str | None) -> str | None:
 
 
 def _front(
-    asked: ComparisonOptions,
-    measures: Sequence[RunMeasure],
-    runs: Sequence[LoggedRun],
-    estimates: Mapping[str, Mapping[str, Estimate]],
-    all_names: Sequence[str],
+    asked: ComparisonOptions, measures: Sequence[RunMeasure], estimates: Mapping[str, Mapping[str, Estimate]]
 ) -> ParetoFront | None:
-    """Return the front over `--front`, else over the first components; None with fewer than two or one setting."""
-    by = [asked_measure(word, runs, where="--front", all_names=all_names) for word in asked.front]
-    if by and not 2 <= len(by) <= MOST_MEASURES:
-        raise UserError(
-            "a front is over two or three measures", where="--front", got=",".join(asked.front), hint="--front a,b"
-        )
-    known = {measure.label: measure for measure in measures}
-    if lost := [one.label for one in by if one.label not in known]:
-        raise UserError("a front is over what is shown", where="--front", got=", ".join(lost), hint="--metrics ...")
-    by = by or [measure for measure in measures if measure.kind == COMPONENT][:MOST_MEASURES]
+    """Return the front over the first components, or over `--metrics`; None with fewer than two or one setting."""
+    by = [measure for measure in measures if asked.metrics or measure.kind == COMPONENT][:MOST_MEASURES]
     if len(by) < 2 or len(estimates) < 2:
         return None
     means = {
@@ -366,13 +330,11 @@ def _notes(
             by_reason.setdefault(why, []).append(name)
     notes += [f"{_few(runs)} {'does' if len(runs) == 1 else 'do'} not count: {why}" for why, runs in by_reason.items()]
     notes += other_scores(grouped.runs)
-    for measure in (one for one in measures if one.weights is None):
-        nulls, missing = list[str](), list[str]()
+    for measure in measures:
+        lacking = []
         for setting in grouped.settings:
             without = [run for run in setting.runs if not math.isfinite(values[measure.label][run.name])]
-            nulls += [run.name for run in without if measure.metric in run.metrics]
-            not_logged = [run.name for run in without if measure.metric not in run.metrics]
-            missing += not_logged if len(not_logged) < len(setting.runs) else []  # some seeds have it
-        reasons = {"null or NaN": nulls, "missing": missing}
-        notes += [f"{measure.label} is {why} in {_few(names)}" for why, names in reasons.items() if names]
+            if len(without) < len(setting.runs) or any(measure.metric in run.metrics for run in without):
+                lacking += [run.name for run in without]
+        notes += [f"{measure.label} is missing or null in {_few(lacking)}"] if lacking else []
     return notes

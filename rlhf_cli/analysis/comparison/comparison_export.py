@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, ParetoFront, total_in_words
+from rlhf_cli.analysis.comparison.comparison import Comparison, total_in_words
 from rlhf_cli.analysis.comparison.verdicts import decimals, decimals_of
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.numerics.intervals import Estimate
@@ -18,10 +18,9 @@ _SPECIAL = {sign: rf"\{sign}" for sign in "&%$#_{}"} | {"\\": r"\textbackslash{}
 
 def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) -> dict[str, object]:
     """Return the whole comparison as JSON values; NaN becomes null."""
-    grouped = comparison.grouped
+    grouped, front = comparison.grouped, comparison.front
     return {
         "window": str(comparison.asked.window),
-        "estimator": comparison.asked.estimator,
         "differs": [
             {"key": one.key, "short": one.short, "keys": list(one.others), "values": list(dict.fromkeys(one.texts))}
             for one in [*grouped.axes, *grouped.seeds]
@@ -75,7 +74,7 @@ def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) 
             }
             for verdict in comparison.verdicts
         ],
-        "front": None if comparison.front is None else _front(comparison.front),
+        "front": None if front is None else {"by": front.by, "best": front.best, "dominated": dict(front.dominated)},
         "total": total_in_words(comparison),
         "notes": comparison.notes,
         "left_out": [str(problem) for problem in problems],
@@ -120,17 +119,7 @@ def comparison_latex(comparison: Comparison) -> str:
     lines += [r"\bottomrule", r"\end{tabular}"]
     lines += [f"% {verdict.text}" for verdict in comparison.verdicts]
     lines += [f"% {comparison.no_verdict}"] if comparison.no_verdict is not None else []
-    lines += [f"% differs: {key} {', '.join(dict.fromkeys(texts))}" for key, texts in comparison.grouped.keys.items()]
     return "\n".join(lines) + "\n"
-
-
-def _front(front: ParetoFront) -> dict[str, object]:
-    return {
-        "by": list(front.by),
-        "best": list(front.best),
-        "dominated": dict(front.dominated),
-        "unplaced": {name: list(lost) for name, lost in front.unplaced.items()},
-    }
 
 
 def _tex(text: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
-from rlhf_cli.analysis.comparison.metric_columns import BEST, LAST, MetricColumns, Window
+from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Window
 from rlhf_cli.errors import UserError
 from rlhf_cli.runs.metrics_file import TOTAL
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
@@ -63,33 +63,26 @@ class RunMeasure:
         return {1: "more is better", -1: "less is better", 0: "neither more nor less is better"}[self.sign]
 
     def of(self, run: LoggedRun, window: Window, up_to: int | None = None) -> float:
-        """Return the number of a run, or NaN. For held-out metrics, use the latest finite value.
-
-        A metric without a better direction has no best window, so use its end. The best window of a weighted total is
-        that of the sum: its parts seldom peak together, and a part with a negative weight is best at its minimum.
-        """
-        if self.weights is not None and window.kind == BEST:
-            total = run.metrics.weighted(self.weights)
-            return window.of(total if up_to is None else total.up_to(up_to))
+        """Return the number of a run, or NaN."""
         if self.weights is not None:
-            means = {one: number_of(run.metrics, one, window, sign=self.sign, up_to=up_to) for one in self.weights}
+            means = {one: number_of(run.metrics, one, window, up_to=up_to) for one in self.weights}
             return float(sum(weight * means[one] for one, weight in self.weights.items()))
         if self.evaluation is not None:
             return float(run.evaluations.get(self.evaluation, {}).get(self.metric, float("nan")))
-        return number_of(run.metrics, self.metric, window, sign=self.sign, up_to=up_to)
+        return number_of(run.metrics, self.metric, window, up_to=up_to)
 
 
-def number_of(metrics: MetricColumns, metric: str, window: Window, *, sign: int = 1, up_to: int | None = None) -> float:
-    """Return the value of a logged metric in a window, or NaN; see `Measure.of`."""
+def number_of(
+    metrics: MetricColumns, metric: str, window: Window, *, more_is_better: bool = True, up_to: int | None = None
+) -> float:
+    """Return the value of a logged metric in a window, or NaN; for a held-out metric its latest finite value."""
     series = metrics.series(metric)
     if up_to is not None:
         series = series.up_to(up_to)
     if metric.startswith("eval_"):
         finite = series.values[np.isfinite(series.values)]
         return float(finite[-1]) if len(finite) else float("nan")
-    if sign == 0 and window.kind == BEST:
-        window = Window(LAST, window.num_events)
-    return window.of(series, more_is_better=sign > 0)
+    return window.of(series, more_is_better=more_is_better)
 
 
 def is_shown(metric: str) -> bool:

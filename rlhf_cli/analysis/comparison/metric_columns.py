@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -61,18 +60,6 @@ class MetricColumns(Mapping[str, Series]):
         """Return the series of a metric, empty if it was never logged."""
         return self.by_name.get(name, NO_SERIES)
 
-    def weighted(self, weights: Mapping[str, float]) -> Series:
-        """Return the weighted sum of metrics at the steps that logged all of them, NaN if one of them is."""
-        parts = [self.series(name) for name in weights]
-        if not parts:
-            return NO_SERIES
-        steps = reduce(np.intersect1d, [one.steps for one in parts])
-        values = np.zeros(len(steps))
-        for one, weight in zip(parts, weights.values(), strict=True):
-            _, places = np.unique(one.steps, return_index=True)
-            values += weight * one.values[places[np.isin(one.steps[places], steps)]]
-        return Series(steps, values)
-
 
 def read_columns(path: Path, wanted: Wanted | None = None) -> MetricColumns:
     """Read a metrics.jsonl; `wanted` is None for every metric. A missing file gives no metrics.
@@ -106,14 +93,17 @@ def columns_of(events: Iterable[Event], wanted: Wanted | None = None) -> MetricC
     return MetricColumns(by_name, num_events, last_step)
 
 
-_LAST = re.compile(r"^last[-:](\d+)$")
+_LAST = re.compile(r"last(?:-([1-9]\d*))?")
 _PART = 10
-LAST, BEST, AREA, FIRST = "last", "best", "auc", "first"
+LAST, BEST, FIRST = "last", "best", "first"
 
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a curve to compare. `kind` is last, best, auc or first; `num_events` None means a tenth of them."""
+    """The part of a curve that counts. `num_events` None means a tenth of the log events.
+
+    `kind` is last for a comparison; an expectation may also ask for the first or the best events.
+    """
 
     kind: str = LAST
     num_events: int | None = None
@@ -124,29 +114,18 @@ class Window:
     @property
     def in_words(self) -> str:
         """Return a description for a legend."""
-        events = "a tenth of the log events" if self.num_events is None else f"{self.num_events} log events"
-        return {
-            LAST: f"mean of the last {events.removeprefix('a ')}",
-            FIRST: f"mean of the first {events.removeprefix('a ')}",
-            BEST: f"best mean of {events} in a row",
-            AREA: "area under the curve per step (mean over the whole run)",
-        }[self.kind]
+        events = "tenth of the log events" if self.num_events is None else f"{self.num_events} log events"
+        return f"mean of the {self.kind} {events}"
 
     def of(self, series: Series, *, more_is_better: bool = True) -> float:
         """Return the number, or NaN if the series has no finite value.
 
-        Events that logged null count for the window's width but not in the mean. The area uses the trapezoid rule over
-        the finite values, divided by the number of steps they span.
+        Events that logged null count for the window's width but not in the mean.
         """
         values = series.values
-        is_number = np.isfinite(values)
-        if not is_number.any():
+        if not np.isfinite(values).any():
             return float("nan")
         width = min(self.num_events or max(1, len(values) // _PART), len(values))
-        if self.kind == AREA:
-            steps, values = series.steps[is_number], values[is_number]
-            span = float(steps[-1] - steps[0])
-            return float(np.trapezoid(values, steps)) / span if span > 0 else float(values.mean())
         if self.kind == BEST:
             return _best(values, width, more_is_better)
         kept = values[-width:] if self.kind == LAST else values[:width]
@@ -155,21 +134,15 @@ class Window:
 
 
 def parse_window(text: str) -> Window:
-    """Return the window for `last`, `last-K`, `best` or `auc`. Raise UserError for anything else."""
-    if text in (LAST, BEST, AREA, FIRST):
-        return Window(text)
-    if (match := _LAST.match(text)) and int(match[1]) > 0:
-        return Window(LAST, int(match[1]))
-    raise UserError(
-        "there is no such window",
-        where="--window",
-        got=text,
-        expected="last (a tenth of the log events), last-K (K log events), first, best or auc",
-        hint="--window last-20",
-    )
+    """Return the window for `last` or `last-K`. Raise UserError for anything else."""
+    if match := _LAST.fullmatch(text):
+        return Window(LAST, int(match[1]) if match[1] else None)
+    expected = "last (a tenth of the log events) or last-K (K log events)"
+    raise UserError("there is no such window", where="--window", got=text, expected=expected, hint="--window last-20")
 
 
 def _best(values: NDArray[np.float64], width: int, more_is_better: bool) -> float:
+    """Return the best mean of consecutive events, or the best event if no such window is without null."""
     # Divide the sum at the end: twelve twelfths of 1 add up to less than 1, and would miss a bound of 1.
     means = np.convolve(values, np.ones(width), mode="valid") / width
     means = means[np.isfinite(means)]

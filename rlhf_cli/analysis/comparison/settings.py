@@ -1,8 +1,5 @@
 """Group runs that differ only in their seed, estimate what a setting is worth, and say what forbids a verdict.
 
-The interquartile mean and its percentile bootstrap follow Agarwal et al. (arXiv 2108.13264), section 4.3. The random
-numbers are the same in every call.
-
 A difference between runs of 12 and of 25 steps is no evidence about a weight that also changed.
 """
 
@@ -11,9 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from rlhf_cli.analysis.comparison.logged_run import (
     BATCH,
@@ -28,7 +22,7 @@ from rlhf_cli.analysis.comparison.logged_run import (
     value_text,
 )
 from rlhf_cli.errors import in_one_line
-from rlhf_cli.numerics.intervals import LEVEL, Estimate, student
+from rlhf_cli.numerics.intervals import Estimate, student
 from rlhf_cli.runs.run_status import told_state
 from rlhf_cli.text.json_values import section
 
@@ -132,45 +126,16 @@ def number_or_text(text: str) -> tuple[int, float, str]:
         return 1, 0.0, text
 
 
-MEAN, IQM = "mean", "iqm"
-ESTIMATORS = (MEAN, IQM)
-ENOUGH_FOR_BOOTSTRAP = 10
-"""Below this many seeds, the coverage of the percentile bootstrap is clearly too low: scripts/bench/verdicts.py."""
-
-_TRIMMED = 0.25
-_DRAWS = 5000
-
-
-def estimate(values: Sequence[float], estimator: str = MEAN) -> Estimate:
-    """Return the estimate over seeds, ignoring values that are not finite.
+def estimate(values: Sequence[float]) -> Estimate:
+    """Return Student's interval of the mean over seeds, ignoring values that are not finite.
 
     One seed has no interval, because its variance is unknown. Equal values have no interval either: three identical
     seeds are not certainty.
     """
     kept = [value for value in values if math.isfinite(value)]
-    if estimator == IQM:
-        return interquartile(kept) if kept else Estimate(None, None, None, 0)
     if kept and min(kept) == max(kept):
         return Estimate(kept[0], None, None, len(kept))
     return student(kept)
-
-
-def interquartile(values: Sequence[float], *, draws: int = _DRAWS, seed: int = 0) -> Estimate:
-    """Return the mean of the middle half of the values, with a bootstrap over them."""
-    array = np.asarray(values)
-    middle = float(_trimmed(array[None, :])[0])
-    if len(array) < 2 or array.min() == array.max():
-        return Estimate(middle, None, None, len(array))
-    drawn = array[np.random.default_rng(seed).integers(len(array), size=(draws, len(array)))]
-    low, high = np.percentile(_trimmed(drawn), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-    return Estimate(middle, float(low), float(high), len(array))
-
-
-def _trimmed(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each row's mean without its lowest and highest quarter, rounded down, as scipy.stats.trim_mean."""
-    cut = int(_TRIMMED * rows.shape[1])
-    mean: NDArray[np.float64] = np.sort(rows)[:, cut : rows.shape[1] - cut].mean(axis=1)
-    return mean
 
 
 _ENDED = "finished at step"

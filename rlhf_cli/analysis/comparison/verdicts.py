@@ -23,7 +23,7 @@ from statistics import fmean, stdev
 
 from rlhf_cli.analysis.comparison.logged_run import DifferingKey
 from rlhf_cli.analysis.comparison.measures import RunMeasure
-from rlhf_cli.analysis.comparison.settings import MEAN, GroupedRuns
+from rlhf_cli.analysis.comparison.settings import GroupedRuns
 from rlhf_cli.analysis.comparison.settings import estimate as estimate_over
 from rlhf_cli.numerics.intervals import LEVEL, Estimate, student, t_quantile
 
@@ -168,7 +168,6 @@ def verdicts_on(
     axis: DifferingKey,
     *,
     baseline: str | None,
-    estimator: str = MEAN,
 ) -> list[MeasureVerdict]:
     """Return one verdict per measure; all their comparisons form one family.
 
@@ -186,7 +185,7 @@ def verdicts_on(
             paired_difference(balanced[pair], *pair, sign=sign, comparisons=comparisons) for pair in pairs
         )
         arms = {
-            text: estimate_over(list(by_seed.values()), estimator)
+            text: estimate_over(list(by_seed.values()))
             for text, by_seed in _balanced(grouped, numbers, axis.key, texts).items()
         }
         text = in_words(measure, differences, baseline)

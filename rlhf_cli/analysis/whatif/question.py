@@ -13,7 +13,6 @@ from hydra.errors import HydraException
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Prose
-from rlhf_cli.plan.reward_components import KEEP_TIME
 from rlhf_cli.text.json_values import JsonValue
 
 if TYPE_CHECKING:
@@ -31,26 +30,12 @@ class KeyChange:
 
 @dataclass(frozen=True)
 class WhatIfQuestion:
-    """The old and the new experiment.
-
-    `words` are those typed, `rescored` the names of rewards whose stored scores do not apply to the new experiment.
-    """
+    """The old and the new experiment; `words` are those typed."""
 
     words: tuple[str, ...]
     old: Experiment
     new: Experiment
     changes: tuple[KeyChange, ...]
-    rescored: frozenset[str] = frozenset()
-
-
-def why_not_cheap(experiment: Experiment, name: str) -> str | None:
-    """Return why `--recompute` skips a reward, or None if it is a plain, fast function."""
-    reward = experiment.rewards[name]
-    if reward.fn is None:
-        return f"the reward model {reward.model}"
-    if reward.fn.startswith(KEEP_TIME):
-        return f"{reward.fn}, which asks a server or runs code"
-    return "a function that is to be isolated" if reward.isolate else None
 
 
 def gate_in_words(gate: Mapping[str, object]) -> str:

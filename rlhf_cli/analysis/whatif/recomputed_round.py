@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from rlhf_cli.analysis.whatif.question import AdvantageRecipe, recipe_of, why_not_cheap
+from rlhf_cli.analysis.whatif.question import AdvantageRecipe, recipe_of
 from rlhf_cli.analysis.whatif.stored_rounds import ROW, StoredRound, StoredScores
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
@@ -21,7 +21,6 @@ from rlhf_cli.numerics.group_advantages import summed
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
 from rlhf_cli.plan.reward_components import component
 from rlhf_cli.rewards.stack.aggregating import Aggregate, Schedule
-from rlhf_cli.rewards.stack.reward_functions import RewardFunction, resolve
 from rlhf_cli.rewards.stack.reward_matrix import Settled
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.settled_round import leave_out_scores, settle_round
@@ -57,25 +56,13 @@ class RoundRecomputer:
     """Computes the rounds of a run one after another, like a training with these rewards.
 
     `max_steps` are the optimizer steps of the whole training, for relative weight schedules; None if unknown. `known`
-    are the rewards in the run's own settings: other scores are from an environment. `recompute` computes scores that
-    the run has not stored; stored scores of `rescored` rewards are ignored.
+    are the rewards in the run's own settings: other scores are from an environment.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        max_steps: int | None,
-        *,
-        known: Collection[str],
-        recompute: bool = False,
-        rescored: frozenset[str] = frozenset(),
-    ) -> None:
+    def __init__(self, experiment: Experiment, max_steps: int | None, *, known: Collection[str]) -> None:
         self.recipe: AdvantageRecipe = recipe_of(experiment)
         self.aggregate, self.truncation = aggregate_of(experiment), truncation_policy(experiment)
-        self.scores = {
-            name: StoredScores(name, _function(experiment, name) if recompute else None, is_rescored=name in rescored)
-            for name in experiment.rewards
-        }
+        self.scores = {name: StoredScores(name) for name in experiment.rewards}
         components = [component(name, reward, self.scores[name]) for name, reward in experiment.rewards.items()]
         # Stored scores need no timeout.
         self.stack = RewardStack([replace(one, timeout_s=None, eager=False) for one in components])
@@ -88,11 +75,6 @@ class RoundRecomputer:
         self._running: dict[str, RunningDeviation] = {}
         self._next_round = 0
         self._has_gap = False
-
-    @property
-    def num_computed(self) -> int:
-        """Return how many scores were computed because the run had not stored them."""
-        return sum(scores.num_computed for scores in self.scores.values())
 
     def recompute(self, stored: StoredRound) -> RecomputedRound:
         """Return the next round."""
@@ -167,17 +149,14 @@ class RoundRecomputer:
 
     def _evaluated(self, stored: StoredRound, names: list[str]) -> tuple[Tensor, Tensor]:
         """Return (N, K) raw scores and (N, K of the stack) fixed ones in float32, like TRL; NaN if missing."""
-        batch: dict[str, object] = dict(stored.dataset_columns([*names, *self._known]))
-        batch |= {"prompts": stored.columns["prompt"], "completions": stored.columns["completion"]}
-        batch |= {ROW: list(range(stored.num_rows))}
-        batch["trainer_state"] = SimpleNamespace(global_step=stored.updates, max_steps=self._max_steps)
-        batch["log_extra"] = batch["log_metric"] = lambda name, value: None
         for scores in self.scores.values():
             scores.begin(stored)
-        outcomes = self.stack.evaluate(**batch)
-        for scores in self.scores.values():
-            if scores.problem is not None:
-                raise scores.problem
+        outcomes = self.stack.evaluate(
+            prompts=stored.columns["prompt"],
+            completions=stored.columns["completion"],
+            trainer_state=SimpleNamespace(global_step=stored.updates, max_steps=self._max_steps),
+            **{ROW: list(range(stored.num_rows))},
+        )
         raw = [outcomes[name].raw if name in outcomes else stored.numbers(name) for name in names]
         return _matrix(raw), _matrix([outcomes[name].fixed for name in self.stack.names])
 
@@ -189,11 +168,3 @@ class RoundRecomputer:
 def _matrix(columns: list[list[float | None]]) -> Tensor:
     rows = [[torch.nan if value is None else value for value in column] for column in columns]
     return torch.tensor(rows, dtype=torch.float32).T.contiguous()
-
-
-def _function(experiment: Experiment, name: str) -> RewardFunction | None:
-    """Return the function that scores a reward, or None if it is not computed here."""
-    reward = experiment.rewards[name]
-    if reward.fn is None or why_not_cheap(experiment, name) is not None:
-        return None
-    return resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")

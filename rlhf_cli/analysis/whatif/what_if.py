@@ -48,23 +48,21 @@ class RoundDifference:
 
     `step` is the first optimizer step that learnt from the round. `num_unknown` rows lack a required score in the log:
     their groups, `num_groups` less `num_answered`, are excluded from everything. `tau` is the mean of Kendall's tau-b
-    over the `num_ranked` groups in which both totals differ; `best_changed` and `sign_changed` are shares of groups and
-    of rows. `share`, `correlation` and `push` are by component, the latter two also by `length` (tokens).
-    `replay_error` is the distance between the stored advantages and those recomputed with the run's own settings. `why`
-    is the reason why there are no advantages, or no totals.
+    over the groups in which both totals differ; `best_changed` and `sign_changed` are shares of groups and of rows.
+    `share` and `push` are by component, the latter also by `length` (tokens). `replay_error` is the distance between
+    the stored advantages and those recomputed with the run's own settings. `why` is the reason why there are no
+    advantages, or no totals.
     """
 
     step: int
     num_groups: int
     num_answered: int
     num_unknown: int
-    num_ranked: int
     mean_total: OldNew
     tau: float | None
     best_changed: float | None
     sign_changed: float | None
     share: Mapping[str, OldNew]
-    correlation: Mapping[str, OldNew]
     push: Mapping[str, OldNew]
     replay_error: float | None
     why: str | None
@@ -84,7 +82,6 @@ def round_difference(
     ranked = tau[~tau.isnan()]
     changed = best_changes(before, after, each)[answered]
     was, would = (None if side.advantages is None else side.advantages[is_answered] for side in (old, new))
-    pairs = [was, would]
     scored = dict(zip(new.settled.names, new.settled.raw.double().unbind(1), strict=True))
     scored |= {name: _tensor(stored.numbers(name)) for name in old.settled.names if name in stored.columns}
     scored[LENGTH] = _tensor(stored.numbers(trl_values.TOKENS))
@@ -95,33 +92,25 @@ def round_difference(
         num_groups=len(answered),
         num_answered=int(answered.sum()),
         num_unknown=new.num_unknown,
-        num_ranked=len(ranked) if has_totals else 0,
         mean_total=(_mean_total(old, is_answered), _mean_total(new, is_answered)) if has_totals else (None, None),
         tau=_mean(ranked) if has_totals else None,
         best_changed=_mean(changed.double()) if has_totals else None,
         sign_changed=None if was is None or would is None else _sign_changed(was, would),
         share={name: (of_old.get(name), of_new.get(name)) for name in {**of_old, **of_new}},
-        correlation={name: _of_both(pairs, _correlation, column) for name, column in by_score.items()},
-        push={
-            name: _of_both(pairs, lambda one, other: push(one, other, each), column)
-            for name, column in by_score.items()
-        },
+        push={name: (push(was, column, each), push(would, column, each)) for name, column in by_score.items()},
         replay_error=replay_error,
         why=why,
     )
 
 
-def push(advantages: Tensor, scores: Tensor, num_generations: int) -> float | None:
-    """Return the covariance above of (N,) advantages and (N,) scores, within groups; None without any score."""
+def push(advantages: Tensor | None, scores: Tensor, num_generations: int) -> float | None:
+    """Return the covariance above of (N,) advantages and (N,) scores, within groups; None if one of them is missing."""
+    if advantages is None:
+        return None
     grouped = scores.view(-1, num_generations)
     centred = (grouped - grouped.nanmean(dim=1, keepdim=True)).view(-1)
     products = (advantages.double() * centred)[~centred.isnan()]
     return _mean(products)
-
-
-def _of_both(pairs: list[Tensor | None], figure: Callable[[Tensor, Tensor], float | None], column: Tensor) -> OldNew:
-    old, new = (None if one is None else figure(one, column) for one in pairs)
-    return old, new
 
 
 def _shares(side: RecomputedRound, is_answered: Tensor) -> dict[str, float]:
@@ -146,14 +135,6 @@ def _shares(side: RecomputedRound, is_answered: Tensor) -> dict[str, float]:
 def _sign_changed(old: Tensor, new: Tensor) -> float | None:
     signs = [torch.where(one.abs() > _NOTHING, torch.sign(one), 0.0) for one in (old, new)]
     return _mean((signs[0] * signs[1] < 0).double())
-
-
-def _correlation(advantages: Tensor, scores: Tensor) -> float | None:
-    """Return Pearson's correlation over the rows with a score, or None if one of the two is constant."""
-    both = torch.stack([advantages.double(), scores])[:, ~scores.isnan()]
-    if both.shape[1] < 2 or not bool((both.std(dim=1) > 0).all()):
-        return None
-    return float(torch.corrcoef(both)[0, 1])
 
 
 def _mean_total(side: RecomputedRound, is_answered: Tensor) -> float | None:
@@ -208,7 +189,6 @@ class WhatIf:
     rounds: tuple[RoundDifference, ...]
     movers: tuple[Mover, ...]
     left_out: tuple[str, ...]
-    num_computed: int
 
     def mean(self, figure: Callable[[RoundDifference], float | None]) -> float | None:
         """Return the mean of a figure over the rounds in which it is defined."""
@@ -216,22 +196,14 @@ class WhatIf:
         return math.fsum(values) / len(values) if values else None
 
 
-def what_if(
-    question: WhatIfQuestion,
-    stored: StoredRounds,
-    max_steps: int | None,
-    *,
-    recompute: bool = False,
-    num_movers: int = 5,
-) -> WhatIf:
+def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | None, *, num_movers: int = 5) -> WhatIf:
     """Return the results of the stored rounds under the new settings.
 
     `max_steps`: optimizer steps of the whole training, or None if unknown. Raise ConfigError if stored failures would
-    have ended the run, and DataError if groups are incomplete. Errors of an aggregate and, with `recompute`, of rewards
-    propagate.
+    have ended the run, and DataError if groups are incomplete. Errors of an aggregate propagate.
     """
     _refuse_failures(question.new, stored)
-    old, new = recomputers(question, max_steps, recompute=recompute)
+    old, new = recomputers(question, max_steps)
     rounds: list[RoundDifference] = []
     movers: list[Mover] = []
     try:
@@ -257,17 +229,13 @@ def what_if(
         rounds=tuple(rounds),
         movers=tuple(sorted(movers, key=lambda one: -abs(one.advantage[1] - one.advantage[0]))[:num_movers]),
         left_out=stored.left_out,
-        num_computed=new.num_computed,
     )
 
 
-def recomputers(
-    question: WhatIfQuestion, max_steps: int | None, *, recompute: bool
-) -> tuple[RoundRecomputer, RoundRecomputer]:
+def recomputers(question: WhatIfQuestion, max_steps: int | None) -> tuple[RoundRecomputer, RoundRecomputer]:
     """Return what recomputes rounds with the old and with the new settings."""
     known = question.old.rewards
-    old = RoundRecomputer(question.old, max_steps, known=known)
-    return old, RoundRecomputer(question.new, max_steps, known=known, recompute=recompute, rescored=question.rescored)
+    return RoundRecomputer(question.old, max_steps, known=known), RoundRecomputer(question.new, max_steps, known=known)
 
 
 def recompute_both(

@@ -10,10 +10,8 @@ it is the same sum in all runs. If one key differs, there is a verdict on each c
 --by KEY           if several keys differ: compare the values of this one (its end is enough: weight)
 --baseline VALUE   compare the other values with this one, not all pairs: fewer comparisons
 --weights a=1,b=2  one total for all runs: the sum of their raw means with these weights
---window WINDOW    last (a tenth of the log events; default), last-K (K of them), best, auc (area per step), first
---estimator NAME   iqm: interquartile mean with a bootstrap over seeds instead of the mean with Student's interval
---metrics A,B      show these instead
---front A,B[,C]    the Pareto front over these instead of the first components
+--window WINDOW    last (a tenth of the log events; default) or last-K (K of them)
+--metrics A,B      show these instead, and take the Pareto front over the first three of them
 --runs             show each run as well
 --json             print all of it as JSON
 --csv FILE         write a row per run; - for the screen
@@ -32,7 +30,6 @@ from rlhf_cli.analysis.comparison.comparison_export import comparison_csv, compa
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun
 from rlhf_cli.analysis.comparison.measures import is_shown
 from rlhf_cli.analysis.comparison.metric_columns import parse_window, read_columns
-from rlhf_cli.analysis.comparison.settings import ESTIMATORS, MEAN
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.comparison_tables import show_comparison, show_left_out, show_other_groups
 from rlhf_cli.display.terminal import Screen, wide_console
@@ -53,21 +50,15 @@ def run(argv: list[str]) -> int:
     Problems if none can be read, UserError for a metric that no run has.
     """
     options = _parse(argv)
-    estimator = options.text("--estimator") or MEAN
-    if estimator not in ESTIMATORS:
-        expected = " or ".join(ESTIMATORS)
-        raise UserError("there is no such estimator", where="--estimator", got=estimator, expected=expected)
     asked = ComparisonOptions(
         on=_names(options, "--on"),
         by=options.text("--by"),
         baseline=options.text("--baseline"),
         window=parse_window(options.text("--window") or "last"),
         weights=options.text("--weights"),
-        estimator=estimator,
         metrics=_names(options, "--metrics"),
-        front=_names(options, "--front"),
     )
-    words = {word.removeprefix("-") for word in (*asked.on, *asked.metrics, *asked.front)}
+    words = {word.removeprefix("-") for word in (*asked.on, *asked.metrics)}
     groups = _groups(options, asked)
     runs, problems = read_by_words(
         newest_of(groups[0]) if groups else options.words,

@@ -6,10 +6,8 @@ normalize, on_error; aggregate, primary, truncation; trainer.args.scale_rewards,
 reward_clip_range. Several words are one question; several values, rewards.NAME.weight=0,0.1,0.5, are a table of
 questions. The first step is exact: any run with this seed starts with these rollouts (docs/how-to/whatif.md).
 
---recompute      compute missing scores on the stored texts: rows that a gate excluded, a new reward, or
-                 other args. Plain functions only
 --show N         number of completions to show, those that move most (default 3)
---trust          run the reward files and other code that the run names, even if another user made it
+--trust          run an aggregate that the run names, even if another user made it
 --json           print one object instead of tables
 """
 
@@ -40,11 +38,11 @@ def run(argv: list[str]) -> int:
     Raises RunError if no run is named, and what `ask`, `read_rounds` and `what_if` raise.
     """
     options = read_options(__doc__, argv, verb="whatif")
-    words, recompute = options.words, options.on("--recompute")
+    words = options.words
     num_movers = options.number("--show", least=0)
     folder = _folder(words)
-    questions = [ask(folder, one, recompute=recompute) for one in alternatives(words)]
-    if recompute or any(_names_code(question) for question in questions):
+    questions = [ask(folder, one) for one in alternatives(words)]
+    if any(_names_code(question) for question in questions):
         refuse_foreign_code(folder, trust=options.on("--trust"), command=f"rlhf whatif {folder.shown}")
     stored = read_rounds(folder)
 
@@ -53,7 +51,7 @@ def run(argv: list[str]) -> int:
 
     max_steps = read_status(folder).max_steps
     most = _MOVERS if num_movers is None else num_movers
-    answers = [what_if(question, stored, max_steps, recompute=recompute, num_movers=most) for question in questions]
+    answers = [what_if(question, stored, max_steps, num_movers=most) for question in questions]
     if options.as_json:
         print_json({"run": folder.shown, "questions": [asdict(answer) for answer in answers]})
         return EXIT_OK
