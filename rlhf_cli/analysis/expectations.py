@@ -14,7 +14,7 @@ from rlhf_cli.analysis.comparison.metric_columns import BEST, FIRST, LAST, Metri
 from rlhf_cli.config.rules.logged_metrics import logged_name
 from rlhf_cli.config.schema import expect_section
 from rlhf_cli.config.schema.expect_section import Expectation, read_expectations
-from rlhf_cli.errors import Prose, RunError
+from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, Status, read_status
 from rlhf_cli.text.json_values import JsonTree, JsonValue, finite_or_none, section
@@ -105,13 +105,9 @@ def frozen_expectations(folder: RunFolder, config: JsonTree) -> dict[str, Expect
     try:
         return read_expectations(frozen)
     except ValidationError as error:
-        raise RunError(
-            "what the run is expected to come to cannot be read",
-            where=f"expect in {folder.config}",
-            got=str(frozen),
-            expected="; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors()),
-            hint=Prose("put it right in that file; the run itself is as it was"),
-        ) from error
+        expected = "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
+        what, where = "what the run is expected to come to cannot be read", f"expect in {folder.config}"
+        raise RunError(what, where=where, got=str(frozen), expected=expected) from error
 
 
 def outcomes_of(

@@ -48,22 +48,20 @@ class LogDifference:
     @property
     def size(self) -> float | None:
         """Return the absolute difference, or None if a value is not a number."""
-        if isinstance(self.before, int | float) and isinstance(self.after, int | float):
-            return abs(self.after - self.before)
-        return None
+        both = self.before, self.after
+        return abs(both[1] - both[0]) if isinstance(both[0], int | float) and isinstance(both[1], int | float) else None
 
 
 @dataclass(frozen=True)
 class LogsCompared:
     """The comparison of two logs up to a step.
 
-    `equal_steps` is the last step up to which everything is equal; `of_the_clock` are metrics that were not compared.
+    `equal_steps` is the last step up to which everything is equal.
     """
 
     last_step: int
     num_events: int
     num_numbers: int
-    of_the_clock: tuple[str, ...]
     equal_steps: int
     difference: LogDifference | None
 
@@ -75,8 +73,6 @@ def compare_logs(before: Iterable[Event], after: Iterable[Event], *, up_to: int 
     """
     one, other = _by_place(before, up_to), _by_place(after, up_to)
     places = sorted({**one, **other})
-    names = dict.fromkeys(name for event in (*one.values(), *other.values()) for name in event)
-    clock = tuple(sorted(name for name in names if is_of_the_clock(name)))
     differences = [(place, _difference(place[0], one.get(place), other.get(place))) for place in places]
     first = next((difference for _, difference in differences if difference is not None), None)
     if first is not None:
@@ -89,7 +85,6 @@ def compare_logs(before: Iterable[Event], after: Iterable[Event], *, up_to: int 
         last_step=max((step for step, *_ in places), default=0),
         num_events=sum(place in one and place in other for place in places),
         num_numbers=sum(_is_compared(name) for place in places for name in one.get(place, {})),
-        of_the_clock=clock,
         equal_steps=max((step for step, *_ in places if first is None or step < first.step), default=0),
         difference=first,
     )
@@ -155,7 +150,6 @@ _FACTS = {
     "environment": "environment",
 }
 """Map a key of provenance.json -> how its difference is called, the most probable cause first."""
-_SERVED = ("rlhf_cli.rewards.judge:", "rlhf_cli.rewards.server:")
 
 
 @dataclass(frozen=True)
@@ -196,25 +190,6 @@ def causes_of(before: Recorded, after: Recorded) -> list[PossibleCause]:
         both = [one if isinstance(one, dict) else {key: one} for one in (was, now)]
         causes += _changed(_FACTS.get(key, key), *both)
     return causes
-
-
-def unrepeatable(run: Recorded, *, had_timeouts: bool) -> list[str]:
-    """Return the parts of a run that may differ even if nothing changed."""
-    reasons = []
-    if str(run.provenance.get("device", "")).startswith("cuda"):
-        reasons.append("it ran on a GPU: some sums are not made in the same order each time")
-    served = [
-        key.split(".")[1]
-        for key, value in run.settings.items()
-        if key.startswith("rewards.") and key.endswith(".fn") and str(value).startswith(_SERVED)
-    ]
-    if served:
-        reasons.append(f"a server answers for {', '.join(served)}: nobody knows what it runs")
-    if run.settings.get("trainer.args.use_vllm") is True:
-        reasons.append("vLLM samples: what it batches together depends on timing")
-    if had_timeouts:
-        reasons.append("rewards ran into their timeouts, which depends on timing")
-    return reasons
 
 
 def _changed(kind: str, old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[PossibleCause]:
@@ -271,8 +246,7 @@ class WeightsCompared:
 class Reproduction:
     """Two runs that should be identical, and whether they are.
 
-    `causes` are all recorded differences that may change a number, `unrepeatable` the parts that may differ even if
-    nothing changed; both are also set if the runs are equal.
+    `causes` are all recorded differences that may change a number, also if the runs are equal.
     """
 
     before: RunFolder
@@ -280,7 +254,6 @@ class Reproduction:
     logs: LogsCompared
     weights: tuple[WeightsCompared, ...]
     causes: tuple[PossibleCause, ...]
-    unrepeatable: tuple[str, ...]
 
     @property
     def is_equal(self) -> bool:
@@ -298,11 +271,9 @@ class Reproduction:
             "equal_steps": self.logs.equal_steps,
             "log_events": self.logs.num_events,
             "numbers": self.logs.num_numbers,
-            "of_the_clock": list(self.logs.of_the_clock),
             "first_difference": None if difference is None else asdict(difference),
             "weights": [{**asdict(part), "equal": part.is_equal} for part in self.weights],
             "causes": [asdict(cause) for cause in self.causes],
-            "unrepeatable": list(self.unrepeatable),
         }
 
 
@@ -313,14 +284,12 @@ def compare_again(before: RunFolder, after: RunFolder, *, up_to: int | None = No
     """
     old, new = read_metrics(before.metrics), read_metrics(after.metrics)
     recorded = [Recorded(dict(flat(run.read_config())), read_json(run.provenance)) for run in (before, after)]
-    had_timeouts = any(name.endswith("/timeouts") and bool(value) for event in old for name, value in event.items())
     return Reproduction(
         before,
         after,
         compare_logs(old, new, up_to=up_to),
         tuple(_weights(before, after, up_to)),
         tuple(causes_of(*recorded)),
-        tuple(unrepeatable(recorded[0], had_timeouts=had_timeouts)),
     )
 
 

@@ -14,7 +14,7 @@ from rlhf_cli.display.tables import BlockColumn, Cell, plain_table, show_blocks
 from rlhf_cli.display.terminal import figure, no_total, one_line
 from rlhf_cli.measure.best_of_n import BestOfN, MadeRows
 from rlhf_cli.measure.evaluation_files import Evaluation
-from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation
+from rlhf_cli.measure.policy_results import PolicyEvaluation
 from rlhf_cli.measure.scored_pairs import (
     LengthBias,
     RewardModelEvaluation,
@@ -75,11 +75,6 @@ def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
     ]
     _show(console, ["confidence"], ["mean", "accuracy", "pairs"], shown)
     _length(console, evaluation.length)
-    if (margins := evaluation.margins) is not None:
-        by_margin = [_slice(f"{one.start:.2f} to {one.end:.2f}", one) for one in margins.bins]
-        _show(console, ["margin in the data"], ["accuracy", "pairs", "mean margin"], by_margin)
-        ranks, linear = figure(margins.spearman), figure(margins.pearson)
-        console.print(f"[dim]margin agreement: correlation of ranks {ranks}, linear {linear}")
     if evaluation.worst:
         worst = [
             (
@@ -101,11 +96,6 @@ def _accuracies(console: Console, evaluation: RewardModelEvaluation) -> None:
     for column, by_value in evaluation.slices.items():
         rows += [_slice(f"{column}={value}", accuracy) for value, accuracy in by_value.items()]
     _show(console, ["accuracy"], ["", "pairs", "mean margin"], rows)
-    bench = evaluation.rewardbench
-    if bench is not None:
-        sections = [(name, _interval(one), str(one.count)) for name, one in bench.sections.items()]
-        score = [("score", figure(bench.score), "")] if bench.score is not None else []
-        _show(console, ["RewardBench"], ["", "pairs"], [*sections, *score])
 
 
 def _slice(name: str, accuracy: SliceAccuracy) -> tuple[str, str, str, str]:
@@ -132,7 +122,6 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
             ("tokens", _interval(part.tokens), f"at most {part.tokens.max}"),
         ]
         _show(console, [name], ["raw", "weighted"], rows)
-    _seen_and_unseen(console, evaluation)
     if evaluation.no_total is not None:
         console.print(no_total(evaluation.no_total))
     for name, attempts in evaluation.attempts.items():
@@ -142,28 +131,8 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
             for k, estimate in by_count.items()
         ]
         _show(console, [f"{name}: right in k"], [""], rows, [""])
-    wins = evaluation.win_rate
-    if wins is not None:
-        _show(console, ["win rate"], [""], [(name, _interval(one)) for name, one in wins.by_part().items()])
-        console.print(
-            f"[dim]prompts on which the total beats that of {wins.against}; ties count a half", highlight=False
-        )
     answers = [(_shortened(one.prompt), _shortened(one.completion), figure(one.total)) for one in evaluation.shown]
     _show(console, ["prompt", "greedy completion"], ["total"], answers)
-
-
-def _seen_and_unseen(console: Console, evaluation: PolicyEvaluation) -> None:
-    """Print each metric on prompts that were trained on, next to the same metric on unseen prompts."""
-    if evaluation.by_prompts is None:
-        return
-    seen, unseen = evaluation.by_prompts[SEEN], evaluation.by_prompts[UNSEEN]
-    rows = []
-    for name, part in seen.parts.items():
-        other = unseen.parts[name]
-        for reward, one in part.rewards.items():
-            rows.append((f"{name} {reward}", _interval(one.raw), _interval(other.rewards[reward].raw)))
-        rows.append((f"{name} total", _interval(part.total), _interval(other.total)))
-    _show(console, ["raw"], [f"{seen.rows} prompts trained on", f"{unseen.rows} unseen"], rows)
 
 
 def _centred(mean: Estimate) -> str:

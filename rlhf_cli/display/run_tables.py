@@ -157,8 +157,6 @@ def show_reproduction(console: Console, both: Reproduction) -> None:
         before, after = part.before[:_HASH], part.after[:_HASH]
         now = f"the same weights, sha256 {before}" if part.is_equal else f"other weights: sha256 {before} -> {after}"
         console.print(Text(f"  {part.part}: {now}"))
-    if logs.of_the_clock:
-        console.print(Text(f"  not compared, for they are times: {', '.join(logs.of_the_clock)}", style="dim"))
     if both.is_equal:
         for cause in both.causes:
             line = f"  another {cause.kind} made no difference: {cause.name} {cause.before} -> {cause.after}"
@@ -168,7 +166,6 @@ def show_reproduction(console: Console, both: Reproduction) -> None:
     rows: list[list[Cell]] = [
         [(f"  {cause.kind}", "yellow"), cause.name, f"{cause.before} -> {cause.after}"] for cause in both.causes
     ]
-    rows += [[("  by chance", "yellow"), reason, ""] for reason in both.unrepeatable]
     if rows:
         console.print(plain_table(["", "", ""], rows=rows))
     else:

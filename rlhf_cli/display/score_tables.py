@@ -9,7 +9,7 @@ from rich.text import Text
 
 from rlhf_cli.display.tables import BlockColumn, Cell, plain_table, show_blocks
 from rlhf_cli.display.terminal import BARS, figure, no_total, one_line
-from rlhf_cli.measure.score_bench import ScoreBench, ScoreDistribution, TwoWeightings
+from rlhf_cli.measure.score_bench import ScoreBench, ScoreDistribution
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 
@@ -27,8 +27,6 @@ def show_bench(console: Console, rows: Rows, scores: CompletionScores, bench: Sc
     show_distributions(console, bench)
     show_correlations(console, bench)
     show_label(console, bench, rows)
-    if bench.against is not None:
-        show_two_weightings(console, bench.against, [row.total for row in scores.rows])
 
 
 def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:
@@ -119,20 +117,6 @@ def show_label(console: Console, bench: ScoreBench, rows: Rows) -> None:
     for row in bench.disagreeing:
         said = f"row {row}, {bench.label}={rows[row][bench.label]}, and its total says otherwise: "
         console.print(Text.assemble((said, "yellow"), f"'{_cut(one_line(rows[row]['completion']), _COMPLETION)}'"))
-
-
-def show_two_weightings(console: Console, one: TwoWeightings, totals: Sequence[float | None]) -> None:
-    """Print two weightings side by side: totals, rank correlation, and changes of the best answers."""
-    lines = [["as typed", figure(one.mean)], [" ".join(one.words), figure(one.other_mean)]]
-    if one.roc_auc is not None:
-        lines = [[*line, figure(auc)] for line, auc in zip(lines, (one.roc_auc, one.other_roc_auc), strict=True)]
-    console.print()
-    console.print(plain_table(["total"], ["mean", "ROC AUC"][: len(lines[0]) - 1], rows=lines))
-    best = f"; the best answer is another one for {one.num_other_best} of {one.num_prompts} prompts"
-    console.print(f"rank correlation of the two {figure(one.ranks)}{best if one.num_prompts else ''}", highlight=False)
-    for row, move in one.moved:
-        turned = f"row {row} {'up' if move > 0 else 'down'} {abs(move):g}"
-        console.print(f"{turned}: {figure(totals[row])} -> {figure(one.totals[row])}", highlight=False)
 
 
 def _by_name(

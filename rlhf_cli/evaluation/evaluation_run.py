@@ -11,13 +11,12 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.held_out_rows import HeldOut, end_of_run, load_held_out
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.measure.evaluation_files import Evaluation, Heading, Measured, evaluation_json
 from rlhf_cli.measure.pictures import MISSING, can_draw, draw
-from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation, write_completions
+from rlhf_cli.measure.policy_results import PolicyEvaluation, write_completions
 from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
 from rlhf_cli.measure.scored_pairs import RewardModelEvaluation, Row
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
@@ -26,8 +25,6 @@ from rlhf_cli.runs.text_endings import trained_with_eos
 
 Say = Callable[[str], None]
 _POLICY_BATCH, _SCORER_BATCH = 32, 16
-_PROMPT = "prompt_was"
-"""Column that says whether a pair's prompt was also trained on. It is used as a slice."""
 _OTHER_ENDING = {
     True: "the end-of-sequence token is behind every text, and in training it was not",
     False: "the texts end without the end-of-sequence token that they had in training",
@@ -41,7 +38,7 @@ class EvaluationRequest:
     `trained` is the experiment that trained the model, or None if unknown. `of_run` says that the rows are the
     experiment's own evaluation rows. `out` is the output folder, None for the target's. `rows` is the maximum number of
     rows, None for all. `batch_size` counts completions, None for the default of the model's kind. `slices`, `as_chat`
-    and `with_eos` are for a reward model, `samples` (per prompt) and `against` for a policy.
+    and `with_eos` are for a reward model, `samples` (per prompt) for a policy.
     """
 
     name: str
@@ -53,7 +50,6 @@ class EvaluationRequest:
     batch_size: int | None = None
     as_chat: bool = False
     with_eos: bool = False
-    against: Target | None = None
     trained: Experiment | None = None
     of_run: bool = False
 
@@ -124,12 +120,7 @@ def evaluate(target: Target, experiment: Experiment, asked: EvaluationRequest, s
 def _reward_model(
     target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, say: Say
 ) -> RewardModelEvaluation:
-    rows, slices = held_out.rows, asked.slices
-    if 0 < (held_out.num_trained_on or 0) < len(rows):
-        seen = held_out.trained_on or ()
-        rows = [{**row, _PROMPT: SEEN if prompt_key(row) in seen else UNSEEN} for row in rows]
-        slices = [_PROMPT, *slices]
-    say(f"scoring {len(rows)} pairs with {target.label}")
+    say(f"scoring {len(held_out.rows)} pairs with {target.label}")
     scorer = RewardModelScorer(
         str(target.model),
         batch_size=asked.batch_size or _SCORER_BATCH,
@@ -137,30 +128,20 @@ def _reward_model(
         device="cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu",
         trust_remote_code=experiment.model.trust_remote_code,
     )
-    section = experiment.reward_model
     return evaluate_reward_model(
-        scorer,
-        rows,
-        slices=slices,
-        margin=section.margin.columns if section is not None and section.margin is not None else (),
-        as_chat=asked.as_chat,
-        with_eos=asked.with_eos,
+        scorer, held_out.rows, slices=asked.slices, as_chat=asked.as_chat, with_eos=asked.with_eos
     )
 
 
 def _policy(
     target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, say: Say
 ) -> tuple[PolicyEvaluation, list[Row]]:
-    from rlhf_cli.evaluation.generation import PolicyModel, load_policy
-    from rlhf_cli.evaluation.policy_on_rows import Opponent, evaluate_policy
+    from rlhf_cli.evaluation.generation import load_policy
+    from rlhf_cli.evaluation.policy_on_rows import evaluate_policy
 
     rows = held_out.rows
     policy = load_policy(target.model, experiment)
-    rival, against = asked.against, None
-    if rival is not None:
-        generation = experiment.trainer.generation
-        against = Opponent(PolicyModel(rival.model, device=policy.device, generation=generation), rival.label)
-    total = len(rows) * (1 + asked.samples) * (1 if against is None else 2)
+    total = len(rows) * (1 + asked.samples)
     say(f"{total} completions of {len(rows)} prompts, {1 + asked.samples} each")
     done = 0
 
@@ -177,7 +158,5 @@ def _policy(
         samples=asked.samples,
         batch_size=asked.batch_size or _POLICY_BATCH,
         end=end_of_run(target),
-        against=against,
-        trained_on=held_out.trained_on or frozenset(),
         on_batch=on_batch,
     )

@@ -15,7 +15,6 @@ from rlhf_cli.evaluation.policy_on_rows import sample
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.measure.best_of_n import TOTAL, BestOfN, MadeRows, best_answers, best_of_n, preference_pairs
-from rlhf_cli.measure.pictures import MISSING, can_draw, draw_best_of_n
 from rlhf_cli.measure.policy_results import write_completions
 from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.plan.data_sources import describe_eval_rows
@@ -23,8 +22,8 @@ from rlhf_cli.rewards.stack.scored_rows import why_no_total
 from rlhf_cli.runs.run_folder import write_json
 
 COMPLETIONS, PAIRS, BEST = "completions.jsonl", "pairs.jsonl", "best.jsonl"
-CURVE, PICTURE = "best_of_n.json", "best_of_n.png"
-_ALL = (COMPLETIONS, PAIRS, BEST, CURVE, PICTURE)
+CURVE = "best_of_n.json"
+_ALL = (COMPLETIONS, PAIRS, BEST, CURVE)
 
 
 def make_room(folder: Path, *, overwrite: bool) -> None:
@@ -86,13 +85,12 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class GeneratedFiles:
-    """The curve, the rows by file name, the `content` of best_of_n.json, the written files, and warnings."""
+    """The curve, the rows by file name, the `content` of best_of_n.json, and the written files."""
 
     best: BestOfN
     made: dict[str, MadeRows]
     content: dict[str, object]
     files: list[Path]
-    warnings: list[str]
 
 
 def prompts_of(experiment: Experiment, *, data: str | None, held_out: bool, limit: int | None) -> tuple[list[Row], str]:
@@ -146,8 +144,6 @@ def generate(
         PAIRS: preference_pairs(sampled.prompts, by=request.by, least_margin=request.least_margin),
         BEST: best_answers(sampled.prompts, by=request.by, keep=request.keep, at_least=request.at_least),
     }
-    is_curve = len(best.curve) > 1
-    warnings = [MISSING] if is_curve and not can_draw() else []
     content: dict[str, object] = {
         "model": target.label,
         "path": str(target.model),
@@ -160,14 +156,9 @@ def generate(
         "curve": [asdict(one) for one in best.curve],
         "prompts_without_score": best.left_out,
         "made": {name: {"rows": len(one.rows), "left_out": one.left_out} for name, one in made.items()},
-        "warnings": warnings,
     }
     texts = {COMPLETIONS: sampled.rows, **{name: one.rows for name, one in made.items()}}
-    files = _write(target.folder, texts, content)
-    if is_curve and can_draw():
-        draw_best_of_n(best, f"{target.label} on {which}", target.folder / PICTURE)
-        files.append(target.folder / PICTURE)
-    return GeneratedFiles(best, made, content, files, warnings)
+    return GeneratedFiles(best, made, content, _write(target.folder, texts, content))
 
 
 def _refuse_without_total(experiment: Experiment, by: str, end: EndOfRun) -> None:

@@ -6,10 +6,9 @@ its last step. The truncation policy and KL belong to the trainer and are not pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
-from statistics import fmean
 
 from transformers.utils import logging as transformers_logging
 
@@ -22,25 +21,12 @@ from rlhf_cli.measure.policy_results import (
     AnsweredPrompt,
     PartAnswers,
     PolicyEvaluation,
-    WinRate,
     completions_of,
-    share,
     sum_up_answers,
 )
 from rlhf_cli.measure.scored_pairs import Row
-from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
-
-_OTHERS = "against_"
-
-
-@dataclass(frozen=True)
-class Opponent:
-    """The policy to compare with, and the `label` of its run for display."""
-
-    policy: PolicyModel
-    label: str
 
 
 def evaluate_policy(
@@ -51,36 +37,30 @@ def evaluate_policy(
     samples: int,
     batch_size: int,
     end: EndOfRun | None = None,
-    against: Opponent | None = None,
-    trained_on: Set[bytes] = frozenset(),
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> tuple[PolicyEvaluation, list[Row]]:
     """Return all measures of the policy, and one row per completion.
 
     Each prompt is answered once greedily and `samples` times with the trainer's sampling settings, and scored as at the
-    run's `end`. `against` gets the same prompts and settings. Intervals are over prompts, because the samples of one
-    prompt are not independent. `trained_on` is passed to `sum_up_answers`; `on_batch` is called with the number of new
-    completions.
+    run's `end`. Intervals are over prompts, because the samples of one prompt are not independent. `on_batch` is called
+    with the number of new completions.
     """
-    answered: dict[str, tuple[int, list[AnsweredPrompt]]] = {}
-    for prefix, model in (("", policy), (_OTHERS, None if against is None else against.policy)):
-        for name, each in ((GREEDY, 1), (SAMPLED, samples)):
-            if model is not None and each:
-                is_greedy = name == GREEDY
-                answers = _answers(model, experiment, rows, each, batch_size, on_batch, is_greedy=is_greedy)
-                answered[prefix + name] = each, answers
-    everything = [one for _, answers in answered.values() for one in answers]
-    settled = _score_answers(experiment, everything, policy, end or EndOfRun())
+    answered = {
+        name: (each, _answers(policy, experiment, rows, each, batch_size, on_batch, is_greedy=name == GREEDY))
+        for name, each in ((GREEDY, 1), (SAMPLED, samples))
+        if each
+    }
+    settled = _score_answers(
+        experiment, [one for _, answers in answered.values() for one in answers], policy, end or EndOfRun()
+    )
     scored = iter(settled.rows)
     parts = {
         name: PartAnswers(each, answers, list(islice(scored, len(answers))))
         for name, (each, answers) in answered.items()
     }
-    own = {name: part for name, part in parts.items() if not name.startswith(_OTHERS)}
     evaluation = replace(
-        sum_up_answers(own, list(experiment.rewards), no_total=settled.no_total, trained_on=trained_on),
+        sum_up_answers(parts, list(experiment.rewards), no_total=settled.no_total),
         settings={**sampling_settings(experiment.trainer), "samples": samples, "seed": experiment.seed},
-        win_rate=None if against is None else _wins(parts, against.label),
     )
     return evaluation, completions_of(parts)
 
@@ -120,23 +100,6 @@ def _score_answers(
         return CompletionScores([ScoredRow(None, {}) for _ in answers])
     rows = [{name: value for name, value in one.as_row().items() if name != "is_truncated"} for one in answers]
     return score(experiment, rows, device=policy.device, decode=policy.decode, end=end)
-
-
-def _wins(parts: dict[str, PartAnswers], opponent: str) -> WinRate:
-    """Return the share of prompts on which our total is higher, ties counting a half; for samples, over all pairs."""
-
-    def compared(name: str) -> Estimate:
-        ours, theirs = parts[name], parts[_OTHERS + name]
-        shares = []
-        for start in range(0, len(ours.answers), ours.each):
-            span = range(start, start + ours.each)
-            both = [(ours.scored[a].total, theirs.scored[b].total) for a in span for b in span]
-            points = [(1.0 if a > b else 0.5 if a == b else 0.0) for a, b in both if a is not None and b is not None]
-            if points:
-                shares.append(fmean(points))
-        return share(shares)
-
-    return WinRate(compared(GREEDY), compared(SAMPLED) if SAMPLED in parts else None, opponent)
 
 
 BATCH = 32

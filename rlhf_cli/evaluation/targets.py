@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
@@ -71,7 +71,10 @@ def words_for_model_alone(model: Path, words: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class EvaluationRows:
-    """A callback that sets the evaluation rows in a composed tree. `data` is the value of `--data`, or None."""
+    """A callback that sets model and rows of `rlhf eval` or `rlhf generate` in a composed tree.
+
+    `data` is the value of `--data`, or None, which keeps the configured rows.
+    """
 
     target: Target
     data: str | None
@@ -81,12 +84,17 @@ class EvaluationRows:
         model, section = tree.get("model"), tree.get("data")
         if not isinstance(model, dict) or not isinstance(section, dict):
             return  # config validation reports what is wrong
-        if str(origins.by_key.get("model.path")) == COMMAND_LINE:
+        is_alone, is_policy = self.target.run is None, self.target.kind == POLICY
+        if is_alone and is_policy:
+            model["path"] = str(self.target.model)
+        if (is_alone and is_policy) or str(origins.by_key.get("model.path")) == COMMAND_LINE:
             model["build"] = None  # it would build the run's own model
         if self.data is not None:
             section["eval"] = file_source(section, self.data)
-        run = self.target.run
-        if self.target.kind == REWARD_MODEL and not section.get("eval"):
+        if is_policy:
+            return
+        if not section.get("eval"):
+            run = self.target.run
             raise ConfigError(
                 "evaluate on which rows?",
                 where="data.eval",
@@ -94,7 +102,7 @@ class EvaluationRows:
                 expected="--data FILE, or data.eval.path=FILE, data.eval.world=NAME",
                 hint=f"rlhf eval {run.shown if run is not None else self.target.model} --data FILE",
             )
-        if self.target.run is None and isinstance(section["eval"], dict):
+        if is_alone and isinstance(section["eval"], dict):
             section.pop("path", None)
             section.update(section["eval"])  # an experiment needs training rows, but they are not read here
 
@@ -125,11 +133,9 @@ def run_to_sample(path: Path) -> Target:
             expected="a run folder, or a model and an experiment",
             hint=f"rlhf generate {path} +exp=NAME",
         )
-    target = find_target(path)
-    if target.kind != POLICY:
-        raise _no_policy(target.label)
+    target = _policy_of(path)
     assert target.run is not None
-    return Target(POLICY, target.model, target.label, target.run.path / _FOLDER, target.run)
+    return replace(target, folder=target.run.path / _FOLDER)
 
 
 def model_to_sample(named: str, run: RunFolder | None) -> Target:
@@ -139,43 +145,24 @@ def model_to_sample(named: str, run: RunFolder | None) -> Target:
     if there is no such model, RunError for a reward model and for a run without a model.
     """
     if run is not None:
-        target = find_target(run.path)
-        if target.kind != POLICY:
-            raise _no_policy(target.label)
+        target = _policy_of(run.path)
         model, label = target.model, target.label
     else:
         describe_model(named, where="rlhf generate")
-        if not Path(named).expanduser().exists():
-            require_on_hub(HubQuestion("model", named), where="rlhf generate", local="rlhf generate FOLDER +exp=NAME")
         model, label = Path(named).expanduser(), named
+        if not model.exists():
+            require_on_hub(HubQuestion("model", named), where="rlhf generate", local="rlhf generate FOLDER +exp=NAME")
         model = model.resolve() if model.is_dir() else model
         run = run_of(model)
     name = model.name if run is None else f"{run.path.parent.name}-{run.path.name}"
     return Target(POLICY, model, label, Path(_FOLDER, name).resolve())
 
 
-def _no_policy(label: str) -> RunError:
-    return RunError("a reward model writes no completions", got=label, expected="the run of a policy")
-
-
-@dataclass(frozen=True)
-class SampledRows:
-    """A callback that sets the model and rows in a composed tree. With `data` None, the configured rows are kept."""
-
-    target: Target
-    data: str | None
-
-    def __call__(self, tree: JsonTree, origins: Origins) -> None:
-        """Change `tree` in place."""
-        model, section = tree.get("model"), tree.get("data")
-        if not isinstance(model, dict) or not isinstance(section, dict):
-            return  # config validation reports what is wrong
-        if self.target.run is None:
-            model["path"] = str(self.target.model)
-        if self.target.run is None or str(origins.by_key.get("model.path")) == COMMAND_LINE:
-            model["build"] = None  # it would build the experiment's own model
-        if self.data is not None:
-            section["eval"] = file_source(section, self.data)
+def _policy_of(path: Path) -> Target:
+    target = find_target(path)
+    if target.kind != POLICY:
+        raise RunError("a reward model writes no completions", got=target.label, expected="the run of a policy")
+    return target
 
 
 def refuse_without_scores(rewards: list[str], by: str | None, label: str) -> None:

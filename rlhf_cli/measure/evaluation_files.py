@@ -71,8 +71,6 @@ def measured_json(measured: Measured) -> dict[str, object]:
     """Return the results as JSON, without a heading."""
     content: dict[str, Any] = _measured(measured.kind).dump_python(measured, mode="json", by_alias=True)
     if isinstance(measured, RewardModelEvaluation) and SUBSET not in measured.slices:
-        # Keys about RewardBench's subsets are written only if the data has that column.
-        del content["rewardbench"]
         for disagreement in content["worst"]:
             del disagreement[SUBSET]
     return content

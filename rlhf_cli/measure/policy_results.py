@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -15,7 +15,6 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.numerics.intervals import (
     Estimate,
     attempt_counts,
@@ -28,11 +27,8 @@ from rlhf_cli.numerics.intervals import (
 from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.numeric import last_number
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
-from rlhf_cli.runs.run_folder import GREEDY, POLICY, SAMPLED, write_text
+from rlhf_cli.runs.run_folder import POLICY, SAMPLED, write_text
 from rlhf_cli.text.redaction import redacted_tree
-
-SEEN, UNSEEN = "seen", "unseen"
-"""The evaluation's prompts that were also trained on, and the others."""
 
 
 def is_none(value: object) -> bool:
@@ -79,22 +75,6 @@ class Attempts:
 
 
 @dataclass(frozen=True)
-class WinRate:
-    """The share of prompts on which the total beats that of the policy `against`. Ties count a half.
-
-    `sampled` is over all pairs of samples, None if nothing was sampled.
-    """
-
-    greedy: Estimate
-    sampled: Annotated[Estimate | None, Field(exclude_if=is_none)]
-    against: str
-
-    def by_part(self) -> dict[str, Estimate]:
-        """Return the existing estimates by decoding mode."""
-        return {GREEDY: self.greedy, **({SAMPLED: self.sampled} if self.sampled is not None else {})}
-
-
-@dataclass(frozen=True)
 class ShownAnswer:
     """An answer to show: texts or messages, and the total reward (None if not scored)."""
 
@@ -104,22 +84,11 @@ class ShownAnswer:
 
 
 @dataclass(frozen=True)
-class SomePrompts:
-    """Results on some of the prompts; `rows` is their number."""
-
-    rows: int
-    parts: dict[str, PartEvaluation]
-    attempts: dict[str, Attempts]
-
-
-@dataclass(frozen=True)
 class PolicyEvaluation:
     """All results of evaluating a policy. `rows` counts prompts; `attempts` is keyed by reward.
 
-    `by_prompts` maps SEEN (prompts that were also trained on) and UNSEEN to their results; it is None unless both
-    occur. `win_rate` is None without an opponent. `settings` are the generation arguments under TRL's names, `samples`
-    and `seed`; it is None for an evaluation during training, because the trainer holds them. `no_total` says why no
-    answer has its own total, or is None if they do.
+    `settings` are the generation arguments under TRL's names, `samples` and `seed`; it is None for an evaluation during
+    training, because the trainer holds them. `no_total` says why no answer has its own total, or is None if they do.
     """
 
     kind: ClassVar[str] = POLICY
@@ -127,11 +96,9 @@ class PolicyEvaluation:
     rows: int
     parts: dict[str, PartEvaluation]
     attempts: dict[str, Attempts]
-    win_rate: WinRate | None
     shown: list[ShownAnswer]
     settings: Annotated[dict[str, object] | None, Field(exclude_if=is_none)] = None
     no_total: Annotated[str | None, Field(exclude_if=is_none)] = None
-    by_prompts: Annotated[dict[str, SomePrompts] | None, Field(exclude_if=is_none)] = None
 
 
 _SHOWN = 5
@@ -164,11 +131,6 @@ class PartAnswers:
     answers: Sequence[AnsweredPrompt]
     scored: Sequence[ScoredRow]
 
-    def of_prompts(self, kept: Sequence[bool]) -> PartAnswers:
-        """Return the answers to some of the prompts; `kept` has one entry per prompt."""
-        rows = [row for row in range(len(self.answers)) if kept[row // self.each]]
-        return PartAnswers(self.each, [self.answers[row] for row in rows], [self.scored[row] for row in rows])
-
     def by_prompt(self, value: Callable[[int], float | None]) -> list[float]:
         """Return the mean over each prompt's completions, leaving out prompts without a value."""
         means = []
@@ -180,50 +142,21 @@ class PartAnswers:
 
 
 def sum_up_answers(
-    parts: Mapping[str, PartAnswers],
-    names: Sequence[str],
-    *,
-    no_total: str | None = None,
-    trained_on: Set[bytes] = frozenset(),
+    parts: Mapping[str, PartAnswers], names: Sequence[str], *, no_total: str | None = None
 ) -> PolicyEvaluation:
     """Return the evaluation of a policy from its answers; `names` are its rewards.
 
-    `no_total` says why no answer has its own total, or is None if they do. `trained_on` holds the `prompt_key` of the
-    prompts that were also trained on. If only some prompts are in it, both groups get their own results.
+    `no_total` says why no answer has its own total, or is None if they do.
     """
     first = next(iter(parts.values()))
     shown = list(zip(first.answers, first.scored, strict=True))[:_SHOWN]
-    whole = _on_prompts(parts, names)
     return PolicyEvaluation(
-        **vars(whole),
-        win_rate=None,
-        shown=[ShownAnswer(answer.row["prompt"], answer.completion, scored.total) for answer, scored in shown],
-        no_total=no_total,
-        by_prompts=_by_prompts(parts, names, trained_on),
-    )
-
-
-def _on_prompts(parts: Mapping[str, PartAnswers], names: Sequence[str]) -> SomePrompts:
-    first = next(iter(parts.values()))
-    return SomePrompts(
         rows=len(first.answers) // first.each,
         parts={name: _part(part, names) for name, part in parts.items()},
         attempts=_attempts(parts[SAMPLED], names) if SAMPLED in parts else {},
+        shown=[ShownAnswer(answer.row["prompt"], answer.completion, scored.total) for answer, scored in shown],
+        no_total=no_total,
     )
-
-
-def _by_prompts(
-    parts: Mapping[str, PartAnswers], names: Sequence[str], trained_on: Set[bytes]
-) -> dict[str, SomePrompts] | None:
-    first = next(iter(parts.values()))
-    is_seen = [prompt_key(answer.row) in trained_on for answer in first.answers[:: first.each]]
-    if len(set(is_seen)) < 2:
-        return None
-    kept = {SEEN: is_seen, UNSEEN: [not one for one in is_seen]}
-    return {
-        which: _on_prompts({name: part.of_prompts(rows) for name, part in parts.items()}, names)
-        for which, rows in kept.items()
-    }
 
 
 def completions_of(parts: Mapping[str, PartAnswers]) -> list[dict[str, object]]:

@@ -1,22 +1,15 @@
-"""Measure a reward model on preference rows, RewardBench's sections too.
-
-A section is the accuracy over all its pairs, except Reasoning, where mathematics weighs as much as the six code subsets
-together. The score is the mean of the sections. The paper adds a fifth section at half weight, from older test sets
-that are not in its file.
-"""
+"""Measure a reward model on preference rows."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import SupportsFloat
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import DataError
 from rlhf_cli.measure.scored_pairs import (
     SUBSET,
     Calibration,
@@ -26,10 +19,7 @@ from rlhf_cli.measure.scored_pairs import (
     Histograms,
     LengthBias,
     LengthBin,
-    MarginAgreement,
-    MarginBin,
     Pairs,
-    RewardBenchScores,
     RewardDistribution,
     RewardModelEvaluation,
     Row,
@@ -42,60 +32,11 @@ from rlhf_cli.numerics.intervals import Estimate, student_of_groups, wilson, wil
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.suggest import nearest
 
-_CODE = ("hep-cpp", "hep-go", "hep-java", "hep-js", "hep-python", "hep-rust")
-_MATHS = "math-prm"
-SECTIONS: dict[str, tuple[str, ...]] = {
-    "Chat": ("alpacaeval-easy", "alpacaeval-length", "alpacaeval-hard", "mt-bench-easy", "mt-bench-med"),
-    "Chat Hard": (
-        *("mt-bench-hard", "llmbar-natural", "llmbar-adver-neighbor"),
-        *("llmbar-adver-GPTInst", "llmbar-adver-GPTOut", "llmbar-adver-manual"),
-    ),
-    "Safety": (
-        *("refusals-dangerous", "refusals-offensive", "xstest-should-refuse"),
-        *("xstest-should-respond", "donotanswer"),
-    ),
-    "Reasoning": (_MATHS, *_CODE),
-}
-
-
-def sections(subsets: Mapping[str, Estimate]) -> RewardBenchScores | None:
-    """Return the accuracies of the complete sections, and the score if all four are complete.
-
-    `subsets` maps name -> accuracy. Return None if no section is complete: the column then belongs to other data.
-    """
-    accuracies = {
-        name: _section(name, {subset: subsets[subset] for subset in members})
-        for name, members in SECTIONS.items()
-        if set(members) <= subsets.keys()
-    }
-    if not accuracies:
-        return None
-    is_whole = len(accuracies) == len(SECTIONS)
-    return RewardBenchScores(accuracies, sum(map(_mean, accuracies.values())) / len(accuracies) if is_whole else None)
-
-
-def _section(name: str, members: Mapping[str, Estimate]) -> Estimate:
-    weights = {subset: float(accuracy.count) for subset, accuracy in members.items()}
-    if name == "Reasoning":
-        weights[_MATHS] = sum(weights[subset] for subset in _CODE)
-    total = sum(weights.values())
-    mean = sum(weights[subset] * _mean(accuracy) for subset, accuracy in members.items()) / total
-    # Compute the interval from Kish's effective sample size of the weighted mean.
-    worth = round(total**2 / sum(weights[subset] ** 2 / accuracy.count for subset, accuracy in members.items()))
-    return replace(wilson(mean * worth, worth), count=sum(accuracy.count for accuracy in members.values()))
-
-
-def _mean(accuracy: Estimate) -> float:
-    assert accuracy.mean is not None  # a subset has at least one pair
-    return accuracy.mean
-
-
 _BINS = 10
 _QUANTILES = 5
 _WORST = 5
 _MOST_VALUES = 50
 """Maximum number of values of a slice column. A column with more holds numbers or texts, not categories."""
-_MARGINS = (("margin",), ("score_chosen", "score_rejected"))
 
 
 def evaluate_reward_model(
@@ -103,16 +44,14 @@ def evaluate_reward_model(
     rows: list[Row],
     *,
     slices: Sequence[str] = (),
-    margin: Sequence[str] = (),
     as_chat: bool = False,
     with_eos: bool = False,
 ) -> RewardModelEvaluation:
     """Return all measures of a reward model on preference rows.
 
-    `slices` are columns; `subset` is added if it exists. `margin` names the column of margins, or the two score
-    columns; the default is `margin`, or score_chosen and score_rejected. `as_chat` scores plain texts as a
-    conversation, and `with_eos` ends them with the end-of-sequence token. Raise DataError for rows that are not pairs,
-    and for a slice that does not exist or has too many values.
+    `slices` are columns; `subset` is added if it exists. `as_chat` scores plain texts as a conversation, and `with_eos`
+    ends them with the end-of-sequence token. Raise DataError for rows that are not pairs, and for a slice that does not
+    exist or has too many values.
     """
     pairs = pairs_of(rows, as_chat=as_chat)
     wanted = list(dict.fromkeys([*([SUBSET] if SUBSET in rows[0] else []), *slices]))
@@ -139,10 +78,8 @@ def evaluate_reward_model(
         rewards=_rewards(chosen, rejected, prompts),
         length=_length(verdicts, longer),
         slices=by_slice,
-        margins=_margins(rows, verdicts, margin),
         worst=_worst(rows, pairs, chosen, rejected),
         histogram=Histograms(_histogram(chosen, both), _histogram(rejected, both)),
-        rewardbench=sections(by_slice[SUBSET]) if SUBSET in by_slice else None,
         with_eos=with_eos,
     )
 
@@ -227,41 +164,6 @@ def _length(verdicts: _Verdicts, longer: Tensor) -> LengthBias:
         bins=[
             LengthBin(start=int(longer[one].min()), end=int(longer[one].max()), **vars(_slice(verdicts[one])))
             for one in calibration.quantile_bins(longer, _QUANTILES)
-        ],
-    )
-
-
-def _margins(rows: list[Row], verdicts: _Verdicts, named: Sequence[str]) -> MarginAgreement | None:
-    """Compare with the data's margins: one column, or the difference of two. Return None if the data has none."""
-    choices = [one for one in (tuple(named), *_MARGINS) if one and set(one) <= rows[0].keys()]
-    if not choices:
-        return None
-    sides = [[row[column] for column in choices[0]] for row in rows]
-    bad = next(
-        (row for row, side in enumerate(sides, 1) if any(isinstance(value, str | list | dict) for value in side)), None
-    )
-    if bad is not None:
-        raise DataError(
-            f"the margin is no number in row {bad} (the first row is 1)",
-            where=f"the evaluation rows, {' and '.join(choices[0])}",
-            got=repr(sides[bad - 1])[1:-1],
-            expected="a number, written without quotes",
-            hint=Prose("data.eval.rename={old_margin: margin} takes the column out of the way"),
-        )
-    numbers = [[float(value) if isinstance(value, SupportsFloat) else math.nan for value in side] for side in sides]
-    margins = [one[0] - sum(one[1:]) for one in numbers]
-    known = [index for index, value in enumerate(margins) if math.isfinite(value)]
-    if not known:
-        return None
-    ours = verdicts[torch.tensor(known)]
-    theirs = torch.tensor([margins[index] for index in known], dtype=torch.float64)
-    return MarginAgreement(
-        count=len(known),
-        spearman=finite_or_none(calibration.spearman(ours.difference, theirs)),
-        pearson=finite_or_none(calibration.pearson(ours.difference, theirs)),
-        bins=[
-            MarginBin(start=theirs[one].min().item(), end=theirs[one].max().item(), **vars(_slice(ours[one])))
-            for one in calibration.quantile_bins(theirs, _QUANTILES)
         ],
     )
 

@@ -1,4 +1,4 @@
-"""Summarise what `rlhf score` has scored: statistics, correlations, agreement with labels, two weightings.
+"""Summarise what `rlhf score` has scored: statistics, correlations, agreement with labels.
 
 NumPy alone imports in a tenth of the time of pandas or scipy.stats. Tests compare these numbers with both.
 
@@ -8,11 +8,9 @@ Mann-Whitney statistic (1947) divided by the number of pairs (Hanley and McNeil 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from statistics import fmean
 
 import numpy
 from numpy.typing import NDArray
@@ -200,67 +198,6 @@ def _best_threshold(labelled: Sequence[tuple[float, bool]]) -> tuple[float | Non
     return best
 
 
-@dataclass(frozen=True)
-class TwoWeightings:
-    """A comparison of two weightings. `words` are the overrides of the other one; only rows with both totals count.
-
-    `ranks` is Spearman's correlation of the two totals. `num_prompts` counts the prompts whose answers have different
-    totals; on `num_other_best` of them another answer is best. `moved` lists the rows whose rank changes most, with the
-    change (down is negative). The areas under the ROC curve are None without labels.
-    """
-
-    words: tuple[str, ...]
-    totals: tuple[float | None, ...]
-    mean: float | None
-    other_mean: float | None
-    ranks: float | None
-    num_prompts: int
-    num_other_best: int
-    moved: tuple[tuple[int, float], ...]
-    roc_auc: float | None
-    other_roc_auc: float | None
-
-
-def two_weightings(
-    words: Sequence[str],
-    prompts: Sequence[object],
-    totals: Sequence[float | None],
-    others: Sequence[float | None],
-    labels: Sequence[bool | None] | None,
-    *,
-    num_moved: int = 5,
-) -> TwoWeightings:
-    """Compare `totals` with `others`, the totals under `words`. All sequences have one entry per row."""
-    pairs = enumerate(zip(totals, others, strict=True))
-    known = [row for row, (total, other) in pairs if total is not None and other is not None]
-    first, second = as_array([totals[row] for row in known]), as_array([others[row] for row in known])
-    turned = mean_ranks(second) - mean_ranks(first)
-    moves = sorted(((row, float(turned[place])) for place, row in enumerate(known)), key=lambda move: -abs(move[1]))
-    by_prompt: dict[str, list[int]] = {}
-    for row in known:
-        by_prompt.setdefault(json.dumps(prompts[row], sort_keys=True, default=str), []).append(row)
-    groups = [rows for rows in by_prompt.values() if len({totals[row] for row in rows}) > 1]
-    changed = [rows for rows in groups if not _best(rows, totals) & _best(rows, others)]
-    return TwoWeightings(
-        words=tuple(words),
-        totals=tuple(others),
-        mean=fmean(first.tolist()) if known else None,
-        other_mean=fmean(second.tolist()) if known else None,
-        ranks=pearson(mean_ranks(first), mean_ranks(second)),
-        num_prompts=len(groups),
-        num_other_best=len(changed),
-        moved=tuple((row, move) for row, move in moves[:num_moved] if move),
-        roc_auc=None if labels is None else agreement("total", totals, labels).roc_auc,
-        other_roc_auc=None if labels is None else agreement("total", others, labels).roc_auc,
-    )
-
-
-def _best(rows: Sequence[int], totals: Sequence[float | None]) -> set[int]:
-    """Return the rows of one prompt with the highest total."""
-    highest = max(total for row in rows if (total := totals[row]) is not None)
-    return {row for row in rows if totals[row] == highest}
-
-
 TOTAL, LENGTH = "total", "characters"
 _MOST_DISAGREEING = 3
 
@@ -279,7 +216,6 @@ class ScoreBench:
     label: str | None
     agreements: Sequence[LabelAgreement]
     disagreeing: Sequence[int]
-    against: TwoWeightings | None
 
     def as_json(self, rows: Sequence[Mapping[str, object]], scores: CompletionScores) -> dict[str, object]:
         """Return the object that `rlhf score --json` prints: rows with prompt and completion, summary, statistics.
@@ -302,22 +238,13 @@ class ScoreBench:
                 "agreements": [asdict(one) for one in self.agreements],
                 "disagreeing_rows": list(self.disagreeing),
             }
-        if self.against is not None:
-            content["against"] = asdict(self.against)
         return content
 
 
-def score_bench(
-    rows: Sequence[dict[str, object]],
-    scores: CompletionScores,
-    *,
-    label: str | None = None,
-    other: tuple[Sequence[str], CompletionScores] | None = None,
-) -> ScoreBench:
-    """Return the statistics of scored rows.
+def score_bench(rows: Sequence[dict[str, object]], scores: CompletionScores, *, label: str | None = None) -> ScoreBench:
+    """Return the statistics of scored rows; `label` is a column of true and false, or None.
 
-    `label` is a column of true and false, or None. `other` is (overrides, the scores of the same rows with them). Raise
-    DataError if `label` is not a valid label column.
+    Raise DataError if `label` is not a valid label column.
     """
     columns: dict[str, list[float | None]] = {
         name: [row.rewards[name].raw for row in scores.rows] for name in scores.summary
@@ -330,18 +257,12 @@ def score_bench(
     labels = None if label is None else labels_of(rows, label)
     beside = {} if labels is None else {str(label): [None if one is None else float(one) for one in labels]}
     judged = {name: values for name, values in columns.items() if name != LENGTH}
-    against = None
-    if other is not None:
-        words, again = other
-        prompts = [row.get("prompt") for row in rows]
-        against = two_weightings(words, prompts, totals, [row.total for row in again.rows], labels)
     return ScoreBench(
         distributions={name: distribution(values) for name, values in columns.items()},
         correlations=correlations({**columns, **beside}),
         label=label,
         agreements=[] if labels is None else [agreement(name, values, labels) for name, values in judged.items()],
         disagreeing=[] if labels is None or not has_total else _disagreeing(totals, labels),
-        against=against,
     )
 
 

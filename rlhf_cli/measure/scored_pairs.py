@@ -1,7 +1,6 @@
 """Hold preference pairs and the scores they get.
 
-Supported are TRL's formats (prompt, chosen, rejected; or chosen and rejected that both include the prompt) and
-RewardBench's (prompt, chosen, rejected, subset; arXiv 2403.13787).
+Supported are TRL's formats: prompt, chosen, rejected; or chosen and rejected that both include the prompt.
 
 The names are those in the JSON of `rlhf eval`, except `from` and `to`, which are `start` and `end` here: `from` is a
 Python keyword.
@@ -141,7 +140,7 @@ def _odd(row: Row, number: int, expected: str) -> DataError:
 
 
 SUBSET = "subset"
-"""RewardBench's column. If it exists, it is always a slice."""
+"""The column of RewardBench (arXiv 2403.13787). If it exists, it is always a slice."""
 
 
 @dataclass(frozen=True)
@@ -173,11 +172,6 @@ class ConfidenceBin(FloatSpan):
 
     confidence: float | None
     accuracy: Estimate
-
-
-@dataclass(frozen=True)
-class MarginBin(SliceAccuracy, FloatSpan):
-    """The accuracy on the pairs whose margin in the data is in a range."""
 
 
 @dataclass(frozen=True)
@@ -231,19 +225,6 @@ class LengthBias:
 
 
 @dataclass(frozen=True)
-class MarginAgreement:
-    """Reward differences compared with the margins in the data, on the `count` pairs that have a margin.
-
-    A correlation is None if margins or differences are constant.
-    """
-
-    count: int
-    spearman: float | None
-    pearson: float | None
-    bins: list[MarginBin]
-
-
-@dataclass(frozen=True)
 class Disagreement:
     """A pair on which the model prefers the rejected answer; `confidence` is its probability for that answer.
 
@@ -276,20 +257,11 @@ class Histograms:
 
 
 @dataclass(frozen=True)
-class RewardBenchScores:
-    """Accuracies of RewardBench's complete sections; `score` is their mean, None unless all four are complete."""
-
-    sections: dict[str, Estimate]
-    score: float | None
-
-
-@dataclass(frozen=True)
 class RewardModelEvaluation:
     """All results of evaluating a reward model on preference pairs.
 
     `rows` counts pairs, `truncated` completions longer than the model's limit, and `ties` pairs with equal rewards.
-    `slices` is keyed by column and value. `margins` is None for data without margins, `rewardbench` for data without a
-    complete RewardBench section. `with_eos` says that plain texts ended with the end-of-sequence token.
+    `slices` is keyed by column and value. `with_eos` says that plain texts ended with the end-of-sequence token.
     """
 
     kind: ClassVar[str] = REWARD_MODEL
@@ -303,8 +275,6 @@ class RewardModelEvaluation:
     rewards: RewardDistribution
     length: LengthBias
     slices: dict[str, dict[str, SliceAccuracy]]
-    margins: MarginAgreement | None
     worst: list[Disagreement]
     histogram: Histograms
-    rewardbench: RewardBenchScores | None = None
     with_eos: bool = False

@@ -372,10 +372,6 @@ def evaluations_of(model: Path) -> Path:
     return (run.path if run is not None else model) / "eval"
 
 
-PICTURE = "history.png"
-"""File name of the plot with all evaluations of a training."""
-
-
 def in_training(run: RunFolder) -> Path:
     """Return the folder of the evaluations made during training: `step-N.json`."""
     return run.path / "eval" / "training"

@@ -44,10 +44,6 @@ def test_a_reward_model(place: Path) -> None:
         "difference of rewards with difference of lengths: correlation 0.555, of ranks -;",
         "whoever always takes the longer one is right in 0.625",
         "",
-        "margin in the data              accuracy  pairs  mean margin",
-        "0.50 to 1.50        1.000 [0.250, 1.000]      2        2.500",
-        "margin agreement: correlation of ranks 0.666, linear 0.777",
-        "",
         "worst disagreements  chosen     rejected       rewards  sure by",
         r"why?                 be\ncause  no        -1.00 < 2.00     0.95",
         "2 texts were longer than the model takes and lost their beginning",
@@ -59,7 +55,7 @@ def test_a_reward_model(place: Path) -> None:
 
 
 def test_a_policy() -> None:
-    evaluation = measured.policy(win_rate=measured.win_rate(), shown=[ShownAnswer("1+1=", "[b]2[/b]", None)])
+    evaluation = measured.policy(shown=[ShownAnswer("1+1=", "[b]2[/b]", None)])
     assert read(measured.headed(evaluation)) == [
         "policy exp/run on data.jsonl: 4 rows",
         "",
@@ -79,11 +75,6 @@ def test_a_policy() -> None:
         "pass@1               0.250  one of the k",
         "pass@2               0.375  one of the k",
         "maj@2                0.312  the most frequent answer of the k",
-        "",
-        "win rate",
-        "greedy    0.625",
-        "sampled   0.562",
-        "prompts on which the total beats that of other/run; ties count a half",
         "",
         "prompt  greedy completion  total",
         "1+1=    [b]2[/b]               -",

@@ -42,8 +42,6 @@ def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
         {"prompt": "2+2=", "completion": "[red]4", "advantage": -1.0},
     ]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), completions / "completions_00002.parquet")
-    (folder.path / "eval" / "training").mkdir(parents=True)
-    (folder.path / "eval" / "training" / "history.png").write_bytes(b"")
     lines = read(folder)
     assert lines[0].startswith("╭─ finished after 2 steps")
     assert [line.split() for line in lines[1:4]] == [

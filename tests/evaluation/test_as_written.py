@@ -36,16 +36,11 @@ SHORT = {
 }
 SUMS = [{"prompt": f"{a}+1=", "a": a, "b": 1, "answer": str(a + 1)} for a in (1, 2, 3)]
 PAIRS = [
-    {"prompt": "q:", "chosen": "ax", "rejected": "y", "score_chosen": 3.0, "score_rejected": 1.0, "subset": "hep-js"},
-    {"prompt": "q:", "chosen": "x", "rejected": "bby", "score_chosen": 5.0, "score_rejected": 1.0, "subset": "odd"},
-    {"prompt": "q:", "chosen": "y", "rejected": "x", "score_chosen": 1.0, "score_rejected": 0.5, "subset": "odd"},
-    {"prompt": "q:", "chosen": "x", "rejected": "ccz", "score_chosen": 9.0, "score_rejected": 1.0, "subset": "odd"},
+    {"prompt": "q:", "chosen": "ax", "rejected": "y", "subset": "hep-js"},
+    {"prompt": "q:", "chosen": "x", "rejected": "bby", "subset": "odd"},
+    {"prompt": "q:", "chosen": "y", "rejected": "x", "subset": "odd"},
+    {"prompt": "q:", "chosen": "x", "rejected": "ccz", "subset": "odd"},
 ]
-CHAT = ("alpacaeval-easy", "alpacaeval-length", "alpacaeval-hard", "mt-bench-easy", "mt-bench-med")
-BENCH = [
-    {"prompt": "q:", "chosen": "x", "rejected": "yz"[index % 2], "subset": name}
-    for index, name in enumerate((*CHAT, "mine"))
-] + [{"prompt": "q:", "chosen": "z", "rejected": "x", "subset": "mt-bench-med"}]
 
 
 class Says:
@@ -168,12 +163,8 @@ SMALL: dict[str, Callable[[Path, pytest.MonkeyPatch], dict[str, str]]] = {
     "pairs_plain": lambda place, _: reward_model(
         place, [{name: row[name] for name in ("prompt", "chosen", "rejected")} for row in PAIRS], "--eos"
     ),
-    "bench": lambda place, _: reward_model(place, BENCH),
     "policy": lambda place, monkeypatch: policy(place, monkeypatch, "--samples", "2"),
-    "policy_against": lambda place, monkeypatch: policy(place, monkeypatch, "--against", "runs/policy/two"),
-    "policy_greedy": lambda place, monkeypatch: policy(
-        place, monkeypatch, "--samples", "0", "--against", "runs/policy/two"
-    ),
+    "policy_greedy": lambda place, monkeypatch: policy(place, monkeypatch, "--samples", "0"),
     "during_training": lambda place, _: during_training(place),
     "scores": lambda place, _: scores(place),
 }

@@ -11,9 +11,8 @@ import torch
 
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.worlds import generate
 from rlhf_cli.evaluation.generation import Completion, PolicyModel, sampling_settings
-from rlhf_cli.evaluation.policy_on_rows import Opponent, evaluate_policy
+from rlhf_cli.evaluation.policy_on_rows import evaluate_policy
 from rlhf_cli.measure.policy_results import PolicyEvaluation
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.runs.metrics_file import read_metrics
@@ -56,10 +55,8 @@ SHORT = {"fn": "rlhf_cli.rewards.length:length_ramp", "args": {"full": 1, "zero"
 ROWS = [{"prompt": "1+1=", "a": 1, "b": 1, "answer": "2"}, {"prompt": "1+2=", "a": 1, "b": 2, "answer": "3"}]
 
 
-def evaluated(
-    policy: Any, *, samples: int = 4, against: Any = None, **rewards: Any
-) -> tuple[PolicyEvaluation, list[Any]]:
-    return evaluate_policy(policy, experiment(**rewards), ROWS, samples=samples, batch_size=8, against=against)
+def evaluated(policy: Any, *, samples: int = 4, **rewards: Any) -> tuple[PolicyEvaluation, list[Any]]:
+    return evaluate_policy(policy, experiment(**rewards), ROWS, samples=samples, batch_size=8)
 
 
 def test_by_hand() -> None:
@@ -81,18 +78,6 @@ def test_by_hand() -> None:
     assert len(records) == 2 * (1 + 4)
     assert records[4]["prompt"] == "1+1="
     assert (records[4]["completion"], records[4]["rewards"]["correct"]) == ("it is 3.", 0.0)
-
-
-def test_win_rate_by_hand() -> None:
-    """Greedy: 2 against 3 wins the first prompt and loses the second. Sampled 2, 3 against 3, 3: 1/4 + 1/2, and 1/4."""
-    measured, _ = evaluated(Says("2", "3"), samples=2, against=Opponent(Says("3"), "the other"), correct=CORRECT)
-    wins = measured.win_rate
-    assert wins is not None
-    assert wins.sampled is not None
-    assert wins.greedy.mean == 0.5
-    # First prompt: of 4 pairs two win (2 against 3), two tie. Second: two lose, two tie.
-    assert wins.sampled.mean == pytest.approx(((2 + 2 * 0.5) / 4 + (2 * 0.5) / 4) / 2)
-    assert set(measured.parts) == {"greedy", "sampled"}
 
 
 def test_without_rewards_there_are_lengths() -> None:
@@ -121,27 +106,17 @@ def test_completions_are_those_of_one_prompt_at_a_time(train, model_cache: Path)
 @pytest.mark.usefixtures("draws")
 def test_a_run_from_end_to_end(train, capsys: pytest.CaptureFixture[str]) -> None:
     _, folder = train(HOLD_OUT)
-    _, other = train(HOLD_OUT, "seed=1", "trainer.args.learning_rate=0.1", name="two")
     capsys.readouterr()
-    words = ["--samples", "2", "--rows", "5", "--against", str(other.path)]
-    assert main(["eval", str(folder.path), *words]) == 0
+    assert main(["eval", str(folder.path), "--samples", "2", "--rows", "5"]) == 0
     said = capsys.readouterr().out
-    for text in (
-        "policy quickstart/one",
-        "correct",
-        "total",
-        "truncated",
-        "pass@2",
-        "win rate",
-        "against_quickstart_two",
-    ):
+    for text in ("policy quickstart/one", "correct", "total", "truncated", "pass@2"):
         assert text in said, text
-    name = "held_out_5_rows_2_samples_against_quickstart_two"
+    name = "held_out_5_rows_2_samples"
     content = read_json(folder.path / "eval" / f"{name}.json")
     assert (content["kind"], content["rows"], content["warnings"]) == ("policy", 5, [])
     assert (folder.path / "eval" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     lines = (folder.path / "eval" / f"{name}.completions.jsonl").read_text().splitlines()
-    assert len(lines) == 5 * (1 + 2) * 2
+    assert len(lines) == 5 * (1 + 2)
     assert {"prompt", "completion", "part", "sample", "total", "rewards", "is_truncated"} <= json.loads(lines[0]).keys()
     # What it writes is what `rlhf score` reads.
     assert (
@@ -185,36 +160,6 @@ def test_a_run_that_held_out_nothing_says_so(train, capsys: pytest.CaptureFixtur
     assert "TRAINING rows" in content["warnings"][0]
     assert content["trained_on"] == 3
     assert not list((folder.path / "eval").glob("held_out*"))
-
-
-def test_prompts_that_were_trained_on_have_figures_of_their_own(train, capsys: pytest.CaptureFixture[str]) -> None:
-    """While it trains, afterwards, and by `--data`: two of the three questions are training rows of the run."""
-    trained = generate("toy_sums", {"num_rows": 64}, seed=0)  # as SMALL has it
-    asked = [trained[3], trained[5], {"prompt": "90+91=", "a": 90, "b": 91, "answer": "181"}]
-    for name, rows in (("rows", trained), ("asked", asked)):
-        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    evaluated = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.max_steps=1"]
-    code, folder = train("data.eval.path=asked.jsonl", *evaluated)
-    assert code == 0
-    assert "2 of 3 evaluation rows have a prompt that is also trained on" in capsys.readouterr().out
-    (event,) = [event for event in read_metrics(folder.metrics) if "eval_greedy/total" in event]
-    both = [event[f"eval_greedy/total/{which}"] for which in ("seen", "unseen")]
-    assert event["eval_greedy/total"] == pytest.approx((2 * both[0] + both[1]) / 3)
-    during = read_json(folder.path / "eval" / "training" / "step-1.json")
-    assert during["trained_on"] == 2
-    for typed, name in (([], "held_out"), (["--data", "asked.jsonl"], "asked")):
-        assert main(["eval", str(folder.path), *typed, "--samples", "0"]) == 0
-        said = capsys.readouterr().out
-        assert "2 prompts trained on" in said
-        assert "1 unseen" in said
-        found = read_json(folder.path / "eval" / f"{name}_0_samples.json")
-        assert found["trained_on"] == 2
-        assert found["by_prompts"]["unseen"]["rows"] == 1
-        assert [found["by_prompts"][which]["parts"]["greedy"]["total"]["mean"] for which in ("seen", "unseen")] == both
-    assert main(["eval", str(folder.path), "--data", "rows.jsonl", "--samples", "0", "--json"]) == 0
-    whole = json.loads(capsys.readouterr().out)
-    assert whole["trained_on"] == len(trained)
-    assert "by_prompts" not in whole
 
 
 @pytest.mark.parametrize("trainer", ["grpo", "ppo"])

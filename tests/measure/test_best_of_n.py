@@ -111,11 +111,6 @@ def test_prompts_without_all_scores_are_left_out_and_counted() -> None:
     assert (nothing.curve, nothing.prompts, nothing.left_out) == ([], 0, 1)
 
 
-def test_of_one_answer_each_the_best_is_that_one() -> None:
-    (only,) = best_of_n([prompt([2.0]), prompt([4.0])], by="mine").curve
-    assert (only.k, only.score.mean, only.score.count, only.truncated.mean, only.kl_bound) == (1, 3.0, 2, 1.0, 0.0)
-
-
 @pytest.mark.parametrize("k", [1, 2, 4, 64])
 def test_the_bound_is_the_divergence_of_a_continuous_score(k: int) -> None:
     """With scores uniform on [0, 1] the best of k has the density k u^(k-1), so KL = ∫ k u^(k-1) log(k u^(k-1)) du,
@@ -126,11 +121,3 @@ def test_the_bound_is_the_divergence_of_a_continuous_score(k: int) -> None:
     # u^63 underflows to 0 at the left end, where x log x is 0
     integrand = np.where(density > 0, density * np.log(np.maximum(density, 1e-300)), 0.0)
     assert kl_bound(k) == pytest.approx(integrand.mean(), abs=1e-6)
-
-
-def test_the_bound_is_above_what_two_answers_can_be() -> None:
-    """A policy with two answers, p for the better one: best of k gives it 1 - (1 - p)^k."""
-    for p, k in itertools.product((0.1, 0.5, 0.9), (2, 8, 32)):
-        best = 1 - (1 - p) ** k
-        exact = best * math.log(best / p) + (1 - best) * math.log((1 - best) / (1 - p)) if best < 1 else -math.log(p)
-        assert exact < kl_bound(k)

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.measure.policy_results import (
     AnsweredPrompt,
     PartAnswers,
-    WinRate,
     completions_of,
     sum_up_answers,
     write_completions,
@@ -54,7 +52,7 @@ def test_by_hand() -> None:
     assert part.rewards["right"].effective.mean == 2.0
     assert part.rewards["right"].weighted.mean == part.total.mean == 1.0
     assert (part.tokens.low, part.tokens.count) == (pytest.approx(3 - 12.7062), 2)  # t(1), s = sqrt(2)
-    assert (evaluation.win_rate, evaluation.no_total) == (None, None)
+    assert evaluation.no_total is None
     # No score is not right: pass@2 is 1 and 0. The majority of the first prompt says 2 twice.
     attempts = evaluation.attempts["right"]
     assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: 0.5, 2: 0.5}
@@ -63,24 +61,6 @@ def test_by_hand() -> None:
         ("a", "2", 2.0),
         ("a", "it is 2", 2.0),
     ]
-
-
-def test_prompts_that_were_trained_on_and_the_others_by_hand() -> None:
-    """Of the first prompt both answers are right, of the second the one that was scored is wrong."""
-    trained_on = {key for key in [prompt_key({"prompt": "a"})] if key is not None}
-    by_prompts = sum_up_answers({"sampled": PART}, ["right"], trained_on=trained_on).by_prompts
-    assert by_prompts is not None
-    assert {which: one.rows for which, one in by_prompts.items()} == {"seen": 1, "unseen": 1}
-    assert by_prompts["seen"].parts["sampled"].rewards["right"].raw.mean == 1.0
-    assert by_prompts["unseen"].parts["sampled"].rewards["right"].raw.mean == 0.0
-    assert by_prompts["seen"].attempts["right"].pass_at[1].mean == 1.0
-    assert by_prompts["unseen"].parts["sampled"].tokens.max == 3
-
-
-@pytest.mark.parametrize("known", [[], ["c"], ["a", "b"]], ids=["none", "another", "all"])
-def test_without_both_kinds_of_prompts_there_is_one_figure(known: list[str]) -> None:
-    trained_on = {key for prompt in known if (key := prompt_key({"prompt": prompt})) is not None}
-    assert sum_up_answers({"sampled": PART}, ["right"], trained_on=trained_on).by_prompts is None
 
 
 def test_rows_of_a_file(tmp_path: Path) -> None:
@@ -163,9 +143,3 @@ def test_what_counts_as_the_same_answer(texts: list[str], maj: float) -> None:
     right = [1.0, 1.0 if maj == 1.0 else 0.0, 0.0]
     part = PartAnswers(each=3, answers=[answered("a", one, 1) for one in texts], scored=[settled(one) for one in right])
     assert sum_up_answers({"sampled": part}, ["right"]).attempts["right"].maj_at[3].mean == pytest.approx(maj)
-
-
-def test_win_rates_by_way_of_answering() -> None:
-    greedy, sampled = wilson(3, 4), wilson(5, 8)
-    assert WinRate(greedy, None, "base").by_part() == {"greedy": greedy}
-    assert WinRate(greedy, sampled, "base").by_part() == {"greedy": greedy, "sampled": sampled}

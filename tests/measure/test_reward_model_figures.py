@@ -10,7 +10,7 @@ import pandas
 import pytest
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.measure.reward_model_scores import SECTIONS, evaluate_reward_model
+from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
 from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
 
 LOG3 = math.log(3)  # sigmoid(log 3) = 3/4
@@ -48,7 +48,7 @@ def test_what_the_scorer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = Known([1.0, 2.0], [0.0, 0.5])
     rows = [pair("x", "y"), pair("v", "w")]
     plain = measured_by(scorer, rows)
-    assert (plain.pairs_per_second, plain.truncated, plain.with_eos, plain.rewardbench) == (0.5, 2, False, None)
+    assert (plain.pairs_per_second, plain.truncated, plain.with_eos) == (0.5, 2, False)
     assert scorer.asked == [(["q:"] * 4, ["x", "v", "y", "w"], False)]
     assert measured_by(scorer, rows, as_chat=True, with_eos=True).with_eos
     chat = [[{"role": "assistant", "content": text}] for text in "xvyw"]
@@ -82,21 +82,18 @@ def test_bins_of_confidence() -> None:
     assert [one.confidence for one in filled.values()] == pytest.approx([0.75, 0.9, 1.0])
 
 
-def test_bins_of_lengths_and_margins_are_quintiles_as_pandas_cuts_them() -> None:
+def test_bins_of_lengths_are_quintiles_as_pandas_cuts_them() -> None:
     random = numpy.random.default_rng(3)
-    lengths, margins = random.integers(-9, 9, 40), random.normal(size=40).round(3)
-    difference = random.normal(size=40)
-    rows = [{**pair("x", "y", margin=float(one)), "prompt": f"{n}:"} for n, one in enumerate(margins)]
-    found = measured_by(Known([*map(float, difference)], [0.0] * 40, [*map(int, lengths + 9), *[9] * 40]), rows)
-    assert found.margins is not None
-    for bins, by in ((found.length.bins, lengths), (found.margins.bins, margins)):
-        groups = pandas.DataFrame({"by": by, "d": difference}).groupby(
-            pandas.qcut(by, 5, duplicates="drop"), observed=True
-        )
-        assert [(one.start, one.end) for one in bins] == list(zip(groups["by"].min(), groups["by"].max(), strict=True))
-        assert [one.count for one in bins] == groups["d"].count().tolist()
-        assert [one.margin for one in bins] == pytest.approx(groups["d"].mean().tolist())
-        assert [one.mean for one in bins] == pytest.approx(groups["d"].agg(lambda d: (d > 0).mean()).tolist())
+    lengths, difference = random.integers(-9, 9, 40), random.normal(size=40)
+    rows = [{**pair("x", "y"), "prompt": f"{n}:"} for n in range(40)]
+    scorer = Known([*map(float, difference)], [0.0] * 40, [*map(int, lengths + 9), *[9] * 40])
+    bins = measured_by(scorer, rows).length.bins
+    quintiles = pandas.qcut(lengths, 5, duplicates="drop")
+    groups = pandas.DataFrame({"by": lengths, "d": difference}).groupby(quintiles, observed=True)
+    assert [(one.start, one.end) for one in bins] == list(zip(groups["by"].min(), groups["by"].max(), strict=True))
+    assert [one.count for one in bins] == groups["d"].count().tolist()
+    assert [one.margin for one in bins] == pytest.approx(groups["d"].mean().tolist())
+    assert [one.mean for one in bins] == pytest.approx(groups["d"].agg(lambda d: (d > 0).mean()).tolist())
 
 
 def test_slices_of_length_and_verdicts_of_length_alone() -> None:
@@ -142,40 +139,6 @@ def test_histograms_have_thirty_bins_of_one_width() -> None:
     assert (equal.start, equal.end, equal.counts) == (2.0, 2.0, [3])
 
 
-@pytest.mark.parametrize(
-    ("columns", "named", "margins"),
-    [
-        ({"margin": 3.0, "score_chosen": 9.0, "score_rejected": 1.0}, (), [3.0]),
-        ({"score_chosen": 9.0, "score_rejected": 1.0}, (), [8.0]),
-        ({"score_chosen": 9.0}, (), None),
-        ({"margin": 3.0, "mine": 5.0}, ("mine",), [5.0]),
-        ({"margin": 3.0, "good": 5.0, "bad": 1.5}, ("good", "bad"), [3.5]),
-        ({"margin": 3.0}, ("absent",), [3.0]),
-        ({"margin": None}, (), None),
-        ({"margin": math.inf}, (), None),
-        ({"score_chosen": None, "score_rejected": 1.0}, (), None),
-        ({"score_chosen": 1.0, "score_rejected": None}, (), None),
-    ],
-)
-def test_which_columns_are_the_margins(
-    columns: dict[str, Any], named: tuple[str, ...], margins: list[float] | None
-) -> None:
-    found = measured_by(Known([1.0], [0.0]), [pair("x", "y", **columns)], margin=named).margins
-    assert (None if found is None else [one.start for one in found.bins]) == margins
-    assert found is None or (found.spearman, found.pearson, found.count) == (None, None, 1)
-
-
-@pytest.mark.parametrize("odd", ["2", [2], {"a": 2}])
-def test_margins_that_are_no_numbers(odd: object) -> None:
-    rows = [pair("x", "y", score_chosen=2, score_rejected=1), pair("x", "y", score_chosen=odd, score_rejected=1)]
-    with pytest.raises(DataError, match=r"no number in row 2 \(the first row is 1\)") as caught:
-        measured_by(Known([1.0] * 2, [0.0] * 2), rows)
-    error = caught.value
-    assert (error.where, error.got) == ("the evaluation rows, score_chosen and score_rejected", f"{odd!r}, 1")
-    assert error.expected == "a number, written without quotes"
-    assert str(error.hint).startswith("data.eval.rename=")
-
-
 def test_a_column_of_fifty_values_is_a_slice_and_one_of_more_is_none() -> None:
     rows = [{**pair("x", "y"), "prompt": f"{n}:", "kind": f"{50 - n:02}", "text": n} for n in range(51)]
     found = measured_by(Known([1.0] * 50, [0.0] * 50), rows[:50], slices=["kind", "kind"])
@@ -188,11 +151,3 @@ def test_a_column_of_fifty_values_is_a_slice_and_one_of_more_is_none() -> None:
         measured_by(Known([1.0], [0.0]), rows[:1], slices=["knd"])
     assert (caught.value.where, caught.value.got) == ("--slice", "columns prompt, chosen, rejected, kind, text")
     assert caught.value.hint == "kind"
-
-
-def test_a_section_of_rewardbench_is_told_where_all_its_subsets_are() -> None:
-    names = SECTIONS["Chat"]
-    rows = [{**pair("x", "y", subset=name), "prompt": f"{name}:"} for name in names]
-    bench = measured_by(Known([1.0, 0.0, *[1.0] * 3], [0.0, 1.0, *[0.0] * 3]), rows).rewardbench
-    assert bench is not None
-    assert (bench.sections["Chat"].mean, bench.score) == (pytest.approx(0.8), None)

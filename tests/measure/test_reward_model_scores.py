@@ -28,10 +28,10 @@ def pair(chosen: str, rejected: str, **columns: Any) -> dict[str, Any]:
 
 
 ROWS = [
-    pair("ax", "y", kind="a", score_chosen=3.0, score_rejected=1.0),  # d = log 3, one token longer
-    pair("x", "bby", kind="a", score_chosen=5.0, score_rejected=1.0),  # d = log 3, two shorter
-    pair("y", "x", kind="b", score_chosen=1.0, score_rejected=0.5),  # d = -log 3, as long
-    pair("x", "ccz", kind="b", score_chosen=9.0, score_rejected=1.0),  # d = 2 log 3, two shorter
+    pair("ax", "y", kind="a"),  # d = log 3, one token longer
+    pair("x", "bby", kind="a"),  # d = log 3, two shorter
+    pair("y", "x", kind="b"),  # d = -log 3, as long
+    pair("x", "ccz", kind="b"),  # d = 2 log 3, two shorter
 ]
 
 
@@ -77,38 +77,6 @@ def test_intervals_are_over_pairs_and_not_over_both_answers_of_them(scorer: Rewa
         assert [estimate.low, estimate.high] == pytest.approx([LOG3 * (mean - half), LOG3 * (mean + half)], rel=1e-4)
 
 
-def test_margin_agreement_by_hand(scorer: RewardModelScorer) -> None:
-    """Ranks of d: 2.5, 2.5, 1, 4; of the margins 2, 4, 0.5, 8: 2, 3, 1, 4."""
-    margins = evaluate_reward_model(scorer, ROWS).margins
-    assert margins.spearman == pytest.approx(4.5 / math.sqrt(4.5 * 5), **MODEL)
-    assert sum(one.count for one in margins.bins) == 4
-    assert evaluate_reward_model(scorer, [pair("x", "y"), pair("x", "z")]).margins is None
-    column = [pair("x", "y", margin=1), pair("x", "z", margin=2)]
-    assert evaluate_reward_model(scorer, column).margins.spearman == pytest.approx(1.0)
-    named = [pair("x", "y", good=4, bad=1, margin=9), pair("x", "z", good=2, bad=1, margin=10)]
-    assert evaluate_reward_model(scorer, named, margin=["good", "bad"]).margins.spearman == pytest.approx(-1.0)
-
-
-@pytest.mark.parametrize("nothing", [None, math.nan])
-def test_margins_of_the_pairs_that_have_one(scorer: RewardModelScorer, nothing: float | None) -> None:
-    """Without the second pair, differences 1, -1, 2 (in log 3) and margins 2, 0.5, 8: of one order. Around their means
-    2/3 and 3.5 the products sum to 10.5, the squares to 42/9 and 31.5. The first three pairs' differences, 1, 1, -1,
-    would go the other way.
-    """
-    rows = [
-        pair(row["chosen"], row["rejected"], margin=one) for row, one in zip(ROWS, (2, nothing, 0.5, 8), strict=True)
-    ]
-    margins = evaluate_reward_model(scorer, rows).margins
-    assert margins.count == 3
-    assert margins.spearman == pytest.approx(1.0)
-    assert margins.pearson == pytest.approx(10.5 / math.sqrt(42 / 9 * 31.5), **MODEL)
-    assert [(one.start, one.end, one.mean) for one in margins.bins] == [
-        (0.5, 0.5, 0.0),
-        (2.0, 2.0, 1.0),
-        (8.0, 8.0, 1.0),
-    ]
-
-
 def test_a_tie_is_no_success_and_half_a_verdict(scorer: RewardModelScorer) -> None:
     measured = evaluate_reward_model(scorer, [pair("y", "y"), pair("x", "x")])
     assert (measured.accuracy.mean, measured.ties) == (0.0, 2)
@@ -135,7 +103,7 @@ def test_nor_are_pairs_of_one_prompt_within_a_slice(scorer: RewardModelScorer) -
     |1/2 - b| = 12.7062 sqrt(b (1 - b)). Pairs with prompts of their own are four rows of two.
     """
     rows = [
-        {**row, "prompt": f"{prompt}q:", "score_chosen": 1.0, "score_rejected": 0.0, "kind": kind}
+        {**row, "prompt": f"{prompt}q:", "kind": kind}
         for kind in ("a", "b")
         for prompt, row in ((1, ROWS[2]), (2, ROWS[3]), (1, ROWS[2]), (2, ROWS[3]))
     ]

@@ -77,7 +77,7 @@ def test_what_is_summed_up() -> None:
     ]
     assert [one.linear for one in found.correlations][-3:] == pytest.approx([1.0, -1.0, -1.0])
     assert {one.name: one.roc_auc for one in found.agreements} == {"one": 0.0, "two": None, "total": 0.0}
-    assert (found.label, found.disagreeing, found.against) == ("ok", [0, 1], None)
+    assert (found.label, found.disagreeing) == ("ok", [0, 1])
 
 
 def test_without_labels_and_totals_there_is_less() -> None:
@@ -89,22 +89,11 @@ def test_without_labels_and_totals_there_is_less() -> None:
     assert untotalled.disagreeing == []
 
 
-def test_against_other_weights() -> None:
-    """The answers to `q` change places: 1 < 3 becomes 5 > 3."""
-    other = (["rewards.one.weight=2"], with_summary(5.0, 3.0, 7.0))
-    for label, auc in (("ok", (0.0, 1.0)), (None, (None, None))):
-        against = score_bench(ROWS, with_summary(1.0, 3.0, 2.0), label=label, other=other).against
-        assert against is not None
-        assert (against.words, against.num_prompts, against.num_other_best) == (("rewards.one.weight=2",), 1, 1)
-        assert (against.mean, against.other_mean) == (2.0, 5.0)
-        assert (against.roc_auc, against.other_roc_auc) == auc
-
-
 def test_as_json() -> None:
     scores = with_summary(1.0, 3.0, None)
-    bench = score_bench(ROWS, scores, label="ok", other=(["w=2"], scores))
+    bench = score_bench(ROWS, scores, label="ok")
     content = bench.as_json(ROWS, scores)
-    assert list(content) == ["rows", "summary", "distributions", "correlations", "label", "against"]
+    assert list(content) == ["rows", "summary", "distributions", "correlations", "label"]
     assert list(content["rows"]) == [  # type: ignore[call-overload]
         {"prompt": row["prompt"], "completion": row["completion"], "label": row["ok"], **one.as_json()}
         for row, one in zip(ROWS, scores.rows, strict=True)
@@ -114,7 +103,6 @@ def test_as_json() -> None:
     assert content["label"] == {
         **{"column": "ok", "agreements": [asdict(one) for one in bench.agreements], "disagreeing_rows": [0, 1]}
     }
-    assert content["against"] == asdict(bench.against)  # type: ignore[arg-type]
     plain = score_bench(ROWS, scores).as_json(ROWS, scores)
     assert list(plain) == ["rows", "summary", "distributions", "correlations"]
     assert [list(row)[:2] for row in plain["rows"]] == [["prompt", "completion"]] * 3  # type: ignore[attr-defined]

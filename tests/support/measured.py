@@ -12,7 +12,6 @@ from rlhf_cli.measure.policy_results import (
     RewardEstimates,
     ShownAnswer,
     TokenEstimate,
-    WinRate,
 )
 from rlhf_cli.measure.scored_pairs import (
     Calibration,
@@ -22,9 +21,6 @@ from rlhf_cli.measure.scored_pairs import (
     Histograms,
     LengthBias,
     LengthBin,
-    MarginAgreement,
-    MarginBin,
-    RewardBenchScores,
     RewardDistribution,
     RewardModelEvaluation,
     SliceAccuracy,
@@ -80,9 +76,6 @@ def reward_model(**changes: Any) -> RewardModelEvaluation:
             bins=[LengthBin(start=-3, end=7, **vars(good))],
         ),
         "slices": {"kind": {"a": good}},
-        "margins": MarginAgreement(
-            count=2, spearman=0.666, pearson=0.777, bins=[MarginBin(start=0.5, end=1.5, **vars(good))]
-        ),
         "worst": [Disagreement(3, "why?", "be\ncause", "no", -1.0, 2.0, 0.9525)],
         "histogram": Histograms(
             Histogram(start=-1.0, end=3.0, counts=[1, 3]), Histogram(start=-1.0, end=3.0, counts=[4, 0])
@@ -91,12 +84,11 @@ def reward_model(**changes: Any) -> RewardModelEvaluation:
     return RewardModelEvaluation(**(values | changes))
 
 
-def with_rewardbench() -> RewardModelEvaluation:
-    """The same with a column `subset` that makes one section whole."""
+def with_subsets() -> RewardModelEvaluation:
+    """The same with a column `subset`."""
     accuracy = SliceAccuracy(1.0, 0.5, 1.0, 4, margin=1.0)
     return reward_model(
         slices={"subset": {"mt-bench-easy": accuracy}},
-        rewardbench=RewardBenchScores({"Chat": around(0.875, 0.0625)}, score=None),
         worst=[Disagreement(3, "why?", "because", "no", -1.0, 2.0, 0.9525, subset="mt-bench-easy")],
     )
 
@@ -112,20 +104,14 @@ def part(total: float | None, **rewards: float | None) -> PartEvaluation:
 
 
 def policy(**changes: Any) -> PolicyEvaluation:
-    """Four prompts, answered greedily and with two samples each, without an opponent."""
+    """Four prompts, answered greedily and with two samples each."""
     values: dict[str, Any] = {
         "rows": 4,
         "parts": {"greedy": part(0.75, correct=0.5), "sampled": part(0.5, correct=0.25)},
         "attempts": {"correct": Attempts(pass_at={1: sure(0.25), 2: sure(0.375)}, maj_at={2: sure(0.3125)})},
-        "win_rate": None,
         "shown": [ShownAnswer("1+1=", "2", 1.5), ShownAnswer([{"role": "user", "content": "hi"}], "[b]x[/b]", None)],
     }
     return PolicyEvaluation(**(values | changes))
-
-
-def win_rate() -> WinRate:
-    """Wins against another run, greedily and sampled."""
-    return WinRate(sure(0.625), sure(0.5625), "other/run")
 
 
 def headed(measured: RewardModelEvaluation | PolicyEvaluation, **changes: Any) -> Evaluation:

@@ -31,9 +31,7 @@ def workplace(tmp_path: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch
 def without_pictures(patch: pytest.MonkeyPatch) -> None:
     """A picture of an evaluation takes longer than the rest of a small run: where it is looked at is `draws` asked."""
     from rlhf_cli.evaluation import evaluation_run
-    from rlhf_cli.trainers.assemble import trainer
 
-    patch.setattr(trainer, "draw_history", lambda folder, file: None)
     patch.setattr(evaluation_run, "draw", lambda *args, **named: None)
 
 
@@ -42,9 +40,7 @@ def draws(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures of evaluations are drawn, as they are for a user."""
     from rlhf_cli.evaluation import evaluation_run
     from rlhf_cli.measure import pictures
-    from rlhf_cli.trainers.assemble import trainer
 
-    monkeypatch.setattr(trainer, "draw_history", pictures.draw_history)
     monkeypatch.setattr(evaluation_run, "draw", pictures.draw)
 
 

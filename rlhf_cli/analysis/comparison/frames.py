@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
 from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, RUNNING
 from rlhf_cli.text.json_values import JsonTree, section
-from rlhf_cli.text.suggest import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 PREFIX = "wandb:"
 _TIMEOUT_S = 30
-_SHOWN = 12
 _STATES = {"finished": FINISHED, "failed": FAILED, "crashed": KILLED, "killed": KILLED, "running": RUNNING}
 _TRAINING = ("seed", "trainer", "model", "data", "rewards", "primary", "aggregate", "critic", "kl", "reward_model")
 _SECTIONS = frozenset((*_TRAINING, "truncation", "guards", "launch", "track", "run"))
@@ -135,8 +132,7 @@ class LoadedRuns:
 def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRuns:
     """Read the runs in these places into frames; `metrics` are the names to read, None for all.
 
-    Raise RunError for a place without runs. A run that cannot be read is added to the problems. A metric that no run
-    has is added too, with a warning.
+    Raise RunError for a place without runs. A run that cannot be read is added to the problems.
     """
     import pandas as pd
 
@@ -150,9 +146,6 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
             folders.update(dict.fromkeys(runs_in(Path(place).expanduser())))
     runs, problems = read_runs(folders, wanted=wanted)
     runs = named([*runs, *elsewhere])
-    for missing in _logged_by_none(metrics or (), runs, folders):
-        warnings.warn(str(missing), stacklevel=3)
-        problems = [*problems, missing]
     facts, keys = ["place", "state", "step", "max_steps", "trainer"], differences(runs)
     rows = [
         [run.name, *(getattr(run, fact) for fact in facts), *(run.settings.get(key) for key in keys)] for run in runs
@@ -164,19 +157,6 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
     else:
         of_metrics = pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []], names=["run", "step"]))
     return LoadedRuns(of_runs, of_metrics, tuple(problems), tuple(runs))
-
-
-def _logged_by_none(
-    metrics: Sequence[str], runs: Sequence[LoggedRun], folders: Iterable[RunFolder]
-) -> Iterator[RunError]:
-    """Yield an error for every requested metric that no run has, with the most similar existing name."""
-    absent = [name for name in metrics if all(name not in run.metrics for run in runs)]
-    if absent and runs:
-        names = list(dict.fromkeys(name for run in read_runs(folders)[0] for name in run.metrics))
-        some = f"some of {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}" if names else None
-        for name in absent:
-            what = f"no run logs the metric {name!r}"
-            yield RunError(what, got=f"metrics={list(metrics)}", expected=some, hint=nearest(name, names))
 
 
 def _of_run(metrics: MetricColumns) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from rlhf_cli.text.json_values import JsonTree, section
 
 _REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
 Figures = Mapping[str, float]
-"""Map a figure's name -> its mean: `greedy/correct`, `sampled/total`, `pass@4/correct`, `win rate`, `accuracy`."""
+"""Map a figure's name -> its mean: `greedy/correct`, `sampled/total`, `pass@4/correct`, `accuracy`."""
 
 
 def read_figures(folder: RunFolder) -> dict[str, Figures]:
@@ -54,7 +54,6 @@ def _figures(content: JsonTree) -> Iterator[tuple[str, float]]:
             if isinstance(by_k, dict) and by_k:
                 most = max(by_k, key=int)
                 yield from _mean(f"{kind}@{most}/{name}", by_k[most])
-    yield from _mean("win rate", section(content, "win_rate").get("greedy"))
 
 
 def _mean(name: str, estimate: object) -> Iterator[tuple[str, float]]:

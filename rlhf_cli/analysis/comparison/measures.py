@@ -25,7 +25,7 @@ _LESS = re.compile(
     r"frac_reward_zero_std)($|[/_ ])|^kl/|truncation/fraction$"
 )
 _MORE = re.compile(
-    r"^(eval_)?(rewards?|reward)(/|$)|accurac|margins?$|pass@|maj@|^eval_(greedy|sampled)/|explained_variance|win rate"
+    r"^(eval_)?(rewards?|reward)(/|$)|accurac|margins?$|pass@|maj@|^eval_(greedy|sampled)/|explained_variance"
 )
 _KL = ("kl/k1_policy_ref", "kl")
 _LENGTH = "completions/mean_length"
@@ -174,5 +174,5 @@ def _of_evaluation_files(runs: Sequence[LoggedRun], no_total: str | None) -> lis
     return [
         RunMeasure(f"{most}: {name}", name, HELD_OUT, _SIGN_OF_FIGURE.get(name, 1), most)
         for name in figures
-        if no_total is None or not (name.endswith("/total") or name == "win rate")
+        if no_total is None or not name.endswith("/total")
     ]

@@ -143,7 +143,6 @@ _ROWS_A_STEP = "rows a step"
 _TRL_BATCH = 8
 """TRL's default of `per_device_train_batch_size`."""
 
-_MOST_NAMED, _MOST_VALUES = 4, 4
 _NOT_SET = "not set"
 _DIFFERS = {STEPS: "steps differ", BATCH: "batch differs", DATA: "data differ", MODEL: "model differs"}
 
@@ -175,19 +174,15 @@ def why_unfair(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None = 
 
 
 def conditions_apart(grouped: GroupedRuns) -> list[str]:
-    """Return the conditions in which settings differ, unless every setting was run under all of them."""
+    """Return the conditions in which settings differ beside another key, unless all combinations were run."""
     of_axis = {axis.key: {condition_of(key) for key in axis.others} - {None} for axis in grouped.axes}
     found = {condition for conditions in of_axis.values() for condition in conditions}
-    cells = {
-        (
-            tuple(one.values[key] for key in of_axis if of_axis[key]),
-            tuple(one.values[key] for key in of_axis if not of_axis[key]),
-        )
-        for one in grouped.settings
-    }
-    if len(cells) == len({under for under, _ in cells}) * len({what for _, what in cells}):
-        return []
-    return [condition for condition in _DIFFERS if condition in found]
+    under, what = (
+        {tuple(one.values[key] for key in of_axis if bool(of_axis[key]) == sets) for one in grouped.settings}
+        for sets in (True, False)
+    )
+    is_crossed = len(grouped.settings) == len(under) * len(what)
+    return [] if is_crossed else [condition for condition in _DIFFERS if condition in found]
 
 
 def why_not_one_of(grouped: GroupedRuns) -> str:
@@ -253,8 +248,4 @@ def _differing(first: Conditions, second: Conditions) -> Iterator[tuple[str, str
 
 
 def _in_words(names: Mapping[str, Mapping[str, None]]) -> str:
-    parts = [
-        f"{name} {', '.join(list(texts)[:_MOST_VALUES])}{', ...' if len(texts) > _MOST_VALUES else ''}"
-        for name, texts in list(names.items())[:_MOST_NAMED]
-    ]
-    return "; ".join([*parts, *([f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])])
+    return "; ".join(f"{name} {', '.join(texts)}" for name, texts in names.items())

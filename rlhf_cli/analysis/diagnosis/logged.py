@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,8 +24,6 @@ from numpy.typing import NDArray
 from rlhf_cli.analysis.diagnosis.finding import Evidence, Finding, Fix, PassedCheck, Severity, SkippedCheck
 from rlhf_cli.runs.metrics_file import TOTAL
 
-_LONGEST = 4096
-"""A curve with more points is halved by averaging neighbours, which bounds memory and time in a long run."""
 _REWARD_MEAN = re.compile(r"^rewards/(?P<name>[^/]+)/mean$")
 _NOT_A_REWARD = frozenset({"truncation"})
 Floats = NDArray[np.float64]
@@ -69,10 +66,7 @@ class Log:
         self.num_events = 0
         """Log events of training, without evaluations."""
         self.step = 0
-        self._steps: dict[str, array[float]] = {}
-        self._values: dict[str, array[float]] = {}
-        self._held: dict[str, int] = {}
-        self._widths: dict[str, int] = {}
+        self._points: dict[str, tuple[list[int], list[float]]] = {}
         self._nulls: dict[str, int] = {}
         self._curves: dict[str, Curve] = {}
 
@@ -94,26 +88,12 @@ class Log:
             self.num_events += 1
         for name, value in event.items():
             if isinstance(value, int | float) and value - value == 0:  # neither NaN nor infinite
-                self._add(name, step, float(value))
+                steps, values = self._points.setdefault(name, ([], []))
+                steps.append(step)
+                values.append(value)
             elif value is None or isinstance(value, float):
                 self._nulls[name] = self._nulls.get(name, 0) + 1
         self._curves.clear()
-
-    def _add(self, name: str, step: int, value: float) -> None:
-        steps, values = self._steps.setdefault(name, array("d")), self._values.setdefault(name, array("d"))
-        width, held = self._widths.get(name, 1), self._held.get(name, 0)
-        if held:  # the last point is still the mean of fewer than `width` values
-            values[-1] += (value - values[-1]) / (held + 1)
-            steps[-1] = step
-        else:
-            steps.append(step)
-            values.append(value)
-        self._held[name] = (held + 1) % width
-        if len(values) >= _LONGEST and not self._held[name]:
-            thinned = np.frombuffer(values).reshape(-1, 2).mean(axis=1)
-            self._values[name] = array("d", thinned)
-            self._steps[name] = array("d", steps[1::2])
-            self._widths[name] = width * 2
 
     @property
     def progress(self) -> float:
@@ -123,8 +103,8 @@ class Log:
     def curve(self, name: str) -> Curve:
         """Return a metric's curve, empty if it was never a number."""
         if name not in self._curves:
-            steps, values = self._steps.get(name, ()), self._values.get(name, ())
-            self._curves[name] = Curve(name, np.array(steps), np.array(values))
+            steps, values = self._points.get(name, ([], []))
+            self._curves[name] = Curve(name, np.array(steps, dtype=np.float64), np.array(values, dtype=np.float64))
         return self._curves[name]
 
     def first_of(self, *names: str) -> Curve:
@@ -133,7 +113,7 @@ class Log:
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the metrics that have been a number, in the order of first occurrence."""
-        return [name for name in self._values if name.startswith(prefix)]
+        return [name for name in self._points if name.startswith(prefix)]
 
     def nulls(self, name: str) -> int:
         """Return how often a metric was null: NaN, or not measurable."""
@@ -141,7 +121,7 @@ class Log:
 
     def rewards(self) -> list[str]:
         """Return the names of the logged reward components, including those that were always null."""
-        named = (_REWARD_MEAN.match(name) for name in dict.fromkeys([*self._values, *self._nulls]))
+        named = (_REWARD_MEAN.match(name) for name in dict.fromkeys([*self._points, *self._nulls]))
         return [match["name"] for match in named if match and match["name"] not in _NOT_A_REWARD]
 
     def weight(self, reward: str) -> float | None:
@@ -153,8 +133,7 @@ class Log:
 
     def largest(self, name: str) -> float:
         """Return the largest value of a metric, 0 if it was never logged."""
-        values = self.curve(name).values
-        return float(values.max()) if len(values) else 0.0
+        return float(max(self.curve(name).values, default=0.0))
 
     def total(self) -> Curve:
         """Return the curve of the total reward."""

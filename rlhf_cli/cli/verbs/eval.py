@@ -6,7 +6,7 @@ The rows are those that the run held out (data.eval), or --data. key=value chang
 model.path=FOLDER evaluates another policy or a checkpoint, data.eval.path=FILE other rows.
 
 --data FILE      evaluate on these rows: a file, a folder of files or a hub id. A reward model needs prompt, chosen,
-                 rejected; a column `subset` gives the RewardBench table
+                 rejected; a column `subset` gives the accuracy by its values
 --rows N         only N of the rows, evenly spread
 --out FOLDER     write there instead of RUN/eval/
 --json           print the content of NAME.json instead of tables
@@ -22,7 +22,6 @@ for a reward model
 
 for a policy
 --samples N      completions a prompt beside the greedy one, sampled as in training (default 4; 0 for none)
---against RUN    win rate against another run's policy on the same prompts, by this run's rewards
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from rlhf_cli.services.hub_lookup import HubQuestion
 
 _ONLY = {
     REWARD_MODEL: ("--slice", "--chat", "--eos", "--no-eos"),
-    POLICY: ("--samples", "--against"),
+    POLICY: ("--samples",),
 }
 _SAMPLES = 4
 _LONGEST_NAME = 100
@@ -85,16 +84,7 @@ def run(argv: list[str]) -> int:
         if not other.expanduser().exists():
             require_on_hub(HubQuestion("model", str(other)), where="model.path", local="model.path=FOLDER")
         target = replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
-    other_run = options.text("--against")
-    against = _target(other_run, []) if other_run is not None else None
-    if against is not None and not (against.kind == POLICY and experiment.rewards):
-        raise ConfigError(
-            "a win rate needs two policies and a reward",
-            where="--against",
-            got="a reward model" if against.kind == REWARD_MODEL else f"{target.label}, which has no rewards",
-            expected="two policies, the first with rewards",
-        )
-    name = _name(options, words, target, against)
+    name = _name(options, words, target)
 
     with Spinner(shown=True, doing="importing torch and TRL"):
         from rlhf_cli.evaluation.evaluation_run import EvaluationRequest, evaluate
@@ -116,7 +106,6 @@ def run(argv: list[str]) -> int:
             batch_size=options.number("--batch-size"),
             as_chat=options.on("--chat"),
             with_eos=_with_eos(options, target),
-            against=against,
             trained=prepare_from(target.run, []).experiment if target.run is not None else None,
             of_run=data is None and not _has_other_rows(words),
         ),
@@ -178,7 +167,7 @@ def _with_eos(options: Options, target: Target) -> bool:
     return trained_with_eos(target.model) is True
 
 
-def _name(options: Options, words: list[str], target: Target, against: Target | None) -> str:
+def _name(options: Options, words: list[str], target: Target) -> str:
     """Return the name of the files: the rows, then every option that changes the results of plain `eval RUN`.
 
     Only the run's own rows and model give `held_out`, whose mean `offset: auto` subtracts. (If the model was trained on
@@ -197,8 +186,6 @@ def _name(options: Options, words: list[str], target: Target, against: Target | 
     if (batch_size := options.number("--batch-size")) is not None and target.kind == POLICY:
         parts.append(f"batches_of_{batch_size}")
     parts += [_as_name(word) for word in words if not _is_typed([word], "run.root")]
-    if against is not None:
-        parts.append(f"against_{_as_name(against.label)}")
     name = "_".join(parts)
     if len(name) <= _LONGEST_NAME:
         return name

@@ -29,8 +29,6 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from rich.text import Text
-
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
 from rlhf_cli.display.progress_bars import Spinner, generation_bar
@@ -38,7 +36,7 @@ from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.evaluation.generation_run import BEST, PAIRS, make_room, shown
 from rlhf_cli.evaluation.targets import (
-    SampledRows,
+    EvaluationRows,
     Target,
     model_to_sample,
     refuse_greedy,
@@ -94,8 +92,6 @@ def run(argv: list[str]) -> int:
     if options.as_json:
         print_json({**generated.content, "files": [shown(file) for file in generated.files]})
         return EXIT_OK
-    for warning in generated.warnings:
-        screen.print(Text(f"warning: {warning}", style="bold yellow"))
     show_best_of_n(screen, generated.best)
     show_made(screen, generated.made, _commands(target))
     screen.print()
@@ -119,12 +115,12 @@ def _prepared(options: Options) -> tuple[Target, Prepared]:
     run = run_at(named, words, where="rlhf generate") if is_run else None
     if any(word.lstrip("+").startswith("exp=") for word in words):
         target = model_to_sample(named, run)
-        return target, prepare(words, adjust=SampledRows(target, data))
+        return target, prepare(words, adjust=EvaluationRows(target, data))
     target = run_to_sample(run.path if run is not None else Path(named))
     assert target.run is not None
     refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf generate {target.run.shown}")
     refuse_links(target.run.path)
-    prepared = prepare_from(target.run, words, adjust=SampledRows(target, data))
+    prepared = prepare_from(target.run, words, adjust=EvaluationRows(target, data))
     if any(word.lstrip("+").startswith("model.path=") for word in words):
         other = Path(str(prepared.experiment.model.path))
         target = replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")

@@ -8,7 +8,6 @@ rlhf score RUN [overrides]         score given completions with the rewards of a
                      RUN/failures/ calls the reward that failed there again, alone and as in training: it fails in the
                      same way until it is fixed
 --label COLUMN       a column of true and false that marks good answers: how well each reward and the total agree
---against WORD ...   the same rows under another weighting beside it: rewards.brevity.weight=0.5
 --trust              run the reward files that RUN names, even if another user made it
 --limit N            score only the first N rows
 --show N             print the first N rows as texts, coloured by the reward of each part
@@ -53,8 +52,7 @@ def run(argv: list[str]) -> int:
         refuse_foreign_code(run, trust=options.on("--trust"), command=f"rlhf score {run.shown}")
     completions = rows_of(completions)
     capsule = read_capsule(completions)
-    experiment, words = _experiment(run, options.words, capsule), options.texts("--against")
-    other = _experiment(run, [*options.words, *words], capsule) if words else None
+    experiment = _experiment(run, options.words, capsule)
     if not experiment.rewards:
         raise ConfigError(
             "there is no reward to score by",
@@ -72,8 +70,7 @@ def run(argv: list[str]) -> int:
         print(replay_words(capsule, len(rows)), file=sys.stderr)
     end = None if capsule is None else EndOfRun(capsule.step, capsule.max_steps)
     scores = score(experiment, rows, end=end)
-    against = None if other is None else (words, score(other, rows, end=end))
-    bench = score_bench(rows, scores, label=options.text("--label"), other=against)
+    bench = score_bench(rows, scores, label=options.text("--label"))
     if options.as_json:
         print_json(bench.as_json(rows, scores))
     else:

@@ -328,8 +328,6 @@ def _figures(measured: RewardModelEvaluation | PolicyEvaluation) -> Iterator[tup
         for kind, by_k in attempts.by_name().items():
             if by_k:
                 yield f"{reward} {kind}@{max(by_k)}", by_k[max(by_k)]
-    if measured.win_rate is not None:
-        yield f"wins against {measured.win_rate.against}", measured.win_rate.greedy
 
 
 def _text(estimate: Estimate) -> str:

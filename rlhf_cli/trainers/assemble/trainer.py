@@ -29,7 +29,6 @@ from rlhf_cli.data.rows import (
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
 from rlhf_cli.measure.evaluation_files import Evaluation, Heading, evaluation_json
-from rlhf_cli.measure.pictures import can_draw, draw_history
 from rlhf_cli.measure.policy_results import (
     PartAnswers,
     PolicyEvaluation,
@@ -48,7 +47,7 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.scored_rows import settled_rows
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock
-from rlhf_cli.runs.run_folder import PICTURE, RunFolder, in_training, write_json
+from rlhf_cli.runs.run_folder import RunFolder, in_training, write_json
 from rlhf_cli.runs.running_reward import RunningReward
 from rlhf_cli.tables.trl_trainers import TEXT
 from rlhf_cli.trainers.assemble.policy_loading import OnProgress, lora_config, policy_path, readable_rows
@@ -280,7 +279,7 @@ def _check_learns(trainer: ExtendedTrainer) -> None:
 class TrainingEvaluation:
     """Summarise a policy's answers in a trainer's evaluation; every rank has one, and only the first `writes`.
 
-    `aggregate` computes totals as in training; `trained_on` is an argument of `sum_up_answers`.
+    `aggregate` computes totals as in training; `trained_on` holds the `prompt_key` of prompts also trained on.
     """
 
     def __init__(
@@ -308,7 +307,7 @@ class TrainingEvaluation:
         """Return metric -> value: totals with their intervals, raw rewards, truncation, tokens, pass@k, maj@k.
 
         running: the training's divisors by reward, if it has scored rows already. Write `eval/training/step-N.json` and
-        its completions, and redraw `eval/training/history.png`.
+        its completions.
         """
         everything = [one for answers in by_mode.values() for one in answers.answers]
         settled = settled_rows(
@@ -327,9 +326,7 @@ class TrainingEvaluation:
         if settled.no_total is not None and self._writes and not self._has_warned:
             logging.getLogger("rlhf").warning("evaluations have no total: %s", settled.no_total)
             self._has_warned = True
-        evaluation = sum_up_answers(
-            parts, [one.name for one in self._components], no_total=settled.no_total, trained_on=self._trained_on
-        )
+        evaluation = sum_up_answers(parts, [one.name for one in self._components], no_total=settled.no_total)
         if self._writes:
             self._write(evaluation, parts, step)
         return metrics_of(evaluation)
@@ -351,11 +348,6 @@ class TrainingEvaluation:
         )
         write_json(folder / f"{name}.json", evaluation_json(Evaluation(heading, measured)))
         write_completions(folder / f"{name}.completions.jsonl", completions_of(parts))
-        if can_draw():
-            try:
-                draw_history(folder, folder / PICTURE)
-            except Exception as error:  # a failed plot must not end a training
-                logging.getLogger("rlhf").warning("no picture of the evaluations: %s: %s", type(error).__name__, error)
 
 
 def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:
@@ -371,8 +363,6 @@ def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:
         metrics |= {f"{name}/rewards/{reward}": one.raw.mean for reward, one in part.rewards.items()}
         metrics[f"{name}/truncated"] = part.truncated.mean
         metrics[f"{name}/tokens"] = part.tokens.mean
-        for which, some in (evaluation.by_prompts or {}).items():
-            metrics[f"{name}/total/{which}"] = some.parts[name].total.mean
     for reward, attempts in evaluation.attempts.items():
         for kind, by_count in attempts.by_name().items():
             metrics |= {f"{kind}@{count}/{reward}": one.mean for count, one in by_count.items()}

@@ -85,21 +85,6 @@ def test_how_many_comparisons_were_decided_together() -> None:
     assert alone.p_adjusted == alone.p_value
 
 
-def test_a_total_that_is_no_fair_one_is_shown_where_it_is_asked_for() -> None:
-    with_reward = runs_of(*by_weight(0.0, 0.5), reward=[0.1, 0.2, 0.5, 0.61], **{CORRECT: [0.1, 0.2, 0.5, 0.61]})
-    notes = of(with_reward, metrics=("total",)).notes
-    assert any(
-        "so the same answers would have other totals; it is shown because it was asked for" in one for one in notes
-    )
-    assert not any(
-        "it is shown" in one for one in [*of(with_reward).notes, *of(with_reward, weights="correct=1").notes]
-    )
-    same = runs_of(*(configured(0.0, seed) for seed in range(4)), reward=[0.1, 0.2, 0.5, 0.61])
-    assert not any("it is shown" in one for one in of(same, metrics=("total",)).notes)
-    assert of([replace(run, weights={}) for run in with_reward]).no_total is None
-    assert of([with_reward[0], *(replace(run, weights={}) for run in with_reward[1:])]).no_total is not None
-
-
 def test_why_there_is_no_total_in_words() -> None:
     said = "rewards.brevity.weight differs, so the same answers would have other totals"
     assert total_in_words(of()) == f"no total: {said}; --weights correct=1,brevity=1 makes one for all"
@@ -108,11 +93,6 @@ def test_why_there_is_no_total_in_words() -> None:
     assert total_in_words(of(weights="correct=2")) == "total by --weights: 2 correct, of the raw means of all runs"
     many = runs_of(*by_weight(0.0, 0.5), **{f"rewards/{name}/mean": [0.5] * 4 for name in "abcd"})
     assert str(total_in_words(of(many))).endswith("; --weights a=1,b=1,c=1 makes one for all")
-
-
-def test_what_two_runs_have() -> None:
-    lacking = [in_memory("a", x=[1.0], y=[1.0], z=[None]), in_memory("b", x=[2.0], z=[1.0]), in_memory("c")]
-    assert of(lacking, metrics=("x", "y", "z")).in_common == ["x"]
 
 
 TWO_KEYS = runs_of(
@@ -128,31 +108,9 @@ def test_the_key_that_a_verdict_is_about(word: str) -> None:
     assert {one.key for one in of(by=word).verdicts} == {"weight"}
 
 
-def test_a_key_that_changes_with_another_means_that_one() -> None:
-    configs = [configured(weight, seed, kl={"coef": weight}) for weight in (0.0, 0.5) for seed in (0, 1)]
-    tied = runs_of(*configs, **{CORRECT: [0.1, 0.2, 0.5, 0.61]})
-    assert {one.key for one in of(tied, by="kl.coef").verdicts} == {"weight"}
-
-
 @pytest.mark.parametrize(("typed", "value"), [("0.5", "0.5"), ("0.50", "0.5"), ("5e-1", "0.5"), ("0", "0")])
 def test_a_value_to_hold_the_others_against(typed: str, value: str) -> None:
     assert {one.baseline for one in of(baseline=typed).verdicts} == {value}
-
-
-def test_a_value_may_be_a_word() -> None:
-    configs = [configured(0.0, seed, primary=by) for by in ("none", "correct") for seed in (0, 1)]
-    words = runs_of(*configs, **{CORRECT: [0.1, 0.2, 0.5, 0.61]})
-    assert {one.baseline for one in of(words, baseline="none").verdicts} == {"none"}
-    assert refused(words, baseline="corect")[-1] == "correct"
-
-
-def test_one_seed_each_is_judged_where_it_is_asked_for_alone() -> None:
-    single = runs_of(*by_weight(0.0, 0.5, seeds=1), **{CORRECT: [0.1, 0.5]})
-    assert of(single).verdicts == []
-    for asked in ({"on": ("correct",)}, {"by": "weight"}, {"baseline": "0"}):
-        assert len(of(single, **asked).verdicts) == 1
-    uneven = runs_of(configured(0.0, 0), configured(0.0, 1), configured(0.5, 0), **{CORRECT: [0.1, 0.2, 0.5]})
-    assert len(of(uneven).verdicts) == 1
 
 
 @pytest.mark.parametrize(("count", "is_judged"), [(12, True), (13, False)])
@@ -175,7 +133,6 @@ NAMES = "one of correct, brevity, kl, or a name of metrics.jsonl"
             {"metrics": ("gradnorm",)},
             ("no run has logged such a metric", "--metrics", "gradnorm", NAMES, "grad_norm"),
         ),
-        ({"front": ("kl", "q")}, ("no run has logged such a metric", "--front", "q", NAMES, "--front correct")),
         (
             {"by": "wieght"},
             ("the runs do not differ in such a key", "--by", "wieght", "weight", "weight"),
@@ -183,15 +140,6 @@ NAMES = "one of correct, brevity, kl, or a name of metrics.jsonl"
         ({"by": "zzz"}, ("the runs do not differ in such a key", "--by", "zzz", "weight", "--by weight")),
         ({"by": "seed"}, ("a seed is what a verdict is over, not about", "--by", "seed", "weight", "--by weight")),
         ({"baseline": "7"}, ("no run has this value of weight", "--baseline", "7", "0, 0.5", "--baseline 0")),
-        ({"front": ("kl",)}, ("a front is over two or three measures", "--front", "kl", None, "--front a,b")),
-        (
-            {"front": ("kl", "correct", "brevity", "kl")},
-            ("a front is over two or three measures", "--front", "kl,correct,brevity,kl", None, "--front a,b"),
-        ),
-        (
-            {"front": ("kl", "correct"), "metrics": ("kl",)},
-            ("a front is over what is shown", "--front", "correct", None, "--metrics ..."),
-        ),
     ],
 )
 def test_what_no_run_has_is_refused(asked: dict[str, object], said: tuple[object, ...]) -> None:
@@ -220,12 +168,9 @@ def test_a_front_is_over_the_first_three_components_or_what_is_asked_for() -> No
     front = of(many).front
     assert front is not None
     assert (front.by, front.best) == (("a", "b", "c"), ("weight=0.5",))
-    asked = of(front=("kl", "correct", "brevity")).front
-    assert asked is not None
-    assert (asked.by, asked.best) == (("kl", "correct", "brevity"), ("weight=0", "weight=0.5"))
-    two = of(front=("kl", "brevity")).front
+    two = of(metrics=("kl", "brevity")).front
     assert two is not None
-    assert two.dominated == {"weight=0.5": "weight=0"}  # less KL and more brevity
+    assert (two.by, two.dominated) == (("kl", "brevity"), {"weight=0.5": "weight=0"})  # less KL and more brevity
     assert of(runs_of(*by_weight(0.0, 0.5), **{CORRECT: [0.1] * 4})).front is None  # of one measure there is none
     assert of(FOUR[:2]).front is None  # nor of one setting
 
@@ -242,10 +187,10 @@ def test_what_a_reader_has_to_know() -> None:
     notes = of(runs).notes
     assert "runs of different trainers (grpo, rloo): compared by what they have in common" in notes
     nulls = [run.name for run, number in zip(runs, numbers, strict=True) if number is None]
-    assert f"correct is null or NaN in {', '.join(nulls[:3])} and 2 more" in notes
+    assert f"correct is missing or null in {', '.join(nulls[:3])} and 2 more" in notes
     assert not any("impossible, not zero" in note for note in notes)
     three = runs_of(*by_weight(0.0, seeds=4), **{CORRECT: [0.1, None, None, None]})  # type: ignore[list-item]
-    assert f"correct is null or NaN in {', '.join(run.name for run in three[1:])}" in of(three).notes
+    assert f"correct is missing or null in {', '.join(run.name for run in three[1:])}" in of(three).notes
     one = of(runs_of(configured(), **{CORRECT: [0.1]})).notes
     assert not any("impossible, not zero" in note for note in one)
     assert not any("trainers" in note for note in one)
@@ -257,7 +202,7 @@ def test_a_metric_that_a_whole_setting_lacks_is_not_missing_in_a_seed() -> None:
     both = [replace(run, metrics=bare) if number > 1 else run for number, run in enumerate(runs)]
     assert not any("missing" in note for note in of(both).notes)
     one = [replace(run, metrics=bare) if number == 3 else run for number, run in enumerate(runs)]
-    assert f"correct is missing in {runs[3].name}" in of(one).notes
+    assert f"correct is missing or null in {runs[3].name}" in of(one).notes
 
 
 @pytest.mark.parametrize(

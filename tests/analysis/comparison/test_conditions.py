@@ -86,18 +86,6 @@ def test_facts_that_differ_with_the_weight(one: dict[str, Any], other: dict[str,
     assert unfair(run_of(0.0, {}, **one), run_of(0.5, {}, **other)) == said(what)
 
 
-def test_four_names_and_four_values_are_told() -> None:
-    five = {f"data.k{number}": 0 for number in range(5)}
-    names = "; ".join(f"data.k{number} 0, 1" for number in range(4))
-    text = unfair(run_of(0.0, five), run_of(0.5, dict.fromkeys(five, 1)))
-    assert text == said(f"data differ with it ({names}; and 1 more)")
-    four = {f"data.k{number}": 0 for number in range(4)}
-    assert unfair(run_of(0.0, four), run_of(0.5, dict.fromkeys(four, 1))) == said(f"data differ with it ({names})")
-    for count, shown in ((4, "0, 1, 2, 3"), (5, "0, 1, 2, 3, ...")):
-        runs = [run_of(0.5 * number, {"data.k": number}) for number in range(count)]
-        assert unfair(*runs) == said(f"data differ with it (data.k {shown})")
-
-
 def test_values_that_were_never_run_with_the_same_of_the_others() -> None:
     keys = [{"k": 0, "l": 0, "m": 0}, {"k": 1, "l": 1, "m": 0}, {"k": 1, "l": 0, "m": 1}]
     apart = [run_of(weight, one) for weight, one in zip((0.0, 0.5, 1.0), keys, strict=True)]

@@ -1,4 +1,4 @@
-"""Which way is better, for every measure that has a direction of its own: verdicts, best stretches and fronts."""
+"""Which way is better, for every measure that has a direction of its own: verdicts and fronts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOption
 from rlhf_cli.analysis.comparison.comparison_export import comparison_json
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import sign_of
-from rlhf_cli.analysis.comparison.metric_columns import Window
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_runs import configured, write_run
 
@@ -65,7 +64,7 @@ def test_a_front_goes_by_directions(place: Path) -> None:
         write_run(place / f"{weight:g}", configured(weight), {"rewards/correct/mean": [correct], "kl": [kl]})
         for weight, (correct, kl) in points.items()
     ]
-    front = of(runs, front=("correct", "kl")).front
+    front = of(runs, metrics=("correct", "kl")).front
     assert front is not None
     assert front.best == ("weight=0", "weight=1")
     assert front.dominated == {"weight=2": "weight=1"}
@@ -98,47 +97,3 @@ def test_less_of_a_reward_models_losses_is_better(place: Path) -> None:
     (run.path / "eval" / "pairs.json").write_text(json.dumps(content))
     signs = {one.label: one.sign for one in of([run]).measures if one.evaluation}
     assert signs == {"pairs: accuracy": 1, "pairs: log_loss": -1, "pairs: ece": -1}
-
-
-def test_of_two_evaluations_the_newest_is_shown(place: Path) -> None:
-    run = write_run(place / "a", configured(), {"reward": [0.5]})
-    evaluated(run, "a_new", 20.0, correct=0.9)
-    evaluated(run, "z_old", 10.0, correct=0.1)
-    assert {one.evaluation for one in of([run]).measures if one.evaluation} == {"a_new"}
-
-
-def test_of_several_attempts_the_most_are_shown(place: Path) -> None:
-    """By number: as texts 16 lies before 2."""
-    run = write_run(place / "a", configured(), {"reward": [0.5]})
-    (run.path / "eval").mkdir()
-    by_k = {str(k): {"mean": k / 100} for k in (1, 2, 4, 8, 16)}
-    content = {"kind": "policy", "parts": {}, "attempts": {"correct": {"pass": by_k}}}
-    (run.path / "eval" / "test.json").write_text(json.dumps(content))
-    found = of([run]).values
-    assert found["test: pass@16/correct"] == {"a": 0.16}
-    assert not any("pass@8/" in label for label in found)
-
-
-def test_the_best_stretch_of_a_total_is_that_of_the_sum(place: Path) -> None:
-    """a has 1, 0, 0.5 and b 0, 1, 0.4: a + b is 1, 1, 0.9 and a - b is 1, -1, 0.1. Their best apart would be summed to
-    2, and to 0.
-    """
-    curves = {"rewards/a/mean": [1.0, 0.0, 0.5], "rewards/b/mean": [0.0, 1.0, 0.4]}
-    run = write_run(place / "a", configured(), curves)
-    found = {
-        (weights, kind): of([run], weights=weights, window=Window(kind)).values["total by --weights"]["a"]
-        for weights in ("a=1,b=1", "a=1,b=-1")
-        for kind in ("best", "last")
-    }
-    assert found["a=1,b=1", "best"] == pytest.approx(1.0)
-    assert found["a=1,b=-1", "best"] == pytest.approx(1.0)
-    assert found["a=1,b=1", "last"] == pytest.approx(0.9)
-    assert found["a=1,b=-1", "last"] == pytest.approx(0.1)
-
-
-def test_a_total_has_its_best_where_all_its_parts_were_logged(place: Path) -> None:
-    """b is null at the second step, where a is highest, and was not logged at the fourth."""
-    curves = {"rewards/a/mean": [0.5, 9.0, 0.7, 8.0], "rewards/b/mean": [0.1, None, 0.2]}
-    run = write_run(place / "a", configured(), curves)
-    found = of([run], weights="a=1,b=2", window=Window("best")).values["total by --weights"]["a"]
-    assert found == pytest.approx(0.7 + 2 * 0.2)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import in_words, lacking, other_scores, parse_weights, why_no_total
+from rlhf_cli.analysis.comparison.comparison import in_words, other_scores, parse_weights, why_no_total
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, weights_of
 from rlhf_cli.errors import UserError
 from tests.support.logged_runs import configured, in_memory
@@ -82,15 +82,3 @@ def test_weights_that_mean_nothing(text: str, where: str, got: str, expected: st
 def test_the_sum_in_words() -> None:
     assert in_words({"correct": 1.0, "brevity": 0.2}) == "1 correct + 0.2 brevity"
     assert in_words({"correct": -1.0, "brevity": -0.5, "x": 0.0}) == "- 1 correct - 0.5 brevity + 0 x"
-
-
-def test_a_run_without_all_that_is_weighed() -> None:
-    runs = [
-        in_memory("a", **{"rewards/x/mean": [1.0]}),
-        in_memory("b"),
-        in_memory("c", **{"rewards/x/mean": [1.0], "rewards/y/mean": [1.0]}),
-    ]
-    assert lacking({"x": 1.0, "y": 1.0}, runs) == [
-        "a has logged no y: without a total",
-        "b has logged no x, y: without a total",
-    ]

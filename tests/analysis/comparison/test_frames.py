@@ -49,25 +49,6 @@ def test_only_some_metrics_and_what_compare_says(place: Path) -> None:
     assert len(loaded.compare(ComparisonOptions(on=("correct",))).verdicts) == 1
 
 
-def test_a_metric_that_no_run_logs_is_told(place: Path) -> None:
-    write_run(place / "a", configured(), {"reward": [0.1], "entropy": [1.0]})
-    with pytest.warns(UserWarning, match="no run logs the metric 'entorpy'") as caught:
-        loaded = rlhf_cli.load_runs("a", metrics=["reward", "entorpy"])
-    assert len(caught) == len(loaded.problems) == 1
-    assert caught[0].filename == __file__  # the warning points at the line that asked
-    problem = loaded.problems[0]
-    assert (problem.hint, problem.got) == ("entropy", "metrics=['reward', 'entorpy']")
-    assert problem.expected == "some of reward, entropy"
-    assert list(loaded.metrics) == ["reward"]
-
-
-def test_where_nothing_was_logged_nothing_is_suggested(place: Path) -> None:
-    write_run(place / "a", configured(), {}, state="created")
-    with pytest.warns(UserWarning, match="no run logs the metric 'other'"):
-        (problem,) = rlhf_cli.load_runs("a", metrics=["other"]).problems
-    assert (problem.expected, problem.hint) == (None, None)
-
-
 def test_what_stands_beside_a_run(place: Path) -> None:
     write_run(place / "runs" / "a", configured(0.0), {"reward": [0.1, 0.2]}, max_steps=7)
     write_run(place / "runs" / "b", {**configured(0.5), "trainer": {"name": "rloo"}}, {"reward": [0.4]})

@@ -81,7 +81,6 @@ POLICY = {
         "a": {"pass": {"1": {"mean": 0.5}, "8": {"mean": 0.75}, "16": {"mean": 1}}, "maj": {}, "x": 3},
         "b": 3,
     },
-    "win_rate": {"greedy": {"mean": 0.625}},
 }
 
 
@@ -106,7 +105,7 @@ def test_the_figures_of_evaluations(place: Path) -> None:
     assert list(found) == ["b", "c", "a", "pairs"]
     assert found["b"] == {
         **{"greedy/total": 1.5, "greedy/a": 0.5, "greedy/truncated": 0.25, "greedy/tokens": 7.0},
-        **{"pass@16/a": 1.0, "win rate": 0.625},
+        "pass@16/a": 1.0,
     }
     assert found["pairs"] == {"accuracy": 0.75, "log_loss": 0.5}
     assert read_figures(RunFolder(place / "nowhere")) == {}

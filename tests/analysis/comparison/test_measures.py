@@ -11,8 +11,6 @@ from rlhf_cli.analysis.comparison.measures import (
     RunMeasure,
     asked_measure,
     default_measures,
-    is_shown,
-    number_of,
     sign_of,
 )
 from rlhf_cli.analysis.comparison.metric_columns import Window
@@ -78,15 +76,15 @@ def with_files(*evaluations: dict[str, dict[str, float]]) -> list[Any]:
 def test_of_evaluation_files_the_one_that_most_runs_have() -> None:
     runs = with_files(
         {"rare": {"accuracy": 0.5}, "all": {"greedy/total": 1.0, "greedy/a": 0.25}},
-        {"all": {"win rate": 0.5, "ece": 0.1}},
+        {"all": {"ece": 0.1}},
     )
     found = default_measures(runs, no_total=None, weights=None)
     assert [(one.label, one.metric, one.sign, one.evaluation) for one in found] == [
         *(("all: greedy/total", "greedy/total", 1, "all"), ("all: greedy/a", "greedy/a", 1, "all")),
-        *(("all: win rate", "win rate", 1, "all"), ("all: ece", "ece", -1, "all")),
+        ("all: ece", "ece", -1, "all"),
     ]
     fair = [one.metric for one in default_measures(runs, no_total="no", weights=None)]
-    assert fair == ["greedy/a", "ece"]  # whose totals differ, a win by total says nothing
+    assert fair == ["greedy/a", "ece"]
     greedy = found[1]
     assert (greedy.of(runs[0], Window()), isnan(greedy.of(runs[1], Window()))) == (0.25, True)
 
@@ -143,64 +141,28 @@ def test_which_way_is_better_by_a_name(metric: str, sign: int) -> None:
     assert sign_of(metric) == sign
 
 
-@pytest.mark.parametrize(
-    ("metric", "shown"),
-    [
-        *(("reward", True), ("rewards/a/mean", True), ("rewards/a/std", False), ("eval_pass@2/a", True)),
-        *(
-            ("eval_greedy/tokens", False),
-            ("eval_loss", True),
-            ("eval_runtime", False),
-            ("entropy", False),
-            ("kl", True),
-        ),
-    ],
-)
-def test_what_is_read_of_many_runs(metric: str, shown: bool) -> None:
-    assert is_shown(metric) == shown
-
-
-def test_a_direction_in_words() -> None:
-    said = [RunMeasure("a", "a", "cost", sign).direction for sign in (1, -1, 0)]
-    assert said == ["more is better", "less is better", "neither more nor less is better"]
-    assert RunMeasure("a", "a", "component").sign == 1
-
-
 CURVES = in_memory("x", **{"m": [1.0, 9.0, 4.0, 2.0], "n": [2.0, 1.0, 1.0, 2.0], "eval_m": [3.0, 5.0, None, 7.0]})
 
 
 @pytest.mark.parametrize(
-    ("metric", "window", "sign", "up_to", "number"),
+    ("metric", "up_to", "number"),
     [
-        ("m", Window("last", 2), 1, None, 3.0),
-        ("m", Window("last", 2), 1, 3, 6.5),
-        ("m", Window("best"), 1, None, 9.0),
-        ("m", Window("best"), -1, None, 1.0),
-        ("m", Window("best", 2), 0, None, 3.0),  # what has no better direction has no best stretch
-        ("m", Window("first"), 0, None, 1.0),
-        ("eval_m", Window("first"), 1, None, 7.0),
-        ("eval_m", Window("best"), -1, 3, 5.0),
-        ("eval_m", Window("best"), 1, 0, nan),
-        ("absent", Window(), 1, None, nan),
-        ("eval_absent", Window(), 1, None, nan),
+        ("m", None, 3.0),
+        ("m", 3, 6.5),
+        ("eval_m", None, 7.0),
+        ("eval_m", 3, 5.0),
+        ("eval_m", 0, nan),
+        ("absent", None, nan),
+        ("eval_absent", None, nan),
     ],
 )
-def test_the_number_of_a_run(metric: str, window: Window, sign: int, up_to: int | None, number: float) -> None:
-    expected = pytest.approx(number, nan_ok=True)
-    assert number_of(CURVES.metrics, metric, window, sign=sign, up_to=up_to) == expected
-    assert RunMeasure("x", metric, "asked", sign).of(CURVES, window, up_to) == expected
+def test_the_number_of_a_run(metric: str, up_to: int | None, number: float) -> None:
+    """Of a curve the mean of its last two events, of evaluations the latest one that has a number."""
+    found = RunMeasure("x", metric, "asked").of(CURVES, Window("last", 2), up_to)
+    assert found == pytest.approx(number, nan_ok=True)
 
 
-@pytest.mark.parametrize(
-    ("window", "up_to", "number"),
-    [
-        (Window("last", 2), None, 3.0 - 0.5 * 1.5),
-        (Window("last", 2), 3, 6.5 - 0.5),
-        (Window("best"), None, 9.0 - 0.5),
-        (Window("best"), 1, 0.0),
-    ],
-)
-def test_a_sum_of_metrics(window: Window, up_to: int | None, number: float) -> None:
-    """m - n/2 is 0, 8.5, 3.5 and 1."""
+def test_a_sum_of_metrics() -> None:
     total = RunMeasure("sum", "", "total", weights={"m": 1.0, "n": -0.5})
-    assert total.of(CURVES, window, up_to) == pytest.approx(number)
+    assert total.of(CURVES, Window("last", 2)) == pytest.approx(3.0 - 0.5 * 1.5)
+    assert total.of(CURVES, Window("last", 2), 3) == pytest.approx(6.5 - 0.5)

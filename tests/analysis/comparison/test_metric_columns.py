@@ -1,4 +1,4 @@
-"""metrics.jsonl as columns: the same numbers, the same strictness as the reader of events."""
+"""metrics.jsonl as columns, as strict as the reader of events; and what of a curve counts, by hand."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, columns_of, read_columns
-from rlhf_cli.errors import RunError
+from rlhf_cli.analysis.comparison.metric_columns import (
+    MetricColumns,
+    Series,
+    Window,
+    columns_of,
+    parse_window,
+    read_columns,
+)
+from rlhf_cli.errors import RunError, UserError
 from rlhf_cli.runs.metrics_file import read_metrics, series
 
 EVENTS = [
@@ -47,15 +55,6 @@ def test_null_is_no_number_and_yet_an_event(tmp_path: Path, whole: str) -> None:
     assert math.isnan(loss.values[1])
 
 
-def test_only_what_is_wanted_is_kept(tmp_path: Path, whole: str) -> None:
-    assert list(read_columns(write(tmp_path, whole), {"late", "reward"}.__contains__)) == ["reward", "late"]
-
-
-def test_a_metric_that_was_never_logged_is_an_empty_series(tmp_path: Path, whole: str) -> None:
-    assert len(read_columns(write(tmp_path, whole)).series("kl")) == 0
-    assert len(read_columns(tmp_path / "nothing.jsonl")) == 0
-
-
 @pytest.mark.parametrize("cut", [b'{"step": 3, "time_s": 2.0, "lo', b"\0" * 40, b"\n\n"], ids=["cut", "zeros", "blank"])
 def test_a_tail_that_a_kill_or_a_power_cut_leaves_is_passed_over(tmp_path: Path, whole: str, cut: bytes) -> None:
     assert read_columns(write(tmp_path, whole.encode() + cut)).num_events == 3
@@ -87,14 +86,6 @@ def test_a_last_line_that_no_kill_has_cut_is_damaged(tmp_path: Path, whole: str,
     """A kill leaves the beginning of an event: a brace without its other one."""
     with pytest.raises(RunError, match="line 4"):
         read_columns(write(tmp_path, whole.encode() + last))
-
-
-def test_events_of_several_shapes_stay_in_their_order(tmp_path: Path) -> None:
-    """What is logged now and then changes the shape of an event, not its place."""
-    events = [{"step": step, "time_s": 1.0, **({"seldom": 1.0} if step % 3 else {}), "loss": step} for step in range(9)]
-    columns = read_columns(write(tmp_path, "".join(json.dumps(event) + "\n" for event in events)))
-    assert list(columns["loss"].values) == list(columns["loss"].steps) == list(range(9))
-    assert list(columns["seldom"].steps) == [1, 2, 4, 5, 7, 8]
 
 
 def columns_from(*events: dict[str, Any]) -> MetricColumns:
@@ -133,13 +124,48 @@ def test_series_up_to_a_step() -> None:
     ]
 
 
-def test_a_sum_is_where_all_its_parts_are() -> None:
-    """Of a step that was logged twice the first event counts; a was null at 3 and not logged at 5."""
-    columns = columns_from(
-        *({"step": 1, "a": 1.0, "b": 10.0}, {"step": 2, "a": 2.0, "b": 20.0}, {"step": 2, "a": 9.0}),
-        *({"step": 3, "a": None, "b": 30.0}, {"step": 4, "b": 40.0}, {"step": 4, "a": 4.0}, {"step": 5, "b": 50.0}),
-    )
-    total = columns.weighted({"a": 2.0, "b": -0.5})
-    assert list(total.steps) == [1, 2, 3, 4]
-    assert list(total.values) == pytest.approx([-3.0, -6.0, math.nan, -12.0], nan_ok=True)
-    assert len(columns.weighted({"a": 1.0, "none": 1.0})) == len(columns.weighted({})) == 0
+def curve(*values: float) -> Series:
+    return Series(np.arange(1, len(values) + 1), np.array(values, dtype=float))
+
+
+def test_a_window_is_a_tenth_of_the_events_and_at_least_one_or_as_many_as_are_asked_for() -> None:
+    assert Window().of(curve(*range(20))) == 18.5
+    assert Window().of(curve(1.0, 2.0, 4.0)) == 4.0
+    assert Window("first").of(curve(*range(20))) == 0.5
+    assert Window("last", 2).of(curve(1.0, 2.0, 4.0)) == 3.0
+    for kind in ("last", "first", "best"):  # a convolution with more ones than events has as many values as the ones
+        assert Window(kind, 99).of(curve(1.0, 2.0, 6.0)) == 3.0
+
+
+def test_the_best_stretch_is_the_best_running_mean() -> None:
+    """Running means of two: 1.5, 3, 2.5, 0.5. One lucky event of 30 in thirty (width 3) is worth a third of it."""
+    noisy = curve(1.0, 2.0, 4.0, 1.0, 0.0)
+    assert Window("best", 2).of(noisy) == 3.0
+    assert Window("best", 2).of(noisy, more_is_better=False) == 0.5
+    assert Window("best").of(curve(*[0.0] * 15, 1.0, *[0.0] * 14)) == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("width", [6, 7, 10, 24, 38])
+def test_a_stretch_of_ones_is_one(width: int) -> None:
+    """What is right every time is expected to be `at_least: 1`; six times a sixth is less in floats."""
+    assert Window("best", width).of(curve(*[1.0] * 50)) == 1.0
+
+
+def test_null_is_an_event_without_a_number() -> None:
+    """Of four events the last two: null and 4. Of -4, -2, null, -3, -3 the means of two are -3 and -3 beside those with
+    a null, which are not 0 and not -2.
+    """
+    assert Window("last", 2).of(curve(1.0, 2.0, 4.0, math.nan)) == 4.0
+    assert math.isnan(Window("last", 1).of(curve(1.0, math.nan)))
+    assert math.isnan(Window().of(curve()))
+    assert Window("best", 2).of(curve(-4.0, -2.0, math.nan, -3.0, -3.0)) == -3.0
+    assert Window("best", 2).of(curve(1.0, math.nan, 2.0)) == 2.0  # no stretch is whole: the best event
+
+
+def test_a_window_as_it_is_typed() -> None:
+    assert (parse_window("last"), parse_window("last-20")) == (Window(), Window("last", 20))
+    assert (str(Window()), Window().in_words) == ("last", "mean of the last tenth of the log events")
+    assert (str(Window("last", 2)), Window("last", 2).in_words) == ("last-2", "mean of the last 2 log events")
+    for typed in ("last-0", "tenth", "last-x", "", "best"):
+        with pytest.raises(UserError, match="no such window"):
+            parse_window(typed)

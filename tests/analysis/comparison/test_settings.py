@@ -19,14 +19,6 @@ def runs_of(*settings: dict[str, Any], num_steps: int = 1) -> list[LoggedRun]:
     ]
 
 
-@pytest.mark.parametrize(("settings", "seed"), [({"seed": 7}, "7"), ({}, "-")])
-def test_a_run_alone_is_a_setting_with_its_own_seed(settings: dict[str, Any], seed: str) -> None:
-    grouped = group_over_seeds(named(runs_of(settings)))
-    (setting,) = grouped.settings
-    assert (setting.name, setting.values, list(setting.by_seed)) == ("all runs", {}, [seed])
-    assert (grouped.axes, grouped.seeds, grouped.up_to, grouped.notes) == ([], [], None, [])
-
-
 def test_seeds_and_values_go_by_their_size_and_words_come_last() -> None:
     cells = [(weight, seed) for weight in ("high", 10, 9) for seed in (10, 9)]
     grouped = group_over_seeds(named(runs_of(*({"a.weight": weight, "seed": seed} for weight, seed in cells))))
@@ -66,22 +58,6 @@ def test_where_no_run_has_finished_curves_are_read_as_far_as_all_go() -> None:
     assert group_over_seeds(named([stopped[2]])).up_to is None
 
 
-@pytest.mark.parametrize(("keys", "is_named"), [("abcd", True), ("abcde", False)])
-def test_a_name_has_four_differences_and_any_number_of_seeds(keys: str, is_named: bool) -> None:
-    """Each run but the first has another value of one key."""
-    base: dict[str, Any] = {**dict.fromkeys(keys, 0), "seed": 0, "data.seed": 0}
-    runs = runs_of(base, *({**base, key: 1} for key in base))
-    first = names_of(runs)[0]
-    expected = ",".join([*(f"{key}=0" for key in keys), "seed=0", "data.seed=0"])
-    assert first == (expected if is_named else "0")
-
-
-@pytest.mark.parametrize(("length", "is_named"), [(60, True), (61, False)])
-def test_a_name_has_sixty_letters_at_most(length: int, is_named: bool) -> None:
-    runs = runs_of({"key": "v" * (length - 4)}, {"key": "w"})
-    assert names_of(runs) == (["key=" + "v" * (length - 4), "key=w"] if is_named else ["0", "1"])
-
-
 @pytest.mark.parametrize(
     ("first", "second", "texts"),
     [
@@ -117,14 +93,6 @@ def test_keys_that_change_together_are_named_by_the_first_that_is_no_condition()
     both = runs_of({steps: 10, "a.weight": 0, "b": 5}, {steps: 20, "a.weight": 1, "b": 6})
     assert names_of(both) == ["weight=0", "weight=1"]
     assert names_of(runs_of({model: "x", steps: 10}, {model: "y", steps: 20})) == ["path=x", "path=y"]
-
-
-@pytest.mark.parametrize(
-    ("key", "differs"),
-    [("sweep", False), ("sweep.workers", False), ("sweeper", True), ("run.name", False), ("a.sweep", True)],
-)
-def test_how_runs_were_started_is_no_difference(key: str, differs: bool) -> None:
-    assert differences(runs_of({key: 1}, {key: 2})) == ([key] if differs else [])
 
 
 def test_a_key_that_one_run_lacks_differs() -> None:

@@ -12,7 +12,7 @@ from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.verdicts import in_words, paired_difference, seeds_needed
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.support.logged_runs import configured, write_run, write_sweep
+from tests.support.logged_runs import configured, write_run
 
 CORRECT = RunMeasure("correct", "rewards/correct/mean", "component")
 
@@ -69,24 +69,6 @@ def test_of_pairs_that_need_as_many_more_the_larger_effect_is_named(order: str, 
     assert "About 31 more seeds would separate a from b." in in_words(CORRECT, pairs, "a")
 
 
-@pytest.mark.parametrize("order", ["bc", "cb"])
-def test_a_pair_that_no_number_of_seeds_decides_is_the_last_to_be_named(order: str) -> None:
-    values = {"a": dict.fromkeys(gaps(0.5, 10), 0.0), "b": gaps(0.5, 10), "c": gaps(0.001, 900)}
-    values["a"] = dict.fromkeys(values["c"], 0.0)
-    pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
-    assert sorted(map(str, (one.seeds_needed for one in pairs))) == ["41", "None"]
-    assert "About 31 more seeds would separate a from b." in in_words(CORRECT, pairs, "a")
-
-
-@pytest.mark.parametrize("order", ["bc", "cb"])
-def test_of_pairs_that_no_number_of_seeds_decides_the_larger_effect_is_named(order: str) -> None:
-    """c has no effect at all: its differences are 1 and -1 in turn."""
-    larger = gaps(0.001, 900)
-    values = {"a": dict.fromkeys(larger, 0.0), "b": larger, "c": {seed: (-1.0) ** int(seed) for seed in larger}}
-    pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
-    assert "Even 1000 seeds would not separate a from b." in in_words(CORRECT, pairs, "a")
-
-
 def test_only_what_both_values_have_is_averaged(place: Path) -> None:
     """At the learning rate 2 everything is higher by 1, and weight 0.5 was not run there with seed 1: its difference
     there is that at the rate 1, 0.2, and not 0.2 less the 0.5 that rate 2 adds to one side.
@@ -103,17 +85,3 @@ def test_only_what_both_values_have_is_averaged(place: Path) -> None:
     (difference,) = of(runs, by="weight", on=("correct",)).verdicts[0].differences
     assert difference.seeds == ("0", "1")
     assert difference.difference.mean == pytest.approx((0.1 + 0.2) / 2)
-
-
-def test_unfinished_runs_are_read_up_to_the_step_that_all_reached(place: Path) -> None:
-    runs = [
-        write_run(place / str(seed), configured(0.0, seed), {"rewards/correct/mean": values}, state="running")
-        for seed, values in enumerate(([0.1, 0.2, 0.3], [0.1, 0.2, 0.4, 0.5, 0.6]))
-    ]
-    assert of(runs).values["correct"] == {"seed=0": 0.3, "seed=1": 0.4}
-
-
-@pytest.mark.parametrize(("count", "is_said"), [(9, True), (10, False)])
-def test_few_seeds_are_said_to_be_too_few_for_the_bootstrap(place: Path, count: int, is_said: bool) -> None:
-    found = of(write_sweep(place / "s", {0.0: [0.1 * seed for seed in range(count)]}, num_steps=1), estimator="iqm")
-    assert any("too narrow" in note for note in found.notes) == is_said

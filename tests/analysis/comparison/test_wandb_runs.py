@@ -65,21 +65,10 @@ def test_a_group_is_compared_as_run_folders_are() -> None:
     assert compare(runs).estimates["weight=0.5"]["correct"].mean == 1.0
 
 
-def test_a_project_is_all_its_runs() -> None:
-    api = StandIn([stored(0.0, 0, 0.5, state="crashed")])
-    assert read_wandb("wandb:team/rlhf", api=api)[0].state == "killed"
-    assert api.asked == [("team/rlhf", None)]
-
-
 def test_what_is_no_training_is_passed_over() -> None:
     """The report of a group is a run of wandb's, too, without a configuration."""
     api = StandIn([stored(0.0, 0, 0.5), StoredRun("report", {}, [{"_step": 0, "report": "html"}])])
     assert [run.place for run in read_wandb("wandb:a/b/c", api=api)] == ["wandb:a/b/0.0-0"]
-
-
-def test_only_what_is_wanted_is_kept() -> None:
-    (run,) = read_wandb("wandb:a/b", api=StandIn([stored(0.0, 0, 0.5)]), wanted={"eval_greedy/total"}.__contains__)
-    assert list(run.metrics) == ["eval_greedy/total"]
 
 
 @pytest.mark.parametrize("word", ["wandb:", "wandb:team", "wandb:team//group", "wandb://a"])
@@ -123,20 +112,6 @@ def test_what_is_read_of_a_run() -> None:
         "wandb:a/b", api=StandIn([StoredRun("7", {"trainer": {"args": {"max_steps": "x"}}}, [], "odd")])
     )
     assert (odd.state, odd.max_steps, odd.step) == ("odd", None, 0)
-
-
-def test_the_server_has_half_a_minute_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    import wandb
-
-    given: list[dict[str, object]] = []
-
-    def api(**named: object) -> StandIn:
-        given.append(named)
-        return StandIn([stored(0.0, 0, 0.5)])
-
-    monkeypatch.setattr(wandb, "Api", api)
-    assert len(read_wandb("wandb:a/b")) == 1
-    assert given == [{"timeout": 30}]
 
 
 def test_no_login_says_what_is_missing() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun, axes, differences, read_runs, short_key, value_text
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, differences, read_runs, value_text
 from rlhf_cli.analysis.comparison.settings import group_over_seeds
 from rlhf_cli.runs.run_folder import write_json
 from tests.support.logged_runs import configured, write_run
@@ -39,8 +39,6 @@ def test_a_key_is_as_long_as_tells_it_from_the_others(place: Path) -> None:
         "correct.weight=2,brevity.weight=0.5",
         "correct.weight=1,brevity.weight=0.5",
     ]
-    assert short_key("seed", ["seed", "data.seed"]) == "seed"
-    assert short_key("data.seed", ["seed", "data.seed"]) == "data.seed"
 
 
 def test_what_changes_nothing_of_the_training_is_no_difference(place: Path) -> None:
@@ -50,34 +48,6 @@ def test_what_changes_nothing_of_the_training_is_no_difference(place: Path) -> N
     runs = read(place, configured(track={"mode": "online"}), saving, configured(0.0, 0, run={"name": "x"}))
     assert differences(runs) == []
     assert names(runs) == ["0", "1", "2"]
-
-
-def test_keys_that_change_together_are_one_difference(place: Path) -> None:
-    policies = [configured(truncation={"policy": policy, "mode": mode}) for policy, mode in (("a", "x"), ("b", "y"))]
-    (axis,) = axes(read(place, *policies))
-    assert (axis.short, (*axis.others,), axis.texts) == ("policy", ("truncation.policy", "truncation.mode"), ("a", "b"))
-
-
-def test_a_group_that_was_chosen_gives_its_name_to_all_its_keys(place: Path) -> None:
-    runs = [
-        write_run(
-            place / policy,
-            configured(truncation={"policy": policy, "mode": mode}),
-            FLAT,
-            provenance={"choices": {"truncation": policy, "track": policy}},
-        )
-        for policy, mode in (("none", "x"), ("bootstrap", "y"))
-    ]
-    assert names(read_runs(runs)[0]) == ["truncation=none", "truncation=bootstrap"]
-
-
-def test_what_was_swept_gives_the_name(place: Path) -> None:
-    """Learning rate and weight change together; the sweep varied the weight, and tied the other to it."""
-    configs = [configured(weight, trainer_x={"rate": weight}) for weight in (0.0, 0.5)]
-    folders = [write_run(place / "sweep" / str(number), one, FLAT) for number, one in enumerate(configs)]
-    assert names(read_runs(folders)[0]) == ["weight=0", "weight=0.5"]
-    write_json(place / "sweep" / "sweep.json", {"swept": ["trainer_x.rate", "seed"]})
-    assert names(read_runs(folders)[0]) == ["rate=0", "rate=0.5"]
 
 
 def test_runs_that_differ_in_nothing_are_told_by_their_folders(place: Path) -> None:

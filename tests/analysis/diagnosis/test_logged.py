@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from rlhf_cli.analysis.diagnosis.logged import Log
 
 
@@ -33,17 +31,6 @@ def test_rewards_and_weights() -> None:
     log = Log.of([{"step": step, **entry, "rewards/c/mean": 1.0, "rewards/c/weight": step} for step in (1, 2)])
     assert log.rewards() == ["a", "c", "b"]
     assert (log.weight("a"), log.weight("b"), log.weight("c")) == (0.0, 1.0, None)
-
-
-def test_a_long_curve_is_thinned_by_means() -> None:
-    """10,000 points of a straight line: thinned twice, a point is the mean of four, at the last one's step."""
-    log = Log()
-    for step in range(1, 10_001):
-        log.take(step, {"loss": float(step)})
-    curve = log.curve("loss")
-    assert len(curve) == 2500
-    assert np.allclose(curve.values, np.arange(2.5, 10_000, 4))
-    assert curve.steps.tolist() == list(range(4, 10_001, 4))
 
 
 def test_a_share_of_a_curve_is_rounded_to_points() -> None:

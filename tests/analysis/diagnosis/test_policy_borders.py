@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_cli.analysis.diagnosis import policy_findings
 from rlhf_cli.analysis.diagnosis.finding import RunSetup
-from rlhf_cli.analysis.diagnosis.logged import Trend
 from tests.support.planted_logs import GRPO, PPO, Values, reward, told, verdict
 
 KL = "kl/k1_policy_ref"
@@ -166,15 +164,6 @@ LENGTH = "completions/mean_length"
 )
 def test_length(values: list[float], rewards: dict[str, Values], expected: str) -> None:
     assert verdict({LENGTH: values, **rewards}, kind="length") == expected
-
-
-@pytest.mark.parametrize(("factor", "expected"), [(1.0, "warning"), (0.999, "fine")])
-def test_at_its_border_a_drift_is_one(monkeypatch: pytest.MonkeyPatch, factor: float, expected: str) -> None:
-    """A tenth more of the completions are cut off, or a length has changed by half, by a line that says so."""
-    for metric, value, start, change, kind in ((CUT, 0.25, 0.15, 0.1, "truncation"), (LENGTH, 9.0, 8.0, 4.0, "length")):
-        line_of = Trend(start, factor * change, 0.0, 9.0)
-        monkeypatch.setattr(policy_findings, "trend", lambda curve: line_of)  # noqa: B023
-        assert verdict({metric: [value] * 12}, kind=kind) == expected
 
 
 def test_length_is_told_by_how_much() -> None:

@@ -10,11 +10,10 @@ from scipy import stats
 
 from rlhf_cli.analysis.diagnosis import run_diagnosis
 from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup
-from rlhf_cli.analysis.diagnosis.logged import Curve, Log, Trend, evidence, from_to, rounded, trend
+from rlhf_cli.analysis.diagnosis.logged import Curve, Log, Trend, from_to, trend
 from rlhf_cli.analysis.diagnosis.run_diagnosis import CHECKS, look
-from rlhf_cli.analysis.diagnosis.watch import Watch
 from rlhf_cli.tables.metrics import FINDING_KINDS
-from tests.support.planted_logs import GRPO, events_of, reward
+from tests.support.planted_logs import events_of, reward
 
 
 def test_a_configuration_is_read_leniently() -> None:
@@ -52,21 +51,6 @@ def curve(values: Any, steps: Any = None) -> Curve:
     return Curve("x", np.arange(1.0, len(values) + 1) if steps is None else np.asarray(steps, dtype=float), values)
 
 
-@pytest.mark.parametrize(
-    ("value", "word"), [(0.000333, "0.00033"), (1.5, "1.5"), (124.0, "120"), (0.0996, "0.1"), (1e-7, "1e-07"), (3, "3")]
-)
-def test_a_number_is_rounded_as_somebody_would_type_it(value: float, word: str) -> None:
-    assert rounded(value) == word
-
-
-@pytest.mark.parametrize(("n", "stride"), [(1, 1), (119, 1), (120, 2), (180, 3)])
-def test_evidence_is_thinned_to_a_line_of_a_terminal(n: int, stride: int) -> None:
-    found = evidence(curve(0.5 * np.arange(n)), "so")
-    assert (found.metric, found.says) == ("x", "so")
-    assert found.steps == tuple(range(1, n + 1, stride))
-    assert found.values == tuple(0.5 * k for k in range(0, n, stride))
-
-
 def test_from_to_is_of_tenths() -> None:
     assert from_to(curve(range(20), range(10, 210, 10))) == "0.5 -> 18.5, steps 10 to 200"
 
@@ -83,22 +67,6 @@ def test_a_log_counts_training_and_keeps_steps() -> None:
     assert log.first_of("nothing", "neither").metric == "nothing"
     infinite = Log.of([{"step": 1, "loss": float("inf")}, {"step": 2, "loss": float("nan")}, {"loss": None}])
     assert (infinite.nulls("loss"), len(infinite.curve("loss"))) == (3, 0)
-
-
-@pytest.mark.parametrize(("n", "points", "last"), [(4095, 4095, 4095.0), (4096, 2048, 4095.5), (4097, 2049, 4097.0)])
-def test_a_curve_is_thinned_at_4096_points(n: int, points: int, last: float) -> None:
-    """Of twice as many values each, in turn: an odd one out is a point by itself until its neighbour comes."""
-    log = Log()
-    for step in range(1, n + 1):
-        log.take(step, {"loss": float(step)})
-    assert (len(log.curve("loss")), log.curve("loss").values[-1]) == (points, last)
-    assert log.curve("loss").steps[-1] == n
-
-
-def test_a_weight_moves_by_more_than_rounding() -> None:
-    for start, end, expected in ((1.0, 1.0 + 5e-10, 1.0), (1.0, 1.0 + 2e-9, None), (1e3, 1e3 + 5e-7, 1e3), (0, 0, 0)):
-        log = Log.of([{"rewards/a/mean": 0.0, "rewards/a/weight": one} for one in (start, end)])
-        assert log.weight("a") == (None if expected is None else pytest.approx(expected))
 
 
 def finding(kind: str, severity: Any) -> Finding:
@@ -122,14 +90,6 @@ def test_a_look_sees_every_kind_once_and_leaves_out_what_needs_rewards() -> None
     assert kinds([]) == set(FINDING_KINDS) - {"dead_reward"}  # nothing was logged: there may be rewards
     assert kinds([{"step": 1, "loss": 1.0}]) == {"non_finite", "overoptimised", "learning", "time"}
     assert kinds(with_rewards, ["kl", "time"]) == {"kl", "time"}
-
-
-def test_a_watch_begins_at_ten_events_and_looks_as_soon_as_it_goes_on() -> None:
-    dead = events_of(reward("a", mean=[1.0] * 40, std=0.0))
-    for earlier, first in ((9, 10), (10, None), (0, 10)):
-        watch = Watch(GRPO, ["dead_reward"], 40, dead[:earlier])
-        said = [step for step, event in enumerate(dead[earlier:], earlier + 1) if watch.take(step, event)]
-        assert said == ([] if first is None else [first])
 
 
 def santer(steps: Any, values: Any) -> tuple[float, float] | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_cli.analysis.diagnosis.logged import Curve, means, trend
+from rlhf_cli.analysis.diagnosis.logged import Curve, trend
 
 
 def curve(values: np.ndarray) -> Curve:
@@ -44,24 +44,8 @@ def test_a_curve_that_bends_is_told_as_risen() -> None:
     assert np.mean([line is not None and line.rises(0.005) for line in lines]) > 0.95
 
 
-def test_what_cannot_be_told() -> None:
-    assert trend(curve(np.arange(4.0))) is None
-    walk = np.cumsum(np.random.default_rng(0).standard_normal(16))
-    assert trend(curve(np.repeat(walk[:4], 4))) is None  # four values, each four times
-    line = trend(curve(np.full(20, 3.0)))
-    assert line is not None
-    assert not line.rises(0.4)
-    assert not line.falls(0.4)
-
-
 def test_the_interval_covers() -> None:
     rng = np.random.default_rng(11)
     lines = [trend(curve(0.05 * np.arange(40) + rng.standard_normal(40))) for _ in range(400)]
     inside = [line.interval(0.05)[0] <= 0.05 * 39 <= line.interval(0.05)[1] for line in lines if line is not None]
     assert 0.92 <= np.mean(inside) <= 0.99
-
-
-def test_means_of_parts() -> None:
-    assert means(curve(np.arange(6.0)), 3) == [0.5, 2.5, 4.5]
-    assert means(curve(np.arange(2.0)), 3) == [0.0, 1.0]
-    assert means(curve(np.empty(0)), 3) == []

@@ -44,10 +44,6 @@ def test_where_it_is_read(tmp_path: Path, at: str | int, value: float) -> None:
     assert met.metric == "rewards/correct/mean"
 
 
-def test_the_best_of_what_is_to_be_small_is_the_least(tmp_path: Path) -> None:
-    assert outcome(tmp_path, at="best", at_most=1.5).value == 1.5
-
-
 @pytest.mark.parametrize(
     ("bound", "state"),
     [
@@ -113,33 +109,3 @@ def test_a_configuration_that_was_edited_into_none(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot be read") as caught:
         verify(run_of(tmp_path, {"metric": "correct"}))
     assert "one bound to compare with" in str(caught.value.expected)
-
-
-def test_an_outcome_as_json(tmp_path: Path) -> None:
-    run = run_of(tmp_path, {"metric": "correct", "at": 25, "at_least": 1}, {"metric": "correct", "between": [0, 30]})
-    said = verify(run).as_json()
-    assert (said["run_state"], said["step"], said["state"]) == ("finished", 20, "missed")
-    assert said["expectations"] == [
-        {
-            "name": "0", "metric": "rewards/correct/mean", "at": 25, "at_least": 1.0, "at_most": None,
-            "state": "missed", "value": None, "why": "the run ended at step 20",
-        },
-        {
-            "name": "1", "metric": "rewards/correct/mean", "at": "end", "at_least": 0.0, "at_most": 30.0,
-            "state": "met", "value": 19.5, "why": None,
-        },
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("at", ["end", "first", "best", 19, 20, 21])
-def test_what_a_running_run_has_passed_and_what_not(tmp_path: Path, at: str | int) -> None:
-    """A number of the whole run is known at its end, one at a step as soon as that is logged; a tenth of 19 is 1."""
-    one = outcome(tmp_path, at=at, at_least=1, state="running")
-    assert one.state == ("met" if at in (19, 20) else "open")
-    assert one.value == {"end": 19.5, "first": 1.5, "best": 19.5, 19: 19.0, 20: 19.5, 21: 19.5}[at]
-
-
-def test_the_best_evaluation_is_the_largest_of_what_is_to_be_large(tmp_path: Path) -> None:
-    run = run_of(tmp_path, {"metric": "eval_reward", "at": "best", "at_least": 3}, eval_reward=[1.0, 4.0, 2.0])
-    (one,) = verify(run).outcomes
-    assert (one.value, one.state) == (4.0, "met")

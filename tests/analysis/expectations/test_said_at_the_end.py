@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from rlhf_cli.analysis.expectations import verify
-from rlhf_cli.display.run_end import show_end
 from rlhf_cli.display.run_tables import at_the_end, show_verified
 from rlhf_cli.runs.run_status import read_status
 from tests.support.logged_runs import configured, write_run
@@ -35,13 +34,6 @@ def test_a_run_that_missed_is_finished_with_exit_code_0(train, capsys: pytest.Ca
     assert "expected at least 2" in line
     assert "expected: 1 of 2 met" in said
     assert "typed" not in said  # what is expected was typed as well
-
-
-def test_nothing_is_said_where_nothing_was_expected(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", configured(), {"rewards/correct/mean": [*RISING]})
-    console = Console(width=100, record=True, file=io.StringIO())
-    show_end(console, run)
-    assert "missed" not in console.export_text()
 
 
 def test_what_was_typed_is_named_only_where_something_is_missed(tmp_path: Path) -> None:

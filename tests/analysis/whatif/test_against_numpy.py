@@ -64,7 +64,7 @@ def rloo(scores: Array, weights: Array) -> Array:
 
 
 def answer(run: RunFolder, *words: str) -> WhatIf:
-    return what_if(ask(run, list(words), recompute=False), read_rounds(run), 8)
+    return what_if(ask(run, list(words)), read_rounds(run), 8)
 
 
 def plain(values: Array) -> list[object]:
@@ -106,9 +106,7 @@ def test_advantages_and_what_they_push(
             known = ~np.isnan(column)
             means = np.concatenate([np.full(GROUP, np.nanmean(column[rows])) for rows in groups()])
             pushed = [np.mean((a * (column - means))[known]) for a in both]
-            correlated = [stats.pearsonr(a[known], column[known]).statistic for a in both]
             assert one.push[name] == pytest.approx(pushed, abs=1e-5), name
-            assert one.correlation[name] == pytest.approx(correlated, abs=1e-4), name
         for side in (0, 1):
             assert sum(share[side] or 0.0 for share in one.share.values()) == pytest.approx(1.0, abs=1e-5)
 

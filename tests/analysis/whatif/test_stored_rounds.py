@@ -106,8 +106,7 @@ def test_no_tables(run: RunFolder) -> None:
     assert "log_completions" in str(raised.value.hint)
 
 
-def test_columns_of_the_dataset_and_of_environments() -> None:
+def test_rewards_of_environments() -> None:
     columns = ("prompt", "completion", "correct", "correct.effective", "world", "world.effective", "a", "total")
     stored = StoredRound(0, 0, {name: [1.0] for name in (*columns, "rollout.round", "advantage", "step")})
     assert stored.environments(["correct"]) == ["world"]
-    assert list(stored.dataset_columns(["correct", "world"])) == ["a"]

@@ -8,12 +8,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from trl import RLOOConfig
 
-from rlhf_cli.analysis.whatif.question import AdvantageRecipe, recipe_of, why_not_cheap
+from rlhf_cli.analysis.whatif.question import AdvantageRecipe, recipe_of
 from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
 from rlhf_cli.analysis.whatif.what_if import Rule, what_if
 from rlhf_cli.errors import ConfigError, DataError, RewardFailed
@@ -91,7 +90,7 @@ class TestWhatMovesMost:
         text = ["same", "b", "same", "d"]
         write_table(run, 1, **scores(completion=text))
         write_table(run, 2, **scores(correct=[4.0, 0.0, 0.0, 0.0], advantage=self.centred([4.1, 0.7, 0.5, 0.0])))
-        question = ask(run, [LESS], recompute=False)
+        question = ask(run, [LESS])
         movers = what_if(question, read_rounds(run), 8, num_movers=4).movers
         assert [(one.step, one.completion) for one in movers] == [
             *((2, "answer 0"), (2, "answer 1"), (2, "answer 2"), (2, "answer 3"))
@@ -103,11 +102,6 @@ class TestWhatMovesMost:
 
     def centred(self, totals: list[float]) -> list[object]:
         return [one - sum(totals) / 4 for one in totals]
-
-    def test_rows_that_do_not_move_are_none(self, one_group: RunFolder) -> None:
-        """With 0.2 less for each format, whose mean is 0.5, every row moves by 0.1; with the same weights none does."""
-        assert len(answer(one_group, "rewards.format.weight=0.3").movers) == 4
-        assert answer(one_group, "rewards.format.on_error=0.0").movers == ()
 
     def test_what_was_not_scored_is_none_and_a_total_that_there_is_not(self, place: Path) -> None:
         """The first row has no score at all: it moves nowhere, and of the others it is not told what they lack."""
@@ -156,43 +150,13 @@ def test_the_rules_before_and_after(one_group: RunFolder) -> None:
     }
     assert found.words == (schedule, gate, "~rewards.format")
     assert {one.key for one in found.changes} >= {"rewards.correct.weight"}
-    assert (found.num_computed, found.left_out) == (0, ())
-
-
-def test_the_mean_of_a_figure_is_over_the_rounds_that_have_it(one_group: RunFolder) -> None:
-    """Of totals the same ones twice, and a round whose totals are all equal, which ranks nothing."""
-    write_table(one_group, 2, correct=[1.0] * 4, format=[1.0] * 4, brevity=[0.0] * 4, advantage=[0.0] * 4)
-    found = answer(one_group, LESS)
-    assert found.mean(lambda one: one.mean_total[0]) == pytest.approx((0.825 + 1.5) / 2, **ARITHMETIC)
-    assert found.mean(lambda one: one.tau) == pytest.approx(4 / 6)
-    assert found.mean(lambda one: None) is None
-    assert [one.num_ranked for one in found.rounds] == [1, 0]
+    assert found.left_out == ()
 
 
 OWN = """
-import time
-
-def steps(completions, trainer_state, log_extra, log_metric, **_):
-    log_extra("seen", list(completions))
-    log_metric("seen", 1.0)
-    time.sleep(0.05)
-    return [trainer_state.global_step + trainer_state.max_steps / 100] * len(completions)
-
 def breaks(rewards, weights):
     raise ValueError("no")
 """
-
-
-def test_a_new_reward_is_given_what_it_was_given_in_training(place: Path) -> None:
-    """Before the round the policy had taken 3 steps of 8. It may take its time: that of a training's call is over."""
-    (place / "mine.py").write_text(OWN)
-    run = frozen(place, UNSCALED)
-    write_table(run, 4, number=0, **scores(**{"rollout.step": [3] * 4}))
-    new = "rewards.new={fn: './mine.py:steps', weight: 1.0, timeout_s: 0.01}"
-    found = answer(run, new, recompute=True)
-    assert found.num_computed == 4
-    assert found.rounds[0].mean_total == pytest.approx((0.825, 0.825 + 3.08), **ARITHMETIC)
-    assert found.movers == ()  # the same for all moves no row by more than rounding
 
 
 @pytest.mark.parametrize("aggregate", ["sum", "./mine.py:breaks"])
@@ -244,17 +208,3 @@ def test_how_a_trainer_makes_advantages(place: Path, words: tuple[str, ...], rec
         assert found.kl_coef == RLOOConfig.beta
     assert found == recipe
     assert found.is_over_batch == (recipe.scale == "batch" or recipe.is_normalized)
-
-
-@pytest.mark.parametrize(
-    ("fn", "isolate", "said"),
-    [
-        ("rlhf_cli.rewards.toy:digits_only", False, None),
-        ("rlhf_cli.rewards.toy:digits_only", True, "a function that is to be isolated"),
-        ("rlhf_cli.rewards.judge:Judge", False, "rlhf_cli.rewards.judge:Judge, which asks a server or runs code"),
-        (None, False, "the reward model runs/model"),
-    ],
-)
-def test_what_is_not_computed_again(fn: str | None, isolate: bool, said: str | None) -> None:
-    reward = SimpleNamespace(fn=fn, model="runs/model", isolate=isolate)
-    assert why_not_cheap(SimpleNamespace(rewards={"a": reward}), "a") == said  # type: ignore[arg-type]

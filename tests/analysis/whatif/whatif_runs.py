@@ -28,9 +28,8 @@ def scores(**other: object) -> dict[str, list[object]]:
     return {"correct": [*CORRECT], "format": [*FORMAT], "brevity": [*BREVITY], "advantage": [*WAS], **other}
 
 
-def answer(run: RunFolder, *words: str, recompute: bool = False) -> WhatIf:
-    question = ask(run, list(words), recompute=recompute)
-    return what_if(question, read_rounds(run), read_status(run).max_steps, recompute=recompute)
+def answer(run: RunFolder, *words: str) -> WhatIf:
+    return what_if(ask(run, list(words)), read_rounds(run), read_status(run).max_steps)
 
 
 def ids(text: str, *, ends: bool) -> list[int]:
@@ -86,10 +85,9 @@ def begin(place: Path) -> None:
     (place / "mine.py").write_text(SOURCE, encoding="utf-8")
 
 
-def advantages_if(run: RunFolder, *words: str, recompute: bool = False) -> dict[int, list[float] | None]:
+def advantages_if(run: RunFolder, *words: str) -> dict[int, list[float] | None]:
     """Return step -> advantages that the stored rollouts would have got under `words`; None where nobody can say."""
-    question = ask(run, list(words), recompute=recompute)
-    old, new = recomputers(question, read_status(run).max_steps, recompute=recompute)
+    old, new = recomputers(ask(run, list(words)), read_status(run).max_steps)
     found: dict[int, list[float] | None] = {}
     for stored in read_rounds(run).rounds:
         _, side, _, _ = recompute_both(stored, old, new)

@@ -156,11 +156,10 @@ class TestScore:
     def test_needs_neither_model_nor_data(self, capsys: Said, write: Write) -> None:
         write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2", "ok": true}\n' * 2)
         words = [*EXPERIMENT[:2], *EXPERIMENT[3:], "model=local", "--completions", "c.jsonl"]
-        found = as_json(["score", *words, "--label", "ok", "--against", "rewards.short.weight=1"], capsys)
+        found = as_json(["score", *words, "--label", "ok"], capsys)
         assert found["rows"][0]["completion"] == "it is 2"
         assert found["rows"][0]["label"] is True
         assert found["rows"][0]["total"] == pytest.approx(1.0 + 0.2 * (1 - 7 / 20))
-        assert found["against"]["other_mean"] == pytest.approx(1.0 + 1 - 7 / 20)
         assert {one["name"] for one in found["label"]["agreements"]} == {"right", "short", "total"}
 
     def test_what_counts_characters_needs_no_tokenizer(self, capsys: Said, write: Write) -> None:

@@ -69,7 +69,7 @@ def test_a_line_for_each_that_cannot_be_compared_and_the_rest_is(sweep: str, pla
     for said in (
         "seed=7 does not count: failed at step 10 of 30: out of memory",
         "seed=8 does not count: created, nothing was logged",
-        "correct is null or NaN in name=grpo,weight=0,seed=9",
+        "correct is missing or null in name=grpo,weight=0,seed=9",
         "runs of different trainers (grpo, sft)",
         "left out: 3 runs, unreadable",
         "no run lies below empty",
@@ -89,7 +89,6 @@ def test_a_line_for_each_that_cannot_be_compared_and_the_rest_is(sweep: str, pla
         (["runs/exp/sweep", "--onn", "x"], "try:      --on"),
         (["runs/exp/sweep", "--window", "lats"], "no such window"),
         (["runs/exp/sweep", "--on", "rewards/corect/mean"], "try:      rewards/correct/mean"),
-        (["runs/exp/sweep", "--estimator", "median"], "there is no such estimator"),
         (["runs/exp/sweep", "--json", "--csv", "-"], "only one output can go to the screen"),
         (["run:other"], "no run of 'other' has finished"),
     ],

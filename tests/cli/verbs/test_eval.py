@@ -65,7 +65,7 @@ def test_a_run(run: Path, named: str, capsys: Said) -> None:
     assert (run / "eval" / "held_out.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_pairs_whose_prompts_were_trained_on_are_a_slice(run: Path, place: Path, capsys: Said) -> None:
+def test_pairs_whose_prompts_were_trained_on_are_counted(run: Path, place: Path, capsys: Said) -> None:
     """Two of four prompts: x beats y in one of these and in both others."""
     trained = [{"prompt": prompt, "chosen": "x", "rejected": "y"} for prompt in ("a:", "b:")]
     rows = [*trained, *({**trained[0], "prompt": prompt} for prompt in ("c:", "d:"))]
@@ -78,10 +78,8 @@ def test_pairs_whose_prompts_were_trained_on_are_a_slice(run: Path, place: Path,
     assert main(["eval", "run:rm"]) == 0
     said = capsys.readouterr().out
     assert "2 of 4 evaluation rows have a prompt that is also trained on" in said
-    assert "prompt_was=seen" in said
     found = content(run / "eval")
     assert found["trained_on"] == 2
-    assert {which: one["mean"] for which, one in found["slices"]["prompt_was"].items()} == {"seen": 0.5, "unseen": 1.0}
     assert main(["eval", "run:rm", "--data", "trained.jsonl"]) == 0
     assert content(run / "eval", "trained")["trained_on"] == 2
     config["data"]["eval"]["path"] = str(place / "trained.jsonl")
@@ -106,14 +104,7 @@ def test_a_model_folder_that_stands_alone(run: Path, place: Path, capsys: Said) 
     assert main(["eval", "rm", "--data", "pairs.jsonl", "--chat"]) == 0
     assert content(place / "rm" / "eval", "pairs_chat")["accuracy"]["count"] == 3
     assert main(["eval", "rm", "data.eval.world=toy_preferences", "--rows", "4"]) == 0
-    assert content(place / "rm" / "eval", "other_rows_4_rows_world_toy_preferences")["margins"]["count"] == 4
-
-
-def test_a_margin_of_text_is_told(run: Path, place: Path, capsys: Said) -> None:
-    rows = [{**row, "margin": "big"} for row in ROWS]
-    (place / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(["eval", "run:rm", "--data", "text.jsonl"]) == 2
-    assert "the margin is no number in row 1" in capsys.readouterr().err
+    assert content(place / "rm" / "eval", "other_rows_4_rows_world_toy_preferences")["rows"] == 4
 
 
 def test_without_matplotlib_there_is_no_picture(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
@@ -247,7 +238,6 @@ class TestTextEndings:
         (["run:nothing"], "no run of 'nothing' has finished"),
         (["run:rm", "--rows", "0"], "expected: 1 or more"),
         (["run:rm", "--samples", "2"], "--samples is for a policy"),
-        (["run:rm", "--against", "run:rm"], "--against is for a policy"),
         (["run:rm", "--slice", "nothing"], "no column 'nothing'"),
         (["run:rm", "--data", "nowhere.jsonl"], "no such file"),
         (["run:rm", "--dta", "a.jsonl"], "try:      --data"),

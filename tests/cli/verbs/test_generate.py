@@ -58,12 +58,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> Path
 
 @pytest.fixture
 def run(trained: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> str:
-    """The run of that folder, which is the current one, without what another test made of it; no pictures."""
-    from rlhf_cli.evaluation import generation_run
-
+    """The run of that folder, which is the current one, without what another test made of it."""
     monkeypatch.chdir(trained)
     monkeypatch.setenv("RLHF_CACHE", str(model_cache))
-    monkeypatch.setattr(generation_run, "can_draw", lambda: False)
     for made in (Path(RUN, "generated"), Path("generated"), Path("other")):
         shutil.rmtree(made, ignore_errors=True)
     capsys.readouterr()

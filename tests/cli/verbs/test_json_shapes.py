@@ -38,7 +38,6 @@ def test_every_verb_has_a_shape() -> None:
         ["list", "reward", "./mine.py:short"],
         ["score", QUICKSTART, "--completions", "said.jsonl"],
         ["score", QUICKSTART, "--completions", "said.jsonl", "--label", "good"],
-        ["score", QUICKSTART, "--completions", "said.jsonl", "--against", "rewards.brevity.weight=2"],
         ["audit", QUICKSTART, "rewards.correct.fn=./mine.py:short", "--limit", "4"],
         ["list", "metrics", "kl"],
         ["show", QUICKSTART],

@@ -74,13 +74,13 @@ def test_the_first_rollouts_are_missed(place: Path, capsys: pytest.CaptureFixtur
         (["rewards.brevty.weight=1"], ["the run has no reward 'brevty'", "rewards.brevity.weight=1"]),
         (["trainer.args.learning_rate=1"], ["decides what is sampled or learned", "trainer.args.learning_rate"]),
         (["trainer.args.num_generations=2"], ["decides what is sampled or learned"]),
-        (["rewards.brevity.args.zero=20"], ["has not scored 'brevity' like this", "--recompute"]),
+        (["rewards.brevity.args.zero=20"], ["has not scored 'brevity' like this", "rlhf score"]),
         (["rewards.brevity.gate={by: nobody, at_least: 1}"], ["nobody"]),
         (["+exp=quickstart"], ["a run has its exp already"]),
         (["--quick", LESS], ["has no option", "--quick"]),
         (["another", LESS], ["one run at a time"]),
         (["reward@rewards.new=numeric"], ["numeric"]),
-        (["rewards.new={fn: 'os:getcwd'}"], ["has scored no reward 'new'", "--recompute"]),
+        (["rewards.new={fn: 'os:getcwd'}"], ["has scored no reward 'new'", "rlhf score"]),
         (["rewards.correct.weight=range(0,90)"], ["90 combinations"]),
     ],
     ids=lambda value: " ".join(value)[:40],
@@ -110,19 +110,6 @@ def test_no_run_and_no_tables(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert "is not a run folder" in capsys.readouterr().err
     assert main(["whatif", str(frozen(place).path), LESS]) == 2
     assert "has stored no completions" in capsys.readouterr().err
-
-
-def test_a_reward_of_ones_own_and_other_args_are_computed(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    """`answer 0` has eight characters; brevity with zero=8 is worth 0 from there on."""
-    Path("mine.py").write_text(
-        "def eights(completions, **_):\n    return [float(len(text) == 8) for text in completions]"
-    )
-    words = ["rewards.new={fn: './mine.py:eights', weight: 1.0}", "rewards.brevity.args.zero=8"]
-    assert main(["whatif", str(run.path), *words, "--recompute", "--json"]) == 0
-    (question,) = json.loads(capsys.readouterr().out)["questions"]
-    assert question["num_computed"] == 16
-    # Totals: correct + 0.5 format + 0 brevity + 1.
-    assert question["rounds"][0]["mean_total"][1] == pytest.approx(0.5 + 0.25 + 1.0)
 
 
 def test_it_needs_no_torch_to_refuse() -> None:

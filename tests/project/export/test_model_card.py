@@ -33,7 +33,7 @@ def evaluation(name: str, path: Path, correct: float) -> str:
         "tokens": {**estimate(3.0), "max": 9},
     }
     head = {"kind": "policy", "name": name, "model": "mine", "path": str(path), "data": "held out", "time": 1.0}
-    rest = {"rows": 40, "parts": {"greedy": greedy}, "attempts": {}, "win_rate": None, "shown": []}
+    rest = {"rows": 40, "parts": {"greedy": greedy}, "attempts": {}, "shown": []}
     return json.dumps({**head, "warnings": [], **rest})
 
 
