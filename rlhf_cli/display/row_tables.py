@@ -1,4 +1,4 @@
-"""Print rows: prompts token by token, with trial rewards."""
+"""Print rows: prompts as the model sees them, with trial rewards."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.audit.tried_rows import PromptsSeen, SeenPrompt, TriedAnswer, TriedRows
+from rlhf_cli.analysis.audit.tried_rows import PromptsSeen, TriedAnswer, TriedRows
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import figure, one_line
 
 _TEXT = 32
-_QUANTILES = {0.0: "least", 0.05: "5 %", 0.25: "25 %", 0.5: "median", 0.75: "75 %", 0.95: "95 %", 1.0: "most"}
+_QUANTILES = {"0": "least", "0.05": "5 %", "0.25": "25 %", "0.5": "median", "0.75": "75 %", "0.95": "95 %", "1": "most"}
 
 
 def show_tried_rows(console: Console, tried: TriedRows) -> None:
@@ -29,20 +29,16 @@ def show_tried_rows(console: Console, tried: TriedRows) -> None:
         seen = tried.seen.prompts[number] if tried.seen is not None else None
         tokens = f", {seen.tokens} tokens" if seen is not None else ""
         console.print(Text(f"row {number}{tokens}", "bold"))
-        console.print(_coloured(seen) if seen is not None else Text(prompt), soft_wrap=True)
+        console.print(Text(seen.text if seen is not None else prompt), soft_wrap=True)
         if number < len(tried.answers):
             console.print(answers_table(tried.answers[number]))
     console.print()
     if tried.seen is not None:
         console.print(_lengths(tried.seen))
-        console.print(Text(f"special tokens are shown reversed; an answer ends with {tried.seen.ends_with}", "dim"))
+        console.print(Text(f"an answer ends with {tried.seen.ends_with}", "dim"))
     else:
         console.print(Text(f"no tokens: {tried.why_not_seen}", "yellow"))
     console.print()
-
-
-def _coloured(prompt: SeenPrompt) -> Text:
-    return Text.assemble(*((text, "reverse" if is_special else "") for text, is_special in prompt.pieces))
 
 
 def answers_table(answers: list[TriedAnswer]) -> Table:

@@ -104,14 +104,14 @@ def test_scoring_is_linear(experiment: Callable[[list[str]], Experiment], words:
 
 
 def test_what_is_said_is_linear(experiment: Callable[[list[str]], Experiment]) -> None:
-    of_words, others = experiment([*THREE, GATE]), experiment([*THREE, GATE, "rewards.plain.weight=-1"])
+    of_words = experiment([*THREE, GATE])
 
     def said(count: int) -> Callable[[], object]:
         rows = rows_of(count)
-        scores, against = score(of_words, rows), score(others, rows)
+        scores = score(of_words, rows)
 
         def say() -> None:
-            bench = score_bench(rows, scores, label="good", other=(["w"], against))
+            bench = score_bench(rows, scores, label="good")
             write_json(bench.as_json(rows, scores), lambda _: None)
             show_bench(Console(file=io.StringIO()), rows, scores, bench)
 

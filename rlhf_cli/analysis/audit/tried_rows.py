@@ -8,8 +8,7 @@ text is tokenised unchanged (with the tokenizer's prefix tokens), a conversation
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import groupby
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.analysis.audit.attack import prompt_text
@@ -28,34 +27,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeenPrompt:
-    """A prompt as decoded tokens: (text, whether it is a special token)."""
+    """A prompt as the text of its tokens, including special ones, and their number."""
 
-    pieces: tuple[tuple[str, bool], ...]
+    text: str
     tokens: int
-
-    @property
-    def text(self) -> str:
-        """Return the whole text, including special tokens."""
-        return "".join(text for text, _ in self.pieces)
 
 
 @dataclass(frozen=True)
 class TokenLengths:
-    """The token counts of many texts: quantile (0 is the minimum, 1 the maximum) -> tokens."""
+    """The token counts of many texts: quantile ("0" is the minimum, "1" the maximum) -> tokens."""
 
     of: str
     count: int
-    quantiles: Mapping[float, float]
+    quantiles: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class PromptsSeen:
-    """The first prompts as the model sees them, and the lengths of all prompts read."""
+    """The first prompts as the model sees them, the lengths of all prompts read, and the end-of-sequence token."""
 
     prompts: list[SeenPrompt]
     lengths: list[TokenLengths]
     ends_with: str
-    """The end-of-sequence token, which ends an answer."""
 
 
 def prompts_seen(
@@ -73,7 +66,8 @@ def prompts_seen(
     if answers:
         of_answers = tokenizer(list(answers), add_special_tokens=False, verbose=False)["input_ids"]
         lengths.append(_lengths("right answers", of_answers))
-    return PromptsSeen([_prompt_seen(tokenizer, one) for one in ids[:shown]], lengths, str(tokenizer.eos_token))
+    seen = [SeenPrompt(str(tokenizer.decode(one)), len(one)) for one in ids[:shown]]
+    return PromptsSeen(seen, lengths, str(tokenizer.eos_token))
 
 
 def _encoded(
@@ -104,18 +98,9 @@ def _encoded(
     return [list(ids) for ids in rendered["input_ids"]]
 
 
-def _prompt_seen(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> SeenPrompt:
-    """Return the tokens as text; decode consecutive ordinary tokens together, because a character may span several."""
-    pieces: list[tuple[str, bool]] = []
-    for is_special, run in groupby(ids, set(tokenizer.all_special_ids).__contains__):
-        tokens = list(run)
-        parts = [[token] for token in tokens] if is_special else [tokens]
-        pieces += [(str(tokenizer.decode(part)), is_special) for part in parts]
-    return SeenPrompt(tuple(pieces), len(ids))
-
-
 def _lengths(of: str, ids: list[list[int]]) -> TokenLengths:
-    return TokenLengths(of, len(ids), dict(zip(QUANTILES, quantiles([len(one) for one in ids]), strict=True)))
+    shares = (f"{share:g}" for share in QUANTILES)
+    return TokenLengths(of, len(ids), dict(zip(shares, quantiles([len(one) for one in ids]), strict=True)))
 
 
 _ROWS_FOR_LENGTHS = 1000
@@ -151,15 +136,6 @@ class TriedRows:
     answers: list[list[TriedAnswer]]
     left_out: Mapping[str, str]
     notes: tuple[str, ...]
-
-    def as_json(self) -> dict[str, object]:
-        """Return the object that `rlhf check --rows N --json` has under `rows`."""
-        content = asdict(self)
-        if self.seen is not None:
-            content["seen"]["prompts"] = [{"text": one.text, "tokens": one.tokens} for one in self.seen.prompts]
-            for one in content["seen"]["lengths"]:
-                one["quantiles"] = {f"{share:g}": tokens for share, tokens in one["quantiles"].items()}
-        return content
 
 
 def try_rows(experiment: Experiment, count: int) -> TriedRows:

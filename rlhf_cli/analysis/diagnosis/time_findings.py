@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import ceil
 
 from rlhf_cli.analysis.diagnosis.finding import CheckResult, Finding, Fix, PassedCheck, RunSetup, SkippedCheck
@@ -19,9 +19,10 @@ _ENOUGH = 3
 _AIM = 0.05
 """Target share after saving, evaluating or logging less often."""
 _MOST_PADDING = 1.5
-
-
-_Fixes = Callable[[TimeShares, RunSetup], Iterator[Fix]]
+_LIMITS = {"generation": 0.7, "saving": 0.1, "logging": 0.1, "evaluation": 0.3, "waiting": 0.2, "rest": 0.3}
+"""Map phase -> the share of the time above which it is a finding."""
+_RARER = {"saving": ("save_steps", 100), "logging": ("logging_steps", 1), "evaluation": ("eval_steps", 1)}
+"""Map phase -> the argument that says how often it happens, and its default."""
 
 
 def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
@@ -44,8 +45,7 @@ def _slow_phase(key: str, shares: TimeShares, log: Log, setup: RunSetup) -> Find
     name = key.removeprefix(OF_REWARD.removeprefix(SHARE))
     share, seconds = shares.shares[key], shares.seconds(key)
     if key in _LIMITS:
-        limit, fixes = _LIMITS[key]
-        suggested = fixes(shares, setup)
+        limit, suggested = _LIMITS[key], _fixes(key, share, setup)
     elif name != key:
         limit, suggested = 0.3, _quicker_reward(name, setup)
     else:
@@ -73,6 +73,21 @@ def _padding(shares: TimeShares, log: Log, setup: RunSetup) -> Finding | None:
     return finding(_KIND, "note", what, curve, fixes, subject="padding", shown=evidence(curve, says))
 
 
+def _fixes(key: str, share: float, setup: RunSetup) -> Iterator[Fix]:
+    """Yield what makes a phase shorter or rarer; `key` is the phase, or a reward's name."""
+    if key in _RARER:
+        argument, default = _RARER[key]
+        now = setup.number(argument, default if key != "evaluation" else setup.number("logging_steps", default))
+        if now >= 1:  # below that it is a share of the steps
+            yield Fix(f"trainer.args.{argument}={int(now) * ceil(share / _AIM)}", f"so that it takes about {_AIM:.0%}")
+    elif key == "generation":
+        if setup.may_use_vllm:
+            yield Fix("launch.rollout=vllm", "on a GPU generates several times as fast")
+        yield Fix(f"trainer.args.max_completion_length={max(1, setup.limit // 2)}", "the longest row ends a batch")
+    else:
+        yield Fix("profile=trace", "a trace of a few steps shows what it is")
+
+
 def _quicker_reward(name: str, setup: RunSetup) -> Iterator[Fix]:
     """Yield changes that reduce waiting for a reward: larger batches, more concurrency, its own process."""
     reward = setup.rewards.get(name, {})
@@ -85,42 +100,7 @@ def _quicker_reward(name: str, setup: RunSetup) -> Iterator[Fix]:
         return
     if isinstance(at_once, int):
         yield Fix(f"rewards.{name}.args.max_concurrency={4 * at_once}", "more requests under way at once")
-    yield Fix(
-        f"rewards.{name}.isolate=true",
-        "in a process of its own, beside the other rewards; written as `async def` it waits for all its rows at once",
+    reason = (
+        "in a process of its own, beside the other rewards; written as `async def` it waits for all its rows at once"
     )
-
-
-def _shorter_generation(shares: TimeShares, setup: RunSetup) -> Iterator[Fix]:
-    if setup.may_use_vllm:
-        yield Fix("launch.rollout=vllm", "on a GPU generates several times as fast")
-    yield Fix(f"trainer.args.max_completion_length={max(1, setup.limit // 2)}", "the longest row ends a batch")
-
-
-def _rarer(argument: str, key: str, default: int) -> _Fixes:
-    def changes(shares: TimeShares, setup: RunSetup) -> Iterator[Fix]:
-        now = setup.number(argument, default)
-        if now >= 1:  # below that it is a share of the steps
-            rarer = int(now) * ceil(shares.shares[key] / _AIM)
-            yield Fix(f"trainer.args.{argument}={rarer}", f"so that it takes about {_AIM:.0%}")
-
-    return changes
-
-
-def _fewer_rows(shares: TimeShares, setup: RunSetup) -> Iterator[Fix]:
-    yield from _rarer("eval_steps", "evaluation", int(setup.number("logging_steps", 1)))(shares, setup)
-
-
-def _look_closer(shares: TimeShares, setup: RunSetup) -> Iterator[Fix]:
-    yield Fix("profile=trace", "a trace of a few steps shows what it is")
-
-
-_LIMITS: dict[str, tuple[float, _Fixes]] = {
-    "generation": (0.7, _shorter_generation),
-    "saving": (0.1, _rarer("save_steps", "saving", 100)),
-    "logging": (0.1, _rarer("logging_steps", "logging", 1)),
-    "evaluation": (0.3, _fewer_rows),
-    "waiting": (0.2, _look_closer),
-    "rest": (0.3, _look_closer),
-}
-"""Map phase -> (the share of the time above which it is a finding, what to suggest)."""
+    yield Fix(f"rewards.{name}.isolate=true", reason)

@@ -11,6 +11,8 @@ existing run could continue. Imports no torch and writes nothing.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.prepare import prepare
@@ -41,7 +43,7 @@ def run(argv: list[str]) -> int:
 
         tried = try_rows(experiment, count)
     if options.as_json:
-        rows = tried.as_json() if tried is not None else None
+        rows = asdict(tried) if tried is not None else None
         print_json({"ok": True, **planned_json(prepared, plan, earlier=earlier), "rows": rows})
         return EXIT_OK
     console = Screen()
