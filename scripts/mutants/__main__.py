@@ -37,6 +37,7 @@ def main(argv: Sequence[str], project: Project = OURS) -> int:
         print(f"{len(mutants)} mutants")
         return 0
     warm(project.warm)
+    commit = _commit(project.root)
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         copy = copied(project.root, project.copied, Path(place))
         try:
@@ -48,7 +49,7 @@ def main(argv: Sequence[str], project: Project = OURS) -> int:
     unexplained = [one for one in verdicts if one.lives and one.mutant.name not in explained]
     for one in unexplained:
         print(entry(one))
-    text = page(verdicts, explained, _head(project, arguments, verdicts), project.room)
+    text = page(verdicts, explained, _head(project, arguments, verdicts, commit), project.room)
     if arguments.file or arguments.grep:
         print(text)
     else:
@@ -139,9 +140,9 @@ def _line(mutant: Mutant) -> str:
     return f"{mutant.file}:{mutant.line} [{mutant.kind}] {before}  ->  {after}"
 
 
-def _head(project: Project, arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> list[str]:
+def _head(project: Project, arguments: argparse.Namespace, verdicts: Sequence[Verdict], commit: str) -> list[str]:
     minutes = sum(one.seconds for one in verdicts) / 60
-    drawn_as = f"{len(verdicts)} mutants, seed {arguments.seed}{_commit(project.root)}"
+    drawn_as = f"{len(verdicts)} mutants, seed {arguments.seed}{commit}"
     return ["# Mutants", project.about, f"{drawn_as}: {minutes:.0f} minutes of tests, the unmutated ones aside."]
 
 

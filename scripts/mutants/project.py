@@ -96,7 +96,10 @@ OURS = Project(
             "tests/trainers/test_resume_faults.py",
         ),
         "rlhf_cli/rewards/stack": ("tests/rewards/stack", "tests/trainers/test_stacked_rewards.py"),
-        "rlhf_cli/tables": ("tests/tables", "tests/plan/test_argument_checks.py"),
+        "rlhf_cli/tables": (
+            *("tests/tables", "tests/plan/test_argument_checks.py"),
+            *("tests/house/test_strategy_table.py", "tests/config/test_launch_rules.py"),
+        ),
         "rlhf_cli/trainers": (
             *("tests/trainers", "tests/trainers/passes", "tests/trainers/generation"),
             *("tests/rewards/stack/test_dense_speakers.py", "tests/rewards/stack/test_truncation.py"),

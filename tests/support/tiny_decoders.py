@@ -75,5 +75,12 @@ def prompts() -> dict[str, Tensor]:
 
 def settings(**named: Any) -> GenerationConfig:
     """Return how to generate; 24 tokens at most, sampled from all but padding unless something else is said."""
-    given = {"do_sample": True, "top_k": 0, "max_new_tokens": 24, "suppress_tokens": [PAD], **named}
-    return GenerationConfig(pad_token_id=PAD, eos_token_id=ENDS, disable_compile=True, **given)
+    given = {
+        "do_sample": True,
+        "top_k": 0,
+        "max_new_tokens": 24,
+        "suppress_tokens": [PAD],
+        "pad_token_id": PAD,
+        **named,
+    }
+    return GenerationConfig(**{"pad_token_id": PAD, **given}, eos_token_id=ENDS, disable_compile=True)

@@ -27,6 +27,7 @@ from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS
 from rlhf_cli.tables.trl_values import CHOICES, RANGES, REWARD_ARGUMENTS, Range
 from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES
+from rlhf_cli.trainers.ppo.rollout import KlPenalty
 
 Try = Callable[[float], object]
 
@@ -88,6 +89,7 @@ def test_bounds_are_those_of_the_library(bounds: Range) -> None:
 
 
 def test_bounds_by_hand() -> None:
+    assert all(row.why for row in RANGES)
     told = {row.name: row.in_words() for row in RANGES}
     assert (told["top_p"], told["adam_beta1"]) == ("above 0 and at most 1", "at least 0 and below 1")
     for bounds, inside, outside in (
@@ -244,12 +246,18 @@ def test_estimators_are_functions() -> None:
     assert named == ["k1", "k3"]
     assert all(callable(getattr(ppo_losses, name)) for name in named)
     assert not any(form.in_reward and form.in_loss for form in KL_FORMS.values())  # it would count twice
+    # Ziegler et al.: coef * (1 + clip(KL / target - 1, -0.2, 0.2) * n / horizon), here with a KL far above and below
+    found = [KlPenalty("reward", 2.0, target=1.0, horizon=10).updated(kl, 1).coef for kl in (9.0, 0.0)]
+    assert found == pytest.approx([2.04, 1.96])
 
 
 def test_the_arguments_of_a_reward_are_those_that_trl_gives() -> None:
     source = inspect.getsource(trl.GRPOTrainer._calculate_rewards)
     given = set(re.findall(r'reward_kwargs\["(\w+)"\] = ', source)) | set(re.findall(r"(\w+)=\w+,? ?", source))
     assert set(REWARD_ARGUMENTS) <= given
+    texts = {"prompts", "completions", "completion_ids"}
+    assert {name for name, row in REWARD_ARGUMENTS.items() if row.is_text} == texts
+    assert {name for name, row in REWARD_ARGUMENTS.items() if row.is_by_row} == texts | {"environments"}
 
 
 def test_normalisers_are_those_of_trl() -> None:
@@ -269,6 +277,14 @@ def test_normalisers_are_those_of_trl() -> None:
     for names, body in branches:
         for name in re.findall(r"\w+", names):
             assert divided_by[POLICY_LOSSES[name].normaliser] in body, name
+    by_sequence = re.findall(r'args.loss_type == "(\w+)" and args.importance_sampling_level != "sequence"',
+                             inspect.getsource(trl.GRPOTrainer.__init__))  # fmt: skip
+    assert by_sequence == [name for name, row in POLICY_LOSSES.items() if not row.takes_token_advantages]
+    clipped = re.search(r"self\.loss_type in (\[[^\]]*\]):\n +coef_2 = torch\.clamp\(", source)
+    assert clipped is not None
+    assert {name for name, row in POLICY_LOSSES.items() if row.is_clipped_ppo} == {
+        name for name in ast.literal_eval(clipped[1]) if name not in by_sequence
+    }
 
 
 def listed(config: Any, name: str) -> set[str]:

@@ -95,6 +95,12 @@ def test_when_rows_leave_changes_nothing(monkeypatch: pytest.MonkeyPatch, most_e
     assert torch.equal(stock, ours)
 
 
+def test_any_token_may_be_what_pads() -> None:
+    stock, ours = both("llama", Generating(), pad_token_id=7, suppress_tokens=[7])
+    assert torch.equal(stock, ours)
+    assert (ours[:, -1] == 7).any()
+
+
 def test_padding_that_no_row_needs_any_more_leaves_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two prompts have nine tokens, the next longest seven: where those two end first, two columns go with them."""
     padding: list[int] = []
@@ -128,6 +134,10 @@ def test_kept_logps_are_the_models_own_of_the_tokens_it_sampled() -> None:
         found = model.generate(**rows, generation_config=settings(**SETTINGS["sampled, cut"]))
     logps = generating.live.take_logps()
     assert logps is not None
+    assert generating.live.take_logps() is None
+    with generating.of(model):
+        for more in ({}, {"num_beams": 2}):  # transformers' own loop keeps none, and those before are not its
+            model.generate(**rows, generation_config=settings(max_new_tokens=2, **more))
     assert generating.live.take_logps() is None
     is_token = found[:, WIDTH:] != PAD
     mask = torch.cat([rows["attention_mask"], is_token.long()], dim=1)
