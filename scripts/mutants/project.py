@@ -84,7 +84,7 @@ OURS = Project(
         "rlhf_cli/analysis/whatif": ("tests/analysis/whatif",),
         "rlhf_cli/measure": (
             "tests/measure",
-            *("tests/display/page/test_evaluation_picture.py", "tests/display/page/test_evaluation_history.py"),
+            "tests/display/page/test_evaluation_picture.py",
         ),
         "rlhf_cli/measure/best_of_n.py": ("tests/measure",),
         "rlhf_cli/plan/memory": ("tests/plan/memory",),

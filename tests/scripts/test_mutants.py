@@ -136,6 +136,7 @@ def test_the_sample_is_the_same_for_a_seed_and_counts_by_room() -> None:
 def test_a_file_belongs_to_the_innermost_room() -> None:
     files = list(OURS.mutated_files())
     assert len(files) == len(set(files))
+    assert [one for places in OURS.tests.values() for one in places if not (OURS.root / one).exists()] == []
     assert OURS.room("rlhf_cli/trainers/ppo/rollout.py") == "rlhf_cli/trainers/ppo"
     assert OURS.room("rlhf_cli/trainers/pass_mixin.py") == "rlhf_cli/trainers"
     assert {"rlhf_cli/trainers/pass_mixin.py", "rlhf_cli/data/formats/json_rows.py"} <= set(files)

@@ -10,8 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlhf_cli.measure.best_of_n import SampledAnswer, SampledPrompt, best_of_n
-from rlhf_cli.measure.pictures import can_draw, draw, draw_best_of_n
+from rlhf_cli.measure.pictures import can_draw, draw
 from tests.support import measured
 
 
@@ -84,38 +83,6 @@ def test_a_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert labels(axes) == ["greedy", "sampled"]
     low, high = axes.get_ylim()
     assert low > high
-
-
-def test_the_best_of_n(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of six answers that score 0 to 5: the best of k is (6 k - 1) / (k + 1) on average, the mean of the highest of k
-    numbers without putting back; the other reward is its square, and one prompt of two has all answers cut off.
-    """
-    prompts = [
-        SampledPrompt("q", [SampledAnswer("a", {"mine": n, "square": n * n}, n, is_truncated=cut) for n in range(6)])
-        for cut in (False, True)
-    ]
-    figure = drawn(
-        lambda file: draw_best_of_n(best_of_n(prompts, by="mine"), "exp/run", file), tmp_path / "a.png", monkeypatch
-    )
-    assert figure.get_size_inches().tolist() == [10, 4]
-    assert figure.get_suptitle() == "exp/run (2 prompts)"
-    picked, others = figure.axes
-    counts = list(range(1, 7))
-    (curve,) = picked.lines
-    assert curve.get_xdata().tolist() == counts
-    assert curve.get_ydata() == pytest.approx([(6 * k - 1) / (k + 1) for k in counts])
-    by_name = {str(line.get_label()): line.get_ydata() for line in others.lines}
-    assert list(by_name) == ["total", "square", "share cut off"]
-    assert by_name["total"] == pytest.approx(curve.get_ydata())
-    assert by_name["square"][[0, 5]] == pytest.approx([55 / 6, 25])
-    assert by_name["share cut off"] == pytest.approx([0.5] * 6)
-    (band,) = picked.collections  # both prompts have the same scores: the interval is the mean alone
-    assert np.unique(np.round(band.get_paths()[0].vertices, 6), axis=0)[:, 1] == pytest.approx(curve.get_ydata())
-    for axes in figure.axes:
-        assert axes.get_xscale() == "log"
-        assert axes.get_xticks().tolist() == [1, 2, 4, 6]  # powers of two, and the last
-        assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2", "4", "6"]
-        assert axes.get_xlabel() == "best of k"
 
 
 def test_matplotlib_is_here() -> None:
