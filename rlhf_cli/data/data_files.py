@@ -1,49 +1,30 @@
-"""Find the files behind a path of data and read them row by row."""
+"""Find the files behind a path of data and read them row by row.
+
+We do not use the readers of `datasets`: they turn the text "2020-01-01" into a timestamp, the CSV cells `NA` and `None`
+into nulls and `007` into 7, and count lines from 0 without naming the file.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import glob
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
-from rlhf_cli.data.formats import FORMATS, SUFFIXES, Row, rows_of
-from rlhf_cli.data.formats.decoded_text import shorten
-from rlhf_cli.data.formats.json_rows import read_by_arrow
-from rlhf_cli.data.source import MIXED, NULL, DataSource, Kind, kind_of, label, merge
+from rlhf_cli.data import json_files
+from rlhf_cli.data.file_readers import read_csv, shorten
+from rlhf_cli.data.source import MIXED, NULL, SUFFIXES, DataSource, Kind, Row, kind_of, label, merge
 from rlhf_cli.errors import DataError, Prose
 
-_OTHER_FILES = [
-    ".txt",
-    ".tsv",
-    ".gz",
-    ".zst",
-    ".zip",
-    ".tar",
-    ".arrow",
-    ".xlsx",
-    ".xml",
-    ".yaml",
-    ".yml",
-    ".pkl",
-    ".db",
-]
-"""Suffixes of data files that we cannot read: `prompts/mine.txt` is a missing file, not a hub id."""
 
-_HUB_ID = re.compile(r"(?:[\w-][\w.-]*/[\w-][\w.-]*|[\w-]+)", re.ASCII)
-
-
-def is_hub(source: DataSource) -> bool:
-    """Return whether `path` is a hub id: like `owner/name` or `name`, without a file suffix, and not on disk."""
-    if len(source.paths) != 1:
-        return False
-    path = source.paths[0]
-    looks_like_file = path.lower().endswith((*SUFFIXES, *_OTHER_FILES))
-    return _HUB_ID.fullmatch(path) is not None and not looks_like_file and not Path(path).exists()
+def rows_of(format_name: str, path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
+    """Yield `(place, row)` of a JSONL, JSON or CSV file; `texts` are the columns of a CSV that stay text."""
+    if format_name == "csv":
+        return read_csv(path, texts)
+    return json_files.read_lines(path) if format_name == "jsonl" else json_files.read_list(path)
 
 
 def format_of(path: Path) -> str | None:
@@ -69,15 +50,13 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], str]:
                 hint=Prose("convert it, one JSON object a line in a .jsonl file is the simplest"),
             )
     examples = {str(format_of(file)): file.name for file in reversed(files)}
-    formats = sorted(examples)
-    if len(formats) > 1:
-        pattern = f"{where}='{files[0].parent / f'*.{formats[0]}'}'"
+    if len(examples) > 1:
         raise DataError(
-            f"files of {len(formats)} formats in one source",
+            f"files of {len(examples)} formats in one source",
             where=where,
-            got=", ".join(f"{kind}: {examples[kind]}" for kind in formats),
+            got=", ".join(f"{kind}: {name}" for kind, name in sorted(examples.items())),
             expected="one format",
-            hint=Prose(f"a pattern for one of them, such as {pattern}, or two sources under mix"),
+            hint=Prose(f"a pattern for one of them, such as {where}='*.{min(examples)}', or two sources under mix"),
         )
     for key in ("subset", "revision"):
         if getattr(source, key) is not None:
@@ -87,7 +66,7 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], str]:
                 got=str(files[0]),
                 hint=f"~{source.name}.{key}",
             )
-    return tuple(files), formats[0]
+    return tuple(files), next(iter(examples))
 
 
 def _expand(written: str, where: str) -> list[Path]:
@@ -101,7 +80,6 @@ def _expand(written: str, where: str) -> list[Path]:
                 where=where,
                 got=f"{path.resolve()}, which holds {', '.join(names[:8]) or 'nothing'}",
                 expected=f"files ending in {', '.join(SUFFIXES)}",
-                hint=Prose(f"for folders below it: {where}='{path / '**' / '*.jsonl'}'"),
             )
         return files
     if path.exists():
@@ -203,7 +181,7 @@ def scan(paths: Sequence[Path], format_name: str, limit: int = 0, *, texts: Coll
             found.num_rows = 0
             for path in paths:
                 before = found.num_rows
-                found.num_rows += sum(batch.num_rows for batch in read_by_arrow(path, found.kinds))
+                found.num_rows += sum(batch.num_rows for batch in json_files.read_by_arrow(path, found.kinds))
                 if found.num_rows == before:
                     raise no_rows(path)
             return found
@@ -218,7 +196,7 @@ def scan(paths: Sequence[Path], format_name: str, limit: int = 0, *, texts: Coll
 
 def is_large(paths: Sequence[Path], format_name: str) -> bool:
     """Return whether to read these files by Arrow, which pays for its import."""
-    return FORMATS[format_name].may_be_large and sum(path.stat().st_size for path in paths) > _LARGE_BYTES
+    return format_name == "jsonl" and sum(path.stat().st_size for path in paths) > _LARGE_BYTES
 
 
 def no_rows(path: Path) -> DataError:

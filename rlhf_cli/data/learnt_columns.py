@@ -49,14 +49,17 @@ def learnt_columns(
     # The most complete set; the first of equals.
     wanted = max(sets, key=lambda names: sum(name in columns for name in names) / len(names))
     missing = [name for name in wanted if name not in columns]
-    of_text = ", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else ""
-    renames = [f"{name}.rename.{column}={_known_as(column, columns)}" for column in missing]
+    renames = []
+    for column in missing:
+        known = next((other for other in _OTHER_NAMES.get(column, ()) if other in columns), None)
+        renames.append(f"{name}.rename.{column}={known or nearest(column, columns) or 'EXISTING_COLUMN'}")
     raise DataError(
         f"the data has no column {' and no column '.join(map(repr, missing))}",
         where=name,
         got="columns " + ", ".join(columns),
         expected=trainer.expected_columns.replace(TEXT, text_field),
-        hint=" ".join(renames) + of_text,
+        hint=" ".join(renames)
+        + (", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else ""),
     )
 
 
@@ -65,8 +68,7 @@ def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT
 
     Raise DataError for missing columns, empty rows, and rows that would make TRL fail.
     """
-    columns = check_learnt(dataset, trainer, text_field=text_field, name=name)
-    selected: Dataset = dataset.select_columns(columns)
+    selected: Dataset = dataset.select_columns(check_learnt(dataset, trainer, text_field=text_field, name=name))
     return selected
 
 
@@ -87,21 +89,15 @@ def check_learnt(dataset: Table, trainer: TrainerRow, *, text_field: str = TEXT,
     if not {"image", "images"} & set(along):
         check_rows(dataset, [column for column in columns if column in _READ_THROUGH], name)
         _check_kinds(dataset, [column for column in (*along, *columns) if column in _READ_THROUGH], name)
-    if "label" in columns:
-        _check_labels(dataset, name)
-    return [*columns, *along]
-
-
-def _check_labels(dataset: Table, name: str) -> None:
-    for number, label in enumerate(values_of(dataset, "label"), 1):
+    for number, label in enumerate(values_of(dataset, "label") if "label" in columns else (), 1):
         if label not in (True, False):
             raise DataError(
                 "a label is true or false",
                 where=f"{name}, row {number} (the first row is 1)",
                 got=repr(label),
                 expected="true for a good answer, false for a bad one (1 and 0 will do)",
-                hint=Prose("write it so in the file, or name another column: data.rename.label=COLUMN"),
             )
+    return [*columns, *along]
 
 
 def _check_kinds(dataset: Table, columns: Sequence[str], name: str) -> None:
@@ -119,9 +115,3 @@ def _check_kinds(dataset: Table, columns: Sequence[str], name: str) -> None:
             expected="all of them text, or all of them messages",
             hint=Prose(hint),
         )
-
-
-def _known_as(name: str, columns: Sequence[str]) -> str:
-    """Return the column that was probably meant."""
-    known = next((other for other in _OTHER_NAMES.get(name, ()) if other in columns), None)
-    return known or nearest(name, columns) or "EXISTING_COLUMN"

@@ -14,17 +14,11 @@ from typing import TypeAlias
 from uuid import uuid4
 
 import datasets
-import pyarrow as pa
-from datasets.arrow_writer import ArrowWriter
 
 from rlhf_cli.data import worlds
-from rlhf_cli.data.data_files import find_files, is_hub, is_large, scan
-from rlhf_cli.data.formats import FORMATS, Row, rows_of
-from rlhf_cli.data.formats.json_rows import read_by_arrow
 from rlhf_cli.data.rows import renamed
-from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, DataSource, Kind, ListKind, RecordKind
+from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, DataSource, Kind, ListKind, RecordKind, Row
 from rlhf_cli.data.template import Template, refuse_missing_columns, render
-from rlhf_cli.data.transcripts import split_transcripts
 from rlhf_cli.errors import DataError, Prose
 from rlhf_cli.services.hub_lookup import HubQuestion, look_up
 
@@ -49,7 +43,7 @@ def load_split(
     drawn = [source for source in sources if source.weight > 0]
     if not drawn:
         raise DataError("no data source with a weight above 0", where=sources[0].name if sources else "data")
-    parts = [_with_prompt(_read(source, seed, transcripts=transcripts), prompt, source) for source in drawn]
+    parts = [_read(source, seed, prompt, transcripts=transcripts) for source in drawn]
     if len(parts) == 1:
         return parts[0]
     total = sum(source.weight for source in drawn)
@@ -64,28 +58,66 @@ def load_split(
         raise _do_not_mix(drawn, parts, error) from error
 
 
-def _read(source: DataSource, seed: int, *, transcripts: bool) -> datasets.Dataset:
-    with quiet(not is_hub(source)):
-        if source.world is not None:
-            rows = worlds.generate(source.world, source.args, seed=seed, name=source.name)
-            dataset = _sliced(datasets.Dataset.from_list(rows), source)
-        elif is_hub(source):
-            dataset = _read_hub(source)
-        else:
-            dataset = _sliced(_read_files(source), source)
-    dataset = _selected(_renamed(dataset, source), source)
+def _read(source: DataSource, seed: int, prompt: Template | None, *, transcripts: bool) -> datasets.Dataset:
+    dataset = _read_hub(source) if source.is_hub else _read_local(source, seed)
+    renamed(dataset.column_names, source.rename, name=source.name)
+    if source.rename:
+        dataset = dataset.rename_columns({old: new for new, old in source.rename.items()})
+    if source.bounds is not None:
+        start, stop = source.bounds
+        source.check_selection(len(dataset))
+        dataset = dataset.select(range(start, stop))
     with quiet():
-        return split_transcripts(dataset, name=source.name) if transcripts else dataset
+        if transcripts:
+            from rlhf_cli.data.transcripts import split_transcripts
+
+            dataset = split_transcripts(dataset, name=source.name)
+        if prompt is not None:
+            refuse_missing_columns(prompt, dataset.column_names)
+            named = {"template": prompt, "name": source.name}
+            dataset = dataset.map(_add_prompt, with_indices=True, fn_kwargs=named)
+    return dataset
+
+
+def _read_local(source: DataSource, seed: int) -> datasets.Dataset:
+    """Read a world or files, and take the part of them that `split` names."""
+    if source.world is not None:
+        rows = worlds.generate(source.world, source.args, seed=seed, name=source.name)
+        dataset = datasets.Dataset.from_list(rows)
+    else:
+        with quiet():
+            dataset = _read_files(source)
+    if source.split is None:
+        return dataset
+    try:
+        ranges = datasets.ReadInstruction.from_spec(source.split).to_absolute({"train": len(dataset)})
+    except (ValueError, AssertionError, KeyError) as error:
+        raise DataError(
+            "this split does not exist here",
+            where=f"{source.name}.split",
+            got=source.split,
+            expected="train, or a part of it such as train[:90%]: files and worlds have no other split",
+        ) from error
+    sliced: datasets.Dataset = dataset.select(
+        [index for part in ranges for index in range(part.from_ or 0, part.to or 0)]
+    )
+    return sliced
+
+
+def _add_prompt(row: Mapping[str, object], index: int, template: Template, name: str) -> Row:
+    return {"prompt": render(template, row, name=f"data.prompt, row {index + 1} of {name}")}
 
 
 def _read_files(source: DataSource) -> datasets.Dataset:
+    from rlhf_cli.data.data_files import find_files
+    from rlhf_cli.data.file_readers import parquet_head
+
     paths, format_name = find_files(source)
-    if (head := FORMATS[format_name].head) is not None:
-        head(paths, 1)  # raises an error that names the invalid file or the columns that differ
-        files = [str(path.absolute()) for path in paths]
-        return datasets.load_dataset(format_name, data_files=files, split="train")
+    if format_name == "parquet":
+        parquet_head(paths, 1)  # raises an error that names the invalid file or the columns that differ
+        return datasets.load_dataset("parquet", data_files=[str(path.absolute()) for path in paths], split="train")
     stamps = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    texts = sorted(source.texts) if FORMATS[format_name].is_untyped else []
+    texts = sorted(source.texts) if format_name == "csv" else []
     key = repr((_READER_REVISION, format_name, stamps, texts))
     fingerprint = hashlib.sha256(key.encode()).hexdigest()[:32]
     file = Path(datasets.config.HF_DATASETS_CACHE) / "rlhf" / f"{fingerprint}.arrow"
@@ -104,6 +136,12 @@ def _read_files(source: DataSource) -> datasets.Dataset:
 
 def _write(file: Path, paths: Sequence[Path], format_name: str, source: DataSource) -> None:
     """Write the rows of the files into an Arrow file. Raise DataError if they are invalid."""
+    import pyarrow as pa
+    from datasets.arrow_writer import ArrowWriter
+
+    from rlhf_cli.data.data_files import is_large, rows_of, scan
+    from rlhf_cli.data.json_files import read_by_arrow
+
     kinds = scan(paths, format_name, texts=source.texts).kinds
     features = features_of(kinds)
     if is_large(paths, format_name):
@@ -160,19 +198,19 @@ def _read_hub(source: DataSource) -> datasets.Dataset:
 
 def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
     hub_id, text = source.paths[0], str(error)
+    said = text.lower()
     hint: str
-    if "gated" in text.lower():
+    if "gated" in said:
         trouble = "is gated: its owner wants to know who downloads it"
         hint = Prose(f"accept its terms at https://huggingface.co/datasets/{hub_id}, then `hf auth login`")
     elif isinstance(error, datasets.exceptions.DatasetNotFoundError):
-        trouble = "is not on the hub, or is private"
-        hint = "hf auth login"
-    elif isinstance(error, ConnectionError) or "offline" in text.lower() or "connect" in text.lower():
+        trouble, hint = "is not on the hub, or is private", "hf auth login"
+    elif isinstance(error, ConnectionError) or "offline" in said or "connect" in said:
         trouble = "cannot be reached, and is not in the cache"
         hint = f"hf download {hub_id} --repo-type dataset, or {source.name}.path=FILE"
-    elif "split" in text.lower():
+    elif "split" in said:
         trouble, hint = f"has no split {source.split or 'train'!r}", f"{source.name}.split=NAME"
-    elif "config" in text.lower():
+    elif "config" in said:
         trouble, hint = f"has no subset {source.subset!r}", f"{source.name}.subset=NAME"
     else:
         trouble, hint = "could not be loaded", Prose(f"try it alone: datasets.load_dataset({hub_id!r})")
@@ -183,59 +221,6 @@ def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
         expected=f"a dataset of the hub, or a file: there is none at {Path(hub_id).absolute()}",
         hint=hint,
     )
-
-
-def _sliced(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
-    if source.split is None:
-        return dataset
-    try:
-        ranges = datasets.ReadInstruction.from_spec(source.split).to_absolute({"train": len(dataset)})
-    except (ValueError, AssertionError, KeyError) as error:
-        raise DataError(
-            "this split does not exist here",
-            where=f"{source.name}.split",
-            got=source.split,
-            expected="train, or a part of it such as train[:90%]: files and worlds have no other split",
-        ) from error
-    rows = [index for part in ranges for index in range(part.from_ or 0, part.to or 0)]
-    sliced: datasets.Dataset = dataset.select(rows)
-    return sliced
-
-
-def _renamed(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
-    renamed(dataset.column_names, source.rename, name=source.name)
-    return dataset.rename_columns({old: new for new, old in source.rename.items()}) if source.rename else dataset
-
-
-def _selected(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
-    if source.bounds is None:
-        return dataset
-    start, stop = source.bounds
-    if stop > len(dataset):
-        raise DataError(
-            "`select` reaches beyond the last row",
-            where=f"{source.name}.select",
-            got=source.select,
-            expected=f"at most {len(dataset)}, the number of rows",
-            hint=f"~{source.name}.select",
-        )
-    selected: datasets.Dataset = dataset.select(range(start, stop))
-    return selected
-
-
-def _with_prompt(dataset: datasets.Dataset, prompt: Template | None, source: DataSource) -> datasets.Dataset:
-    if prompt is None:
-        return dataset
-    refuse_missing_columns(prompt, dataset.column_names)
-    with quiet():
-        prompted: datasets.Dataset = dataset.map(
-            _add_prompt, with_indices=True, fn_kwargs={"template": prompt, "name": source.name}
-        )
-    return prompted
-
-
-def _add_prompt(row: Mapping[str, object], index: int, template: Template, name: str) -> Row:
-    return {"prompt": render(template, row, name=f"data.prompt, row {index + 1} of {name}")}
 
 
 def _do_not_mix(sources: Sequence[DataSource], parts: Sequence[datasets.Dataset], error: ValueError) -> DataError:
@@ -254,17 +239,16 @@ def _do_not_mix(sources: Sequence[DataSource], parts: Sequence[datasets.Dataset]
 
 
 @contextmanager
-def quiet(is_quick: bool = True) -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hide the progress bars of `datasets` in the `with` block, whose work takes a second.
 
-    The environment variable for progress bars takes precedence. Without `is_quick`, do nothing.
+    The environment variable for progress bars takes precedence.
     """
     was_disabled = datasets.utils.are_progress_bars_disabled() or "HF_DATASETS_DISABLE_PROGRESS_BARS" in os.environ
-    if was_disabled or not is_quick:
-        yield
-        return
-    datasets.disable_progress_bars()
+    if not was_disabled:
+        datasets.disable_progress_bars()
     try:
         yield
     finally:
-        datasets.enable_progress_bars()
+        if not was_disabled:
+            datasets.enable_progress_bars()

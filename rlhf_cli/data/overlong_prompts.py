@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from rlhf_cli.data.rows import numbered
+from rlhf_cli.data.rows import Table, numbered
 from rlhf_cli.errors import ConfigError, DataError, Prose
 
 if TYPE_CHECKING:
@@ -56,25 +56,19 @@ def without_overlong(
     *,
     policy: OverlongPrompts,
     last: Callable[[str, int], str],
-    why: str,
     name: str = "data",
 ) -> Dataset:
     """Return the dataset without prompts longer than `limit` tokens, according to `policy`.
 
-    `overlong` comes from `overlong_in`; `last(text, limit)` returns the end of a text; `why` explains the limit in an
-    error. Raise DataError under `error`, if no prompt is left, or if a conversation would have to be truncated.
+    `overlong` comes from `overlong_in`; `last(text, limit)` returns the end of a text. Raise DataError like
+    `check_overlong`.
     """
     if not overlong:
         return dataset
-    refused = refuse_overlong(overlong, limit, policy=policy, rows=len(dataset), why=why, name=name)
-    if refused is not None:
-        raise refused
+    check_overlong(dataset, overlong, limit, policy=policy, name=name)
     if policy == "drop":
         fitting: Dataset = dataset.select([row for row in range(len(dataset)) if row not in overlong])
         return fitting
-    texts = dataset["prompt"]
-    if not all(isinstance(texts[row], str) for row in overlong):
-        raise no_cut_of_conversations(overlong, len(dataset), name)
 
     def cut(row: dict[str, str], number: int) -> dict[str, str]:
         return {"prompt": last(row["prompt"], limit)} if number in overlong else {}
@@ -83,44 +77,34 @@ def without_overlong(
     return shortened
 
 
-def refuse_overlong(
-    overlong: Mapping[int, int], limit: int, *, policy: OverlongPrompts, rows: int, why: str, name: str = "data"
-) -> DataError | None:
-    """Return the error for overlong prompts, or None if `policy` can handle them.
+def check_overlong(
+    table: Table, overlong: Mapping[int, int], limit: int, *, policy: OverlongPrompts, name: str = "data"
+) -> None:
+    """Raise DataError if `policy` cannot handle these prompts: row -> tokens, at least one.
 
-    `overlong` maps a row to its tokens, `rows` is the number of rows, `why` explains the limit.
+    It cannot under `error`, if no prompt is left, or if a conversation would have to be truncated.
     """
-    got = _got(overlong, rows)
+    got = f"{len(overlong)} of {len(table)} prompts are longer, the longest has {max(overlong.values())} tokens"
+    expected = f"at most {limit}, what the model reads less trainer.args.max_completion_length"
+    where = f"{name}, {numbered([row + 1 for row in overlong])} (the first row is 1)"
     if policy == "error":
-        return DataError(
+        raise DataError(
             f"prompts of more than {limit} tokens leave the policy no room to answer",
-            where=_where(overlong, name),
+            where=where,
             got=got,
-            expected=why,
+            expected=expected,
             hint=Prose("data.overlong_prompts=drop or truncate, or a smaller trainer.args.max_completion_length"),
         )
-    if policy == "drop" and len(overlong) == rows:
-        return DataError(f"every prompt has more than {limit} tokens", where=name, got=got, expected=why)
-    return None
-
-
-def no_cut_of_conversations(overlong: Mapping[int, int], rows: int, name: str) -> DataError:
-    """Return the error for conversations that would have to be truncated."""
-    return DataError(
-        "a conversation cannot be cut off at its beginning: who spoke would be lost",
-        where=_where(overlong, name),
-        got=_got(overlong, rows),
-        expected="data.overlong_prompts=truncate with prompts of text",
-        hint="data.overlong_prompts=drop",
-    )
-
-
-def _where(overlong: Mapping[int, int], name: str) -> str:
-    return f"{name}, {numbered([row + 1 for row in overlong])} (the first row is 1)"
-
-
-def _got(overlong: Mapping[int, int], rows: int) -> str:
-    return f"{len(overlong)} of {rows} prompts are longer, the longest has {max(overlong.values())} tokens"
+    if policy == "drop" and len(overlong) == len(table):
+        raise DataError(f"every prompt has more than {limit} tokens", where=name, got=got, expected=expected)
+    if policy == "truncate" and any(isinstance(table[row]["prompt"], list) for row in overlong):
+        raise DataError(
+            "a conversation cannot be cut off at its beginning: who spoke would be lost",
+            where=where,
+            got=got,
+            expected="data.overlong_prompts=truncate with prompts of text",
+            hint="data.overlong_prompts=drop",
+        )
 
 
 def describe_overlong(overlong: Mapping[int, int], rows: int, limit: int, policy: OverlongPrompts) -> str:

@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_cli.data import worlds
-from rlhf_cli.data.data_files import find_files, is_hub, no_rows, scan
-from rlhf_cli.data.formats import FORMATS, Row
 from rlhf_cli.data.rows import RowTable, renamed
-from rlhf_cli.data.source import DataSource
+from rlhf_cli.data.source import DataSource, Row
 from rlhf_cli.data.template import Template, refuse_missing_columns, render, template_columns
-from rlhf_cli.data.transcripts import prompt_is_made, split_row
 
 
 @dataclass(frozen=True)
@@ -38,13 +35,16 @@ def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
         total = worlds.num_rows(source.world, source.args, name=source.name)
         rows = worlds.generate(source.world, source.args, seed=seed, name=source.name, limit=limit)
         return Preview(tuple(rows[0]), rows, total, f"embedded world {source.world}")
-    if is_hub(source):
+    if source.is_hub:
         hub_id = source.paths[0] + (f" ({source.subset})" if source.subset else "")
         return Preview((), [], None, f"hub dataset {hub_id}, read when the run starts")
+    from rlhf_cli.data.data_files import find_files, no_rows, scan
+    from rlhf_cli.data.file_readers import parquet_head
+
     paths, format_name = find_files(source)
     origin = str(paths[0]) if len(paths) == 1 else f"{len(paths)} {format_name} files, the first is {paths[0]}"
-    if (head := FORMATS[format_name].head) is not None:
-        columns, rows, total = head(paths, limit)
+    if format_name == "parquet":
+        columns, rows, total = parquet_head(paths, limit)
         if total == 0:
             raise no_rows(paths[0])
         return Preview(columns, rows, total, origin)
@@ -70,8 +70,10 @@ def column_names_after(
     if not preview.columns:
         return ()
     columns = renamed(preview.columns, rename, name=name)
-    if transcripts and prompt_is_made(columns, name=name):
-        columns = (*columns, "prompt")
+    if transcripts:
+        from rlhf_cli.data.transcripts import prompt_is_made
+
+        columns = (*columns, "prompt") if prompt_is_made(columns, name=name) else columns
     if prompt is None:
         return columns
     refuse_missing_columns(prompt, columns)
@@ -90,15 +92,15 @@ def prepared_rows(
         return None
     start, stop = source.bounds or (0, len(preview.rows))
     new_names = {old: new for new, old in source.rename.items()}
-    is_split = transcripts and prompt_is_made([new_names.get(name, name) for name in preview.columns])
-    rows = []
-    for number, read in enumerate(preview.rows[start:stop], 1):
-        row = {new_names.get(name, name): value for name, value in read.items()}
-        if is_split:
-            row |= split_row(row)
-        if prompt is not None:
+    rows = [{new_names.get(name, name): value for name, value in row.items()} for row in preview.rows[start:stop]]
+    if transcripts:
+        from rlhf_cli.data.transcripts import prompt_is_made, split_row
+
+        if prompt_is_made([new_names.get(name, name) for name in preview.columns]):
+            rows = [row | split_row(row) for row in rows]
+    if prompt is not None:
+        for number, row in enumerate(rows, 1):
             row["prompt"] = render(prompt, row, name=f"data.prompt, row {number} of {source.name}")
-        rows.append(row)
     return RowTable(rows, columns)
 
 
@@ -111,7 +113,7 @@ def first_rows(
     template is invalid.
     """
     source = sources[0]
-    if len(sources) == 1 and not is_hub(source):
+    if len(sources) == 1 and not source.is_hub:
         last = (source.bounds or (0, 0))[0] + limit
         preview = peek(source, last, seed=seed)
         columns = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=transcripts)

@@ -9,11 +9,10 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
-from rlhf_cli.data.formats import Row
+from rlhf_cli.data.source import Row
 from rlhf_cli.data.template import missing_column
 from rlhf_cli.errors import DataError, Prose
 
@@ -63,16 +62,13 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
     for new, old in rename.items():
         where = f"{name}.rename.{new}"
         is_taken = new in columns and new not in rename.values()
-        if old not in columns and is_taken:
-            raise DataError(
-                f"the data has no column {old!r}, and one that is called {new!r}",
-                where=where,
-                got=f"{new}: {old}",
-                expected="the new name first, then the column of the data that is to have it",
-                hint=f"{name}.rename.{old}={new}",
-            )
         if old not in columns:
-            raise missing_column(old, columns, where, partial(_override, where))
+            error = missing_column(old, columns, where)
+            if is_taken:  # the two names are the wrong way round
+                error.hint = f"{name}.rename.{old}={new}"
+            elif error.hint is not None:
+                error.hint = shlex.quote(f"{where}={error.hint}")
+            raise error
         if old in new_names:
             raise DataError(f"the column {old!r} is renamed twice", where=where, got=f"{new_names[old]} and {new}")
         if is_taken:
@@ -86,12 +82,8 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
     return tuple(new_names.get(column, column) for column in columns)
 
 
-def _override(key: str, value: str) -> str:
-    return shlex.quote(f"{key}={value}")
-
-
 _DIALOGUES = ("messages", "conversations")
-_ANSWERS = (("chosen", "rejected"), ("chosen_ids", "rejected_ids"), ("input_ids_chosen", "input_ids_rejected"))
+_ANSWERS = (("chosen", "rejected"), ("chosen_ids", "rejected_ids"))
 _WHOLE = ("text", "input_ids")
 _ASSISTANT = ("assistant", "gpt")
 

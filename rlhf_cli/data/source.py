@@ -5,10 +5,30 @@ A kind is `null`, `true/false`, `integer`, `number` or `text`, a list of one kin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rlhf_cli.errors import DataError
+
+Row = dict[str, object]
+
+SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".jsonl.gz": "jsonl",
+    ".json": "json",
+    ".json.gz": "json",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".parquet": "parquet",
+}
+"""Suffix of a file name -> the format that it is read as."""
+
+_UNREADABLE = (".txt", ".tsv", ".gz", ".zst", ".zip", ".tar", ".arrow", ".xlsx", ".xml", ".yaml", ".yml", ".pkl", ".db")
+"""Suffixes of data files that we cannot read: `prompts/mine.txt` is a missing file, not a hub id."""
+
+_HUB_ID = re.compile(r"(?:[\w-][\w.-]*/[\w-][\w.-]*|[\w-]+)", re.ASCII)
 
 READ_AS_TEXT = ("prompt", "completion", "chosen", "rejected", "reference", "text")
 """Columns that a trainer reads as text or messages. In a CSV, which has no types, they are always text."""
@@ -19,7 +39,7 @@ class DataSource:
     """A source of rows, in plain Python values. Raise DataError if its settings contradict each other.
 
     world, args: name of an embedded world and the arguments of its generator (`num_rows` and `seed` among them).
-    path: a file, a folder, a glob, a list of these, or a hub id; see `data_files.is_hub`.
+    path: a file, a folder, a glob, a list of these, or a hub id; see `is_hub`.
     subset, revision: of a hub dataset; None for the hub's default.
     split: in the hub's syntax (`train`, `train[:90%]`); None for `train`.
     rename: new column name -> name in the source.
@@ -76,6 +96,24 @@ class DataSource:
         if self.path is None:
             return ()
         return (self.path,) if isinstance(self.path, str) else tuple(self.path)
+
+    def check_selection(self, num_rows: int) -> None:
+        """Raise DataError if `select` names more rows than there are."""
+        if self.bounds is not None and self.bounds[1] > num_rows:
+            raise DataError(
+                "`select` reaches beyond the last row",
+                where=f"{self.name}.select",
+                got=self.select,
+                expected=f"at most {num_rows}, the number of rows",
+                hint=f"~{self.name}.select",
+            )
+
+    @property
+    def is_hub(self) -> bool:
+        """Return whether `path` is a hub id: like `owner/name` or `name`, without a file suffix, and not on disk."""
+        if len(self.paths) != 1 or self.paths[0].lower().endswith((*SUFFIXES, *_UNREADABLE)):
+            return False
+        return _HUB_ID.fullmatch(self.paths[0]) is not None and not Path(self.paths[0]).exists()
 
     @property
     def texts(self) -> frozenset[str]:

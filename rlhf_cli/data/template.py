@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from rlhf_cli.errors import DataError, Prose
+from rlhf_cli.errors import DataError
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.template_grammar import is_text, parse
 
@@ -35,32 +35,23 @@ def template_columns(template: Template, *, name: str = "data.prompt") -> set[st
     return {column for content in contents for column in parse(content, where=name, error=DataError).columns}
 
 
-def missing_column(
-    column: str, columns: Sequence[str], name: str, typed: Callable[[str], str] = "{}".format
-) -> DataError:
-    """Return the error for an unknown column: its name, the config key, the existing columns, a suggestion.
-
-    `typed` turns the suggested column into the command-line argument that names it.
-    """
-    close = nearest(column, columns)
+def missing_column(column: str, columns: Sequence[str], name: str) -> DataError:
+    """Return the error for an unknown column: its name, the config key, the existing columns, the nearest of them."""
     return DataError(
         f"no column {column!r} in the data",
         where=name,
         expected=f"one of {', '.join(columns)}",
-        hint=typed(close) if close is not None else None,
+        hint=nearest(column, columns),
     )
 
 
 def refuse_missing_columns(template: Template, columns: Sequence[str]) -> None:
     """Raise DataError if a prompt template reads a missing column."""
     for column in sorted(template_columns(template) - set(columns)):
-
-        def mended(close: str, column: str = column) -> str:
-            if not isinstance(template, str) or "'" in template or '"' in template:
-                return close
-            return f"data.prompt={shlex.quote(template.replace(f'{{{column}}}', f'{{{close}}}'))}"
-
-        raise missing_column(column, columns, "data.prompt", mended)
+        error = missing_column(column, columns, "data.prompt")
+        if error.hint is not None and isinstance(template, str) and not {"'", '"'} & set(template):
+            error.hint = f"data.prompt={shlex.quote(template.replace(f'{{{column}}}', f'{{{error.hint}}}'))}"
+        raise error
 
 
 def _fill(template: str, row: Mapping[str, object], name: str) -> str:
@@ -75,9 +66,6 @@ def _fill(template: str, row: Mapping[str, object], name: str) -> str:
                 where=name,
                 got="nothing (null)" if value is None else f"a {type(value).__name__}",
                 expected="text or a number",
-                hint=Prose("name a text column, or let `rename` make this column the prompt")
-                if value is not None
-                else None,
             )
     return parsed.fill(row)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.loading import load_split
-from rlhf_cli.data.preferences import bad_pairs
 from rlhf_cli.data.rows import check_rows, describe_shared, hold_out, prompt_key, shared_prompts
 from rlhf_cli.data.template import template_columns
 from rlhf_cli.errors import ConfigError, UserError
@@ -68,6 +67,8 @@ def load_held_out(
         else:
             raise ConfigError("no evaluation rows", where="data.eval", expected="--data FILE")
     if experiment.reward_model is not None and experiment.reward_model.on_bad_pair == "drop":
+        from rlhf_cli.data.preferences import bad_pairs
+
         # A file of other rows (`--data`) may have no pairs. The caller that needs them raises the error.
         bad = bad_pairs(dataset) if {"chosen", "rejected"} <= set(dataset.column_names) else {}
         dataset = dataset.select([index for index in range(len(dataset)) if index not in bad])

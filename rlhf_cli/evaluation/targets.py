@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
-from rlhf_cli.data.data_files import is_hub
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, RunError
@@ -112,7 +111,7 @@ def file_source(section: JsonTree, data: str) -> JsonTree:
     source = DataSource(path=data, name="--data")
     given = section.get("rename")
     renames = given if isinstance(given, dict) else {}
-    if is_hub(source):
+    if source.is_hub:
         require_on_hub(HubQuestion("dataset", data), where="--data", local="--data FILE")
         return {"path": data, "rename": {}}
     columns = peek(source, limit=1).columns

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema import model_and_data as schema
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RewardModel
-from rlhf_cli.data.preferences import MarginRule, PreferenceRules
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.template import missing_column
 from rlhf_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from rlhf_cli.data.preferences import PairRules
 
 
 def training_sources(data: schema.Data) -> list[DataSource]:
@@ -55,14 +58,16 @@ def describe_eval_rows(data: schema.Data) -> str:
     return str(data.eval.world or data.eval.path)
 
 
-def preference_rules(experiment: Experiment) -> PreferenceRules:
+def preference_rules(experiment: Experiment) -> PairRules:
     """Return the rules for the pairs of an experiment; the defaults if it has no section `reward_model`."""
+    from rlhf_cli.data.preferences import PairRules
+
     section = experiment.reward_model or RewardModel()
-    margin = None
-    if section.margin is not None:
-        values = section.margin.model_dump(exclude={"on_bad"})
-        margin = MarginRule(**values, drops=section.margin.on_bad == "drop")
-    return PreferenceRules(margin, drops_bad_pairs=section.on_bad_pair == "drop")
+    drops_bad_pairs = section.on_bad_pair == "drop"
+    if section.margin is None:
+        return PairRules(drops_bad_pairs=drops_bad_pairs)
+    values = section.margin.model_dump(exclude={"on_bad"})
+    return PairRules(**values, drops_bad_margins=section.margin.on_bad == "drop", drops_bad_pairs=drops_bad_pairs)
 
 
 def margin_problems(experiment: Experiment, columns: Sequence[str]) -> list[UserError]:
@@ -70,11 +75,7 @@ def margin_problems(experiment: Experiment, columns: Sequence[str]) -> list[User
 
     The list is empty if the columns are not known yet.
     """
-    rules = preference_rules(experiment)
-    if not columns or rules.margin is None:
+    if not columns or experiment.reward_model is None:
         return []
-    return [
-        missing_column(column, columns, "reward_model.margin")
-        for column in rules.margin.columns
-        if column not in columns
-    ]
+    wanted = preference_rules(experiment).columns
+    return [missing_column(column, columns, "reward_model.margin") for column in wanted if column not in columns]

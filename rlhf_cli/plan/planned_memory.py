@@ -73,7 +73,7 @@ _COUNTED = 64
 """How many rows are counted, those with the most characters: tokenizing a hundred thousand rows would take seconds."""
 _ANSWERS = ("completion", "chosen", "rejected", "reference")
 _WHOLE = ("messages", "conversations", "text")
-_IDS = ("input_ids", "chosen_ids", "rejected_ids", "input_ids_chosen", "input_ids_rejected")
+_IDS = ("input_ids", "chosen_ids", "rejected_ids")
 
 Count = Callable[[str], int]
 

@@ -129,10 +129,7 @@ _ROWS = (
     ),
     TrainerRow(
         "RewardTrainer",
-        learns_from=(
-            *(("chosen", "rejected"), ("chosen_ids", "rejected_ids")),
-            ("input_ids_chosen", "input_ids_rejected"),  # data/preferences.py
-        ),
+        learns_from=(("chosen", "rejected"), ("chosen_ids", "rejected_ids")),
         expected_columns=_PAIR,
         sections=frozenset({"reward_model"}),
         trains="reward model",

@@ -15,10 +15,9 @@ import pyarrow
 import pyarrow.json
 import pytest
 
-from rlhf_cli.data import data_files
+from rlhf_cli.data import data_files, json_files
 from rlhf_cli.data.data_files import scan
-from rlhf_cli.data.formats import json_rows
-from rlhf_cli.data.formats.json_rows import arrow_schema
+from rlhf_cli.data.json_files import arrow_schema
 from rlhf_cli.data.loading import features_of, load_split
 from rlhf_cli.data.source import INTEGER, MIXED, NULL, TEXT, DataSource, ListKind, RecordKind
 from rlhf_cli.errors import DataError
@@ -128,7 +127,7 @@ def test_who_reads_which_rows(workplace: Path, monkeypatch: pytest.MonkeyPatch) 
     rows = [{"a": f"{number:05}", "n": 1000 + number} for number in range(3000)]
     (workplace / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     seen: Counter[str] = Counter()
-    parse, open_json = json_rows._parse, pyarrow.json.open_json
+    parse, open_json = json_files._parse, pyarrow.json.open_json
 
     def counted_batches(*given: object, **options: object) -> Iterator[pyarrow.RecordBatch]:
         for batch in open_json(*given, **options):
@@ -139,7 +138,7 @@ def test_who_reads_which_rows(workplace: Path, monkeypatch: pytest.MonkeyPatch) 
         seen["by Python"] += 1
         return parse(text, where)
 
-    monkeypatch.setattr(json_rows, "_parse", counted_row)
+    monkeypatch.setattr(json_files, "_parse", counted_row)
     monkeypatch.setattr(pyarrow.json, "open_json", counted_batches)
     assert scan([workplace / "rows.jsonl"], "jsonl").num_rows == 3000
     assert seen == {"by Python": 5, "by Arrow": 3000}

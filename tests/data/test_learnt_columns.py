@@ -10,13 +10,11 @@ import pytest
 from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns, only_learnt
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import peek, prepared_rows
-from rlhf_cli.data.preferences import cut_padding, is_tokenised
 from rlhf_cli.data.rows import (
     RowTable,
     check_prompts,
     hold_out_places,
     is_empty,
-    numbered,
     refuse_no_text,
     values_of,
 )
@@ -176,12 +174,6 @@ def test_all_rows_of_a_prompt_are_held_out_together() -> None:
         assert len(out) == 5
 
 
-def test_words_for_rows() -> None:
-    assert [numbered(range(1, 1 + n)) for n in (1, 2, 5, 6)] == [
-        "row 1", "rows 1, 2", "rows 1, 2, 3, 4, 5", "rows 1, 2, 3, 4, 5, ...",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -202,42 +194,6 @@ def test_a_prompt_is_text_or_messages(refusal) -> None:
     check_prompts(RowTable([{"prompt": "p"}], ["prompt"]))
     assert "data.prompt='{prompt}'" in refusal(check_prompts, RowTable([{"prompt": 3}], ["prompt"]))
     assert "data.rename.x=COLUMN" in refusal(refuse_no_text, "x", 3, "data")
-
-
-@pytest.mark.parametrize(
-    ("ids", "mask", "expected"),
-    [
-        ([5, 6], None, [5, 6]),
-        ([5, 6, 7], [1, 1, 1], [5, 6, 7]),
-        ([0, 6, 7], [0, 1, 1], [6, 7]),
-        ([5, 0, 0], [1, 0, 0], [5]),
-        ([0, 6, 0], [0, 1, 0], [6]),
-        ([5, 6], [0, 0], []),
-        ([5, 6, 7], [1, 0, 1], "leaves out tokens in the middle"),
-        ([5, "x"], [1, 1], "not a list of token ids"),
-        ([5, 6], 1, "not one 0 or 1"),
-        ([5, 6], [1, 1, 1], "not one 0 or 1"),
-    ],
-)
-def test_padding_is_cut_off_at_both_ends(ids: Any, mask: Any, expected: Any, refusal) -> None:
-    if isinstance(expected, str):
-        assert expected in refusal(cut_padding, ids, mask, "here")
-    else:
-        assert cut_padding(ids, mask, "here") == expected
-
-
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
-        (["chosen_ids", "rejected_ids"], True),
-        (["chosen_ids", "rejected"], False),
-        (["input_ids_chosen", "input_ids_rejected"], True),
-        (["input_ids_chosen", "rejected_ids"], False),
-        (["chosen", "rejected"], False),
-    ],
-)
-def test_pairs_of_token_ids_are_known_by_their_columns(columns: list[str], expected: bool) -> None:
-    assert is_tokenised(columns) is expected
 
 
 def test_what_is_no_transcript_keeps_its_texts_and_has_no_prompt(refusal) -> None:

@@ -153,12 +153,6 @@ def test_hub_offline_for_real(monkeypatch: pytest.MonkeyPatch, refusal) -> None:
     assert "no-such-owner/no-such-dataset cannot be reached" in message
 
 
-def test_progress_bars_are_off_only_inside(jsonl, capfd: pytest.CaptureFixture[str]) -> None:
-    load(DataSource(path=jsonl(numbered(5))), prompt="{prompt}")
-    assert capfd.readouterr().err == ""
-    assert not datasets.utils.are_progress_bars_disabled()
-
-
 def test_hold_out_is_disjoint_in_prompts_and_the_same_again() -> None:
     dataset = load(DataSource(world="toy_sums", args={"num_rows": 300, "max_value": 9}))  # 100 pairs, three times each
     train, held = hold_out(dataset, 0.2, seed=1)
@@ -186,11 +180,6 @@ def test_hold_out_fraction(fraction: float, refusal) -> None:
     message = refusal(hold_out, datasets.Dataset.from_dict({"prompt": ["a", "b"]}), fraction, 0)
     assert "a held-out share lies between 0 and 1" in message
     assert "where:    data.eval" in message
-
-
-def test_hold_out_of_too_little(refusal) -> None:
-    one_prompt = datasets.Dataset.from_dict({"prompt": ["a"] * 10})
-    assert "10 rows, 1 different prompts" in refusal(hold_out, one_prompt, 0.5, 0)
 
 
 @pytest.mark.fault(41)

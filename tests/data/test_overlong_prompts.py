@@ -25,7 +25,7 @@ def last(text: str, limit: int) -> str:
 
 def fitted(policy, rows: Dataset = ROWS, limit: int = 2) -> Dataset:
     overlong = overlong_in(rows, limit, longer_than)
-    return without_overlong(rows, overlong, limit, policy=policy, last=last, why="at most 2")
+    return without_overlong(rows, overlong, limit, policy=policy, last=last)
 
 
 def test_rows_are_found_beyond_the_first_batch() -> None:
@@ -67,7 +67,7 @@ def test_where_none_fits_nothing_is_left() -> None:
 def test_a_conversation_is_not_cut() -> None:
     rows = Dataset.from_dict({"prompt": [[{"role": "user", "content": "long"}]]})
     with pytest.raises(DataError, match="a conversation cannot be cut off"):
-        without_overlong(rows, {0: 3}, 2, policy="truncate", last=last, why="")
+        without_overlong(rows, {0: 3}, 2, policy="truncate", last=last)
 
 
 @pytest.mark.parametrize(("policy", "done"), [("drop", "are left out"), ("truncate", "lose their beginnings")])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +11,6 @@ import pytest
 
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.template import refuse_missing_columns
 
 GOOD = '{"prompt": "one", "n": 1}\n'
 
@@ -134,40 +130,11 @@ def test_parquet_faults(workplace: Path, refusal) -> None:
     pq.write_table(pa.table({"prompt": ["x"], "n": [1]}), workplace / "a.parquet")
     pq.write_table(pa.table({"prompt": ["x"], "n": ["1"]}), workplace / "b.parquet")
     message = refusal(peek, DataSource(path=["a.parquet", "b.parquet"]))
-    assert "disagree about the column 'n'" in message
-    assert "int64, as in a.parquet" in message
+    assert "two Parquet files have different columns" in message
+    assert "n: int64, as in a.parquet" in message
     pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), workplace / "none.parquet")
     assert "no rows" in refusal(peek, DataSource(path="none.parquet"))
 
 
-def test_real_files(shared: Path) -> None:
-    found = peek(DataSource(path=str(shared / "gsm8k-test.jsonl")))
-    assert (found.columns, found.num_rows) == (("question", "answer"), 1319)
-    found = peek(DataSource(path=str(shared / "hh-harmless.jsonl.gz")))
-    assert (set(found.columns), found.num_rows) == ({"chosen", "rejected"}, 1156)
-    assert peek(DataSource(path=str(shared / "gsm8k-model-solutions.jsonl"))).num_rows == 600
-
-
-@pytest.mark.parametrize(("sign", "shown"), [(";", ";"), ("\t", "\\t"), ("|", "|")])
-def test_a_table_with_another_separator(workplace: Path, sign: str, shown: str, refusal) -> None:
-    text = f'prompt{sign}answer\n"1+1, say"{sign}2\n'
-    source = write(workplace, "rows.csv", text)
-    message = refusal(peek, source, limit=2)
-    assert f"separated by '{shown}'" in message
-    assert "where:    rows.csv:1\n" in message
-    command = message.partition("try:")[2].strip().replace("python", shlex.quote(sys.executable), 1)
-    subprocess.run(command, shell=True, check=True)
-    found = peek(DataSource(path="rows-commas.csv"), limit=2)
-    assert found.rows == [{"prompt": "1+1, say", "answer": 2}]
-
-
 def test_negative_control_one_column_needs_no_separator(workplace: Path) -> None:
     assert peek(write(workplace, "rows.csv", "prompt\na;b\n"), limit=2).rows == [{"prompt": "a;b"}]
-
-
-def test_a_template_is_mended_whole(workplace: Path, refusal) -> None:
-    columns = ("question", "answer")
-    said = refusal(refuse_missing_columns, "Q: {qestion}, A:", columns)
-    assert said.endswith("try:      data.prompt='Q: {question}, A:'")
-    said = refusal(refuse_missing_columns, [{"role": "user", "content": "{qestion}"}], columns)
-    assert said.endswith("try:      question")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 
-from rlhf_cli.data import loading
-from rlhf_cli.data.data_files import find_files, format_of, is_hub, near_files
-from rlhf_cli.data.loading import load_split, quiet
+from rlhf_cli.data import data_files
+from rlhf_cli.data.data_files import find_files, format_of, near_files
+from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import first_rows, peek
 from rlhf_cli.data.rows import renamed
 from rlhf_cli.data.source import DataSource
@@ -18,7 +17,7 @@ from rlhf_cli.data.source import DataSource
 
 @pytest.mark.parametrize("path", ["openai/gsm8k", "imdb", "HuggingFaceH4/ultra_feedback-v1.2", "data/prompts"])
 def test_hub_id(path: str) -> None:
-    assert is_hub(DataSource(path=path))
+    assert DataSource(path=path).is_hub
     assert peek(DataSource(path=path)).columns == ()
     assert "read when the run starts" in peek(DataSource(path=path)).origin
 
@@ -39,12 +38,12 @@ def test_hub_id(path: str) -> None:
     ],
 )
 def test_not_a_hub_id(path: str, workplace: Path) -> None:
-    assert not is_hub(DataSource(path=path))
-    assert not is_hub(DataSource(path=["owner/name", "other"]))
-    assert not is_hub(DataSource(world="toy_sums"))
-    assert is_hub(DataSource(path="owner/name"))
+    assert not DataSource(path=path).is_hub
+    assert not DataSource(path=["owner/name", "other"]).is_hub
+    assert not DataSource(world="toy_sums").is_hub
+    assert DataSource(path="owner/name").is_hub
     (workplace / "owner" / "name").mkdir(parents=True)  # what is on disk
-    assert not is_hub(DataSource(path="owner/name"))
+    assert not DataSource(path="owner/name").is_hub
 
 
 def test_exactly_one_of_world_and_path(refusal) -> None:
@@ -125,29 +124,14 @@ def test_a_part_of_a_split_may_be_empty_or_several(jsonl) -> None:
         assert list(load_split([DataSource(path=path, split=split)], seed=0)["n"]) == expected, split
 
 
-def test_progress_bars_stay_as_somebody_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    with quiet():
-        assert datasets.utils.are_progress_bars_disabled()
-    assert not datasets.utils.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    with quiet():
-        pass
-    assert datasets.utils.are_progress_bars_disabled()
-    datasets.enable_progress_bars()
-    monkeypatch.setenv("HF_DATASETS_DISABLE_PROGRESS_BARS", "0")
-    with quiet():
-        assert not datasets.utils.are_progress_bars_disabled()
-
-
 def test_only_what_is_in_the_cache_is_not_read_again(jsonl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CSV is scanned each time, and its rows are written once."""
     Path("t.csv").write_text("a,b\n1,x\n")
     read = []
-    rows_of = loading.rows_of
-    monkeypatch.setattr(loading, "rows_of", lambda *given: read.append(1) or rows_of(*given))
+    rows_of = data_files.rows_of
+    monkeypatch.setattr(data_files, "rows_of", lambda *given: read.append(1) or rows_of(*given))
     for _ in range(2):
         assert load_split([DataSource(path="t.csv")], seed=0).to_list() == [{"a": 1, "b": "x"}]
-    assert len(read) == 1
+    assert len(read) == 2  # to scan it, and to write it
 
 
 @pytest.mark.parametrize(
@@ -194,16 +178,6 @@ def test_so_many_first_rows_and_no_more(limit: int, select: Any, jsonl) -> None:
         assert [row["n"] for row in found] == list(range(9))[slice(*(source.bounds or (0, 9)))][:limit]
 
 
-def test_first_rows_of_a_mixture_and_of_dialogues(jsonl) -> None:
-    start = "\n\nHuman: x\n\nAssistant:"
-    path = jsonl([{"chosen": f"{start} a", "rejected": f"{start} b"}] * 3)
-    (row, *_) = first_rows([DataSource(path=path)], prompt=None, transcripts=True, seed=0, limit=2)
-    assert row["prompt"] == start
-    world = DataSource(world="toy_sums", args={"num_rows": 30})
-    mixed = first_rows([world, world], prompt=None, transcripts=False, seed=5, limit=4)
-    assert mixed == [dict(row) for row in load_split([world, world], seed=5).select(range(4))]
-
-
 @pytest.mark.parametrize(
     "source",
     [
@@ -232,7 +206,7 @@ def test_first_rows_are_as_a_training_reads_them(workplace: Path, source: DataSo
         ({"x": "b"}, ("a", "x", "c")),
         ({"a": "b", "b": "a"}, ("b", "a", "c")),
         ({"a": "b", "old": "a"}, ("old", "a", "c")),
-        ({"b": "x"}, "the new name first"),
+        ({"b": "x"}, "data.rename.x=b"),
         ({"y": "x"}, "no column 'x'"),
         ({"a": "x", "z": "a"}, "no column 'x'"),
         ({"a": "b"}, "there is a column 'a' already"),

@@ -66,13 +66,6 @@ def test_sum_demonstrations_are_as_bad_as_documented() -> None:
     assert all(str(sum(map(int, row["prompt"][:-1].split("+")))) == row["completion"] for row in clean)
 
 
-def test_speakers_are_two() -> None:
-    for row in toy_speakers.generate_speakers(60, seed=0, max_value=4):
-        assert row["prompt"] == f"{row['speaker_a']} and {row['speaker_b']}:"
-        assert row["speaker_a"] != row["speaker_b"]
-        assert row["max_value"] == 4
-
-
 def test_speaker_demonstrations_are_as_sloppy_as_documented() -> None:
     def sound(row: dict[str, str]) -> bool:
         a, b = row["prompt"].removesuffix(":").split(" and ")
@@ -187,18 +180,3 @@ def test_demonstrations_of_a_world_by_its_name(refusal) -> None:
     message = refusal(worlds.demonstrations, "toy_sum", 7, seed=3, name="x")
     assert "one of toy_speakers, toy_sums" in message
     assert "there are no demonstrations" in refusal(worlds.demonstrations, "toy_preferences", 7, seed=3, name="x")
-
-
-def test_of_a_world_as_many_rows_as_are_asked_for() -> None:
-    args = {"num_rows": 5, "seed": 2}
-    for limit, count in ((None, 5), (3, 3), (9, 5)):
-        assert worlds.generate("toy_sums", args, seed=0, limit=limit) == toy_sums.generate(5, 2)[:count]
-    assert worlds.num_rows("toy_sums", {"num_rows": 1}) == 1
-
-
-def test_each_level_of_an_answer_is_a_pair_of_another_score() -> None:
-    """Right or wrong, bare, short or long, or a dodge: at most seven scores, of which two are drawn."""
-    scores = {pair[side] for pair in toy_preferences.generate(500, 3) for side in ("score_chosen", "score_rejected")}
-    assert {1.5, 0.9, 0.5, -0.1} <= {round(float(score), 9) for score in scores}
-    assert max(map(float, scores)) == 1.5
-    assert min(map(float, scores)) == pytest.approx(-0.4)

@@ -14,7 +14,7 @@ from rlhf_cli.analysis.audit.degenerate_answers import KINDS, OTHER_GOLD, Attack
 from rlhf_cli.analysis.audit.gold_answers import AnswerFormat, final_part, reward_words
 from rlhf_cli.analysis.audit.trial import Trial, open_trial
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.formats import Row
+from rlhf_cli.data.source import Row
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.rewards.completion_text import content_text
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow

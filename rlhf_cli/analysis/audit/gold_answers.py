@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, MappingProxyType
 
-from rlhf_cli.data.formats import Row
+from rlhf_cli.data.source import Row
 from rlhf_cli.data.template import missing_column
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.template_grammar import is_text, parse

@@ -16,7 +16,7 @@ from statistics import fmean
 from rlhf_cli.analysis.audit.gold_answers import DEFAULT_TAGS, AnswerFormat, Gold, final_part, find_gold, ways_to_write
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.formats import Row
+from rlhf_cli.data.source import Row
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, score_with
 from rlhf_cli.rewards.stack.reward_functions import required_columns
 from rlhf_cli.rewards.stack.reward_stack import RewardStack

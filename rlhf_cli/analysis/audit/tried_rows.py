@@ -16,7 +16,7 @@ from rlhf_cli.analysis.audit.audit_run import experiment_rows, unreachable
 from rlhf_cli.analysis.audit.trial import GoldAnswers, Trial, open_trial
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.formats import Row
+from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.measure.score_bench import QUANTILES, quantiles

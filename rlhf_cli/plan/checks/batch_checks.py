@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.learnt_columns import learnt_columns
 from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import ConfigError, DataError, UserError
@@ -57,6 +56,8 @@ def stage_problems(experiment: Experiment, composed: Composed, context: CheckCon
     if not row.learns_from:
         return
     if context.columns:
+        from rlhf_cli.data.learnt_columns import learnt_columns
+
         try:
             used = learnt_columns(row, context.columns, text_field=str(context.setting("dataset_text_field") or "text"))
         except DataError as error:

@@ -8,16 +8,14 @@ from pathlib import Path
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.rules.trainer_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns
 from rlhf_cli.data.peeking import column_names_after, peek, prepared_rows
-from rlhf_cli.data.preferences import check_pair_columns, is_tokenised, no_pair_left, sound_pairs
 from rlhf_cli.data.rows import RowTable, check_prompts, hold_out_places
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.plan.checks.check_context import CheckContext, ReadSource
 from rlhf_cli.plan.data_sources import eval_sources, margin_problems, preference_rules, training_sources
-from rlhf_cli.tables.trl_trainers import TEXT
+from rlhf_cli.tables.trl_trainers import TEXT, TrainerRow
 from rlhf_cli.text.suggest import nearest
 
 _LOOKED_AT = 50_000
@@ -33,7 +31,8 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
     for source in [*training, *eval_sources(data)]:
         try:
             preview = peek(source, limit=_LOOKED_AT, seed=experiment.seed)
-            _check_selection(source, preview.num_rows)
+            if preview.num_rows is not None and not _is_sliced(source):
+                source.check_selection(preview.num_rows)
             names = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=data.transcripts)
             table = prepared_rows(source, preview, prompt, names, transcripts=data.transcripts)
             context.sources.append(ReadSource(source, preview, names, table))
@@ -95,17 +94,6 @@ def _split_off(fraction: float, seed: int, context: CheckContext) -> Iterator[Us
     context.num_rows, context.num_held_out = len(train), len(held)
 
 
-def _check_selection(source: DataSource, rows: int | None) -> None:
-    if rows is not None and not _is_sliced(source) and source.bounds is not None and source.bounds[1] > rows:
-        raise DataError(
-            "`select` reaches beyond the last row",
-            where=f"{source.name}.select",
-            got=source.select,
-            expected=f"at most {rows}, the number of rows",
-            hint=f"~{source.name}.select",
-        )
-
-
 def _is_sliced(source: DataSource) -> bool:
     """Return whether the datasets library takes a slice of a split, and so counts its rows."""
     return source.split is not None and "[" in source.split
@@ -124,9 +112,9 @@ def _missing_columns(
     wanted: dict[str, list[str]], columns: Sequence[str], name: str, *, is_world: bool = False
 ) -> Iterator[UserError]:
     for who, needs in wanted.items():
-        others = "".join(f", or data={world}" for world in (with_columns([needs]) if is_world else ()))
         for column in needs:
             if column not in columns:
+                others = "".join(f", or data={world}" for world in (with_columns([needs]) if is_world else ()))
                 close = nearest(column, columns)
                 yield DataError(
                     f"the data has no column {column!r}",
@@ -154,20 +142,23 @@ def row_problems(experiment: Experiment, composed: Composed, context: CheckConte
                 check_prompts(read.rows, name)
             if row.trains == "reward model":
                 _check_pairs(read.rows, experiment, name)
-            elif row.learns_from and (read in context.held_out or _is_complete(experiment, read.columns, text_field)):
-                check_learnt(read.rows, row, text_field=text_field, name=name)
+            elif row.learns_from:
+                _check_learnt(read, row, text_field, is_training=read not in context.held_out)
         except UserError as error:
             yield error
 
 
 def _check_pairs(rows: RowTable, experiment: Experiment, name: str) -> None:
     """Check the pairs of a reward model. Missing columns were already reported."""
+    from rlhf_cli.data.learnt_columns import check_learnt
+    from rlhf_cli.data.preferences import IDS, check_pair_columns, no_pair_left, sound_pairs
+
     rules = preference_rules(experiment)
     try:
         check_pair_columns(rows.column_names, rules, name=name)
     except UserError:
         return
-    if not is_tokenised(rows.column_names):  # token ids are first renamed to TRL's column names
+    if not set(IDS) <= set(rows.column_names):
         left_out, _ = sound_pairs(rows, rules, name=name)
         sound = rows.select([row for row in range(len(rows)) if row not in left_out])
         if len(sound) == 0:
@@ -175,9 +166,14 @@ def _check_pairs(rows: RowTable, experiment: Experiment, name: str) -> None:
         check_learnt(sound, experiment.trainer.row, name=name)
 
 
-def _is_complete(experiment: Experiment, columns: tuple[str, ...], text_field: str) -> bool:
+def _check_learnt(read: ReadSource, trainer: TrainerRow, text_field: str, *, is_training: bool) -> None:
+    from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns
+
+    assert read.rows is not None
     try:
-        learnt_columns(experiment.trainer.row, columns, text_field=text_field)
+        learnt_columns(trainer, read.columns, text_field=text_field, name=read.source.name)
     except UserError:
-        return False  # the plan of the steps reports this for training rows
-    return True
+        if is_training:
+            return  # the plan of the steps reports this for training rows
+        raise
+    check_learnt(read.rows, trainer, text_field=text_field, name=read.source.name)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.data_files import is_hub
 from rlhf_cli.errors import DataError, ModelError, Prose, UserError
 from rlhf_cli.models.model_folders import is_hub_id
 from rlhf_cli.plan.checks.check_context import CheckContext
@@ -62,7 +61,7 @@ def _datasets(experiment: Experiment) -> dict[str, HubQuestion]:
     return {
         f"{source.name}.path": HubQuestion("dataset", source.paths[0], source.revision)
         for source in sources
-        if is_hub(source)
+        if source.is_hub
     }
 
 

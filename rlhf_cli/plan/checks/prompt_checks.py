@@ -12,10 +12,9 @@ import jinja2
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.overlong_prompts import (
+    check_overlong,
     describe_overlong,
-    no_cut_of_conversations,
     prompt_limit,
-    refuse_overlong,
 )
 from rlhf_cli.data.rows import RowTable, values_of
 from rlhf_cli.errors import ModelError, Prose, UserError, in_a_line
@@ -95,17 +94,15 @@ def room_for_answers_problems(experiment: Experiment, composed: Composed, contex
         overlong = _overlong(source.rows, limit, context.tokenizer, settings if isinstance(settings, dict) else {})
         if not overlong:
             continue
-        why = f"at most {limit}, what the model reads less trainer.args.max_completion_length"
-        name, rows = source.source.name, len(source.rows)
-        refused = refuse_overlong(overlong, limit, policy=policy, rows=rows, why=why, name=name)
-        is_chat = any(isinstance(source.rows[row]["prompt"], list) for row in overlong)
-        if refused is None and policy == "truncate" and is_chat:
-            refused = no_cut_of_conversations(overlong, rows, name)
-        if refused is not None:
-            yield refused
+        name = source.source.name
+        try:
+            check_overlong(source.rows, overlong, limit, policy=policy, name=name)
+        except UserError as error:
+            yield error
         else:
             context.most_prompt_tokens = limit
-            context.notices.append(Notice("prompts", f"{name}: {describe_overlong(overlong, rows, limit, policy)}"))
+            described = describe_overlong(overlong, len(source.rows), limit, policy)
+            context.notices.append(Notice("prompts", f"{name}: {described}"))
 
 
 def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> dict[int, int]:

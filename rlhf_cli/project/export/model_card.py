@@ -13,7 +13,6 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rlhf_cli.data.data_files import is_hub
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import RunError
 from rlhf_cli.measure.evaluation_files import read_evaluation
@@ -141,7 +140,7 @@ def _sources(data: JsonTree) -> dict[str, JsonTree]:
 
 def _datasets(data: JsonTree) -> list[str]:
     paths = dict.fromkeys(path for source in _sources(data).values() for path in _paths(source))
-    return [path for path in paths if not Path(path).is_absolute() and is_hub(DataSource(path=path))]
+    return [path for path in paths if not Path(path).is_absolute() and DataSource(path=path).is_hub]
 
 
 def _data(data: JsonTree, known: JsonTree, hashes: Mapping[str, str]) -> list[CardRow]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_cli.data.data_files import is_hub
 from rlhf_cli.data.peeking import Preview, peek
 from rlhf_cli.data.source import BOOL, INTEGER, NUMBER, TEXT, DataSource, kind_of, label
 from rlhf_cli.errors import ConfigError, DataError, Prose
@@ -169,7 +168,7 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
 
 def _look_at(path: str) -> Preview:
     source = DataSource(path=path, name="--data")
-    if is_hub(source):
+    if source.is_hub:
         raise DataError(
             "a dataset of the hub shows its columns only when it is read, and a project is made without a network",
             where="--data",

@@ -145,8 +145,7 @@ def _fitting(
 ) -> Dataset:
     overlong = overlong_in(rows, limit, tokens.longer_than)
     policy = experiment.data.overlong_prompts
-    why = f"at most {limit}, what the model reads less trainer.args.max_completion_length"
-    fitting = without_overlong(rows, overlong, limit, policy=policy, last=tokens.last, why=why, name=name)
+    fitting = without_overlong(rows, overlong, limit, policy=policy, last=tokens.last, name=name)
     if overlong and args.process_index == 0:
         message = f"{name}: {describe_overlong(overlong, len(rows), limit, policy)}"
         logging.getLogger("rlhf").warning(message)

@@ -14,9 +14,7 @@ from transformers import AutoTokenizer, TrainingArguments
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RewardModel
-from rlhf_cli.data.learnt_columns import only_learnt
 from rlhf_cli.data.loading import load_split, quiet
-from rlhf_cli.data.preferences import judge_pairs, leave_out
 from rlhf_cli.data.rows import (
     check_prompts,
     check_rows,
@@ -83,10 +81,16 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, Dataset | None, Left
     def load(sources: list[DataSource], name: str) -> Dataset:
         prompt = data.model_dump()["prompt"]
         dataset = load_split(sources, prompt=prompt, seed=experiment.seed, transcripts=data.transcripts)
+        if rules is None:
+            return dataset
+        from rlhf_cli.data.preferences import judge_pairs
+
         with quiet():
-            return dataset if rules is None else judge_pairs(dataset, rules, name=name)
+            return judge_pairs(dataset, rules, name=name)
 
     def valid(dataset: Dataset, name: str) -> Dataset:
+        from rlhf_cli.data.preferences import leave_out
+
         with quiet():
             kept, counts = leave_out(dataset, name=name)
         if counts:
@@ -108,6 +112,8 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, Dataset | None, Left
         elif dataset is not None:
             check_rows(dataset, [], name)
     if row.learns_from:
+        from rlhf_cli.data.learnt_columns import only_learnt
+
         text_field = str(experiment.trainer.args.get("dataset_text_field") or TEXT)
         train = only_learnt(train, row, text_field=text_field)
         if held_out is not None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlhf_cli.config.schema.reward_sections import Reward
-from rlhf_cli.data.formats import json_rows
+from rlhf_cli.data import json_files
 from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.gates import ScoreGate
@@ -55,7 +55,7 @@ class Keeps:
     @property
     def only(self) -> tuple[list[dict[str, Any]], Capsule]:
         ((file, capsule),) = capsules_of(self.run).items()
-        return [row for _, row in json_rows.read_lines(file)], capsule
+        return [row for _, row in json_files.read_lines(file)], capsule
 
 
 @pytest.fixture

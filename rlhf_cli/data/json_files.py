@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.data.formats.decoded_text import numbered_lines, shorten
-from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, ListKind, RecordKind
+from rlhf_cli.data.file_readers import numbered_lines, shorten
+from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, ListKind, RecordKind, Row
 from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 1 << 21
 
 
-def read_lines(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
+def read_lines(path: Path) -> Iterator[tuple[str, Row]]:
     """Yield the rows of a JSONL file with their `file:line`. Raise DataError at the first line that is no object."""
     for number, line in numbered_lines(path):
         if line.strip():
@@ -30,22 +30,22 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
             yield where, _parse(line, where)
 
 
-def _parse(line: str, where: str) -> dict[str, object]:
+def _parse(line: str, where: str) -> Row:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise _malformed(line, where, error) from None
+        is_cut_off = not line.endswith("\n") and error.msg != "Extra data"
+        raise DataError(
+            "the last line is cut off" if is_cut_off else f"malformed JSON: {error.msg} at character {error.pos + 1}",
+            where=where,
+            got=shorten(line, around=error.pos),
+            expected="one complete JSON object a line",
+        ) from None
     except RecursionError:
         raise DataError("JSON nested too deeply to read", where=where, got=shorten(line)) from None
     if not isinstance(row, dict):
-        is_list = line.startswith("[")
-        raise DataError(
-            "a line that is not a JSON object",
-            where=where,
-            got=shorten(line),
-            expected='one object a line, such as {"prompt": "..."}',
-            hint=Prose("a file that is one JSON list is read when its name ends in .json") if is_list else None,
-        )
+        expected = 'one object a line, such as {"prompt": "..."}; a file that is one list has a name ending in .json'
+        raise DataError("a line that is not a JSON object", where=where, got=shorten(line), expected=expected)
     check_text(row, line, where)
     return row
 
@@ -63,18 +63,6 @@ def check_text(row: object, source: str, where: str) -> None:
             got=shorten(source, around=source.lower().find("\\ud")),
             hint=Prose("such text was cut in the middle of an emoji; repair or drop the row"),
         ) from None
-
-
-def _malformed(line: str, where: str, error: json.JSONDecodeError) -> DataError:
-    cut_off = not line.endswith("\n") and error.msg != "Extra data"
-    mended = "the program that wrote the file was stopped; delete this line or write the file again"
-    return DataError(
-        "the last line is cut off" if cut_off else f"malformed JSON: {error.msg} at character {error.pos + 1}",
-        where=where,
-        got=shorten(line, around=error.pos),
-        expected="one complete JSON object a line",
-        hint=Prose(mended) if cut_off else None,
-    )
 
 
 def read_by_arrow(path: Path, kinds: Mapping[str, Kind]) -> Iterator[pa.RecordBatch]:
@@ -129,7 +117,7 @@ def _arrow_type(kind: Kind) -> pa.DataType | None:
 _EXPECTED = 'a list of objects, such as [{"prompt": "..."}]'
 
 
-def read_list(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
+def read_list(path: Path) -> Iterator[tuple[str, Row]]:
     """Yield the rows with their place, `file: item 3` (from 1; a parsed JSON value has no line number).
 
     Raise DataError if the file is not a list of objects.
@@ -152,14 +140,10 @@ def read_list(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     except RecursionError:
         raise DataError("JSON nested too deeply to read", where=str(path), got=shorten(text)) from None
     if not isinstance(value, list):
-        keys = f"an object with the keys {', '.join(map(repr, list(value)[:8]))}" if isinstance(value, dict) else None
-        raise DataError(
-            "a JSON file that is not a list", where=str(path), got=keys or shorten(text), expected=_EXPECTED
-        )
+        raise DataError("a JSON file that is not a list", where=str(path), got=shorten(text), expected=_EXPECTED)
     for number, row in enumerate(value, 1):
         if not isinstance(row, dict):
-            got = shorten(json.dumps(row, ensure_ascii=False))
             where = f"{path}: item {number}"
-            raise DataError("an item that is not a JSON object", where=where, got=got, expected=_EXPECTED)
+            raise DataError("an item that is not a JSON object", where=where, got=row, expected=_EXPECTED)
         yield f"{path}: item {number}", row
     check_text(value, text, str(path))

@@ -1,0 +1,174 @@
+"""Read lines of UTF-8 text, CSV with a header line, and the first rows of Parquet files.
+
+A CSV column is integer, number or true/false only if every filled cell of it is, in canonical form (`007` and `1,5`
+stay text, and so do `NA` and `None`, which are possible answers). An empty cell is a null. A column to be read as text
+always stays text: `7` is an answer like `seven`, and `1.50` is not `1.5`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, Row, merge
+from rlhf_cli.errors import DataError, Prose
+
+_BOM = b"\xef\xbb\xbf"
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield `(line number from 1, line with its line end)` of a text file, plain or gzip.
+
+    Raise DataError on bytes that are not UTF-8, on broken gzip and on an unreadable file.
+    """
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
+            for number, raw in enumerate(stream, 1):
+                line = raw.removeprefix(_BOM) if number == 1 else raw
+                try:
+                    yield number, line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"byte 0x{line[error.start]:02x} at position {error.start + 1} of the line is not UTF-8",
+                        where=f"{path}:{number}",
+                        got=shorten(line.decode("utf-8", errors="replace"), around=error.start),
+                        hint=Prose("save the file as UTF-8; from Windows: iconv -f cp1252 -t utf-8 OLD > NEW"),
+                    ) from None
+    except EOFError:
+        hint = Prose("copy or download it again")
+        raise DataError("the gzip file is cut off", where=f"{path}:{number + 1}", hint=hint) from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise DataError("the gzip file is damaged", where=f"{path}:{number + 1}", got=error) from None
+    except OSError as error:
+        raise DataError("the file cannot be read", where=str(path), got=error.strerror or error) from error
+
+
+def shorten(text: str, around: int = 0, width: int = 80) -> str:
+    """Return at most `width` characters of `text` with position `around` among them; an ellipsis marks cut ends."""
+    text = text.rstrip("\r\n")
+    start = max(0, min(around - width // 2, len(text) - width))
+    return ("…" if start else "") + text[start : start + width] + ("…" if start + width < len(text) else "")
+
+
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")  # 18 digits fit an int64
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+# A completion in a cell can exceed the csv module's default of 128 KiB.
+csv.field_size_limit(1 << 30)
+
+
+def read_csv(path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
+    """Yield the rows with the `file:line` of their last line; the columns in `texts` hold text.
+
+    Read the file twice, first to infer the column types. Raise DataError on a row with more or fewer cells than the
+    header, and on an empty or repeated column name.
+    """
+    kinds: dict[str, Kind] = {}
+    for _, cells in _cells(path):
+        for column, cell in cells.items():
+            kind = TEXT if column in texts else merge(kinds.get(column, NULL), _kind_of_cell(cell))
+            kinds[column] = kind if kind in (NULL, BOOL, INTEGER, NUMBER) else TEXT
+    for where, cells in _cells(path):
+        yield where, {column: _convert(cell, kinds[column]) for column, cell in cells.items()}
+
+
+def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    reader = csv.reader((line for _, line in numbered_lines(path)), strict=True)
+    header: list[str] = []
+    try:
+        for row in reader:
+            where = f"{path}:{reader.line_num}"
+            if not row:  # a blank line
+                continue
+            if not header:
+                header = _checked_header(row, where)
+            elif len(row) != len(header):
+                raise DataError(
+                    f"{len(row)} cells in a table of {len(header)} columns",
+                    where=where,
+                    got=shorten(",".join(row)),
+                    expected=", ".join(header),
+                    hint=Prose("a comma or a line break inside a cell needs quotes around the cell"),
+                )
+            else:
+                yield where, dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        hint = Prose('a quote inside a quoted cell is written twice: ""')
+        raise DataError(f"malformed CSV: {error}", where=f"{path}:{reader.line_num}", hint=hint) from None
+
+
+def _checked_header(header: list[str], where: str) -> list[str]:
+    if len(header) == 1 and (other := next((sign for sign in ";\t|" if sign in header[0]), None)) is not None:
+        raise DataError(
+            f"the columns are separated by {other!r}, not by commas",
+            where=where,
+            got=shorten(header[0]),
+            expected="CSV with commas; numbers with a decimal point",
+        )
+    for position, column in enumerate(header):
+        if not column.strip():
+            raise DataError(f"column {position + 1} has no name", where=where, got=shorten(",".join(header)))
+        if column in header[:position]:
+            raise DataError(f"two columns are named {column!r}", where=where, got=shorten(",".join(header)))
+    return header
+
+
+def _kind_of_cell(cell: str) -> Kind:
+    if cell == "":
+        return NULL
+    if cell.lower() in ("true", "false"):
+        return BOOL
+    if _INTEGER.fullmatch(cell):
+        return INTEGER
+    return NUMBER if _NUMBER.fullmatch(cell) else TEXT
+
+
+def _convert(cell: str, kind: Kind) -> object:
+    if cell == "":
+        return None
+    if kind == BOOL:
+        return cell.lower() == "true"
+    if kind == INTEGER:
+        return int(cell)
+    return float(cell) if kind == NUMBER else cell
+
+
+def parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[Row], int]:
+    """Return `(columns, first rows, number of rows of all files)`, with at most `limit` first rows.
+
+    Raise DataError on a file that is not Parquet and on files whose columns or types differ.
+    """
+    # Imported here, because `rlhf check` needs Arrow only for Parquet.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    first: Any = None
+    rows: list[Row] = []
+    num_rows = 0
+    for path in paths:
+        try:
+            file = pq.ParquetFile(path)
+            num_rows += file.metadata.num_rows
+            if len(rows) < limit:
+                for batch in file.iter_batches(batch_size=limit):
+                    rows += batch.to_pylist()[: limit - len(rows)]
+                    if len(rows) == limit:
+                        break
+        except (pa.ArrowException, OSError) as error:
+            raise DataError("not a readable Parquet file", where=str(path), got=str(error).splitlines()[0]) from None
+        columns = [f"{column.name}: {column.type}" for column in file.schema_arrow]
+        first = first or columns
+        if columns != first:
+            raise DataError(
+                "two Parquet files have different columns",
+                where=str(path),
+                got=", ".join(columns),
+                expected=f"{', '.join(first)}, as in {paths[0]}",
+            )
+    return tuple(file.schema_arrow.names), rows, num_rows
