@@ -30,9 +30,7 @@ class TestPairs:
         write("pairs.jsonl", lines(*(pair(margin="big") for _ in range(80))))
         error = refused("exp=toy_reward", "reward_model.margin.column=margin", *PAIRS)
         assert error.what == "no margin can be had from the column margin for 80 of 80 pairs"
-        assert "row 1: 'big', text" in str(error.got)
-        assert error.expected == "a finite number of 0 or more"
-        assert "numbers are written without quotes" in str(error.hint)
+        assert "row 1: 'big', a str" in str(error.got)
 
     def test_a_single_margin_below_zero(self, write: Write, refused: Refused) -> None:
         write("pairs.jsonl", lines(*(pair(margin=5.0 - number) for number in range(7))))
