@@ -64,10 +64,11 @@ def noted_code(hashes: Iterable[str]) -> dict[str, Path]:
 
 
 def code_folders(experiment: Experiment) -> set[Path]:
-    """Return the folders whose Python files are the user's own."""
+    """Return the folders whose Python files are the user's own: none that pip installed packages into."""
     added = [entry for entry in sys.path if entry not in _PATH_AT_START]
     entries = [entry for entry in (*added, *os.environ.get("PYTHONPATH", "").split(os.pathsep)) if entry]
-    folders = {Path.cwd().resolve(), *(Path(entry).resolve() for entry in entries)}
+    places = {Path(entry).resolve() for entry in entries}
+    folders = {Path.cwd().resolve(), *(place for place in places if not any(place.glob("*.dist-info")))}
     for module in _modules(experiment):
         if module.endswith(".py"):
             folders.add(Path(module).expanduser().resolve().parent)

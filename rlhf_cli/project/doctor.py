@@ -23,7 +23,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from rlhf_cli.errors import RewardError
+from rlhf_cli.errors import ConfigError, RewardError
 from rlhf_cli.plan.devices import host_bytes
 from rlhf_cli.runs.disk_space import size
 from rlhf_cli.services.cache_folder import cache_folder
@@ -92,8 +92,18 @@ class RequiredPackages:
 
 
 def required_packages() -> RequiredPackages:
-    """Return the requirements in this package's metadata."""
-    metadata = importlib.metadata.metadata(_DISTRIBUTION)
+    """Return the requirements in this package's metadata.
+
+    Raise ConfigError if there is none: the folder is on the path, and the package is not installed.
+    """
+    try:
+        metadata = importlib.metadata.metadata(_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ConfigError(
+            "rlhf is not installed here, so what it requires is not known",
+            got=f"the code in {Path(__file__).parents[2]}, without the metadata of {_DISTRIBUTION}",
+            hint="pip install -e .",
+        ) from error
     lines = importlib.metadata.requires(_DISTRIBUTION) or []
     return required_by_metadata(metadata["Requires-Python"] or "", lines, metadata.get_all("Provides-Extra") or [])
 

@@ -6,12 +6,15 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import yaml
 
 from rlhf_cli.cli import main
-from rlhf_cli.config.imported_code import code_of
+from rlhf_cli.config.imported_code import code_folders, code_of
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.one_run import refuse_foreign_code, take_as_ours
 from rlhf_cli.jobs.prepare import prepare
@@ -177,3 +180,16 @@ class TestLinks:
         (sweep / "comparison.csv").symlink_to(precious)
         assert main(["resume", str(sweep)]) == 2
         assert "lead out of it" in capsys.readouterr().err
+
+
+def test_a_folder_that_pip_installs_into_is_not_the_user_s_code(tmp_path: Path, monkeypatch) -> None:
+    """`pip install --target DIR` and PYTHONPATH=DIR: a library there is no reward's helper."""
+    own, installed = tmp_path / "own", tmp_path / "installed"
+    own.mkdir()
+    (installed / "library-1.0.dist-info").mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPATH", f"{own}{os.pathsep}{installed}")
+    found = code_folders(
+        cast(Experiment, SimpleNamespace(rewards={}, aggregate=None, trainer=SimpleNamespace(own_class=None)))
+    )
+    assert own in found
+    assert installed not in found

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.doctor import (
     Condition,
     Driver,
@@ -226,3 +227,12 @@ def test_the_hub(refusing_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (refused.state, "refused" in refused.found) == (State.WARN, True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert hub_condition().state == State.OK
+
+
+def test_code_that_is_on_the_path_and_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "metadata", missing)
+    with pytest.raises(ConfigError, match="not installed"):
+        required_packages()

@@ -181,7 +181,7 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
         "disable_tqdm": True,
         "model_init_kwargs": model_init_kwargs(experiment),
         "trust_remote_code": experiment.model.trust_remote_code,
-        **_precision(experiment),
+        **precision_args(experiment),
         **strategy_args(experiment.launch),
         **rollout_args(experiment),
     }
@@ -210,12 +210,13 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
         ) from error
 
 
-def _precision(experiment: Experiment) -> dict[str, bool]:
-    """Return the precision flags; `auto` is bf16 if the device supports it, else float32."""
+def precision_args(experiment: Experiment) -> dict[str, bool]:
+    """Return the precision flags; `auto` is bf16 if the device computes in it (a T4 only emulates it), else float32."""
     use_cpu = experiment.launch.device == "cpu" or not torch.cuda.is_available()
     if experiment.launch.device == "cuda" and use_cpu:
         raise ConfigError("there is no CUDA device here", where="launch.device", got="cuda", hint="launch=cpu")
     precision = experiment.launch.precision
     if precision == "auto":
-        precision = "bf16" if not use_cpu and torch.cuda.is_bf16_supported() else "float32"
+        has_bf16 = not use_cpu and torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bf16" if has_bf16 else "float32"
     return {"use_cpu": use_cpu, "bf16": precision == "bf16", "fp16": precision == "fp16"}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 from accelerate.utils import FullyShardedDataParallelPlugin
 from torch.distributed.fsdp import CPUOffloadPolicy
 from trl import GRPOConfig
 
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.tables.strategies import STRATEGIES
-from rlhf_cli.trainers.assemble.trl_config import rollout_args, strategy_args
+from rlhf_cli.trainers.assemble.trl_config import precision_args, rollout_args, strategy_args
 
 CPU: dict[str, Any] = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "report_to": "none"}
 
@@ -101,3 +104,11 @@ class TestRollout:
         assert self.args(*own, "trainer.args.vllm_group_port=5") == server | found
         theirs = ("launch.rollout=vllm_server", "trainer.args.vllm_server_base_url=http://host:1")
         assert self.args(*theirs) == server
+
+
+def test_a_gpu_that_emulates_bfloat16_trains_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch counts the emulation of a T4 as support unless it is told not to; there it is slower than float32."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    asked = cast(Experiment, SimpleNamespace(launch=Launch(device="auto", precision="auto")))
+    assert precision_args(asked) == {"use_cpu": False, "bf16": False, "fp16": False}

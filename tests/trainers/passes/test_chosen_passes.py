@@ -95,13 +95,21 @@ def test_a_row_whose_numbers_depend_on_its_company_is_not_packed(kind: str) -> N
 
 
 def trainer_of(**changed: Any) -> Any:
-    unwrapped = SimpleNamespace(unwrap_model=lambda model: model)
+    unwrapped = SimpleNamespace(unwrap_model=lambda model: model, device=torch.device("cpu"), mixed_precision="no")
     given: dict[str, Any] = {"model": policy(), "ref_model": None, "aux_loss_enabled": False, "accelerator": unwrapped}
     return SimpleNamespace(**given | {"args": SimpleNamespace(torch_compile=False)} | changed)
 
 
 def test_the_fastest_way_is_taken() -> None:
     assert chosen_passes(trainer_of(), "auto") == Passes("packed")
+
+
+def test_rows_are_not_packed_on_a_gpu_without_a_kernel_for_all_rows_at_once() -> None:
+    """A call of attention per row and layer is slower than padding there; who asks for packed rows gets them."""
+    on_gpu = SimpleNamespace(unwrap_model=lambda model: model, device=torch.device("cuda"), mixed_precision="no")
+    found = chosen_passes(trainer_of(accelerator=on_gpu), "auto")
+    assert found.describe() == "trimmed: packed, each row would attend by itself: it is computed in float32"
+    assert chosen_passes(trainer_of(accelerator=on_gpu), "packed") == Passes("packed")
 
 
 @pytest.mark.parametrize("setting", ["trimmed", "plain"])
