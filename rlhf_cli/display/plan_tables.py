@@ -10,8 +10,7 @@ from rich.text import Text
 
 from rlhf_cli.display.tables import plain_table
 from rlhf_cli.plan.launch_plan import NODE, LaunchPlan, as_shell
-from rlhf_cli.plan.memory.estimate import MemoryPlan, Phase
-from rlhf_cli.plan.run_plan import Plan, Workload
+from rlhf_cli.plan.run_plan import MemoryPlan, Phase, Plan, Workload
 from rlhf_cli.runs.disk_space import size
 
 _CHOSEN = "port 0 is replaced by a free one at the start"
@@ -111,9 +110,6 @@ def memory_bars(plan: MemoryPlan) -> RenderableType:
             grid.add_row(Text(phase, "bold"), _bar(moment.total, scale), _size(moment.total), ", ".join(parts))
     share = peak.parts[peak.largest] / peak.total
     below = [Text(f"most of it: {peak.largest}, {share:.0%} ({peak.what})", "dim")]
-    if plan.cheapest is not None:
-        lower = plan.cheapest
-        below.append(Text(f"to lower {lower.part}: {' '.join(lower.words)}  ({lower.why})"))
     if plan.leaves_out:
         below.append(Text(f"not counted: {'; '.join(plan.leaves_out)}", "yellow"))
     if (too_large := will_not_fit(plan)) is not None:

@@ -133,8 +133,7 @@ def _panel(
 
 
 def _show_warnings(console: Console, experiment: Experiment, plan: Plan) -> None:
-    warnings = [("launch", text) for text in plan.machine.warnings]
-    warnings += [("truncation", text) for text in truncation_warnings(experiment)]
+    warnings = [("truncation", text) for text in truncation_warnings(experiment)]
     warnings += [(notice.subject, notice.text) for notice in plan.notices]
     warnings += [("wandb", plan.tracking.notice)] if plan.tracking.notice is not None else []
     for subject, text in warnings:

@@ -77,7 +77,7 @@ def run_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
 
 
 def _plan_launch(prepared: Prepared, plan: Plan, folder: Path, *, resume: bool = False) -> LaunchPlan:
-    env, meets_at = plan.machine.accelerate_env, os.environ.get(MEETS_AT)
+    env, meets_at = plan.accelerate_env, os.environ.get(MEETS_AT)
     return plan_launch(prepared.experiment, folder, resume=resume, accelerate_env=env, meets_at=meets_at)
 
 

@@ -93,7 +93,7 @@ def run_again(console: Console, again: PlannedReproduction) -> RunFolder:
     experiment, composed = again.prepared.experiment, again.prepared.composed
     choices = {key: str(value) for key, value in section(read_json(again.earlier.provenance), "choices").items()}
     composed = replace(composed, choices={**choices, **composed.choices})
-    launch = plan_launch(experiment, again.folder, accelerate_env=again.plan.machine.accelerate_env)
+    launch = plan_launch(experiment, again.folder, accelerate_env=again.plan.accelerate_env)
     with holding(gpus_of(launch), RunFolder(again.folder).shown):
         folder = create_run(experiment, composed, files=again.plan.files, at=again.folder)
         with only_writer(folder):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from rlhf_cli.config.accelerate_file import accelerate_environment
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.environment_references import (
     References,
@@ -22,7 +23,6 @@ from rlhf_cli.config.imported_code import code_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import RunError
-from rlhf_cli.plan.accelerate import accelerate_environment
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs.provenance import made_by, rewrite_config, write_provenance
 from rlhf_cli.runs.run_folder import RunFolder, write_text

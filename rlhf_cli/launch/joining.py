@@ -49,8 +49,7 @@ from rlhf_cli.launch.machines import (
 )
 from rlhf_cli.launch.stopping import interrupted_by_signals
 from rlhf_cli.plan.launch_plan import LaunchPlan
-from rlhf_cli.plan.launch_problems import why_not_reached
-from rlhf_cli.plan.network import MeetingPlace, towards
+from rlhf_cli.plan.network import MeetingPlace, towards, why_not_reached
 from rlhf_cli.runs.run_folder import RunFolder
 
 _SHARED_FOLDER_S = 5.0

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import Prose, RlhfError
-from rlhf_cli.plan.memory.memory_advice import memory_advice
-from rlhf_cli.runs.heartbeat import Heartbeat, in_words
+from rlhf_cli.runs import heartbeat as beats
+from rlhf_cli.runs.heartbeat import Heartbeat, in_words, whole_phases
 
 _OF_GPU = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory")
 _OF_CPU = ("can't allocate memory", "not enough memory: you tried to allocate", "Cannot allocate memory")
+_LEARNING = (
+    "a smaller trainer.args.per_device_train_batch_size with a larger gradient_accumulation_steps, "
+    "trainer.args.gradient_checkpointing=true, model.lora.r=16, or launch=fsdp2 on several GPUs"
+)
+_ADVICE = {
+    beats.LOADING: "model.lora.r=16 model.quantize=4bit, model.dtype=bfloat16, or launch=fsdp2 on several GPUs",
+    beats.GENERATION: "fewer completions at once (a smaller trainer.args.steps_per_generation or "
+    "per_device_train_batch_size), or a smaller trainer.args.max_completion_length",
+    beats.REWARDS: "a smaller rewards.NAME.batch_size, rewards.NAME.device=cpu for a reward model, or "
+    "rewards.NAME.isolate=true for a function",
+    beats.OPTIMIZER: "model.lora.r=16, trainer.args.optim=adafactor, or launch=zero2 on several GPUs",
+    beats.EVALUATION: "a smaller trainer.args.per_device_eval_batch_size",
+    beats.SAVING: "trainer.args.save_only_model=true (nothing resumes exactly), or model.lora.r=16",
+}
+"""Phase -> what needs less memory there; phases that are not listed learn."""
 
 
-def out_of_memory(error: BaseException, experiment: Experiment, heartbeat: Heartbeat) -> RlhfError | None:
+def out_of_memory(error: BaseException, heartbeat: Heartbeat) -> RlhfError | None:
     """Return the error with advice if `error` or one of its causes says that memory is full, else None."""
     chain = list(_chain(error))
     cause = next((one for one in chain if _kind(one) is not None), None)
@@ -22,23 +35,14 @@ def out_of_memory(error: BaseException, experiment: Experiment, heartbeat: Heart
         return None
     reward = next((name for one in chain if (name := getattr(one, "reward", None))), None)
     on_gpu = _kind(cause) == "gpu"
-    advice = memory_advice(
-        experiment,
-        heartbeat.phases,
-        world_size=int(os.environ.get("WORLD_SIZE", "1")),
-        on_gpu=on_gpu,
-        rewards=[reward] if reward is not None else [],
-    )
-    lines = [*map(str, advice)] or ["a machine with more memory, or a smaller model"]
+    phases = whole_phases(heartbeat.phases) or (beats.LOADING,)
     doing = in_words(heartbeat.phases) + (f", reward {reward!r}" if reward is not None else "")
     return RlhfError(
         ("CUDA" if on_gpu else "the machine is") + f" out of memory: {doing}",
         where=f"rank {heartbeat.rank}, {doing}",
         got=str(cause).partition("  See documentation")[0].partition("\n")[0] or type(cause).__name__,
         expected="that it fits",
-        hint=Prose(
-            "one of these, the cheapest first:\n" + "\n".join(f"{n}. {line}" for n, line in enumerate(lines, 1))
-        ),
+        hint=Prose(_ADVICE.get(phases[-1], _LEARNING).replace("NAME", reward or "NAME")),
     )
 
 

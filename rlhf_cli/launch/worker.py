@@ -126,7 +126,7 @@ def _explained(folder: RunFolder, experiment: Experiment, heartbeat: Heartbeat) 
     except Exception as error:
         from rlhf_cli.launch.out_of_memory import out_of_memory
 
-        advice = out_of_memory(error, experiment, heartbeat) or full_disk(folder, error)
+        advice = out_of_memory(error, heartbeat) or full_disk(folder, error)
         if advice is None:
             raise
         raise advice from error

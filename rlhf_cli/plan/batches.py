@@ -110,20 +110,11 @@ def plan_batches(
     if group < least:
         why = " (a completion is judged against the others of its prompt)" if least > 1 else ""
         raise _too_small("num_generations", group, f"at least {least}{why}", origins)
-    if given is not None and steps_per_generation is not None:
-        raise ConfigError(
-            "generation_batch_size and steps_per_generation say the same thing twice",
-            where=origins.where(f"trainer.args.{_ROUND_SIZE}"),
-            expected="one of them",
-            hint=f"'~trainer.args.{_ROUND_SIZE}'",
-        )
     global_batch = per_device * processes
     round_size = given or global_batch * (steps_per_generation or accumulation)
-    if given is not None and given % math.lcm(global_batch, group):
-        raise _does_not_divide(given, global_batch, group, origins)
+    if round_size % math.lcm(global_batch, group):
+        raise _no_whole_groups(per_device, processes, round_size, group, least, origins, is_given=given is not None)
     micro_batches, prompts = round_size // global_batch, round_size // group
-    if round_size % group:
-        raise _no_whole_groups(per_device, processes, micro_batches, group, least, origins)
     if round_size < 2:
         raise ConfigError(  # PPO alone can have no groups
             "one completion a round is too few",
@@ -138,7 +129,7 @@ def plan_batches(
             where="data",
             got=f"{num_rows} rows",
             expected=f"at least {prompts} rows ({round_size} completions / {group} generations)",
-            hint=_smaller_round(per_device, processes, micro_batches, group, num_rows, is_given=given is not None),
+            hint=Prose(f"more rows, or a smaller trainer.args.{_ROUND_SIZE if given else _BATCH_SIZE}"),
         )
     steps: int | None = whole_number(trainer, args, "max_steps")
     if steps is not None and steps <= 0:
@@ -159,56 +150,30 @@ def plan_batches(
     )
 
 
-def _smaller_round(
-    per_device: int, processes: int, micro_batches: int, group: int, num_rows: int, *, is_given: bool
-) -> str:
-    """Suggest the largest round of whole groups that has no more prompts than the dataset."""
-    if is_given:
-        divisor = math.lcm(per_device * processes, group)
-        size = num_rows * group // divisor * divisor
-        return f"trainer.args.{_ROUND_SIZE}={size}" if size else Prose("more rows")
-    for smaller in range(per_device - 1, 0, -1):
-        prompts, rest = divmod(smaller * processes * micro_batches, group)
-        if not rest and prompts <= num_rows:
-            return f"trainer.args.{_BATCH_SIZE}={smaller}"
-    return Prose("more rows")
-
-
 def _too_small(name: str, value: int, expected: str, origins: Origins) -> ConfigError:
     key = f"trainer.args.{name}"
     return ConfigError(f"{key} is too small", where=origins.where(key), got=value, expected=expected)
 
 
-def _does_not_divide(value: int, global_batch: int, group: int, origins: Origins) -> ConfigError:
-    divisor, key = math.lcm(global_batch, group), f"trainer.args.{_ROUND_SIZE}"
-    below = value // divisor * divisor
-    meaning = f"of {_BATCH_SIZE} x processes = {global_batch} and of num_generations"
-    return ConfigError(
-        f"{key} does not divide",
-        where=origins.where(key),
-        got=value,
-        expected=f"a multiple of {divisor} ({meaning})",
-        hint=f"{key}={below + divisor}" + (f" or {key}={below}" if below else ""),
-    )
-
-
 def _no_whole_groups(
-    per_device: int, processes: int, micro_batches: int, group: int, least: int, origins: Origins
+    per_device: int, processes: int, round_size: int, group: int, least: int, origins: Origins, *, is_given: bool
 ) -> ConfigError:
     """Return an error that suggests both the nearest batch size with whole groups and the nearest group size."""
-    in_all, key = per_device * processes * micro_batches, f"trainer.args.{_BATCH_SIZE}"
-    batch = next(
-        size for size in range(per_device + 1, per_device + group + 1) if size * processes * micro_batches % group == 0
-    )
-    groups = [size for size in range(least, in_all + 1) if in_all % size == 0]
-    nearest = min(groups, key=lambda size: abs(size - group), default=None)
-    return ConfigError(
-        f"{in_all} completions a round are no whole groups of {group}",
-        where=origins.where(key),
-        got=f"{per_device} a device x {processes} process(es) x {micro_batches} micro-batches = {in_all}",
-        expected=f"a multiple of trainer.args.num_generations={group}",
-        hint=f"{key}={batch}" + (f" or trainer.args.num_generations={nearest}" if nearest else ""),
-    )
+    global_batch, key = per_device * processes, f"trainer.args.{_ROUND_SIZE if is_given else _BATCH_SIZE}"
+    if is_given:
+        divisor = math.lcm(global_batch, group)
+        got, hint = str(round_size), f"{key}={round_size // divisor * divisor + divisor}"
+        expected = f"a multiple of {divisor} ({_BATCH_SIZE} x processes = {global_batch}, and num_generations)"
+    else:
+        passes = round_size // per_device
+        batch = next(size for size in range(per_device + 1, per_device + group + 1) if size * passes % group == 0)
+        groups = [size for size in range(least, round_size + 1) if round_size % size == 0]
+        nearest = min(groups, key=lambda size: abs(size - group), default=None)
+        got = f"{per_device} a device x {processes} process(es) x {passes // processes} micro-batches = {round_size}"
+        expected = f"a multiple of trainer.args.num_generations={group}"
+        hint = f"{key}={batch}" + (f" or trainer.args.num_generations={nearest}" if nearest else "")
+    what = f"{round_size} completions a round are no whole groups of {group}"
+    return ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
 
 
 def plan_stage(

@@ -46,6 +46,13 @@ def is_left_to_a_node(launch: Launch) -> bool:
     return launch.slurm is not None and ON_SLURM_NODE not in os.environ
 
 
+def uses_gpu(launch: Launch) -> bool:
+    """Return whether a run computes on GPUs: those of this machine, or those requested from Slurm."""
+    if launch.device != "auto":
+        return launch.device == "cuda"
+    return bool(launch.slurm.gpus_per_node) if launch.slurm is not None else num_gpus() > 0
+
+
 def num_gpus() -> int:
     """Count the visible NVIDIA GPUs."""
     return len(visible_gpus())

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 _WAITING_CONNECTIONS = 512
+_CONNECT_TIMEOUT_S = 2.0
 _HIGHEST_PORT = 65535
 _OUTSIDE = "192.0.2.1"
 """An unassigned address (RFC 5737), reached over the default route."""
@@ -92,6 +93,15 @@ def meeting_place(text: str) -> MeetingPlace | None:
     if not (host and colon and port.isdecimal() and 0 < int(port) <= _HIGHEST_PORT):
         return None
     return MeetingPlace(host, int(port))
+
+
+def why_not_reached(host: str, port: int) -> str | None:
+    """Return why the port does not accept a connection within two seconds, or None if it does."""
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S):
+            return None
+    except OSError as error:
+        return error.strerror or str(error) or type(error).__name__
 
 
 GLOO = "GLOO_SOCKET_IFNAME"

@@ -14,15 +14,12 @@ from dataclasses import replace
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.models.tokenizer_files import language_part, read_json
 from rlhf_cli.plan.checks.check_context import CheckContext
-from rlhf_cli.plan.devices import gpu_bytes, host_bytes, num_gpus
-from rlhf_cli.plan.memory.estimate import Device, Lowering, MemoryPlan, RowLengths, memory_plan
-from rlhf_cli.plan.memory.memory_advice import part_advice
+from rlhf_cli.plan.devices import gpu_bytes, host_bytes, uses_gpu
+from rlhf_cli.plan.memory.estimate import Device, memory_plan
+from rlhf_cli.plan.run_plan import MemoryPlan, RowLengths
 from rlhf_cli.tables.packable_models import ATTENTIONS, why_config_not_packed
 from rlhf_cli.tables.passes import Passes
 from rlhf_cli.text.json_values import JsonTree
-
-_ADVISED_ABOVE = 0.1
-"""Fraction of the device. Below it, there is no advice."""
 
 
 def planned_memory(
@@ -32,7 +29,7 @@ def planned_memory(
 
     `passes` is how rows will go through the models. If it is None (unknown), assume TRL's way, which needs the most.
     """
-    batches, launch, on_gpu = context.batches, experiment.launch, uses_gpu(experiment)
+    batches, launch, on_gpu = context.batches, experiment.launch, uses_gpu(experiment.launch)
     if on_gpu:
         num_bytes = gpu_bytes() if launch.slurm is None else None
     else:
@@ -49,22 +46,7 @@ def planned_memory(
     if plan.peak is None:
         return plan
     left_out = plan.leaves_out if lengths is not None else ("prompts, whose length is not known", *plan.leaves_out)
-    if num_bytes is not None and plan.peak.total <= _ADVISED_ABOVE * num_bytes:
-        return replace(plan, leaves_out=left_out)
-    by_size = sorted(plan.peak.parts.items(), key=lambda part: -part[1])
-    found = ((part, part_advice(experiment, part, world_size=context.processes, on_gpu=on_gpu)) for part, _ in by_size)
-    cheapest = next((Lowering(part, advice.words, advice.why) for part, advice in found if advice is not None), None)
-    return replace(plan, leaves_out=left_out, cheapest=cheapest)
-
-
-def uses_gpu(experiment: Experiment) -> bool:
-    """Return whether a run computes on GPUs: those of this machine, or those requested from Slurm."""
-    launch = experiment.launch
-    if launch.device != "auto":
-        return launch.device == "cuda"
-    if launch.slurm is not None:
-        return bool(launch.slurm.gpus_per_node)
-    return num_gpus() > 0
+    return replace(plan, leaves_out=left_out)
 
 
 _AROUND_A_MESSAGE = 8

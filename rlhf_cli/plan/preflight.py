@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rlhf_cli.config.compose import Composed
@@ -11,7 +12,6 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import Problems, UserError, raise_any
 from rlhf_cli.plan import workload
 from rlhf_cli.plan.checks import argument_checks as arguments
-from rlhf_cli.plan.checks import batch_checks as batches
 from rlhf_cli.plan.checks import data_checks as data
 from rlhf_cli.plan.checks import hub_checks as hub
 from rlhf_cli.plan.checks import machine_checks as machine
@@ -19,29 +19,28 @@ from rlhf_cli.plan.checks import model_checks as model
 from rlhf_cli.plan.checks import prompt_checks as prompts
 from rlhf_cli.plan.checks import reward_checks as rewards
 from rlhf_cli.plan.checks.check_context import Check, CheckContext, new_context
-from rlhf_cli.plan.planned_memory import longest_rows, planned_memory, planned_passes
+from rlhf_cli.plan.devices import uses_gpu
 from rlhf_cli.plan.reward_components import describe_scorer, relative_to_cwd
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 
 CHECKS: tuple[Check, ...] = (
-    *(arguments.range_problems, arguments.repeated_notice, arguments.best_model_problems),
-    *(hub.hub_problems, model.policy_problems, model.weight_problems, model.adapter_problems),
-    *(arguments.package_problems, data.source_problems, data.class_file_problems),
-    *(rewards.reward_problems, rewards.aggregate_problems, model.passes_problems, model.critic_problems),
-    *(data.column_problems, rewards.missing_argument_problems, batches.round_problems, data.row_problems),
-    *(prompts.tokenizer_problems, prompts.format_notices, prompts.room_for_answers_problems),
-    *(batches.stage_problems, arguments.no_step_problems, batches.evaluation_cost, batches.shared_prompt_notice),
-    *(machine.unwritable_problems, machine.room_problems, machine.tracker_problems, machine.sandbox_problems),
-    *(machine.precision_notice, machine.machine_problems),
+    *(arguments.range_problems, hub.hub_problems, model.policy_problems, model.weight_problems, model.adapter_problems),
+    *(arguments.package_problems, data.source_problems, rewards.reward_problems, rewards.aggregate_problems),
+    *(model.passes_problems, model.critic_problems, data.column_problems, rewards.missing_argument_problems),
+    *(arguments.round_problems, data.row_problems, prompts.tokenizer_problems, prompts.format_notices),
+    *(prompts.room_for_answers_problems, arguments.stage_problems, arguments.shared_prompt_notice),
+    *(machine.folder_problems, machine.tracker_problems, machine.sandbox_problems, machine.precision_notice),
+    *(machine.gpu_problems, machine.launch_problems, machine.meeting_problems),
 )
 """The checks of every experiment, in order: each check can use what earlier checks have noted."""
 
 
-def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None = None) -> Plan:
+def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None = None, is_shown: bool = True) -> Plan:
     """Check an experiment as far as possible without torch, and return its plan.
 
-    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`.
+    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`. `is_shown` says that the
+    whole plan is wanted; a run that only starts needs no estimate of its memory, unless it has to fit on a GPU.
 
     Raise Problems, or the UserError itself if there is only one. Problems include a missing data file, column, reward
     function or model folder, batch sizes that do not divide, and a run folder that is not writable.
@@ -50,11 +49,8 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
     found = [problem for check in CHECKS for problem in _found_by(check, experiment, composed, context)]
     problems = list({str(problem): problem for problem in found}.values())  # two checks may read the same bad file
     raise_any(problems)
-    assert context.machine is not None
-    lengths = longest_rows(experiment, context)
-    passes = planned_passes(experiment, context)
     files = imported_code(experiment) | imported_since(context.modules, experiment)
-    return Plan(
+    plan = Plan(
         model=relative_to_cwd(context.model),
         data=relative_to_cwd(context.data),
         columns=context.columns,
@@ -65,14 +61,23 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         stage=context.stage,
         tracking=plan_tracking(experiment.track.mode, experiment.track.tracker),
         files=context.files | {name: file for name, file in files.items() if file not in context.files.values()},
-        machine=context.machine,
+        accelerate_env=context.accelerate_env,
         notices=tuple(context.notices),
+        workload=workload.workload(context),
+        evaluations=workload.evaluations(context),
+        num_held_out=context.num_held_out,
+    )
+    if not is_shown and not uses_gpu(experiment.launch):
+        return plan
+    from rlhf_cli.plan.planned_memory import longest_rows, planned_memory, planned_passes
+
+    lengths, passes = longest_rows(experiment, context), planned_passes(experiment, context)
+    return replace(
+        plan,
+        passes=passes,
         memory=planned_memory(experiment, context, lengths, passes),
         workload=workload.workload(context, lengths),
-        evaluations=workload.evaluations(context),
         checkpoints=workload.checkpoints(context),
-        num_held_out=context.num_held_out,
-        passes=passes,
     )
 
 

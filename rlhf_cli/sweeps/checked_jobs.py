@@ -131,13 +131,13 @@ class ReadyJob:
     @property
     def launch(self) -> LaunchPlan:
         """Return the launch plan on the GPUs that this process sees."""
-        env = self.plan.machine.accelerate_env
+        env = self.plan.accelerate_env
         return plan_launch(self.experiment, self.folder.path, resume=self.resume, accelerate_env=env)
 
     @property
     def is_pinned(self) -> bool:
         """Return whether it must run on specific GPUs."""
-        return "CUDA_VISIBLE_DEVICES" in self.plan.machine.accelerate_env
+        return "CUDA_VISIBLE_DEVICES" in self.plan.accelerate_env
 
 
 def refuse_unlogged_watch(metric: str | None, experiments: Iterable[Experiment]) -> None:

@@ -34,13 +34,16 @@ class Conflict:
 class StrategyRow:
     """A strategy. `zero_stage` is DeepSpeed's, None without it. `holds` says in words which part of the model every
     process holds. `distributed_types` are accelerate's names for it with several processes; with one process, sharding
-    strategies have the same name, and DDP counts as not distributed. `package` has to be installed for it.
+    strategies have the same name, and DDP counts as not distributed. `memory_stage` says what is divided among the
+    processes: from 1 on the optimizer, from 2 on also gradients, from 3 on also weights. `package` has to be installed
+    for it.
     """
 
     name: str
     holds: str
     distributed_types: frozenset[str]
     zero_stage: int | None = None
+    memory_stage: int = 0
     package: str | None = None
     runs_on_cpu: bool = True
     conflicts: tuple[Conflict, ...] = ()
@@ -88,6 +91,7 @@ _ROWS = (
         "fsdp2",
         "a shard of weights, gradients and optimizer",
         frozenset({"FSDP"}),
+        memory_stage=3,
         runs_on_cpu=False,
         conflicts=(
             _SHARED_BODY,
@@ -111,14 +115,15 @@ _ROWS = (
             ),
         ),
     ),
-    StrategyRow("zero1", "all of it but a shard of the optimizer", _DEEPSPEED, 1, "deepspeed", conflicts=_ZERO),
+    StrategyRow("zero1", "all of it but a shard of the optimizer", _DEEPSPEED, 1, 1, "deepspeed", conflicts=_ZERO),
     StrategyRow(
-        "zero2", "all weights, a shard of gradients and optimizer", _DEEPSPEED, 2, "deepspeed", conflicts=_ZERO
+        "zero2", "all weights, a shard of gradients and optimizer", _DEEPSPEED, 2, 2, "deepspeed", conflicts=_ZERO
     ),
     StrategyRow(
         "zero3",
         "a shard of weights, gradients and optimizer",
         _DEEPSPEED,
+        3,
         3,
         "deepspeed",
         conflicts=(

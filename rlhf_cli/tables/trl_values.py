@@ -43,6 +43,7 @@ _ADAM = "torch.optim.AdamW takes no other"
 _STEPS = "transformers takes no other"
 
 RANGES: tuple[Range, ...] = (
+    Range("learning_rate", at_least=0, why="a step goes against the gradient"),
     Range("temperature", above=0, why="scores are divided by it; next to 0 every answer of a group is the same"),
     Range("top_p", above=0, at_most=1, why="it is a share of the probability"),
     Range("min_p", at_least=0, at_most=1, why="it is a share of the largest probability"),

@@ -1,31 +1,29 @@
-"""Memory as it is drawn: two bars that are never added up, parts by size, what to lower; at 80 and 120 columns."""
+"""Memory as it is drawn: two bars that are never added up, parts by size; at 80 and 120 columns."""
 
 from __future__ import annotations
 
 import pytest
 
 from rlhf_cli.display.plan_tables import memory_bars
-from rlhf_cli.plan.memory.estimate import Lowering, MemoryPlan, Moment
+from rlhf_cli.plan.run_plan import MemoryPlan, Moment
 from tests.support.terminal import drawn
 
 GB = 10**9
 GENERATING = Moment("generation", "generating 8 completions", {"weights": 2 * GB, "KV cache": 1 * GB})
 LEARNING = Moment("training", "learning from 8 rows", {"weights": 2 * GB, "activations": 6 * GB, "logits": 10**6})
 SMALLER = Moment("training", "the end of the backward pass", {"weights": 2 * GB, "gradients": 2 * GB})
-LOWER = Lowering("activations", ("a=1", "b=2"), "why")
-PLAN = MemoryPlan((GENERATING, LEARNING, SMALLER), device="GPU", device_bytes=16 * GB, cheapest=LOWER)
+PLAN = MemoryPlan((GENERATING, LEARNING, SMALLER), device="GPU", device_bytes=16 * GB)
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_bar_a_phase_and_its_parts_by_size(width: int) -> None:
-    heading, generation, training, most, lower = drawn(memory_bars(PLAN), width)
+    heading, generation, training, most = drawn(memory_bars(PLAN), width)
     assert heading.startswith("memory of each GPU (16 GB): ")
     assert generation.split(maxsplit=2) == ["generation", "████" + 16 * "░", "3 GB  weights 2 GB, KV cache 1 GB"]
     assert training.split(maxsplit=2)[1] == 10 * "█" + 10 * "░"  # 8 of 16 GB
     assert training.endswith("8 GB  activations 6 GB, weights 2 GB")  # the fullest moment, without what is below 1 %
     assert most == "most of it: activations, 75% (learning from 8 rows)"
-    assert lower == "to lower activations: a=1 b=2  (why)"
-    assert "11" not in "".join((heading, generation, training, most, lower))  # 3 + 8: both are never there together
+    assert "11" not in "".join((heading, generation, training, most))  # 3 + 8: both are never there together
 
 
 def test_more_than_there_is() -> None:
@@ -38,7 +36,6 @@ def test_more_than_there_is() -> None:
 def test_a_device_that_is_hardly_used() -> None:
     """A hundredth of it: the bars then show the two phases beside each other."""
     lines = drawn(memory_bars(MemoryPlan((GENERATING, LEARNING), device_bytes=1600 * GB)))
-    assert not any("to lower" in line for line in lines)
     assert 20 * "█" in lines[2]
 
 

@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RewardFailed, RlhfError
-from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.out_of_memory import out_of_memory
 from rlhf_cli.runs.heartbeat import LOSS, REWARDS, TRAINING, Heartbeat
 from rlhf_cli.runs.run_status import read_status
-from tests.support.small_runs import SMALL
 
 NUMBERS = (
     "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.05 GiB is "
@@ -26,32 +23,20 @@ NUMBERS = (
 OF_GPU = f"{NUMBERS}  See documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html)"
 
 
-@pytest.fixture
-def experiment(workplace: Path) -> Experiment:
-    return prepare(SMALL).experiment
-
-
-def told(experiment: Experiment, run: Path, error: Exception, *phases: str) -> RlhfError | None:
+def told(run: Path, error: Exception, *phases: str) -> RlhfError | None:
     heartbeat = Heartbeat(run, 1)
     heartbeat.enter(*phases)
-    return out_of_memory(error, experiment, heartbeat)
+    return out_of_memory(error, heartbeat)
 
 
 @pytest.mark.fault(45)
-def test_a_full_gpu(experiment: Experiment, tmp_path: Path) -> None:
-    error = told(experiment, tmp_path, torch.OutOfMemoryError(OF_GPU), TRAINING, LOSS)
+def test_a_full_gpu(tmp_path: Path) -> None:
+    error = told(tmp_path, torch.OutOfMemoryError(OF_GPU), TRAINING, LOSS)
     assert error is not None
     assert error.what == "CUDA out of memory: loss and gradient"
     assert error.where == "rank 1, loss and gradient"
     assert error.got == NUMBERS
-    assert (
-        str(error.hint)
-        .splitlines()[1]
-        .startswith(
-            "1. trainer.args.per_device_train_batch_size=4 trainer.args.gradient_accumulation_steps=2  "
-            "(the same batch in smaller parts; now 8 and 1)"
-        )
-    )
+    assert str(error.hint).startswith("a smaller trainer.args.per_device_train_batch_size")
     assert error.exit_code == 1
 
 
@@ -64,26 +49,25 @@ def no_room() -> Exception:
 
 @pytest.mark.parametrize(("make", "got"), [(no_room, "4000000000000000"), (lambda: MemoryError(), "MemoryError")])
 @pytest.mark.fault(45)
-def test_a_full_machine(experiment: Experiment, tmp_path: Path, make: Callable[[], Exception], got: str) -> None:
-    error = told(experiment, tmp_path, make(), TRAINING, LOSS)
+def test_a_full_machine(tmp_path: Path, make: Callable[[], Exception], got: str) -> None:
+    error = told(tmp_path, make(), TRAINING, LOSS)
     assert error is not None
     assert error.what == "the machine is out of memory: loss and gradient"
     assert got in str(error.got)
-    assert "launch=" not in str(error.hint)
 
 
-def test_in_a_reward_its_name_is_there(experiment: Experiment, tmp_path: Path) -> None:
+def test_in_a_reward_its_name_is_there(tmp_path: Path) -> None:
     failed = RewardFailed("reward 'style' failed on row 0")
     failed.reward = "style"
     failed.__cause__ = torch.OutOfMemoryError(OF_GPU)
-    error = told(experiment, tmp_path, failed, TRAINING, LOSS, REWARDS)
+    error = told(tmp_path, failed, TRAINING, LOSS, REWARDS)
     assert error is not None
     assert error.what == "CUDA out of memory: rewards, reward 'style'"
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes do not fit"), ValueError("out of memory, he said")])
-def test_negative_control_other_errors_stay(experiment: Experiment, tmp_path: Path, error: Exception) -> None:
-    assert told(experiment, tmp_path, error, TRAINING) is None
+def test_negative_control_other_errors_stay(tmp_path: Path, error: Exception) -> None:
+    assert told(tmp_path, error, TRAINING) is None
 
 
 def full(*args: Any, **named: Any) -> Any:
@@ -106,8 +90,8 @@ def in_a_save(trainer: Any) -> None:
 @pytest.mark.parametrize(
     ("plant", "phase", "first"),
     [
-        (in_generation, "generation", "trainer.args.per_device_train_batch_size=4"),
-        (in_the_loss, "loss and gradient", "trainer.args.per_device_train_batch_size=4"),
+        (in_generation, "generation", "fewer completions at once"),
+        (in_the_loss, "loss and gradient", "a smaller trainer.args.per_device_train_batch_size"),
         (in_a_save, "saving", "trainer.args.save_only_model=true"),
     ],
 )
@@ -119,7 +103,7 @@ def test_a_run_says_in_which_phase(
     said = capsys.readouterr().err
     assert code == 1
     assert f"error: CUDA out of memory: {phase}\n" in said
-    assert f"1. {first}" in said
+    assert first in said.replace("\n            ", " ")
     assert "no checkpoint was saved" in said
     status = read_status(folder)
     assert (status.state, str(status.reason).splitlines()[0]) == ("failed", f"CUDA out of memory: {phase}")
@@ -134,4 +118,4 @@ def test_a_run_says_in_which_reward(train, workplace: Path, capsys: pytest.Captu
     said = capsys.readouterr().err
     assert code == 1
     assert "error: CUDA out of memory: rewards, reward 'mine'\n" in said
-    assert "1. rewards.mine.isolate=true" in said
+    assert "rewards.mine.isolate=true" in said

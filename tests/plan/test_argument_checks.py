@@ -90,30 +90,3 @@ def test_a_run_without_a_step(refused: Refused) -> None:
     words = (*QUICK, "~trainer.args.max_steps", "trainer.args.num_train_epochs=0")
     assert refused(*words).what == "the run would have no step"
     assert planned(*words, "trainer.args.max_steps=3")
-
-
-class TestTheBestCheckpoint:
-    WORDS = (*QUICK, "data.eval.fraction=0.1", "trainer.args.load_best_model_at_end=true")
-    STEPS = (*WORDS, "trainer.args.eval_strategy=steps", "trainer.args.metric_for_best_model=greedy/total")
-
-    def test_it_is_evaluated_when_it_is_saved(self, refused: Refused) -> None:
-        error = refused(*self.WORDS)
-        assert error.got == "eval_strategy=no, save_strategy=steps, load_best_model_at_end=true"
-        assert error.hint == "trainer.args.eval_strategy=steps"
-
-    def test_as_often(self, refused: Refused) -> None:
-        error = refused(*self.STEPS, "trainer.args.eval_steps=20", "trainer.args.save_steps=50")
-        assert error.where == "trainer.args.save_steps (command line)"
-        assert error.hint == "trainer.args.save_steps=40"
-        assert planned(*self.STEPS, "trainer.args.eval_steps=60", "trainer.args.save_steps=120")
-
-    def test_a_learning_rate_by_evaluations_needs_some(self, refused: Refused) -> None:
-        error = refused(*QUICK, "trainer.args.lr_scheduler_type=reduce_lr_on_plateau")
-        assert error.what == "reduce_lr_on_plateau looks at evaluations, and there are none"
-
-
-def test_a_key_typed_twice_is_noted() -> None:
-    typed = [notice.text for notice in planned(*QUICK, "seed=1", "seed=2").notices if notice.subject == "typed"]
-    assert typed == ["seed is typed 2 times, and the last counts: seed=2"]
-    words = (*QUICK, "seed=2", "seed=2", "expect=null", "track=none")
-    assert not [notice for notice in planned(*words).notices if notice.subject == "typed"]

@@ -10,8 +10,8 @@ import pytest
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.weight_shapes import stored_shapes, tiny_shapes
-from rlhf_cli.plan import checkpoint_space as space_module
-from rlhf_cli.plan.checkpoint_space import CheckpointSpace, checkpoint_space, space_problems
+from rlhf_cli.plan import workload
+from rlhf_cli.plan.workload import CheckpointSpace, checkpoint_space, space_problems
 from tests.support.small_runs import SMALL
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -103,7 +103,7 @@ class TestRoom:
     @pytest.fixture
     def free(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         def set_free(weights: float) -> None:
-            monkeypatch.setattr(space_module, "free_bytes", lambda _: int(weights * WEIGHTS))
+            monkeypatch.setattr(workload, "free_bytes", lambda _: int(weights * WEIGHTS))
 
         return set_free
 

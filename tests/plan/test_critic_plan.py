@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from rlhf_cli.display.start_panel import show_whole_plan
-from rlhf_cli.errors import ConfigError, ModelError, Problems
+from rlhf_cli.errors import ConfigError, ModelError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
 from rlhf_cli.plan.preflight import preflight
@@ -70,12 +67,6 @@ def test_what_a_critic_may_be(make: Make, config: dict[str, Any]) -> None:
     assert planned(f"critic.init={make('there', config)}")
 
 
-def test_a_saved_critic_needs_no_tokenizer(make: Make, place: Path) -> None:
-    make("there", CRITIC)
-    (place / "there/tokenizer_config.json").unlink()
-    assert planned("critic.init=there")
-
-
 def test_no_such_folder() -> None:
     assert refused("critic.init=./there").what == "there is no such model folder"
 
@@ -107,13 +98,6 @@ def test_what_it_may_not_be(make: Make, config: dict[str, Any], what: str, hint:
     assert (error.what, error.hint) == (what, hint)
     assert error.expected is not None
     assert error.expected.startswith("a reward model (sequence classification) or a saved critic")
-
-
-def test_the_tokens_of_a_model_that_sees_pictures_too(make: Make, write: Write) -> None:
-    make("mine", POLICY, tokens={"a": 0})
-    write("mine/config.json", json.dumps(POLICY | {"text_config": SIZES}))
-    make("there", CRITIC, vocab_size=512)
-    assert "writes 258" in str(refused("model=local", "model.path=mine", "critic.init=there").got)
 
 
 def test_another_number_of_tokens(make: Make) -> None:
@@ -163,17 +147,6 @@ class TestAPolicyOfOnesOwn:
         make("there", CRITIC, tokens=TOKENS, vocab_size=101)
         assert planned(*self.WORDS)
 
-    def test_the_tokenizer_may_lie_elsewhere(self, make: Make) -> None:
-        make("mine", POLICY)
-        make("elsewhere", POLICY, tokens=TOKENS)
-        make("there", CRITIC, tokens={"a": 1, "b": 0})
-        assert planned(*self.WORDS)  # nothing to compare with
-        assert refused(*self.WORDS, "model.tokenizer=elsewhere").got is not None
-
-    def test_a_policy_on_the_hub_is_not_looked_into(self, make: Make) -> None:
-        make("there", CRITIC, hidden_size=32, vocab_size=7)
-        assert planned("model=local", "model.path=org/model", "critic.init=there")
-
 
 class TestAdapters:
     def adapter(self, write: Write, task: str) -> str:
@@ -191,57 +164,11 @@ class TestAdapters:
         assert "adapter of a causal language model" in refused(self.adapter(write, "CAUSAL_LM")).what
 
 
-def test_a_policy_that_is_gone_is_told_as_such(make: Make) -> None:
-    with pytest.raises(ModelError) as caught:
-        planned("model=local", "model.path=./gone", f"critic.init={make('there', CRITIC)}")
-    assert caught.value.where == "model.path (command line)"
-
-
-def test_told_with_the_rest(make: Make) -> None:
-    with pytest.raises(Problems) as caught:
-        planned(f"critic.init={make('there', {})}", "trainer.args.per_device_train_batch_size=0")
-    assert [str(problem.where).partition(" ")[0] for problem in caught.value.problems] == [
-        "critic.init",
-        "trainer.args.per_device_train_batch_size",
-    ]
-
-
 def test_the_number_of_tokens_of_the_embedded_model() -> None:
     """Written down a second time, because the tokenizer's own module is slow to import."""
     from rlhf_cli.models.tiny import byte_tokenizer
 
     assert len(byte_tokenizer(512)) == TINY_VOCABULARY
-
-
-class TestThePanel:
-    def panel(self, *words: str) -> str:
-        prepared = prepare([*PPO, *words], keep_run_names=True)
-        composed, experiment = prepared.composed, prepared.experiment
-        console = Console(file=io.StringIO(), width=140)
-        show_whole_plan(console, experiment, preflight(experiment, composed), title="mine", folder=None)
-        assert isinstance(console.file, io.StringIO)
-        return "\n".join(" ".join(line.strip("│ ").split()) for line in console.file.getvalue().splitlines())
-
-    @pytest.mark.parametrize(
-        ("words", "line"),
-        [
-            (["truncation=bootstrap"], "truncation bootstrap, replace"),
-            (["truncation=eos_penalty", "truncation.penalty=2"], "truncation eos_penalty, subtract 2"),
-            (["kl.where=loss"], "kl loss, k3, 0.05"),
-            (["kl.where=none"], "kl none"),
-            (["kl.controller={target: 6, horizon: 100}"], "kl reward, k1, 0.05 at first, towards 6"),
-            (
-                ["critic.init=org/judge", "critic.warmup_steps=5"],
-                "critic org/judge, own optimizer, alone for 5 steps",
-            ),
-            (
-                ["critic.share=lora", "model.lora.r=4", "trainer.args.gradient_checkpointing=false"],
-                "critic policy, an adapter on the policy's body",
-            ),
-        ],
-    )
-    def test_variants(self, words: list[str], line: str) -> None:
-        assert f"\n{line}\n" in self.panel(*words)
 
 
 def test_a_kl_controller_whose_horizon_is_shorter_than_a_round() -> None:

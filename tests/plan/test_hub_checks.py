@@ -95,14 +95,6 @@ def test_nothing_of_the_hub_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, pl
     assert questions == []
 
 
-def test_what_is_cached_is_read_as_a_folder_is(monkeypatch, place, refused: Refused) -> None:
-    folder = model_copy(place / "snapshot", tokenizer_config={"eos_token": None})
-    monkeypatch.setattr(hub_lookup, "cached_model", lambda name, revision=None: folder)
-    hub_says(monkeypatch, HubAnswer("missing"))
-    error = refused(*QUICK, "model=local", "model.path=org/name")
-    assert error.what.startswith("the tokenizer has no token for the end of a text")
-
-
 @pytest.mark.parametrize(
     ("act", "what", "where"),
     [

@@ -101,17 +101,10 @@ class TestRanks:
         assert [plan.log.name for plan in plans] == ["log.txt", "log-machine2.txt", "log-machine3.txt"]
         assert plans[0].on_machine(2) == plans[2]
 
-    def test_one_process_on_each_of_two_machines_is_no_process_alone(self) -> None:
-        assert not planned("launch=cpu", "launch.nodes=2", "launch.rdzv=gpu1:29500").in_this_process
-
     def test_resume(self) -> None:
         plan = planned("launch.processes=2", "launch.device=cpu", resume=True)
         assert {rank.argv[-1] for rank in plan.ranks} == {"--resume"}
         assert plan.resume_command.startswith("rlhf resume '")
-
-    def test_accelerate_s_variables_are_the_ranks(self) -> None:
-        plan = planned("launch=cpu", accelerate_env={"FSDP_VERSION": "2", "CUDA_VISIBLE_DEVICES": "5"})
-        assert plan.ranks[0].env["FSDP_VERSION"] == "2"
 
     def test_the_command_is_what_a_shell_runs(self) -> None:
         """The printed line, run by a shell, puts the variables and the arguments where they belong."""
@@ -168,7 +161,3 @@ class TestServer:
         assert plan.server is not None
         assert plan.server.port == 9000
         assert plan.server.argv[plan.server.argv.index("--max-model-len") + 1] == "2048"
-
-    def test_somebody_else_s_is_not_started(self, gpus: HaveGpus) -> None:
-        gpus(2)
-        assert planned(*SERVER, "trainer.args.vllm_server_base_url=http://host:8000").server is None

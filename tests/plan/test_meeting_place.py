@@ -1,12 +1,13 @@
-"""The address where the machines of a run meet: parsing, listening, refusals."""
+"""The address where the machines of a run meet, and the interface by which gloo reaches it."""
 
 from __future__ import annotations
 
 import socket
+import subprocess
 
 import pytest
 
-from rlhf_cli.plan.network import MeetingPlace, meeting_place
+from rlhf_cli.plan.network import MeetingPlace, interface_of, meeting_place, towards
 from tests.support.planning import Refused, planned
 
 QUICK = ("exp=quickstart", "launch=cpu", "trainer.args.per_device_train_batch_size=32")
@@ -17,12 +18,6 @@ OTHER = "192.0.2.7"
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x"])
 def test_what_is_no_place(text: str) -> None:
     assert meeting_place(text) is None
-
-
-def test_a_place_is_written_as_it_is_typed() -> None:
-    place = meeting_place("gpu1.cluster:29500")
-    assert place == MeetingPlace("gpu1.cluster", 29500)
-    assert str(place) == "gpu1.cluster:29500"
 
 
 def test_nobody_else_is_listened_to() -> None:
@@ -65,17 +60,14 @@ class TestRefused:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             place = MeetingPlace("127.0.0.1", taken.getsockname()[1])
             error = refused(*QUICK, "launch.nodes=2", f"launch.rdzv={place}")
-        assert (error.what, error.got) == ("launch.rdzv is in use", f"{place}: Address already in use")
+        assert error.what == "the machines cannot meet at launch.rdzv"
+        assert error.got == f"{place}: Address already in use"
         assert planned(*QUICK, "launch.nodes=2", f"launch.rdzv={place}").processes == 2
 
     def test_another_machine(self, refused: Refused) -> None:
         error = refused(*QUICK, "launch.nodes=2", f"launch.rdzv={OTHER}:29500")
-        assert error.what == "launch.rdzv is not an address of this machine"
+        assert str(error.got).startswith(f"{OTHER}:29500: Cannot assign")
         assert f"rlhf join {OTHER}:29500" in str(error.hint)
-
-    def test_nobody_s_name(self, refused: Refused) -> None:
-        error = refused(*QUICK, "launch.nodes=2", "launch.rdzv=nobody.invalid:29500")
-        assert error.what == "launch.rdzv names a host that nobody knows"
 
     def test_a_name_that_only_leads_to_itself(self, refused: Refused, monkeypatch) -> None:
         resolve = socket.getaddrinfo
@@ -84,21 +76,7 @@ class TestRefused:
         )
         monkeypatch.setattr(socket, "gethostbyname", lambda host: "127.0.1.1")
         error = refused(*QUICK, "launch.nodes=2", "launch.rdzv=gpu1:29500")
-        assert error.what == "launch.rdzv is a name that leads only this machine to itself"
-        assert error.got == "gpu1, which is 127.0.1.1 here"
-
-    def test_a_server_of_its_own(self, refused: Refused, tmp_path_factory, monkeypatch) -> None:
-        """The GPUs of a vLLM server are counted on one machine; one that runs elsewhere serves several."""
-        import importlib.metadata
-
-        from tests.support.machines import have_gpus
-
-        real = importlib.metadata.version
-        monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.29.1" if name == "vllm" else real(name))
-        have_gpus(tmp_path_factory.mktemp("machine"), monkeypatch)(3)
-        words = ("model=local", "model.path=org/model", "launch.rollout=vllm_server", "launch.rollout_gpus=1")
-        error = refused("exp=quickstart", *words, "launch.nodes=2", "launch.rdzv=127.0.0.1:29567")
-        assert error.what == "a vLLM server that the run starts is for one machine"
+        assert error.got == "gpu1:29500: that is 127.0.1.1, which leads every machine to itself"
 
 
 def test_a_batch_is_of_all_machines() -> None:
@@ -107,3 +85,33 @@ def test_a_batch_is_of_all_machines() -> None:
     assert planned("exp=quickstart", *words, "trainer.args.per_device_train_batch_size=8").processes == 6
     slurm = ("launch=slurm", "launch.nodes=2", "launch.processes=3", "launch.device=cpu")
     assert planned("exp=quickstart", *slurm, "trainer.args.per_device_train_batch_size=8").processes == 6
+
+
+def test_loopback() -> None:
+    assert interface_of("127.0.0.1") == "lo"
+    assert towards("127.0.0.1") == {"GLOO_SOCKET_IFNAME": "lo"}
+
+
+def test_as_the_system_s_own_tool_says() -> None:
+    """Every address of `ip -4 -oneline address`, the first of its interface."""
+    try:
+        listed = subprocess.run(["ip", "-4", "-oneline", "address"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("there is no `ip` here")
+    first: dict[str, str] = {}
+    for line in listed.splitlines():
+        _, name, _, address, *_ = line.split()
+        first.setdefault(name, address.partition("/")[0])
+    assert first
+    assert {interface_of(address) for address in first.values()} == set(first)
+
+
+def test_what_somebody_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    assert towards("127.0.0.1") == {}
+
+
+@pytest.mark.parametrize("address", [None, "192.0.2.7"])
+def test_an_address_of_nobody(address: str | None) -> None:
+    assert interface_of(address) is None
+    assert towards("nobody.invalid") == {}

@@ -136,20 +136,3 @@ def test_what_is_asked_for_and_what_cannot_be_known() -> None:
     )
     assert of({"model_type": "mamba2"}) is None
     assert passes("model.build=null", "model.path=nobodys/model") is None
-
-
-def test_advice_from_a_tenth_of_the_device_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is advice if the run takes more than a tenth of the memory, or if the memory is unknown."""
-    words = ("exp=quickstart", "launch=cpu")
-    peak = planned(*words).memory.peak
-    assert peak is not None
-    for times, is_advised in ((9, True), (11, False)):
-        monkeypatch.setattr("rlhf_cli.plan.planned_memory.host_bytes", lambda times=times: times * peak.total)
-        memory = planned(*words).memory
-        assert memory.device_bytes == times * peak.total
-        assert (memory.cheapest is not None) is is_advised
-    monkeypatch.setattr("rlhf_cli.plan.planned_memory.host_bytes", lambda: None)
-    memory = planned(*words).memory
-    assert memory.device_bytes is None
-    assert memory.cheapest is not None
-    assert memory.cheapest.part in peak.parts

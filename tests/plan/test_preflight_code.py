@@ -48,32 +48,12 @@ class TestRewards:
         assert planned(*on_hub, "rewards.x={fn: './sloppy.py:reward'}").num_rows is None
         assert refused(*on_hub, "rewards.x={fn: './sloppy.py:strict'}").hint == "rewards.x.args.least=VALUE"
 
-    @pytest.mark.parametrize("rest", ["**columns: str", "*more: float, **columns: str"])
-    def test_what_takes_the_rest_is_no_argument_of_its_own(self, write: Write, rest: str) -> None:
-        """Python fills `*` and `**` with any number of arguments, also 0 (reference, 8.7): none can miss."""
-        name = f"the_rest_{len(rest)}.py"
-        write(name, f"def scored(completions, {rest}): return [0.0] * len(completions)\n")
-        planned("exp=quickstart", f"rewards.mine={{fn: './{name}:scored'}}")
-
-    @pytest.mark.parametrize("parameters", ["**given", "rewards, weights, power=2", "*, weights, rewards"])
-    def test_an_aggregate_that_can_be_called_with_both_by_name(self, write: Write, parameters: str) -> None:
-        name = f"aggregate_{len(parameters)}.py"
-        write(name, f"def together({parameters}): return [0.0]\n")
-        planned("exp=quickstart", f"aggregate=./{name}:together")
-
     @pytest.mark.parametrize("parameters", ["rewards", "rewards, weights, power", "rewards, weights, /"])
     def test_an_aggregate_that_cannot(self, write: Write, refused: Refused, parameters: str) -> None:
         name = f"no_aggregate_{len(parameters)}.py"
         write(name, f"def together({parameters}): return [0.0]\n")
         error = refused("exp=quickstart", f"aggregate=./{name}:together")
         assert error.what == "the aggregate takes other arguments than it is given"
-
-    def test_the_code_of_a_reward_is_hashed(self, write: Write) -> None:
-        file = write("users_module_three.py", "def reward(completions, answer): ...\n")
-        assert (
-            planned("exp=quickstart", "rewards.mine={fn: './users_module_three.py:reward'}").files["rewards.mine"]
-            == file
-        )
 
 
 class TestRunFolder:
@@ -82,9 +62,6 @@ class TestRunFolder:
     def run(self, write: Write, **status: object) -> None:
         write("runs/quickstart/first/config.yaml", "seed: 0\n")
         write("runs/quickstart/first/status.json", json.dumps(status))
-
-    def test_a_free_name(self) -> None:
-        planned(*self.NAMED)
 
     @pytest.mark.parametrize(
         ("state", "says", "hint"),

@@ -6,7 +6,6 @@ The embedded model reads 512 tokens, a byte each, and quickstart writes at most 
 from __future__ import annotations
 
 import json
-import shlex
 
 import pytest
 
@@ -115,20 +114,6 @@ class TestTokenizer:
         assert error.what.startswith("the tokenizer has no token for the end of a text")
         assert error.got == "model: eos_token is not set"
 
-    def test_a_class_that_has_one_of_its_own_is_let_through(self, place, write: Write) -> None:
-        model_copy(place / "model", tokenizer_config={"tokenizer_class": "GPT2Tokenizer"})
-        settings = json.loads((place / "model" / "tokenizer_config.json").read_text())
-        del settings["eos_token"]
-        (place / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
-        write("rows.jsonl", ROWS)
-        assert planned(*MINE, *MODEL).num_rows == 20
-
-    def test_no_token_for_padding_is_none_at_all(self, place, write: Write) -> None:
-        """TRL pads with the end of a text, then."""
-        model_copy(place / "model", tokenizer_config={"pad_token": None})
-        write("rows.jsonl", ROWS)
-        assert planned(*MINE, *MODEL).num_rows == 20
-
     def test_more_tokens_than_the_model_knows(self, place, write: Write, refused: Refused) -> None:
         """Of 258 tokens those from 200 on have no row: 58."""
         model_copy(place / "model", config={"vocab_size": 200})
@@ -177,17 +162,14 @@ class TestTokensAroundATextCount:
 
 
 class TestFormat:
-    def test_a_chat_model_on_bare_prompts_is_told_what_to_type(self, place, write: Write) -> None:
-        """With the suggestion there is no notice. The embedded models are trained on bare text."""
+    def test_a_chat_model_on_bare_prompts_is_told(self, place, write: Write) -> None:
+        """The embedded models are trained on bare text."""
         model_copy(place / "model")
         write("rows.jsonl", ROWS)
         assert not planned(*MINE, *MODEL).notices
         (place / "model" / "chat_template.jinja").write_text("{{ messages[0]['content'] }}!")
-        for words in ((), ("data.prompt='Say \"{a}\":\n'",)):
-            (notice,) = planned(*MINE, *MODEL, *words).notices
-            assert (notice.subject, notice.text[:29]) == ("model", "the model has a chat template")
-            typed = shlex.split(notice.text.partition("through it: ")[2].rpartition(", unless")[0])
-            assert not planned(*MINE, *MODEL, *typed).notices
+        (notice,) = planned(*MINE, *MODEL).notices
+        assert (notice.subject, notice.text[:29]) == ("model", "the model has a chat template")
         assert not planned(*MINE, *MODEL, "data.prompt=[{role: user, content: '{a}+1='}]").notices
         run = place / "runs" / "own" / "one"
         run.mkdir(parents=True)
@@ -210,10 +192,8 @@ class TestFormat:
         (notice,) = planned(*judged, chat).notices
         assert notice.subject == "rewards.judge"
         assert "was trained on plain texts, and would score conversations" in notice.text
-        assert not planned(*judged, *shlex.split(notice.text.rpartition(": ")[2])).notices
         write_text_endings(judge, with_eos=False)
         (judge / "chat_template.jinja").write_text("{{ messages[0]['content'] }}!")
         assert not planned(*judged, chat).notices
         (notice,) = planned(*judged).notices
-        assert "has a chat template, and would score bare texts" in notice.text
-        assert not planned(*judged, *shlex.split(notice.text.partition("through it: ")[2])).notices
+        assert "judge has a chat template, and the rows are bare text" in notice.text

@@ -14,7 +14,6 @@ from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.reward_components import KEEP_TIME, component, timeout_of
-from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.gates import ScoreGate, levels
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -38,25 +37,6 @@ def test_what_is_not_said_is_the_components_own_default() -> None:
     from rlhf_cli.rewards.stack.component import Component
 
     assert made() == Component("mine", score, timeout_s=900.0)
-
-
-def test_everything_arrives() -> None:
-    found = made(
-        weight=-0.3,
-        offset=1.5,
-        clip=[-2, 2],
-        normalize="running",
-        on_error=0.5,
-        timeout_s=3.0,
-        eager=True,
-        spread="even",
-    )
-    assert (found.weight, found.offset, found.clip, found.normalize) == (-0.3, 1.5, (-2.0, 2.0), "running")
-    assert (found.on_error, found.timeout_s, found.eager, found.spread) == (0.5, 3.0, True, "even")
-
-
-def test_an_isolated_one_keeps_its_own_time() -> None:
-    assert made(timeout_s=3.0, isolate=True).timeout_s is None
 
 
 @pytest.mark.parametrize(
@@ -109,12 +89,6 @@ def test_where_somebody_looks_on_a_call_may_take_any_time() -> None:
     assert {one.name: one.timeout_s for one in found.components} == {"correct": None, "format": None, "brevity": 7.0}
 
 
-def test_a_schedule() -> None:
-    weight = {"start": 0.0, "end": 1.0, "fraction": 0.3, "shape": "cosine"}
-    assert made(weight=weight).weight == Schedule(0.0, 1.0, fraction=0.3, shape="cosine")
-    assert made(weight=2).weight == 2.0
-
-
 @pytest.mark.parametrize(
     ("test", "low", "high"),
     [
@@ -136,11 +110,6 @@ def test_gates(test: dict[str, Any], low: float, high: float) -> None:
 @pytest.mark.parametrize(("said", "otherwise"), [("zero", 0.0), ("exclude", "exclude"), (-1.5, -1.5), (0.0, 0.0)])
 def test_otherwise(said: Any, otherwise: Any) -> None:
     assert made(gate={"by": "a", "at_least": 1.0, "otherwise": said}).gates[0].otherwise == otherwise
-
-
-def test_several_gates_in_their_order() -> None:
-    gates = [{"by": "a", "at_least": 1.0}, {"by": "b", "at_most": 0.0, "otherwise": "exclude"}]
-    assert made(gate=gates).gates == (ScoreGate("a", low=1.0), ScoreGate("b", high=0.0, otherwise="exclude"))
 
 
 def order(*words: str) -> list[list[str]]:
@@ -170,12 +139,3 @@ class TestOrder:
         assert all(name in str(error.got) for name in ("correct", "format", "brevity"))
         assert str(error.where).endswith("(command line)")
         assert error.exit_code == 2
-
-    def test_a_circle_with_a_primary_in_it(self) -> None:
-        words = (
-            "primary={by: correct, at_least: 1}",
-            *self.CIRCLE[:1],
-            "rewards.format.gate={by: correct, at_least: 1}",
-        )
-        with pytest.raises(ConfigError, match="rewards wait for each other"):
-            order(*words)

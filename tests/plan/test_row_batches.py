@@ -95,11 +95,6 @@ def test_a_column_that_is_missing(write: Write, trainer: str, row: dict[str, obj
         assert planned(f"trainer={trainer}", "data=file", "data.path=rows.jsonl", *(r.rstrip(",") for r in renames))
 
 
-def test_text_under_another_name() -> None:
-    words = ("trainer=sft", "data=toy_sums", "trainer.args.dataset_text_field=answer", "data.rename.question=prompt")
-    assert planned(*words).stage is not None
-
-
 @pytest.mark.parametrize(
     ("words", "steps", "epochs"),
     [
@@ -153,11 +148,6 @@ class TestModels:
             assert "trains a language model, and this is a classifier" in error.what
         assert planned("+exp=toy_reward", "model=local", path)
 
-    def test_nor_is_its_adapter(self, write: Write) -> None:
-        path = self.folder(write, task_type="SEQ_CLS", base_model_name_or_path="org/base")
-        assert "this is a classifier" in refused("+exp=toy_sft", "model=local", path).what
-        assert planned("+exp=toy_reward", "model=local", path)
-
     def test_a_classifier_of_several_labels_is_no_reward_model(self, write: Write) -> None:
         names = {"0": "a", "1": "b", "2": "c"}
         path = self.folder(write, architectures=["LlamaForSequenceClassification"], id2label=names)
@@ -169,12 +159,6 @@ class TestModels:
         assert error.what == "this is a causal checkpoint, a language model, not a reward model"
         assert "trainer=reward" in str(error.hint)
         assert path in str(error.hint)
-
-    def test_run_names_of_rewards_and_critics_say_what_makes_them(self) -> None:
-        words = ("+exp=toy_ppo", "+rewards.preference.model=run:toy_reward")
-        assert refused(*words).hint == "rlhf train +exp=toy_reward"
-        assert refused("+exp=toy_ppo", "critic.init=run:toy_reward").hint == "rlhf train +exp=toy_reward"
-        assert refused("+exp=toy_dpo", "model=local", "model.path=run:toy_sft").hint == "rlhf train +exp=toy_sft"
 
 
 class TestQuantised:
@@ -191,13 +175,6 @@ class TestQuantised:
         assert "pip install bitsandbytes" in str(error.hint)
         assert str(error.where) == "model.quantize (command line)"
 
-    def test_where_it_is_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("rlhf_cli.plan.checks.model_checks.importlib.util.find_spec", lambda name: object())
-        assert planned("+exp=toy_sft", "model.quantize=4bit", "model.lora.r=4").model.endswith(" + LoRA r=4, 4bit")
-
     def test_not_in_fp16(self) -> None:
         error = refused("+exp=toy_sft", "model.quantize=4bit", "model.lora.r=4", "launch.precision=fp16")
         assert error.hint == "launch.precision=bf16"
-
-    def test_other_bits(self) -> None:
-        assert "'4bit' or '8bit'" in str(refused("+exp=toy_sft", "model.quantize=3bit").expected)

@@ -65,12 +65,6 @@ class TestPairs:
         assert error.got == "2 (int)"
         assert "data.rename.chosen=COLUMN" in str(error.hint)
 
-    @pytest.mark.parametrize("answers", ["2,3", "2.50,3", "true,false"])
-    def test_answers_in_a_csv_are_text_whatever_they_look_like(self, write: Write, answers: str) -> None:
-        write("pairs.csv", "prompt,chosen,rejected\n" + f"1+1=,{answers}\n" * 80)
-        words = [word.replace("pairs.jsonl", "pairs.csv") for word in PAIRS]
-        assert planned("exp=toy_dpo", *words).num_rows == 80
-
     def test_labels_of_text(self, write: Write, refused: Refused) -> None:
         write("pairs.jsonl", lines({"prompt": "1+1=", "completion": "2", "label": "good"}))
         error = refused("exp=toy_kto", *PAIRS)
@@ -90,10 +84,6 @@ class TestPrompts:
         assert error.what == "the column 'prompt' holds neither text nor messages"
         assert "data.prompt='{prompt}'" in str(error.hint)
         assert planned(*MINE, "data.rename={question: prompt}", "data.prompt='{question}'").num_rows == 20
-
-    def test_numbers_in_a_csv_are(self, write: Write) -> None:
-        write("rows.csv", "prompt,a,b\n" + "".join(f"{number},{number},1\n" for number in range(20)))
-        assert planned("exp=quickstart", "data=file", "data.path=rows.csv").num_rows == 20
 
     def test_what_is_not_selected_is_not_looked_at(self, write: Write) -> None:
         write("rows.jsonl", ROWS + lines({"prompt": " ", "a": 1, "b": 1}))
@@ -165,16 +155,3 @@ class TestHeldOut:
         write("rows.jsonl", ROWS)
         error = refused(*MINE, "data.eval.fraction=0.75", *self.EVALUATED)
         assert error.what == "one round takes 8 prompts and the dataset has 5"
-
-    def test_evaluations_that_cost_more_than_the_training_are_told(self, write: Write) -> None:
-        """120 steps of 64 completions are 7680. An evaluation of 20 prompts is 20 greedy answers and 8 x 20 samples:
-        180; 120 of them are 21600. Every 60 steps it is 2 x 180.
-        """
-        write("rows.jsonl", ROWS)
-        write("held.jsonl", ROWS.replace("+1=", "+2="))
-        words = (*MINE, "data.eval.path=held.jsonl", "trainer.args.eval_strategy=steps")
-        (notice,) = planned(*words, "trainer.args.eval_steps=1").notices
-        assert notice.subject == "evaluation"
-        assert notice.text.startswith("21600 completions (120 x 20 prompts x 9), and training 7680: ")
-        assert "trainer.args.eval_steps=3, trainer.args.num_generations_eval=1" in notice.text
-        assert planned(*words, "trainer.args.eval_steps=60").notices == ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -42,15 +42,15 @@ def test_nothing_shipped_is_left_out() -> None:
     assert {name for name in shipped("data") if name.startswith("toy_")} == set(DATA)
 
 
-@pytest.mark.parametrize(("trainer", "model"), list(product(LEARNS_FROM, MODELS)))
-def test_every_combination_is_planned_or_says_which_data_fit(refused: Refused, trainer: str, model: str) -> None:
-    for data in DATA:
+@pytest.mark.parametrize("trainer", LEARNS_FROM)
+def test_every_combination_is_planned_or_says_which_data_fit(refused: Refused, trainer: str) -> None:
+    for data, model in zip(DATA, cycle(MODELS)):
         typed = words(trainer, model, data)
         if data in LEARNS_FROM[trainer]:
             plan = planned(*typed)
             assert (plan.workload.steps or 0) > 0
             assert not plan.notices
-        elif model == MODELS[0]:  # whichever the model, the data are refused
+        else:
             error = refused(*typed)
             assert isinstance(error, UserError)
             assert error.hint == " or ".join(f"data={fit}" for fit in LEARNS_FROM[trainer])

@@ -96,15 +96,6 @@ def test_evaluations_come_after_the_last_step_too(words: tuple[str, ...], times:
     assert planned(*GRPO).evaluations is None
 
 
-def test_evaluations_of_epochs_begin_with_the_delay_too() -> None:
-    """3 epochs end 3 times, and the second is the first that is not before 1.5."""
-    words = ("+exp=toy_sft", "launch=cpu", "track=none", "data.eval.fraction=0.1", "trainer.args.eval_strategy=epoch")
-    words += ("trainer.args.max_steps=-1", "trainer.args.num_train_epochs=3", "~expect", "~trainer.args.eval_steps")
-    plan = planned(*words, "trainer.args.eval_delay=1.5")
-    assert plan.evaluations is not None
-    assert (plan.evaluations.every, plan.evaluations.times) == ("every epoch, from epoch 1.5 on", 2)
-
-
 def test_checkpoints_and_none() -> None:
     saved = planned(*GRPO, "trainer.args.save_steps=50").checkpoints
     assert saved is not None
@@ -115,11 +106,3 @@ def test_checkpoints_and_none() -> None:
     none = (*GRPO, "trainer.args.save_strategy=no")
     assert planned(*none).checkpoints is None
     assert lines(*none)["checkpoints"] == "none, the model at the end alone"
-
-
-def test_the_plan_as_json() -> None:
-    shown = planned(*PPO).as_json()
-    assert {"workload", "memory", "checkpoints", "evaluations", "round", "rewards"} <= shown.keys()
-    assert shown["evaluations"] is None
-    assert isinstance(shown["round"], dict)
-    assert shown["round"]["completions_a_round"] == 256

@@ -51,7 +51,7 @@ def run(argv: list[str]) -> int:
         from rlhf_cli.display.row_tables import show_tried_rows
 
         show_tried_rows(console, tried)
-    launch = plan_launch(experiment, planned_folder(experiment, composed), accelerate_env=plan.machine.accelerate_env)
+    launch = plan_launch(experiment, planned_folder(experiment, composed), accelerate_env=plan.accelerate_env)
     show_whole_plan(console, experiment, plan, title=experiment_name(composed), folder=None)
     console.print(f"launch: {describe_launch(launch)}; `rlhf train --dry-run` shows the commands", highlight=False)
     console.print("[green]ok[/], nothing was written")

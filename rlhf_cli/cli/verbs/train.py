@@ -66,7 +66,7 @@ def _train(console: Console, options: Options) -> dict[str, object]:
             return {"dry_run": True, **planned_json(going_on.prepared, going_on.plan, earlier=earlier)}
         resume_once(console, going_on, take_over=how.take_over)
         return {"dry_run": False, **run_result(earlier)}
-    plan = preflight(prepared.experiment, prepared.composed)
+    plan = preflight(prepared.experiment, prepared.composed, is_shown=is_dry)
     if is_dry:
         show_plan(console, prepared, plan)
         return {"dry_run": True, **planned_json(prepared, plan)}

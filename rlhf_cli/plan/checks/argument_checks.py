@@ -1,4 +1,4 @@
-"""Check values of TRL's arguments and the packages they need."""
+"""Check values of TRL's arguments, the packages they need, and the arithmetic of batches."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ import re
 from collections.abc import Iterator
 
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.overrides import EXPECT_AFRESH
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
+from rlhf_cli.data.worlds import with_columns
+from rlhf_cli.errors import ConfigError, DataError, UserError
+from rlhf_cli.plan.batches import plan_batches, plan_stage
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.tables.kl_forms import MAX_RELATIVE_ERROR
 from rlhf_cli.tables.trl_values import RANGES
 
 _ARGS = "trainer.args."
+_OPTIMIZERS = (
+    (re.compile(r"8bit|paged|ademamix|bnb"), "bitsandbytes"),
+    (re.compile(r"_torch_(4|8)bit$"), "torchao"),
+)
+"""The package that transformers' Trainer imports for an optimizer whose name matches; the last match counts."""
 
 
 def range_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
@@ -40,22 +48,69 @@ def range_problems(experiment: Experiment, composed: Composed, context: CheckCon
             )
 
 
-def repeated_notice(_: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Note every key that was typed with two different values; the last one counts."""
-    yield from ()
-    values: dict[str, list[str]] = {}
-    for override in composed.overrides:
-        key, equals, value = override.lstrip("+").partition("=")
-        if equals and not override.startswith("~") and override != EXPECT_AFRESH:
-            values.setdefault(key, []).append(value)
-    for key, typed in values.items():
-        if len(set(typed)) > 1:
-            text = f"{key} is typed {len(typed)} times, and the last counts: {key}={typed[-1]}"
-            context.notices.append(Notice("typed", text))
+def package_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+    """Yield an error for every required package that is not installed."""
+    args, needed = experiment.trainer.args, list[tuple[str, str, str]]()  # package, key, hint
+    for package in [package for pattern, package in _OPTIMIZERS if pattern.search(str(args.get("optim", "")))][-1:]:
+        needed.append((package, "trainer.args.optim", f"pip install {package}, or trainer.args.optim=adamw_torch"))
+    if args.get("use_liger_kernel") is True:
+        needed.append(("liger_kernel", "trainer.args.use_liger_kernel", "trainer.args.use_liger_kernel=false"))
+    for name, reward in experiment.rewards.items():
+        if str(reward.fn).startswith("trl.rewards.accuracy_rewards:"):
+            needed.append(("math_verify", f"rewards.{name}.fn", "pip install 'rlhf-cli[math]'"))
+    for package, key, hint in needed:
+        if importlib.util.find_spec(package) is None:
+            what = f"{key} needs {package}, which is not installed"
+            yield ConfigError(what, where=composed.origins.where(key), hint=hint)
 
 
-def no_step_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield an error if the run would have no step."""
+def round_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+    """Plan the rounds of a trainer that generates.
+
+    Yield an error if one round could change an adaptive KL coefficient by more than 100%, and so make it negative.
+    Raises the errors of `plan_batches`.
+    """
+    if not experiment.trainer.row.generates:
+        return
+    context.batches = batches = plan_batches(
+        context.trainer,
+        experiment.trainer.args,
+        processes=context.processes,
+        num_rows=context.num_rows,
+        origins=composed.origins,
+        baseline=experiment.trainer.baseline,
+    )
+    kl, rows = experiment.kl, batches.completions_a_round
+    if kl is not None and kl.controller != "fixed" and kl.controller.horizon <= MAX_RELATIVE_ERROR * rows:
+        yield ConfigError(
+            "the horizon of the KL controller is shorter than a round: one could make the coefficient negative",
+            where=composed.origins.where("kl.controller.horizon"),
+            got=f"{kl.controller.horizon} completions, and a round has {rows}",
+            expected=f"more than {MAX_RELATIVE_ERROR * rows:g}; 20 rounds or more steer smoothly",
+            hint=f"kl.controller.horizon={20 * rows}",
+        )
+
+
+def stage_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+    """Plan the steps of a trainer that trains on its rows, and yield what is wrong with its columns and steps."""
+    row, num_rows, used = experiment.trainer.row, context.num_rows, tuple[str, ...]()
+    if row.learns_from:
+        if context.columns:
+            from rlhf_cli.data.learnt_columns import learnt_columns
+
+            try:
+                field = str(context.setting("dataset_text_field") or "text")
+                used = learnt_columns(row, context.columns, text_field=field)
+            except DataError as error:
+                if experiment.data.world is not None:
+                    error.hint = " or ".join(f"data={world}" for world in with_columns(row.learns_from))
+                yield error
+        if row.splits_pairs and "chosen" in used and num_rows is not None:
+            num_rows *= 2
+        args, origins = experiment.trainer.args, composed.origins
+        context.stage = plan_stage(
+            context.trainer, args, processes=context.processes, num_rows=num_rows, origins=origins
+        )
     if context.steps is not None and context.steps <= 0:
         key = f"{_ARGS}num_train_epochs"
         yield ConfigError(
@@ -67,72 +122,13 @@ def no_step_problems(experiment: Experiment, composed: Composed, context: CheckC
         )
 
 
-def best_model_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield an error if the best checkpoint cannot be determined: saves and evaluations have different steps."""
-    of, origins = context.setting, composed.origins
-    if of("lr_scheduler_type") in ("reduce_lr_on_plateau", "greedy") and of("eval_strategy") == "no":
-        key, name = f"{_ARGS}lr_scheduler_type", of("lr_scheduler_type")
-        rows = "" if experiment.data.eval is not None else " data.eval.fraction=0.1"
-        yield ConfigError(
-            f"{name} looks at evaluations, and there are none",
-            where=origins.where(key),
-            got=f"{name}, eval_strategy=no",
-            hint=f"{_ARGS}eval_strategy=steps{rows}, or {key}=linear",
-        )
-    if of("load_best_model_at_end") is not True or of("save_strategy") == "best":
-        return
-    saved, evaluated = of("save_strategy"), of("eval_strategy")
-    if saved != evaluated:
-        key = f"{_ARGS}eval_strategy"
-        yield ConfigError(
-            "the best checkpoint is looked for among those that were evaluated when they were saved",
-            where=origins.where(key),
-            got=f"eval_strategy={evaluated}, save_strategy={saved}, load_best_model_at_end=true",
-            expected="the same for both",
-            hint=f"{key}={saved}" if saved != "no" else f"{_ARGS}save_strategy={evaluated}",
-        )
-        return
-    every, save_every = of("eval_steps") or of("logging_steps"), of("save_steps")
-    if saved != "steps" or not isinstance(every, int) or not isinstance(save_every, int) or every < 1:
-        return  # transformers checks fractions of all steps
-    if save_every % every:
-        key = f"{_ARGS}save_steps"
-        yield ConfigError(
-            "a checkpoint would be saved at a step that is not evaluated, and could not be the best",
-            where=origins.where(key),
-            got=f"save_steps={save_every}, eval_steps={every}, load_best_model_at_end=true",
-            expected="a multiple of eval_steps",
-            hint=f"{key}={max(1, round(save_every / every)) * every}",
-        )
-
-
-_OPTIMIZERS = (
-    (re.compile(r"8bit|paged|ademamix|bnb"), "bitsandbytes"),
-    (re.compile(r"galore"), "galore_torch"),
-    (re.compile(r"apollo"), "apollo_torch"),
-    (re.compile(r"lomo"), "lomo_optim"),
-    (re.compile(r"grokadamw"), "grokadamw"),
-    (re.compile(r"schedule_free"), "schedulefree"),
-    (re.compile(r"_torch_(4|8)bit$"), "torchao"),
-    (re.compile(r"apex"), "apex"),
-)
-"""The package that transformers' Trainer imports for an optimizer whose name matches; the last match counts."""
-
-
-def package_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield an error for every required package that is not installed."""
-    args, needed = experiment.trainer.args, list[tuple[str, str, str, str]]()  # package, key, got, hint
-    optimizer = str(args.get("optim", ""))
-    for package in [package for pattern, package in _OPTIMIZERS if pattern.search(optimizer)][-1:]:
-        hint = f"pip install {package.replace('_', '-')}, or trainer.args.optim=adamw_torch"
-        needed.append((package, "trainer.args.optim", optimizer, hint))
-    if args.get("use_liger_kernel") is True:
-        key = "trainer.args.use_liger_kernel"
-        needed.append(("liger_kernel", key, f"{key}=true, which TRL deprecates", f"{key}=false"))
-    for name, reward in experiment.rewards.items():
-        if str(reward.fn).startswith("trl.rewards.accuracy_rewards:"):
-            needed.append(("math_verify", f"rewards.{name}.fn", str(reward.fn), "pip install 'rlhf-cli[math]'"))
-    for package, key, got, hint in needed:
-        if importlib.util.find_spec(package) is None:
-            what = f"{key} needs {package}, which is not installed"
-            yield ConfigError(what, where=composed.origins.where(key), got=got, hint=hint)
+def shared_prompt_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
+    """Note how many evaluation rows have a prompt that is also trained on, among the rows that were read."""
+    training = [read.rows for read in context.sources if read not in context.held_out and read.rows is not None]
+    for read in context.held_out:
+        if read.rows is None:
+            continue
+        trained_on = shared_prompts(read.rows, training)
+        if shared := sum(key in trained_on for key in prompt_keys(read.rows)):
+            text = describe_shared(shared, len(read.rows))
+            context.notices.append(Notice("data.eval", f"{text}; data.eval.fraction=0.1 in its place shares none"))

@@ -19,7 +19,6 @@ from rlhf_cli.errors import UserError
 from rlhf_cli.models.tokenizer_files import TokenizerFiles, read_json
 from rlhf_cli.plan.batches import BatchPlan, StagePlan
 from rlhf_cli.plan.devices import planned_processes
-from rlhf_cli.plan.launch_problems import Machine
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.text.json_values import JsonTree
 
@@ -56,7 +55,8 @@ class CheckContext:
     """Maps a reward's name to those of its columns that, by their annotation, are arguments without a value."""
     batches: BatchPlan | None = None
     stage: StagePlan | None = None
-    machine: Machine | None = None
+    accelerate_env: dict[str, str] = field(default_factory=dict)
+    """What accelerate makes of the file in `launch.accelerate_config`: variables for the ranks."""
     files: dict[str, Path] = field(default_factory=dict)
     modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
     """The modules that were imported before any user code."""

@@ -23,8 +23,13 @@ _LOOKED_AT = 50_000
 
 
 def source_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Check every source, and note the columns that the trainer will see and the number of training rows."""
+    """Check every source, and note the columns that the trainer will see and the number of training rows.
+
+    Also note the file of a trainer class that the user wrote.
+    """
     data = experiment.data
+    if experiment.trainer.own_class is not None and (file := class_file(experiment.trainer.own_class)) is not None:
+        context.files["trainer.class"] = file.resolve()
     prompt = data.model_dump()["prompt"]
     training = training_sources(data)
     is_sound = True
@@ -53,12 +58,6 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
     if data.eval is not None and data.eval.fraction is not None:
         yield from _split_off(data.eval.fraction, experiment.seed, context)
     context.data = " + ".join(read.preview.origin for read in trained_on)
-
-
-def class_file_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
-    """Note the file of a trainer class that the user wrote."""
-    if experiment.trainer.own_class is not None and (file := class_file(experiment.trainer.own_class)) is not None:
-        context.files["trainer.class"] = file.resolve()
 
 
 def column_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:

@@ -21,8 +21,6 @@ from rlhf_cli.models.model_folders import (
 from rlhf_cli.models.tokenizer_files import read_json
 from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.check_context import CheckContext
-from rlhf_cli.plan.planned_memory import planned_passes
-from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.packable_models import refused_packing
 from rlhf_cli.text.suggest import nearest
 
@@ -76,7 +74,11 @@ def _is_classifier(folder: Path) -> bool:
 
 def passes_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Refuse packed rows, as the run would, if a model's config.json shows that they cannot be packed."""
-    found = planned_passes(experiment, context) if experiment.trainer.passes == "packed" else None
+    if experiment.trainer.passes != "packed":
+        return
+    from rlhf_cli.plan.planned_memory import planned_passes
+
+    found = planned_passes(experiment, context)
     if found is not None and found.mode != "packed":
         yield refused_packing(found, where=composed.origins.where("trainer.passes"))
 
@@ -127,7 +129,7 @@ def weight_problems(experiment: Experiment, composed: Composed, context: CheckCo
 
 
 def adapter_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield an error if no layer matches LoRA's targets or peft is missing; note targets that match no layer."""
+    """Yield an error if peft is missing, or if LoRA's targets name a layer that the model does not have."""
     lora = experiment.model.lora
     if lora is None:
         return
@@ -145,23 +147,18 @@ def adapter_problems(experiment: Experiment, composed: Composed, context: CheckC
         shapes = stored_shapes(folder) or []
     modules = [shape.name.removesuffix(".weight") for shape in shapes if len(shape.shape) >= 2]
     targets = lora.target_modules
-    if not modules or targets == "all-linear":
-        return
+    if not modules or targets == "all-linear" or any("expert" in name for name in modules):
+        return  # experts have other names in memory than in their files
     listed = {targets: targets} if isinstance(targets, str) else {target: [target] for target in targets}
     without = [word for word, target in listed.items() if not any(is_target(name, target) for name in modules)]
-    if not without or any("expert" in name for name in modules):
-        return  # experts have other names in memory than in their files
-    layers = sorted({name.rpartition(".")[2] for name in modules})
-    close = [nearest(target, layers) for target in without]
-    if len(without) < len(listed):
-        text = f"no layer is named {' or '.join(without)}: the adapter sits on {', '.join(set(listed) - set(without))}"
-        context.notices.append(Notice("adapter", text))
-        return
-    meant = ",".join(dict.fromkeys(name for name in close if name is not None))
-    yield ConfigError(
-        "nothing would be trained: no layer of the model has a name that the adapter looks for",
-        where=composed.origins.where("model.lora.target_modules"),
-        got=", ".join(listed),
-        expected=f"all-linear, or some of {', '.join(layers)}",
-        hint=f"model.lora.target_modules='[{meant}]'" if meant else "model.lora.target_modules=all-linear",
-    )
+    if without:
+        layers = sorted({name.rpartition(".")[2] for name in modules})
+        named = [nearest(target, layers) if target in without else target for target in listed]
+        meant = ",".join(dict.fromkeys(name for name in named if name is not None))
+        yield ConfigError(
+            f"no layer of the model is named {' or '.join(without)}",
+            where=composed.origins.where("model.lora.target_modules"),
+            got=", ".join(listed),
+            expected=f"all-linear, or some of {', '.join(layers)}",
+            hint=f"model.lora.target_modules='[{meant}]'" if meant else "model.lora.target_modules=all-linear",
+        )

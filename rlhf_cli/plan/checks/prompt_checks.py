@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -17,8 +16,7 @@ from rlhf_cli.data.overlong_prompts import (
     prompt_limit,
 )
 from rlhf_cli.data.rows import RowTable, values_of
-from rlhf_cli.errors import ModelError, Prose, UserError, in_a_line
-from rlhf_cli.models.model_folders import failing_template
+from rlhf_cli.errors import ModelError, Prose, UserError
 from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
     TokenizerFiles,
@@ -71,8 +69,6 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, context: Chec
                 "plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"
             ),
         )
-    if experiment.trainer.args.get("chat_template_path") is None:
-        yield from _failing_template(tokenizer, context, where)
     tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
     yield from _too_many_tokens(tokenizer, context.config_of(experiment.model.path), where)
 
@@ -128,20 +124,6 @@ def _rendered(messages: list[object], tokenizer: TokenizerFiles, settings: Mappi
     return render_chat(tokenizer.chat_template or "", written, special, settings)
 
 
-def _failing_template(tokenizer: TokenizerFiles, context: CheckContext, where: str) -> Iterator[UserError]:
-    """Yield an error if the chat template is malformed, or does something that its sandbox forbids."""
-    rows = next((source.rows for source in context.sources if source.rows and "prompt" in source.columns), None)
-    prompt = next(iter(values_of(rows, "prompt")), None) if rows is not None else None
-    if not isinstance(prompt, list) or tokenizer.chat_template is None:
-        return
-    try:
-        _rendered(prompt, tokenizer, {})
-    except (jinja2.TemplateSyntaxError, jinja2.exceptions.SecurityError, ArithmeticError) as error:
-        yield failing_template(in_a_line(error), where=f"{where}: {tokenizer.folder}")
-    except (jinja2.TemplateError, TypeError, ValueError):
-        return  # the settings of the run may fix this
-
-
 def has_conversations(experiment: Experiment, context: CheckContext) -> bool:
     """Return whether the rows are conversations, judging by the prompt template, or else by the first row."""
     if experiment.data.prompt is not None:
@@ -182,34 +164,25 @@ def format_notices(experiment: Experiment, composed: Composed, context: CheckCon
     A chat template alone does not make a chat model, so a model of our own runs counts as one only if that run's
     prompts were messages. If the format of the rows is not known yet, note nothing.
     """
-    prompt = experiment.data.prompt
-    if prompt is None and not any(source.rows for source in context.sources):
+    if experiment.data.prompt is None and not any(source.rows for source in context.sources):
         return
     is_chat = has_conversations(experiment, context)
-    text = prompt if isinstance(prompt, str) else "{prompt}"
-    as_messages = shlex.quote(f"data.prompt=[{{role: user, content: {_quoted(text)}}}]")
-    if not experiment.trainer.row.generates:
-        as_messages = "write the rows as messages, [{role: user, content: ...}] and [{role: assistant, content: ...}]"
-    as_text = "take one that was trained on conversations, or rows whose prompts are text"
-    if isinstance(prompt, list):
-        as_text = shlex.quote(f"data.prompt={_quoted(prompt[-1].content)}")
+    bare = "has a chat template, and the rows are bare text that does not go through it: write them as messages"
     policy = context.folder_of(experiment.model.path)
     if policy is not None and not is_chat and _is_chat_model(policy, context.tokenizer):
-        said = "the model has a chat template, and the prompts are bare text that does not go through it"
-        context.notices.append(Notice("model", f"{said}: {as_messages}, unless it is a base model"))
+        as_messages = "data.prompt='[{role: user, content: \"{prompt}\"}]'"
+        text = f"the model {bare}, such as {as_messages}, unless it is a base model"
+        context.notices.append(Notice("model", text))
     for name, reward in experiment.rewards.items():
         folder = context.folder_of(reward.model)
         if folder is None:
             continue
         on_plain_texts = trained_with_eos(folder) is True
         if is_chat and on_plain_texts:
-            said = f"{reward.model} was trained on plain texts, and would score conversations: {as_text}"
+            text = f"{reward.model} was trained on plain texts, and would score conversations"
+            context.notices.append(Notice(f"rewards.{name}", text))
         elif not is_chat and not on_plain_texts and _is_chat_model(folder, _tokenizer_of(folder)):
-            said = f"{reward.model} has a chat template, and would score bare texts that do not go through it"
-            said = f"{said}: {as_messages}"
-        else:
-            continue
-        context.notices.append(Notice(f"rewards.{name}", said))
+            context.notices.append(Notice(f"rewards.{name}", f"{reward.model} {bare}"))
 
 
 def _tokenizer_of(folder: Path) -> TokenizerFiles | None:
@@ -225,8 +198,3 @@ def _is_chat_model(folder: Path, tokenizer: TokenizerFiles | None) -> bool:
         return False  # the embedded models have a template, but were trained on bare text
     run = run_of(folder.resolve())
     return run is None or isinstance(section(run.read_config(), "data").get("prompt"), list)
-
-
-def _quoted(text: str) -> str:
-    """Return a text quoted for Hydra's grammar."""
-    return '"' + text.replace('"', '\\"') + '"'

@@ -7,116 +7,30 @@ estimate with measured processes. Moments must not be added up, because they reu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting, trainer, whole_number_or_none
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
 from rlhf_cli.plan.memory import tensors
-from rlhf_cli.plan.memory.shapes import (
+from rlhf_cli.plan.memory.tensors import (
     DTYPE_BYTES,
     QUANTIZED_BYTES,
+    Batch,
     FolderOf,
     LoadedModel,
     UnknownArchitecture,
     architecture_of,
+    most_prompts,
     stored_architecture,
 )
-from rlhf_cli.plan.memory.tensors import Batch, most_prompts
+from rlhf_cli.plan.run_plan import MemoryPlan, Moment, Part, Phase, RowLengths
 from rlhf_cli.tables.passes import PassMode
+from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.text.json_values import JsonTree
-
-Phase = Literal["generation", "training"]
-HeldPart = Literal["weights", "gradients", "optimizer", "reference", "critic", "reward models", "vLLM"]
-Part = HeldPart | Literal["activations", "logits", "KV cache"]
-
-
-@dataclass(frozen=True)
-class Moment:
-    """The memory of a device at one moment of a `phase`: bytes by part. `what` describes the activity in words."""
-
-    phase: Phase
-    what: str
-    parts: Mapping[Part, int]
-
-    @property
-    def total(self) -> int:
-        """Return the bytes of all parts."""
-        return sum(self.parts.values())
-
-    @property
-    def largest(self) -> Part:
-        """Return the largest part."""
-        return max(self.parts, key=lambda part: self.parts[part])
-
-    def as_json(self) -> dict[str, object]:
-        """Return the moment as JSON values, with sizes in bytes."""
-        parts = {part.replace(" ", "_"): size for part, size in self.parts.items()}
-        return {"phase": self.phase, "what": self.what, "total_bytes": self.total, "parts_bytes": parts}
-
-
-@dataclass(frozen=True)
-class Lowering:
-    """The words to type to lower a part, and why that is cheap."""
-
-    part: Part
-    words: tuple[str, ...]
-    why: str
-
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """What a run needs of the memory of one device, as far as that is known before it starts.
-
-    `moments` is empty if that is unknown, and `unknown` says why. `leaves_out` lists in words what is not counted.
-    `device_bytes` is the memory of the device, None if unknown. `cheapest` lowers the largest part of the peak for
-    which there is a suggestion.
-    """
-
-    moments: Sequence[Moment] = ()
-    unknown: str = ""
-    leaves_out: tuple[str, ...] = ()
-    device: Literal["GPU", "CPU"] = "CPU"
-    device_bytes: int | None = None
-    cheapest: Lowering | None = None
-
-    def fullest(self, phase: Phase) -> Moment | None:
-        """Return the peak moment of a phase, or None if the run has no such phase."""
-        return max((one for one in self.moments if one.phase == phase), key=lambda one: one.total, default=None)
-
-    @property
-    def peak(self) -> Moment | None:
-        """Return the peak moment of the run."""
-        return max(self.moments, key=lambda moment: moment.total, default=None)
-
-    def as_json(self) -> dict[str, object]:
-        """Return the plan as JSON values, with sizes in bytes; do not add up generation and training."""
-        fullest = [moment for phase in ("generation", "training") if (moment := self.fullest(phase)) is not None]
-        return {
-            "device": self.device,
-            "device_bytes": self.device_bytes,
-            "peak_bytes": self.peak.total if self.peak is not None else None,
-            "fullest": {moment.phase: moment.as_json() for moment in fullest},
-            "moments": [moment.as_json() for moment in self.moments],
-            "unknown": self.unknown or None,
-            "leaves_out": list(self.leaves_out),
-            "cheapest": asdict(self.cheapest) if self.cheapest is not None else None,
-        }
-
-
-@dataclass(frozen=True)
-class RowLengths:
-    """The tokens of the longest prompt and of the longest row that is trained on as it is, 0 for unknown. `padded`: the
-    rows differ in length.
-    """
-
-    prompt: int
-    row: int
-    padded: bool = True
 
 
 @dataclass(frozen=True)
@@ -167,8 +81,8 @@ def held_bytes(
     (stage 3, and FSDP 2; arXiv 1910.02054, 3.1 and 5). Under bf16 DeepSpeed computes in 2 bytes and its optimizer works
     on a float32 copy; accelerate's FSDP converts trained weights to float32.
     """
-    stage = {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp2": 3}.get(strategy, 0)
-    is_deepspeed = strategy.startswith("zero")
+    row = STRATEGIES.get(strategy, STRATEGIES["ddp"])
+    stage, is_deepspeed = row.memory_stage, row.zero_stage is not None
     trained, weights = model.trained_weights, model.loaded_bytes
     number = 4.0 if stage and model.autocast else model.weight_bytes
     gradients, states = trained * number, trained * (optimizer_bytes(optimizer, number) or 0.0)
@@ -228,7 +142,8 @@ class _RunMemory:
         self._held = held_bytes(
             self._policy, optimizer, strategy=launch.strategy, processes=processes, offload=launch.offload
         )
-        self._is_sharded = launch.strategy in ("zero3", "fsdp2")
+        self._strategy = STRATEGIES.get(launch.strategy, STRATEGIES["ddp"])
+        self._is_sharded = self._strategy.memory_stage == 3
         self._critic, self._critic_held = None, HeldBytes()
         if critic is not None and critic.share == "none":  # in float32 unless `model.dtype` is set (trainers/assemble)
             arch = self._policy.arch if critic.init == "policy" else stored_architecture(critic.init, folder_of)[0]
@@ -280,7 +195,7 @@ class _RunMemory:
             return
         model = replace(self._policy, autocast=False)  # TRL generates outside of autocast
         gathered = 0.0
-        if self._experiment.launch.strategy == "zero3":  # TRL's ds3_gather_for_generation
+        if self._strategy.zero_stage == 3:  # TRL's ds3_gather_for_generation
             gathered = model.loaded_bytes - self._held.weights
         generating: Parts = {
             "weights": gathered,

@@ -11,8 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.decoding.generating import Generating
-from rlhf_cli.plan.memory.shapes import Architecture, LoadedModel
-from rlhf_cli.plan.memory.tensors import Batch, cache_bytes, passing_bytes, sampling_bytes
+from rlhf_cli.plan.memory.tensors import Architecture, Batch, LoadedModel, cache_bytes, passing_bytes, sampling_bytes
 
 ROWS, GROUP, PROMPT, EOS = 16, 4, 8, 1
 WIDTH, FFN, HEADS = 64, 128, 4

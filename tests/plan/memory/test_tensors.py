@@ -15,9 +15,12 @@ from trl.kernels import ChunkedLogProbFunction
 from rlhf_cli.models.packing.one_pass_head import OnePassLogProbs
 from rlhf_cli.models.packing.packed_rows import packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
-from rlhf_cli.plan.memory.shapes import LLAMA_LIKE, Architecture, LoadedModel, architecture_of
 from rlhf_cli.plan.memory.tensors import (
+    LLAMA_LIKE,
+    Architecture,
     Batch,
+    LoadedModel,
+    architecture_of,
     backward_bytes,
     cache_bytes,
     kept_bytes,
