@@ -109,7 +109,7 @@ def plan_launch(
     `meets_at` is the address where several machines meet; None means `launch.rdzv`.
 
     `accelerate_env` holds the variables that accelerate makes of the file in `launch.accelerate_config`. The first GPUs
-    train, the last serve. plan/launch_problems.py checks that there are enough GPUs.
+    train, the last serve. plan/checks/machine_checks.py checks that there are enough GPUs.
     """
     launch = experiment.launch
     own = dict(accelerate_env or {})

@@ -86,7 +86,7 @@ def test_the_strategy_of_a_file_is_held_against_the_table(refused: Refused, writ
         (FSDP2 + "machine_rank: 1\nnum_machines: 2\n", "machine_rank: 1"),
         (FSDP2 + "parallelism_config: {parallelism_config_cp_size: 2}\n", "parallelism_config_cp_size: 2"),
         ("seed: 3\n", "no distributed_type"),
-        ("a: [\n", "expected the node content"),
+        ("a: [\n", "expected node content"),
     ],
 )
 def test_what_a_run_cannot_do(refused: Refused, write, text: str, got: str) -> None:

@@ -16,7 +16,8 @@ import trl.trainer.grpo_trainer
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from rlhf_cli.plan import launch_problems
+from rlhf_cli.plan import rollout_server_plan
+from rlhf_cli.plan.checks import machine_checks
 from rlhf_cli.trainers.reward_mixin import RewardMixin
 from tests.support.ppo_by_hand import DROP, EOS, LIMIT, PLAIN, REWARDS, logps_of, plain, stir, unpadded
 from tests.support.small_runs import PPO_SMALL
@@ -86,8 +87,10 @@ def steps(train, before_training, workplace, monkeypatch: pytest.MonkeyPatch) ->
     """`steps(trainer, mode, *overrides)`: the two optimizer steps of one round."""
     (workplace / "mine.py").write_text(REWARDS)
     monkeypatch.setattr(trl.trainer.grpo_trainer, "VLLMGeneration", Engine)
-    monkeypatch.setattr(launch_problems, "vllm_problems", lambda *_: [])
-    monkeypatch.setattr(launch_problems, "_strategy_problems", lambda *_: [])  # vLLM is for GPUs, and this one is none
+    monkeypatch.setattr(rollout_server_plan, "vllm_problems", lambda *_: [])
+    # vLLM is for GPUs, and this one is none
+    monkeypatch.setattr(machine_checks, "_runs_on_cpu", lambda _: False)
+    monkeypatch.setattr(machine_checks, "may_have_other_gpus", lambda: True)
     before_training(lambda trainer: stir(trainer.model, 0.05, seed=1))
     taken: list[Step] = []
     compute_loss = RewardMixin._compute_loss
