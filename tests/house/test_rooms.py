@@ -68,6 +68,20 @@ def test_no_room_knows_what_it_must_not(files: structure.Graph) -> None:
     assert trespasses(files) == []
 
 
+def test_the_process_of_a_job_has_nothing_to_compose_with(files: structure.Graph) -> None:
+    """It reads the frozen file; a process of the command does compose."""
+
+    def reached(start: str) -> set[str]:
+        found, to_see = set(), [start]
+        while to_see:
+            found.add(one := to_see.pop())
+            to_see += [other for other in files.get(one, set()) if other not in found]
+        return found
+
+    assert "rlhf_cli.config.compose" not in reached("rlhf_cli.jobs.rank_process")
+    assert "rlhf_cli.config.compose" in reached("rlhf_cli.cli.verbs.train")
+
+
 def test_negative_control_a_planted_import_closes_a_circle(tmp_path: Path) -> None:
     package = tmp_path / structure.PACKAGE
     for module, source in {

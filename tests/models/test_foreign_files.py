@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,24 +102,27 @@ def test_negative_control_without_the_walls_it_is_executed(model: Path, workplac
     assert (workplace / LEAVES).exists()
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "damaged"])
-def test_a_checkpoint_that_was_changed_together_with_its_manifest(name: str, train, workplace: Path, capsys) -> None:
+def test_a_checkpoint_that_was_changed_together_with_its_manifest(train, workplace: Path, capsys) -> None:
     code, folder = train("trainer.args.lr_scheduler_type=constant")
     assert code == 0
-    checkpoint = folder.checkpoints / "checkpoint-3"
-    (checkpoint / "manifest.json").unlink()
-    if name == "damaged":
-        torch.save({"state": {}, "param_groups": [{}, {}, {}]}, checkpoint / "optimizer.pt")
-    elif name.endswith("json"):
-        (checkpoint / name).write_text('{"global_step": ')
-    else:
-        torch.save(Leaving(), checkpoint / name)
-    write_manifest(checkpoint)
-    capsys.readouterr()
-    code = main(["resume", str(folder.path), "trainer.args.max_steps=4"])
-    printed = capsys.readouterr()
-    assert code == 2, printed
-    assert "Traceback" not in printed.out + printed.err
-    for part in ("checkpoint-3", "nothing in them was executed", name if name != "damaged" else "parameter group"):
-        assert part in printed.err, part
-    assert not (workplace / LEAVES).exists()
+    checkpoint, whole = folder.checkpoints / "checkpoint-3", workplace / "whole"
+    shutil.copytree(checkpoint, whole)
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "damaged"):
+        shutil.rmtree(checkpoint)
+        shutil.copytree(whole, checkpoint)
+        (checkpoint / "manifest.json").unlink()
+        if name == "damaged":
+            torch.save({"state": {}, "param_groups": [{}, {}, {}]}, checkpoint / "optimizer.pt")
+        elif name.endswith("json"):
+            (checkpoint / name).write_text('{"global_step": ')
+        else:
+            torch.save(Leaving(), checkpoint / name)
+        write_manifest(checkpoint)
+        capsys.readouterr()
+        code = main(["resume", str(folder.path), "trainer.args.max_steps=4"])
+        printed = capsys.readouterr()
+        assert code == 2, printed
+        assert "Traceback" not in printed.out + printed.err
+        for part in ("checkpoint-3", "nothing in them was executed", name if name != "damaged" else "parameter group"):
+            assert part in printed.err, part
+        assert not (workplace / LEAVES).exists()

@@ -98,7 +98,7 @@ def test_a_red_control_stops_everything(judge, tmp_path: Path) -> None:
 
 
 def test_every_mutant_is_one_change_that_parses() -> None:
-    for file in list(OURS.mutated_files())[::10]:
+    for file in list(OURS.mutated_files())[::40]:
         source = (OURS.root / file).read_text(encoding="utf-8")
         names = set()
         for mutant in mutants_of(source, file):

@@ -119,61 +119,41 @@ def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SEEN = """
 import glob, json, os, time, torch
-def seen(completions, trainer_state, **kwargs):
+def seen(completions, **kwargs):
     open(f"begun-{os.getpid()}", "w").close()
     until = time.monotonic() + 30
     while len(glob.glob("begun-*")) < 2 and time.monotonic() < until:
         time.sleep(0.01)  # whoever is first waits for the other
+    gpu, of_server = os.environ.get("CUDA_VISIBLE_DEVICES"), len(os.listdir(f"/proc/{os.getppid()}/task"))
+    had = [torch.get_num_threads(), of_server, torch.cuda.is_initialized()]
     with open("seen.jsonl", "a") as stream:
-        of_server = len(os.listdir(f"/proc/{os.getppid()}/task")), torch.cuda.is_initialized()
-        stream.write(json.dumps([time.monotonic(), os.getpid(), torch.get_num_threads(), of_server]) + chr(10))
+        stream.write(json.dumps([time.monotonic(), os.getpid(), gpu, had]) + chr(10))
     return [0.0] * len(completions)
 """
 
 
-def test_jobs_have_the_threads_they_are_given(workplace: Path, sweep, monkeypatch) -> None:
-    """Eight cores for two jobs are four threads each; the jobs do run side by side.
+def test_a_sweep_never_has_two_runs_on_one_gpu(workplace: Path, have_gpus, monkeypatch) -> None:
+    """Three runs, three at a time, on two GPUs that are listed and not there: the worker finds none and takes the CPU.
 
-    What they are forks of has one thread, since a lock that another held at the fork would be held for ever, and has
-    touched no device.
+    Each sees one GPU, two run side by side, and whoever sees the same comes after the other has ended. Eight cores for
+    three are two threads each. What they are forks of has one thread, since a lock that another held at the fork would
+    be held for ever, and has touched no device.
     """
+    have_gpus(2)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     (workplace / "mine.py").write_text(SEEN)
-    code, _ = sweep("rewards.mine.fn=./mine.py:seen", "seed=1,2", "-j2")
-    assert code == 0
-    seen = [json.loads(line) for line in (workplace / "seen.jsonl").read_text().splitlines()]
-    assert {threads for _, _, threads, _ in seen} == {4}
-    assert {tuple(of_server) for *_, of_server in seen} == {(1, False)}
-    times = {pid: [at for at, other, *_ in seen if other == pid] for pid in {line[1] for line in seen}}
-    (one, two) = times.values()
-    assert max(min(one), min(two)) < min(max(one), max(two))
-
-
-ON_WHICH = """
-import json, os, time
-def which(completions, trainer_state, **kwargs):
-    with open("seen.jsonl", "a") as stream:
-        stream.write(json.dumps([time.monotonic(), os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")]) + chr(10))
-    return [0.0] * len(completions)
-"""
-
-
-def test_a_sweep_never_has_two_runs_on_one_gpu(workplace: Path, have_gpus) -> None:
-    """Three runs, three at a time, on two GPUs that are listed and not there: the worker finds none and takes the CPU.
-
-    Each sees one GPU, and whoever sees the same comes after the other has ended.
-    """
-    have_gpus(2)
-    (workplace / "mine.py").write_text(ON_WHICH)
-    words = ["rewards.mine.fn=./mine.py:which", "launch.processes=1", "run.name=swept", "seed=1,2,3", "-j3"]
+    words = ["rewards.mine.fn=./mine.py:seen", "launch.processes=1", "run.name=swept", "seed=1,2,3", "-j3"]
     assert main(["train", "-m", *ON_GPUS, *words]) == 0
     seen = [json.loads(line) for line in (workplace / "seen.jsonl").read_text().splitlines()]
-    spans = {(gpu, pid): [at for at, other, _ in seen if other == pid] for _, pid, gpu in seen}
+    assert {tuple(had) for *_, had in seen} == {(2, 1, False)}
+    spans = {(gpu, pid): [at for at, other, *_ in seen if other == pid] for _, pid, gpu, _ in seen}
     assert len(spans) == 3
     assert {gpu for gpu, _ in spans} == {"0", "1"}
     (first, second) = sorted(times for (gpu, _), times in spans.items() if sum(gpu == other for other, _ in spans) == 2)
     assert max(first) < min(second)
+    one, two, _ = sorted(spans.values())
+    assert two[0] < one[-1]  # side by side
     assert holders_of(["0", "1"]) == []
 
 

@@ -11,21 +11,21 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.run_status import read_status
 
 
-def test_three_weights_are_three_runs_and_compare_takes_their_folder(workplace: Path, sweep, capsys) -> None:
-    code, runs = sweep("rewards.brevity.weight=0,0.1,0.5")
+def test_two_weights_are_two_runs_and_compare_takes_their_folder(workplace: Path, sweep, capsys) -> None:
+    code, runs = sweep("rewards.brevity.weight=0,0.5")
     assert code == 0
-    assert [run.path.name for run in runs] == ["weight=0", "weight=0.1", "weight=0.5"]
-    assert [run.read_config()["rewards"]["brevity"]["weight"] for run in runs] == [0, 0.1, 0.5]
-    assert [read_status(run).state for run in runs] == ["finished"] * 3
+    assert [run.path.name for run in runs] == ["weight=0", "weight=0.5"]
+    assert [run.read_config()["rewards"]["brevity"]["weight"] for run in runs] == [0, 0.5]
+    assert [read_status(run).state for run in runs] == ["finished"] * 2
     out = capsys.readouterr().out
-    assert out.index("sweep of 3 runs") < out.index("rewards.brevity.weight  0, 0.1, 0.5")
-    assert "runs/quickstart/swept: 3 runs, 3 settings\n" in out  # the table, which has tests of its own
+    assert out.index("sweep of 2 runs") < out.index("rewards.brevity.weight  0, 0.5")
+    assert "runs/quickstart/swept: 2 runs, 2 settings\n" in out  # the table, which has tests of its own
     assert out.rstrip().splitlines()[-1] == "sweep folder: runs/quickstart/swept"
     written = json.loads((runs[0].path.parent / "sweep.json").read_text())
-    assert written["overrides"][-1] == "rewards.brevity.weight=0,0.1,0.5"
+    assert written["overrides"][-1] == "rewards.brevity.weight=0,0.5"
     assert written["swept"] == ["rewards.brevity.weight"]
-    assert [job["name"] for job in written["jobs"]] == ["weight=0", "weight=0.1", "weight=0.5"]
-    assert written["jobs"][2]["values"] == {"rewards.brevity.weight": "0.5"}
+    assert [job["name"] for job in written["jobs"]] == ["weight=0", "weight=0.5"]
+    assert written["jobs"][1]["values"] == {"rewards.brevity.weight": "0.5"}
     assert not (runs[0].path.parent / "status.json").exists()
     assert main(["compare", "runs/quickstart/swept"]) == 0
 

@@ -14,6 +14,7 @@ import yaml
 from rlhf_cli.cli import main
 from rlhf_cli.errors import ConfigError, ModelError, RunError
 from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.measure import pictures
 from rlhf_cli.runs.text_endings import write_text_endings
 from tests.house.test_light import heavy_after
 from tests.support.golden_reward_model import save_golden_reward_model
@@ -30,8 +31,12 @@ ROWS = [
 
 
 @pytest.fixture
-def run(place: Path) -> Path:
-    """A finished run of a reward model that scores x 2, y 0.5 and z -1, its held-out rows in a file."""
+def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A finished run of a reward model that scores x 2, y 0.5 and z -1, its held-out rows in a file.
+
+    No picture is drawn: one takes longer than the rest of an evaluation.
+    """
+    monkeypatch.setattr("rlhf_cli.evaluation.evaluation_run.draw", lambda *args, **named: None)
     folder = place / "runs" / "rm" / "one"
     save_golden_reward_model(folder / "model", {"x": 2.0, "y": 0.5, "z": -1.0})
     (place / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
@@ -53,7 +58,8 @@ def content(folder: Path, name: str = "held_out") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("named", ["run:rm", "runs/rm/one", "runs/rm/one/model"])
-def test_a_run(run: Path, named: str, capsys: Said) -> None:
+def test_a_run(run: Path, named: str, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    monkeypatch.setattr("rlhf_cli.evaluation.evaluation_run.draw", pictures.draw)
     assert main(["eval", named]) == 0
     said = capsys.readouterr().out
     for text in ("reward model rm/one", "subset=a", "0.667 [0.208, 0.939]", "worst disagreements", "held_out.json"):
@@ -108,9 +114,7 @@ def test_a_model_folder_that_stands_alone(run: Path, place: Path, capsys: Said) 
 
 
 def test_without_matplotlib_there_is_no_picture(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
-    import rlhf_cli.evaluation.evaluation_run
-
-    monkeypatch.setattr(rlhf_cli.evaluation.evaluation_run, "can_draw", lambda: False)
+    monkeypatch.setattr("rlhf_cli.evaluation.evaluation_run.can_draw", lambda: False)
     assert main(["eval", "run:rm"]) == 0
     assert "pip install 'rlhf-cli[plot]'" in capsys.readouterr().out
     assert [file.name for file in (run / "eval").iterdir()] == ["held_out.json"]

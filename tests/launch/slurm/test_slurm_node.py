@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -75,6 +75,26 @@ def job(folder: RunFolder, tmp_path: Path) -> Callable[..., subprocess.Popen[str
     return start
 
 
+@pytest.fixture
+def job_here(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """`job_here(program)` is the job in this process, for what needs no signal; returns its exit code."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGCONT)}
+    monkeypatch.setattr(slurm_node, "_POLL_S", 0.02)
+
+    def run(program: str) -> int:
+        (tmp_path / "run.py").write_text(program)
+        monkeypatch.setattr(slurm_node, "node_command", lambda _: [sys.executable, str(tmp_path / "run.py")])
+        try:
+            RunInJob(folder.path)()
+        except SystemExit as end:
+            return int(str(end.code))
+        return 0
+
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def wait_for(file: Path) -> None:
     until = time.monotonic() + 30
     while not file.exists():
@@ -90,10 +110,9 @@ def test_the_run_is_the_ordinary_one(tmp_path: Path) -> None:
     assert node_command(RunFolder(tmp_path))[1:] == ["-m", "rlhf_cli", "resume", str(tmp_path)]
 
 
-def test_the_run_knows_that_this_machine_is_the_one_it_trains_on(slurm, folder, job, tmp_path: Path) -> None:
+def test_the_run_knows_that_this_machine_is_the_one_it_trains_on(slurm, job_here, tmp_path: Path) -> None:
     """What was left to the node when it was submitted is looked at there."""
-    process = job(f"import os; open({{seen!r}}, 'w').write(os.environ['{ON_SLURM_NODE}'])")
-    process.communicate(timeout=60)
+    job_here(f"import os; open({str(tmp_path / 'seen')!r}, 'w').write(os.environ['{ON_SLURM_NODE}'])")
     assert (tmp_path / "seen").read_text() == "1"
 
 
@@ -126,70 +145,59 @@ def test_who_is_cancelled_is_not_put_back(slurm, folder, job, tmp_path: Path) ->
     assert not any(call.startswith("scontrol") for call in slurm.calls)
 
 
-def test_a_run_that_saves_itself_in_time_is_put_back_too(slurm, folder, job) -> None:
+def test_a_run_that_saves_itself_in_time_is_put_back_too(slurm, job_here) -> None:
     """By SLURM_JOB_END_TIME a run may leave before Slurm warns it."""
-    process = job("import sys; sys.exit(75)")
-    process.communicate(timeout=60)
+    job_here("import sys; sys.exit(75)")
     assert "scontrol requeue 7" in slurm.calls
 
 
-def test_a_run_that_comes_no_further_is_not_put_back_for_ever(slurm, folder, job) -> None:
+def test_a_run_that_comes_no_further_is_not_put_back_for_ever(slurm, folder, job_here) -> None:
     update_status(folder, step=5)
     for _ in range(2):
-        assert job("import sys; sys.exit(75)").communicate(timeout=60)
+        job_here("import sys; sys.exit(75)")
     assert slurm.calls.count("scontrol requeue 7") == 1
     assert "too short for a step" in str(read_status(folder).reason)
 
 
-def test_a_run_that_comes_further_is_put_back_each_time(slurm, folder, job) -> None:
+def test_a_run_that_comes_further_is_put_back_each_time(slurm, folder, job_here) -> None:
     forward = (
         f"import json, sys; file = {str(folder.status)!r}; now = json.load(open(file)); now['step'] += 1; "
         "json.dump(now, open(file, 'w')); sys.exit(75)"
     )
     for _ in range(3):
-        job(forward).communicate(timeout=60)
+        job_here(forward)
     assert slurm.calls.count("scontrol requeue 7") == 3
 
 
-def test_where_slurm_does_not_put_it_back_the_status_says_so(slurm, folder, job) -> None:
+def test_where_slurm_does_not_put_it_back_the_status_says_so(slurm, folder, job_here, capsys) -> None:
     slurm.says("scontrol", error="Requested operation is presently disabled for job 7\n")
-    process = job("import sys; sys.exit(75)")
-    out, _ = process.communicate(timeout=60)
+    job_here("import sys; sys.exit(75)")
     assert "presently disabled" in str(read_status(folder).reason)
-    assert "rlhf resume" in out
+    assert "rlhf resume" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("number", "says"), [(9, "out of memory"), (11, "killed by signal 11")])
-def test_a_run_that_is_killed_has_failed(slurm, folder, job, number: int, says: str) -> None:
+def test_a_run_that_is_killed_has_failed(slurm, folder, job_here, number: int, says: str) -> None:
     update = f"import json; f={str(folder.status)!r}; s=json.load(open(f)); s['state']='running'; s['host']='elsewhere'"
     die = f"{update}; json.dump(s, open(f, 'w')); import os; os.kill(os.getpid(), {number})"
-    process = job(die)
-    process.communicate(timeout=60)
-    assert process.returncode == 128 + number
+    assert job_here(die) == 128 + number
     status = read_status(folder)
     assert status.state == "failed"
     assert says in str(status.reason)
     assert slurm.calls == []
 
 
-def test_what_the_run_found_wrong_is_the_code_of_the_job(slurm, folder, job) -> None:
-    process = job("import sys; sys.exit(2)")
-    process.communicate(timeout=60)
-    assert process.returncode == 2
+def test_the_code_of_the_run_is_the_code_of_the_job(slurm, folder, job_here) -> None:
+    assert job_here("import sys; sys.exit(2)") == 2
+    assert job_here("") == 0
+    assert [attempt["exit_code"] for attempt in attempts(folder)] == [2, 0]
 
 
-def test_a_finished_run_ends_its_job_well(slurm, folder, job) -> None:
-    process = job("")
-    process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert attempts(folder)[0]["exit_code"] == 0
-
-
-def test_after_a_node_that_failed_the_run_is_taken_over(slurm, folder, job, tmp_path: Path) -> None:
+def test_after_a_node_that_failed_the_run_is_taken_over(slurm, folder, job_here, tmp_path: Path) -> None:
     """It left `running` behind, by a process of another machine: a person's `rlhf resume` would be refused."""
     update_status(folder, state="running", pid=1, host="node-that-is-gone", step=3)
     seen = tmp_path / "state"
-    job(f"open({str(seen)!r}, 'w').write(open({str(folder.status)!r}).read())").communicate(timeout=60)
+    job_here(f"open({str(seen)!r}, 'w').write(open({str(folder.status)!r}).read())")
     assert json.loads(seen.read_text())["state"] == "preempted"
 
 
@@ -205,9 +213,10 @@ def test_the_job_waits_until_its_id_is_written(slurm, folder, job, tmp_path: Pat
     assert seen.exists()
 
 
-def test_the_job_does_not_wait_for_ever(slurm, folder, job) -> None:
+def test_the_job_does_not_wait_for_ever(slurm, folder, job_here, monkeypatch) -> None:
     update_status(folder, job_id=None)
-    job("", told_timeout_s=0.5).communicate(timeout=60)
+    monkeypatch.setattr(slurm_node, "_TOLD_TIMEOUT_S", 0.1)
+    job_here("")
     assert read_status(folder).job_id == "7"
 
 
