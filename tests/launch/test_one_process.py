@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 
 import pyarrow.parquet
@@ -20,10 +20,11 @@ from tests.support.small_runs import starting_model
 from tests.support.tolerances import ARITHMETIC
 
 
-@pytest.mark.parametrize("name", ["grpo", "rloo"])
-def test_a_finished_run_holds_what_the_design_says(train, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, folder = train(f"trainer={name}", "trainer.args.save_steps=2")
+def test_a_finished_run_holds_what_the_design_says(train, capsys: pytest.CaptureFixture[str]) -> None:
+    before = dict(os.environ)
+    code, folder = train("trainer.args.save_steps=2")
     assert code == 0
+    assert dict(os.environ) == before
     assert capsys.readouterr().out.rstrip().endswith("run folder: runs/quickstart/one")
     assert read_status(folder).state == "finished"
     assert read_status(folder).step == 3
@@ -97,9 +98,6 @@ def test_a_reward_that_raises_ends_the_run_as_failed(train, workplace: Path, cap
     ("body", "said"),
     [
         ("return [1.0]", "returned 1 values for 8 completions"),
-        ("return 1.0", "did not return a list"),
-        ("return [float('inf')] * len(completions)", "returned no number for row 0"),
-        ("return [1.0] * (len(completions) - 1) + [float('nan')]", "returned no number for row 7"),
         ("return [float('nan')] * len(completions)", "nan, for the completion '"),
         ("return ['good'] * len(completions)", "returned no number for row 0"),
     ],
@@ -124,21 +122,13 @@ def test_a_value_trl_refuses_is_told_before_a_model_is_loaded(train, capsys) -> 
     assert read_status(folder).state == "failed"
 
 
-def test_a_run_of_that_name_is_not_overwritten(train, capsys) -> None:
-    _, folder = train()
-    before = folder.metrics.read_bytes()
-    code, _ = train()
-    assert code == 2
-    assert "exists already" in capsys.readouterr().err
-    assert folder.metrics.read_bytes() == before
-
-
 @pytest.mark.fault(10)
-def test_resume_auto_of_a_finished_run_does_nothing(train, capsys) -> None:
+def test_a_run_of_that_name_is_not_overwritten_and_resume_auto_of_it_does_nothing(train, capsys) -> None:
     _, folder = train()
     before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")}
-    code, _ = train("run.resume=auto")
-    assert code == 0
+    assert train()[0] == 2
+    assert "exists already" in capsys.readouterr().err
+    assert train("run.resume=auto")[0] == 0
     assert "has finished" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")} == before
 
@@ -203,16 +193,3 @@ def test_trls_own_rewards_run_unchanged(train) -> None:
     assert code == 0
     # An untrained model runs into the limit of 4 tokens: the full punishment of -1 in most rows.
     assert series(read_metrics(folder.metrics), "rewards/overlong/mean")[1][0] < -0.5
-
-
-def test_the_environment_is_left_as_it_was(train, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    before = dict(os.environ)
-    train()
-    assert dict(os.environ) == before
-
-
-def test_status_json_is_plain_json(train) -> None:
-    _, folder = train()
-    assert json.loads(folder.status.read_text())["state"] == "finished"

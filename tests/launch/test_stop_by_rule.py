@@ -87,14 +87,6 @@ def test_a_rule_that_can_never_hold_is_said(train, capsys: pytest.CaptureFixture
     assert read_status(folder).warnings >= 1
 
 
-def test_a_job_of_a_sweep_that_a_rule_stops_is_done(workplace: Path) -> None:
-    words = ["trainer.args.max_steps=3", NO_GUARD, "run.name=many", f"stop.when={BREVITY}", "-j", "1"]
-    assert main(["train", "-m", *SMALL, *words, "stop.for=1,9"]) == 0
-    sweep = workplace / "runs" / "quickstart" / "many"
-    runs = [RunFolder(file.parent) for file in sorted(sweep.glob("*/config.yaml"))]
-    assert {(read_status(run).state, read_status(run).step) for run in runs} == {("finished", 1), ("finished", 3)}
-
-
 @pytest.mark.processes
 def test_two_ranks_stop_at_one_step(workplace: Path) -> None:
     """Rank 0 alone counts: were the other not told, it would wait for it in the next step until it is given up."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.launch import slurm_node
 from rlhf_cli.launch.slurm_node import RunInJob, node_command
 from rlhf_cli.plan.devices import ON_SLURM_NODE
 from rlhf_cli.runs.run_folder import RunFolder
