@@ -107,25 +107,6 @@ def num_lines(file: Path) -> int:
     return len(file.read_text(encoding="utf-8").splitlines())
 
 
-def documented_share(files: Iterable[Path]) -> tuple[int, int]:
-    """(public modules, classes and functions with a docstring, all of them)."""
-    with_one = total = 0
-    for file in files:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        nodes: list[ast.AST] = [tree, *_public(tree)]
-        total += len(nodes)
-        with_one += sum(ast.get_docstring(node) is not None for node in nodes)  # type: ignore[arg-type]
-    return with_one, total
-
-
-def _public(tree: ast.Module | ast.ClassDef) -> Iterator[ast.AST]:
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
-            yield node
-            if isinstance(node, ast.ClassDef):
-                yield from _public(node)
-
-
 def main() -> None:
     """Print everything a change of the house is judged by."""
     known = modules()
@@ -149,8 +130,6 @@ def main() -> None:
     print(f"basenames shared by several files: {len(shared)}")
     for name, same in shared.items():
         print(f"   {name}: " + ", ".join(str(file.parent.relative_to(ROOT)) for file in same))
-    with_one, total = documented_share(known.values())
-    print(f"public modules, classes and functions with a docstring: {with_one} of {total}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking.mirror import Mirror, Timings, tracked
 from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan
-from tests.support.mirrored import Mirrored
+from tests.runs.tracking.tracked_runs import Mirrored
 
 
 @pytest.fixture

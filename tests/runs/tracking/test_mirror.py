@@ -16,8 +16,7 @@ from rlhf_cli.runs.tracking.mirror import Mirror, Row, tracked
 from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackedRun, TrackingPlan
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import remember
-from tests.support.logged_run import CONFIG, EVENTS, logged_run
-from tests.support.mirrored import Mirrored
+from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, Mirrored, logged_run, report
 from tests.support.planted_secrets import tellers
 
 
@@ -159,8 +158,6 @@ def test_wandb_gets_no_secret(place: Path, mirrored: Mirrored, monkeypatch: pyte
 def test_tensorboard_gets_no_secret(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control is in the same test: with nothing hidden the same search finds every secret."""
     pytest.importorskip("tensorboard", reason="pip install 'rlhf-cli[tensorboard]'")
-    from tests.support.reported_run import report
-
     for name, value in _SECRETS.items():
         monkeypatch.setenv(name, value)
         remember(value)

@@ -10,8 +10,7 @@ import pytest
 
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking import report_to
-from tests.support.logged_run import EVENTS, REWARDS, logged_run
-from tests.support.reported_run import report
+from tests.runs.tracking.tracked_runs import EVENTS, REWARDS, logged_run, report
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

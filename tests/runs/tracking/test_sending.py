@@ -19,8 +19,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.cli.verbs import sync
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim
-from tests.support.logged_run import CONFIG, EVENTS, REWARDS, logged_run
-from tests.support.mirrored import Mirrored
+from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, REWARDS, Mirrored, logged_run
 
 _PROJECT = {"id": "UHJv", "name": "rlhf", "entity": {"id": "RW50", "name": "me"}}
 _STREAMS = ("historyLineCount", "logLineCount", "eventsLineCount")

@@ -9,8 +9,7 @@ import pytest
 
 from rlhf_cli.errors import Preempted
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.support.logged_run import CONFIG, EVENTS, REWARDS, logged_run, write_evaluation
-from tests.support.mirrored import Mirrored
+from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, REWARDS, Mirrored, logged_run, write_evaluation
 from tests.support.wandb_read_back import leaves, records, tables
 
 STEP = "train/global_step"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.runs.tracking.tracking_plan import where_to_look
-from tests.support.logged_run import CONFIG, logged_run
+from tests.runs.tracking.tracked_runs import CONFIG, logged_run
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,23 @@
-"""A run folder as a finished run leaves it, made without training: configuration, provenance, events, completions."""
+"""Run folders as a finished run leaves them, made without training, and what tells a tracker of them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 import yaml
 
+from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.tracking.mirror import Mirror, tracked
+from rlhf_cli.runs.tracking.tracking_plan import TrackerName, TrackingPlan
+
+Mirrored = Callable[..., list[str]]
+"""`mirrored(folder)` sends what a run folder has logged to a tracker; returns what was said."""
 
 REWARDS = (0.1, 0.9, 0.4, 0.5)
 """The totals of steps 1 to 4; the component `correct` has half of them."""
@@ -97,3 +104,38 @@ def write_evaluation(folder: RunFolder, step: int) -> None:
     }
     rest = {"sample": 0, "total": 0.6, "rewards": {"correct": 0.3}}
     (place / f"step-{step}.completions.jsonl").write_text(json.dumps({**answer, **rest}) + "\n")
+
+
+class StandInTrainer:
+    """Keeps the callback that is added to it."""
+
+    callback: Any
+
+    def add_callback(self, callback: Any) -> None:
+        self.callback = callback
+
+
+def report(
+    folder: RunFolder,
+    tracker: TrackerName,
+    *,
+    goes_on_from: int = 0,
+    recorded_to: int = 0,
+    error: BaseException | None = None,
+) -> list[str]:
+    """Report the events of a run folder after a step, and return what was printed; end with `error`, if given."""
+    from transformers import TrainerControl, TrainerState, TrainingArguments  # torch comes with it
+
+    printed: list[str] = []
+    mirror, trainer = Mirror(folder, TrackingPlan("offline", tracker=tracker), say=printed.append), StandInTrainer()
+    args = TrainingArguments(str(folder.path), use_cpu=True, report_to=[])
+    state, control = TrainerState(is_world_process_zero=True), TrainerControl()
+    with tracked(mirror, folder, trainer, goes_on_from=goes_on_from, recorded_to=recorded_to):  # type: ignore[arg-type]
+        trainer.callback.on_train_begin(args, state, control)
+        for event in read_metrics(folder.metrics):
+            state.global_step = int(str(event["step"]))
+            if state.global_step > goes_on_from:
+                trainer.callback.on_log(args, state, control, logs={**event})
+        if error is not None:
+            raise error
+    return printed
