@@ -20,12 +20,22 @@ def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workplace(
+    tmp_path: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Path:
     """An empty current folder, as a newcomer has it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLHF_CACHE", str(model_cache))
     without_pictures(monkeypatch)
+    if not {"capsys", "capfd"} & set(request.fixturenames):
+        without_panels(monkeypatch)
     return tmp_path
+
+
+def without_panels(patch: pytest.MonkeyPatch) -> None:
+    """What is shown before and after a run is a seventh of a small one: a test that reads no output does without."""
+    patch.setattr("rlhf_cli.jobs.one_run.show_start", lambda *args, **named: None)
+    patch.setattr("rlhf_cli.display.run_end.show_end", lambda *args, **named: None)
 
 
 def without_pictures(patch: pytest.MonkeyPatch) -> None:
