@@ -20,10 +20,10 @@ setup: $(STAMP)  ## the environment alone
 demo: $(STAMP)  ## train the quickstart experiment
 	$(BIN)/rlhf train +exp=quickstart
 
-check: $(STAMP)  ## before a commit: style, types, the house and the tests that import no torch
+check: $(STAMP)  ## before a commit, in a minute: style, types, the house and what is typed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pytest -q -n 2 --dist loadfile tests/house tests/config tests/jobs tests/plan tests/runs
+	$(BIN)/pytest -q -n 2 --dist loadfile tests/house tests/config tests/jobs
 
 # The files of tests in their order: by default those of few tests come last, and the longest runs are among them.
 test: $(STAMP)  ## style, types and the fast tests
