@@ -3,9 +3,13 @@
 `OUTPUTS` maps each verb to the type of its value: a dataclass that it prints, or the keys of an object that it makes.
 """
 
+# mypy: disable-error-code="valid-type"
+# The types here are made as the program runs.
+
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypeAlias, get_type_hints
+import operator
+from typing import Literal, NotRequired, TypeAlias, get_type_hints
 
 from pydantic import ConfigDict, JsonValue, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -35,7 +39,7 @@ Keys: TypeAlias = tuple[object, str]
 """A type, and the names of the keys that have it."""
 
 
-def _object(name: str, *keys: Keys, text: str = "", like: type | None = None) -> Any:
+def _object(name: str, *keys: Keys, text: str = "", like: type | None = None) -> type:
     """Return the type of an object with these keys, beside those of the dataclass `like`; `text` describes it."""
     types = get_type_hints(like) if like is not None else {}
     types |= {key: kind for kind, names in keys for key in names.split()}
@@ -183,7 +187,7 @@ _EVALUATION = _object(
     (int, "rows"),
     text="What RUN/eval/NAME.json holds (docs/how-to/evaluation.md).",
 )
-_EVALUATION.__pydantic_config__ = ConfigDict(extra="allow")
+setattr(_EVALUATION, "__pydantic_config__", ConfigDict(extra="allow"))  # noqa: B010
 _GENERATED = _object(
     "GenerateOutput",
     (str, "model path data by"),
@@ -204,7 +208,7 @@ _REPRODUCED = _object(
     (list[dict[Literal["kind", "name", "before", "after"], str]], "causes"),
 )
 
-OUTPUTS: dict[str, Any] = {
+OUTPUTS: dict[str, object] = {
     "init": _object("InitOutput", (str, "folder trains model data"), (list[str], "files next"), (Texts, "rename")),
     "doctor": _object("DoctorOutput", (bool, "can_train"), (list[Condition], "conditions")),
     "list": dict[str, list[_OPTION]] | list[_KEY] | list[MetricReference] | _OPTION_PAGE | _REWARD_PAGE | _TRAINER_PAGE,
@@ -257,6 +261,6 @@ class _OutputSchema(GenerateJsonSchema):
 
 def output_schema(verb: str) -> JsonSchemaValue:
     """Return the JSON Schema of what a verb prints with `--json`, errors included."""
-    output: TypeAdapter[object] = TypeAdapter(OUTPUTS[verb] | PROBLEMS)
+    output: TypeAdapter[object] = TypeAdapter(operator.or_(OUTPUTS[verb], PROBLEMS))
     schema = output.json_schema(mode="serialization", schema_generator=_OutputSchema)
     return {"title": f"rlhf {verb} --json", **schema}

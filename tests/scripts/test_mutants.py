@@ -62,6 +62,7 @@ def outcomes(output: str) -> dict[str, str]:
     return {change.split("  tests")[0].split("  FAILED")[0].strip(): head.split()[1] for head, change in lines}
 
 
+@pytest.mark.slow
 def test_what_is_noticed_is_killed_and_what_is_not_survives(judge, tmp_path: Path) -> None:
     ended = judge("--count", "99")
     assert ended.returncode == 1, ended.stderr

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from rlhf_cli.errors import Preempted
 from rlhf_cli.runs.metrics_file import TOTAL, Event, read_metrics, reward_names, series, table_file
@@ -25,7 +25,7 @@ from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.redaction import redacted_tree
 
 if TYPE_CHECKING:
-    from transformers import Trainer
+    from transformers import TrainerCallback
 
     from rlhf_cli.runs.tracking.wandb_tracker import WandbTracker
 
@@ -125,11 +125,17 @@ class Mirror:
             self.say(failed_line("wandb", when, error))
 
 
+class _Watched(Protocol):
+    """What a callback is added to: a trainer."""
+
+    def add_callback(self, callback: TrainerCallback) -> None: ...
+
+
 @contextlib.contextmanager
 def tracked(
     mirror: Mirror,
     folder: RunFolder,
-    trainer: Trainer | None = None,
+    trainer: _Watched | None = None,
     *,
     timings: Timings = dict,
     goes_on_from: int = 0,
