@@ -165,8 +165,12 @@ class PassMixin(ExtendedTrainer):
     @functools.cached_property
     def passes(self) -> Passes:
         """Return how rows go through the models. Raise ModelError if a model does not support the requested way."""
+        return chosen_passes(self, self._setting, self._critic_body())
+
+    @property
+    def _setting(self) -> PassSetting:
         assert self.extensions.rewards is not None
-        return chosen_passes(self, self.extensions.rewards.passes, self._critic_body())
+        return self.extensions.rewards.passes
 
     def _critic_body(self) -> torch.nn.Module | None:
         """Return the part of a critic that reads the same rows; None without a critic."""
@@ -330,10 +334,9 @@ class PassMixin(ExtendedTrainer):
     ) -> None:
         """Compare packed with padded rows in one of the models; if they differ, all models use trimmed rows."""
         wrong = why_packed_is_wrong(model, self.accelerator, what, padded, packed)
-        assert self.extensions.rewards is not None
         if wrong is not None:
             self.passes = Passes("trimmed", f"packed, {wrong}")
-        elif self.extensions.rewards.passes == "auto" and (slow := _why_slow(self)) is not None:
+        elif (slow := _why_slow(self)) is not None and self._setting == "auto":
             self.passes = Passes("trimmed", slow)  # the trial has given up the kernel
         if self.passes.mode != "packed":
             _log.warning("rows go through the model %s (docs/reference/passes.md)", self.passes.describe())
