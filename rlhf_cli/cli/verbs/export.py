@@ -25,7 +25,7 @@ from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.jobs.run_arguments import run_at
 from rlhf_cli.jobs.usage import Options, read_options
-from rlhf_cli.project.export.exported_folder import export_model, exported_before
+from rlhf_cli.project.export.exported_folder import export_model, exported_before, push
 from rlhf_cli.project.export.source_model import find_source
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import with_newest
@@ -62,7 +62,7 @@ def run(argv: list[str]) -> int:
     given = exported_before(source, out) if repo is not None else None
     if given is None:
         given = export_model(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
-    pushed_to = _push(options, given.folder, repo) if repo is not None else None
+    pushed_to = push(given.folder, repo, public=options.on("--public")) if repo is not None else None
     if options.as_json:
         print_json({**asdict(given), "folder": RunFolder(given.folder).shown, "pushed_to": pushed_to})
     else:
@@ -84,9 +84,3 @@ def _out(options: Options, folder: RunFolder) -> Path:
     step = options.text("--checkpoint")
     parts = [_FOLDER, *(["critic"] if options.on("--critic") else []), *([step] if step is not None else [])]
     return folder.path / "-".join(parts)
-
-
-def _push(options: Options, folder: Path, repo: str) -> str:
-    from rlhf_cli.project.export.hub_push import push
-
-    return push(folder, repo, public=options.on("--public"), message=f"{folder.name}, by rlhf export")

@@ -1,4 +1,4 @@
-"""Write the folder that is given away.
+"""Write the folder that is given away, and upload it to the hub.
 
 Does not import torch. The checks cover what transformers and vLLM need in a folder: config.json with an architecture
 and without code, safetensors, tokenizer files, generation_config.json.
@@ -14,12 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx2
 import yaml
+from huggingface_hub import HfApi
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-from rlhf_cli.errors import ModelError, RunError
+from rlhf_cli.errors import ModelError, Prose, RunError, UserError
 from rlhf_cli.models.tokenizer_files import architectures_of
 from rlhf_cli.models.weight_shapes import stored_shapes
-from rlhf_cli.project.export.model_card import model_card, read_facts
+from rlhf_cli.project.export.model_card import model_card
 from rlhf_cli.project.export.source_model import Kind, SourceModel
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import read_json
@@ -48,11 +51,6 @@ _ENDING: dict[Kind, tuple[str, ...]] = {
     "reward model": ("ForSequenceClassification",),
     "critic": ("ForTokenClassification",),
 }
-
-
-def copy_weights(source: Path, folder: Path) -> None:
-    """Copy whole weights and their configuration, without other files that training left there."""
-    _copy(source, folder, _WEIGHTS)
 
 
 def clean_configs(folder: Path, kind: Kind) -> None:
@@ -157,7 +155,7 @@ def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) 
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         staged = Path(temporary, folder.name)
         staged.mkdir()
-        notes = _fill(source, staged, folder.name, say)
+        notes = _fill(source, staged, say)
         if folder.is_dir():
             folder.rmdir()
         staged.rename(folder)
@@ -188,11 +186,11 @@ def _described(source: SourceModel, folder: Path, notes: list[str]) -> ExportedM
     )
 
 
-def _fill(source: SourceModel, folder: Path, name: str, say: Callable[[str], None]) -> list[str]:
+def _fill(source: SourceModel, folder: Path, say: Callable[[str], None]) -> list[str]:
     """Write all files of the model and return notes about it."""
     if source.has_safetensors:
         say("copying the weights")
-        copy_weights(source.folder, folder)
+        _copy(source.folder, folder, _WEIGHTS)
     else:
         say("loading the weights" if source.base is None else f"putting the adapter into {source.base}")
         from rlhf_cli.project.export.merged_weights import write_whole_weights  # imports torch
@@ -215,11 +213,10 @@ def _fill(source: SourceModel, folder: Path, name: str, say: Callable[[str], Non
             got="\n".join(problems),
             expected="a whole model with its tokenizer, as save_pretrained writes it",
         )
-    facts = read_facts(source)
     (folder / _CONFIG).write_text(_config_text(source), encoding="utf-8")
-    card = model_card(folder, source.kind, facts, name=name)
+    card, notes = model_card(source, folder)
     (folder / "README.md").write_text(_without_places(source, redacted(card)), encoding="utf-8")
-    return facts.notes
+    return notes
 
 
 def _save_tokenizer(source: SourceModel, folder: Path) -> None:
@@ -248,3 +245,41 @@ def _without_places(source: SourceModel, text: str) -> str:
         if len(place) > 1:
             text = text.replace(place, short)
     return text
+
+
+def push(folder: Path, repo: str, *, public: bool, hub: HfApi | None = None) -> str:
+    """Upload a folder as one commit and return its address; create the repository, private by default, if needed.
+
+    Raises UserError without a login, write access or network, and if the repository is public but `public` is False.
+    """
+    api = hub or HfApi()
+    try:
+        if not public and _is_public(api, repo):
+            raise UserError(
+                "this repository is public, and what is pushed would be, too",
+                where=f"--push {repo}",
+                expected="a private repository, or the word that it may be seen by all",
+                hint=f"--push {repo} --public",
+            )
+        api.create_repo(repo, private=not public, exist_ok=True)
+        message = f"{folder.name}, by rlhf export"
+        done = api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message)
+    except (OSError, ValueError, httpx2.HTTPError) as error:
+        raise UserError(
+            "the hub does not take the model",
+            where=f"--push {repo}",
+            got=f"{type(error).__name__}: {error!s:.200}",
+            expected="OWNER/NAME, a network, and a login that may write there: hf auth login",
+            hint=Prose("the folder is written and stays: --push with the same --out uploads it as it is"),
+        ) from error
+    return str(getattr(done, "repo_url", None) or f"https://huggingface.co/{repo}")
+
+
+def _is_public(api: HfApi, repo: str) -> bool:
+    """Return whether a public repository of that name exists."""
+    try:
+        return getattr(api.repo_info(repo), "private", False) is False
+    except GatedRepoError:
+        return True
+    except RepositoryNotFoundError:
+        return False

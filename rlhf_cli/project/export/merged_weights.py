@@ -6,6 +6,7 @@ The sum W + s B A is computed in float32 and rounded once, to the dtype in which
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,8 @@ from transformers.utils import logging as transformers_logging
 from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.models.critic_model import build_critic
 from rlhf_cli.models.reward_checkpoint import load_reward_model
-from rlhf_cli.project.export.source_model import SourceModel, read_base_config
+from rlhf_cli.project.export.source_model import SourceModel
+from rlhf_cli.text.json_values import JsonTree
 
 _CLASSES = {
     "policy": AutoModelForCausalLM,
@@ -84,7 +86,7 @@ def _plain_heads(critic: PreTrainedModel) -> PreTrainedModel:
 
 def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:
     """Return the dtype in which the base's weights are stored. Raises ModelError if they are quantised."""
-    config = read_base_config(base) or AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code).to_dict()
+    config = _base_config(base) or AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code).to_dict()
     quantized = config.get("quantization_config")
     if quantized:
         method = quantized.get("quant_method", "an unknown form") if isinstance(quantized, dict) else quantized
@@ -98,6 +100,26 @@ def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
     dtype = getattr(torch, stored, torch.float32)
     return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
+def _base_config(base: str) -> JsonTree | None:
+    """Return the config.json of a base in a folder, or None for one on the hub.
+
+    Raises ModelError if the folder is missing.
+    """
+    folder = Path(base).expanduser()
+    if folder.is_dir():
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else {}
+    if folder.is_absolute() or base.startswith("."):
+        raise ModelError(
+            "the model that this adapter was trained on is gone",
+            where=base,
+            got="no such folder",
+            expected="the folder as it was: an adapter without its base is no model",
+            hint=Prose("put it back, or set base_model_name_or_path in adapter_config.json to where it is now"),
+        )
+    return None
 
 
 @contextlib.contextmanager

@@ -6,8 +6,6 @@ The card does not reveal the user's folders: paths are reduced to their last par
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
@@ -20,56 +18,106 @@ from rlhf_cli.measure.policy_results import PolicyEvaluation
 from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
 from rlhf_cli.models.tokenizer_files import architectures_of
 from rlhf_cli.numerics.intervals import Estimate
-from rlhf_cli.project.export.source_model import Kind, SourceModel
+from rlhf_cli.project.export.source_model import SourceModel
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, evaluations_of, in_training, read_json, run_of
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
-_EMBEDDED = "a byte-level transformer of rlhf's own"
 _HASH_DIGITS = 12
 _APART = ("log", "save_", "eval_", "num_completions_to_print")
 """Prefixes of arguments that do not affect the weights."""
+_TASKS = {
+    "policy": "text-generation",
+    "reward model": "text-classification",
+    "critic": "token-classification",
+}
+_WHAT = {
+    "policy": "A language model, trained",
+    "reward model": "A reward model: it gives a text one number, the higher the better. Trained",
+    "critic": "A critic: it gives every token of a text the value of what is still to come. Trained",
+}
+
+CardScore = tuple[str, str, Estimate]
+"""A number from an evaluation: its rows, its metric and its interval."""
 
 
-CardRow = tuple[str, ...]
-"""The cells of a row of one of the card's tables."""
+def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
+    """Return the README.md of an exported folder whose other files exist, and notes about the model.
 
-
-@dataclass(frozen=True)
-class CardScore:
-    """A number from an evaluation: its rows, its metric and its interval."""
-
-    rows: str
-    metric: str
-    estimate: Estimate
-
-
-@dataclass(frozen=True)
-class CardFacts:
-    """The contents of a model card. `base_model` and `datasets` are hub ids; local ones are described in words."""
-
-    experiment: str
-    trainer: str
-    base_model: str | None
-    starting_model: str
-    datasets: list[str]
-    settings: dict[str, str]
-    rewards: list[CardRow]
-    data: list[CardRow]
-    scores: list[CardScore]
-    versions: dict[str, str]
-    provenance: dict[str, str]
-    command: str
-    notes: list[str] = field(default_factory=list)
-
-
-def read_facts(source: SourceModel) -> CardFacts:
-    """Collect the facts about a run and its model."""
+    Makes no network requests.
+    """
     config, known = source.run.read_config(), read_json(source.run.provenance)
     trainer, model, data = section(config, "trainer"), section(config, "model"), section(config, "data")
-    hashes = {name: str(value) for name, value in section(known, "sha256").items() if value}
     scores, notes = _scores(source)
+    if source.quantized:
+        notes.append(
+            f"The adapter was trained on its base in {source.quantized} and is merged into the base's own weights, so"
+            " the sums differ a little from those that training saw."
+        )
+    base, datasets = hub_base(source), _datasets(data)
+    starting = _starting_model(model)
+    linked = f"[{base}](https://huggingface.co/{base})" if base else starting
+    experiment = section(known, "choices").get("exp") or trainer.get("name")
+    hashes = {name: str(value) for name, value in section(known, "sha256").items() if value}
+    page = Environment(
+        loader=PackageLoader("rlhf_cli.project.export", "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # Markdown
+    )
+    page.filters |= {"cell": _cell, "number": _number}
+    card = page.get_template("card.md.jinja").render(
+        card_data=_metadata(source.kind, str(trainer.get("trl")), folder.name, base, datasets, scores).to_yaml(),
+        name=folder.name,
+        what=f"{_WHAT[source.kind]} from {linked}, by the experiment `{experiment}` of rlhf.",
+        kind=source.kind,
+        prompt=json.dumps("17+5=" if base is None else "The capital of France is"),
+        architecture=next(iter(architectures_of(read_json(folder / "config.json"))), "the architecture"),
+        with_eos=source.kind == "reward model" and trained_with_eos(folder) is True,
+        trainer=trainer.get("trl"),
+        starting_model=starting,
+        settings=_settings(source, config, known),
+        rewards=[_reward(name, value, hashes) for name, value in section(config, "rewards").items()],
+        data=_data(data, known, hashes),
+        scores=scores,
+        provenance=_provenance(source, known, hashes) | {"weights (SHA-256)": weights_hash(folder) or "?"},
+        notes=notes,
+        command=known.get("command", "rlhf train"),
+    )
+    return card, notes
+
+
+def _metadata(
+    kind: str, trainer: str, name: str, base: str | None, datasets: list[str], scores: list[CardScore]
+) -> ModelCardData:
+    results = [
+        EvalResult(
+            task_type=_TASKS[kind],
+            dataset_type=datasets[0] if datasets else "held-out",
+            dataset_name=rows,
+            metric_type=metric,
+            metric_value=round(estimate.mean, 4),
+            metric_name=metric,
+        )
+        for rows, metric, estimate in scores
+        if estimate.mean is not None
+    ]
+    return ModelCardData(
+        base_model=base,
+        datasets=datasets or None,
+        eval_results=results or None,
+        library_name="transformers",
+        model_name=name,
+        pipeline_tag=_TASKS[kind],
+        tags=["rlhf", "trl", trainer.removesuffix("Trainer").lower(), kind.replace(" ", "-")],
+    )
+
+
+def _settings(source: SourceModel, config: JsonTree, known: JsonTree) -> dict[str, str]:
+    trainer = section(config, "trainer")
     args = section(trainer, "args")
     settings = {
         "trainer": str(trainer.get("name")),
@@ -79,37 +127,22 @@ def read_facts(source: SourceModel) -> CardFacts:
         "mixed precision": str(known.get("mixed_precision", "?")),
         **{name: _plain(args[name]) for name in args if args[name] is not None and not name.startswith(_APART)},
     }
-    if lora := section(model, "lora"):
+    if lora := section(section(config, "model"), "lora"):
         settings["lora"] = ", ".join(f"{name}={_plain(value)}" for name, value in lora.items())
-    if source.quantized:
-        settings["base in training"] = source.quantized
-        notes.append(
-            f"The adapter was trained on its base in {source.quantized} and is merged into the base's own weights, so"
-            " the sums differ a little from those that training saw."
-        )
+    return settings | ({"base in training": source.quantized} if source.quantized else {})
+
+
+def _provenance(source: SourceModel, known: JsonTree, hashes: dict[str, str]) -> dict[str, str]:
     git, started = section(known, "git"), section(known, "starting_model")
     changed = " with uncommitted changes" if git.get("dirty") else ""
-    return CardFacts(
-        experiment=str(section(known, "choices").get("exp") or trainer.get("name")),
-        trainer=str(trainer.get("trl")),
-        base_model=hub_base(source),
-        starting_model=_starting_model(model),
-        datasets=_datasets(data),
-        settings=settings,
-        rewards=[_reward(name, value, hashes) for name, value in section(config, "rewards").items()],
-        data=_data(data, known, hashes),
-        scores=scores,
-        versions={name: str(version) for name, version in section(known, "versions").items() if version},
-        provenance={
-            "begun": str(known.get("created_at", "?")),
-            "commit of the code": f"{git['commit']}{changed}" if git.get("commit") else "none",
-            "configuration (SHA-256)": hashes.get("config", "?"),
-            "starting weights": str(started.get("commit") or started.get("weights_sha256") or "?"),
-            "checkpoint": f"checkpoint-{source.step}" if source.is_checkpoint else "the end of the run",
-        },
-        command=str(known.get("command", "rlhf train")),
-        notes=notes,
-    )
+    return {
+        "begun": str(known.get("created_at", "?")),
+        "commit of the code": f"{git['commit']}{changed}" if git.get("commit") else "none",
+        "configuration (SHA-256)": hashes.get("config", "?"),
+        "starting weights": str(started.get("commit") or started.get("weights_sha256") or "?"),
+        "checkpoint": f"checkpoint-{source.step}" if source.is_checkpoint else "the end of the run",
+        "versions": ", ".join(f"{name} {version}" for name, version in section(known, "versions").items() if version),
+    }
 
 
 def hub_base(source: SourceModel) -> str | None:
@@ -128,7 +161,8 @@ def _starting_model(model: JsonTree) -> str:
     if isinstance(path, str):
         return _named(path)
     build = section(model, "build")
-    return f"{_EMBEDDED} (layers: {build.get('num_layers')}, width: {build.get('hidden_size')})"
+    how = f"layers: {build.get('num_layers')}, width: {build.get('hidden_size')}"
+    return f"a byte-level transformer of rlhf's own ({how})"
 
 
 def _sources(data: JsonTree) -> dict[str, JsonTree]:
@@ -143,8 +177,8 @@ def _datasets(data: JsonTree) -> list[str]:
     return [path for path in paths if not Path(path).is_absolute() and DataSource(path=path).is_hub]
 
 
-def _data(data: JsonTree, known: JsonTree, hashes: Mapping[str, str]) -> list[CardRow]:
-    rows: list[CardRow] = []
+def _data(data: JsonTree, known: JsonTree, hashes: dict[str, str]) -> list[tuple[str, ...]]:
+    rows = []
     for name, source in _sources(data).items():
         what = ", ".join(_last_part(path) for path in _paths(source)) or f"embedded world {source.get('world')}"
         details = [f"{key} {source[key]}" for key in ("subset", "split", "revision") if source.get(key)]
@@ -152,20 +186,20 @@ def _data(data: JsonTree, known: JsonTree, hashes: Mapping[str, str]) -> list[Ca
         rows.append((name, "; ".join([what, *details]), digest))
     if known.get("num_train_rows"):
         rows.append(("rows to train on", str(known["num_train_rows"]), ""))
-    fraction = section(data, "eval").get("fraction")
-    return [*rows, ("held out", f"{fraction} of the rows", "")] if fraction else rows
+    if fraction := section(data, "eval").get("fraction"):
+        rows.append(("held out", f"{fraction} of the rows", ""))
+    return rows
 
 
-def _reward(name: str, value: JsonValue, hashes: Mapping[str, str]) -> CardRow:
+def _reward(name: str, value: JsonValue, hashes: dict[str, str]) -> tuple[str, ...]:
     reward = value if isinstance(value, dict) else {}
-    by = reward.get("fn") or reward.get("model") or "?"
     given = ", ".join(f"{key}={_plain(one)}" for key, one in section(reward, "args").items())
     gate = section(reward, "gate")
     rules = [f"gate: {gate['by']} at least {gate.get('at_least')}"] if gate.get("by") else []
     set_ones = [key for key in ("clip", "normalize", "offset") if reward.get(key) not in (None, 0, "none")]
     rules += [f"{key} {_plain(reward[key])}" for key in set_ones]
+    scored_by = _named(str(reward.get("fn") or reward.get("model") or "?")) + (f" ({given})" if given else "")
     digest = hashes.get(f"rewards.{name}", "")[:_HASH_DIGITS]
-    scored_by = _named(str(by)) + (f" ({given})" if given else "")
     return name, scored_by, _plain(reward.get("weight")), "; ".join(rules), digest
 
 
@@ -185,7 +219,7 @@ def _scores(source: SourceModel) -> tuple[list[CardScore], list[str]]:
         of = evaluation.heading.path
         if of is None or Path(of).resolve() == source.folder.resolve():  # else another model generated the answers
             found = _estimates(evaluation.measured)
-            scores += [CardScore(evaluation.rows_in_words, metric, estimate) for metric, estimate in found.items()]
+            scores += [(evaluation.rows_in_words, metric, estimate) for metric, estimate in found.items()]
     return scores, notes
 
 
@@ -216,76 +250,6 @@ def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else _last_part(str(value))
 
 
-_TASKS: dict[Kind, str] = {
-    "policy": "text-generation",
-    "reward model": "text-classification",
-    "critic": "token-classification",
-}
-
-
-def model_card(folder: Path, kind: Kind, facts: CardFacts, *, name: str) -> str:
-    """Return the README.md of an exported folder whose other files exist. Makes no network requests."""
-    with_eos = kind == "reward model" and trained_with_eos(folder) is True
-    page = Environment(
-        loader=PackageLoader("rlhf_cli.project.export", "."),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # Markdown
-    )
-    page.filters |= {"cell": _cell, "number": _number, "interval": _interval}
-    return page.get_template("card.md.jinja").render(
-        card_data=_metadata(kind, facts, name).to_yaml(),
-        name=name,
-        what=_what(kind, facts),
-        kind=kind,
-        facts=facts,
-        place=name,
-        prompt=json.dumps("17+5=" if facts.base_model is None else "The capital of France is"),
-        architecture=next(iter(architectures_of(read_json(folder / "config.json"))), "the architecture"),
-        with_eos=with_eos,
-        weights_sha256=weights_hash(folder) or "?",
-        versions=", ".join(f"{package} {version}" for package, version in facts.versions.items()),
-    )
-
-
-def _metadata(kind: Kind, facts: CardFacts, name: str) -> ModelCardData:
-    results = [
-        EvalResult(
-            task_type=_TASKS[kind],
-            dataset_type=facts.datasets[0] if facts.datasets else "held-out",
-            dataset_name=score.rows,
-            metric_type=score.metric,
-            metric_value=round(score.estimate.mean, 4),
-            metric_name=score.metric,
-        )
-        for score in facts.scores
-        if score.estimate.mean is not None
-    ]
-    return ModelCardData(
-        base_model=facts.base_model,
-        datasets=facts.datasets or None,
-        eval_results=results or None,
-        library_name="transformers",
-        model_name=name,
-        pipeline_tag=_TASKS[kind],
-        tags=["rlhf", "trl", facts.trainer.removesuffix("Trainer").lower(), kind.replace(" ", "-")],
-    )
-
-
-def _what(kind: Kind, facts: CardFacts) -> str:
-    by = {
-        "policy": "A language model, trained",
-        "reward model": "A reward model: it gives a text one number, the higher the better. Trained",
-        "critic": "A critic: it gives every token of a text the value of what is still to come. Trained",
-    }[kind]
-    base = (
-        f"[{facts.base_model}](https://huggingface.co/{facts.base_model})" if facts.base_model else facts.starting_model
-    )
-    return f"{by} from {base}, by the experiment `{facts.experiment}` of rlhf."
-
-
 def _cell(text: object) -> str:
     """Return a text escaped for a cell of a Markdown table."""
     return str(text).replace("|", "\\|").replace("\n", " ")
@@ -293,8 +257,3 @@ def _cell(text: object) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
-
-
-def _interval(estimate: Estimate) -> str:
-    known = estimate.low is not None and estimate.high is not None
-    return f"{_number(estimate.low)} to {_number(estimate.high)}" if known else ""

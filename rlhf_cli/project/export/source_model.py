@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -137,23 +136,3 @@ def _unfinished(run: RunFolder, state: str, step: int) -> RunError:
         expected="a finished run, or --checkpoint N",
         hint=f"rlhf resume {run.shown}{newest}",
     )
-
-
-def read_base_config(base: str) -> JsonTree | None:
-    """Return the config.json of a base in a folder, or None for one on the hub.
-
-    Raises ModelError if the folder is missing.
-    """
-    folder = Path(base).expanduser()
-    if folder.is_dir():
-        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return content if isinstance(content, dict) else {}
-    if folder.is_absolute() or base.startswith("."):
-        raise ModelError(
-            "the model that this adapter was trained on is gone",
-            where=base,
-            got="no such folder",
-            expected="the folder as it was: an adapter without its base is no model",
-            hint=Prose("put it back, or set base_model_name_or_path in adapter_config.json to where it is now"),
-        )
-    return None

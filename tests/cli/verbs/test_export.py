@@ -4,16 +4,46 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import httpx2
 import pytest
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError, RepositoryNotFoundError
 
 from rlhf_cli.cli import main
-from rlhf_cli.project.export import hub_push
+from rlhf_cli.errors import UserError
+from rlhf_cli.project.export import exported_folder
+from rlhf_cli.project.export.exported_folder import push
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.project.export.finished_runs import finished_run, random_model
-from tests.project.export.test_hub_push import HubThatRemembers
 
 KEYS = {"folder", "kind", "step", "merged", "files", "bytes", "weights_sha256", "notes", "pushed_to"}
+
+
+class HubThatRemembers:
+    """`private`: of the repository that is there, None where there is none. `raises`: by whichever call comes first."""
+
+    def __init__(self, private: bool | None = None, raises: Exception | None = None) -> None:
+        self.private, self.raises = private, raises
+        self.calls: list[tuple[str, dict[str, object]]] = []
+
+    def repo_info(self, repo_id: str) -> object:
+        if self.raises is not None:
+            raise self.raises
+        if self.private is None:
+            none = httpx2.Response(404, request=httpx2.Request("GET", "https://hub.example"))
+            raise RepositoryNotFoundError("no such repository", response=none)
+        return SimpleNamespace(private=self.private)
+
+    def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> object:
+        self.calls.append(("create", {"repo": repo_id, "private": private, "exist_ok": exist_ok}))
+        return None
+
+    def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> object:
+        self.calls.append(("upload", {"repo": repo_id, "folder": folder_path, "message": commit_message}))
+        return SimpleNamespace(repo_url=f"https://hub.example/{repo_id}")
 
 
 @pytest.fixture
@@ -24,7 +54,7 @@ def run(place: Path) -> RunFolder:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> HubThatRemembers:
     remembers = HubThatRemembers()
-    monkeypatch.setattr(hub_push, "HfApi", lambda: remembers)
+    monkeypatch.setattr(exported_folder, "HfApi", lambda: remembers)
     return remembers
 
 
@@ -88,3 +118,34 @@ def test_the_upload_that_is_offered_is_what_was_typed_and_no_more(
     assert "  rlhf export runs/mine/one --push OWNER/NAME  #" in capsys.readouterr().out
     assert main(["export", "runs/mine/one", "--out", "my model"]) == 0
     assert "  rlhf export runs/mine/one --out 'my model' --push OWNER/NAME  #" in capsys.readouterr().out
+
+
+def pushed(hub: HubThatRemembers, *, public: bool = False) -> str:
+    return push(Path("mine"), "me/mine", public=public, hub=cast("HfApi", hub))
+
+
+@pytest.mark.parametrize(("private", "public"), [(None, False), (True, False), (None, True), (False, True)])
+def test_a_push_is_private_unless_it_is_said(private: bool | None, public: bool) -> None:
+    hub = HubThatRemembers(private)
+    assert pushed(hub, public=public) == "https://hub.example/me/mine"
+    assert hub.calls == [
+        ("create", {"repo": "me/mine", "private": not public, "exist_ok": True}),
+        ("upload", {"repo": "me/mine", "folder": Path("mine"), "message": "mine, by rlhf export"}),
+    ]
+
+
+def test_a_public_repository_is_not_written_to_unawares() -> None:
+    hub = HubThatRemembers(private=False)
+    with pytest.raises(UserError, match="this repository is public") as refused:
+        pushed(hub)
+    assert refused.value.hint == "--push me/mine --public"
+    assert hub.calls == []
+
+
+@pytest.mark.parametrize(
+    "raises", [LocalTokenNotFoundError("no token"), HFValidationError("no"), httpx2.ConnectError("no route")]
+)
+def test_what_the_hub_refuses_is_told(raises: Exception) -> None:
+    with pytest.raises(UserError, match="does not take the model") as refused:
+        pushed(HubThatRemembers(raises=raises))
+    assert str(raises) in str(refused.value.got)

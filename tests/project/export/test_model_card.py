@@ -148,7 +148,7 @@ def test_what_is_interrupted_leaves_nothing(run: RunFolder, tmp_path: Path, monk
         with pytest.raises(KeyboardInterrupt):
             given(run, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(exported_folder, "copy_weights", lambda source, folder: None)
+        patch.setattr(exported_folder, "_copy", lambda source, folder, patterns: 1)
         patch.setattr(exported_folder, "clean_configs", lambda folder, kind: None)
         with pytest.raises(ModelError, match="would not load"):
             given(run, tmp_path)
