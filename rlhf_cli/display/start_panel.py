@@ -20,7 +20,7 @@ from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.text.redaction import redacted
 
 
-def reward_tree(rewards: Mapping[str, Reward], scored_by: Mapping[str, str]) -> Table:
+def reward_tree(rewards: Mapping[str, Reward], scored_by: Mapping[str, str], *, with_args: bool = True) -> Table:
     """Return a table with one line per reward: its name, weight, gates and scorer.
 
     A reward with several gates is drawn below the first one; all gates are listed.
@@ -29,7 +29,7 @@ def reward_tree(rewards: Mapping[str, Reward], scored_by: Mapping[str, str]) -> 
     rows: list[list[Cell]] = []
     for name, branch in _branches(rewards):
         reward = rewards[name]
-        args = ", ".join(f"{key}={redacted(str(value))}" for key, value in reward.args.items())
+        args = ", ".join(f"{key}={redacted(str(value))}" for key, value in reward.args.items() if with_args)
         weight = reward.weight
         shown = f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
         gates = [", ".join(map(_gate, reward.gates))] if is_gated else []
@@ -69,30 +69,21 @@ def _gate(gate: Gate) -> str:
     return "".join(f"{gate.by} {sign} {value:g}" for sign, value in tests if value is not None)
 
 
-_MANY_REWARDS = 4
+_FEWEST_REWARDS = 4
 _MOST_LINES = 20
 """Maximum height of the panel at the start of a run; `rlhf check` shows everything."""
-_NOT_AT_THE_START = ("batch", "in all", "checkpoints", "passes", "guards", "expected")
-_LEFT_OUT_FIRST = (
-    *("samples", "center", "margin", "dropout", "evaluation"),
-    *("track", "slurm", "processes", "kl", "critic"),
-)
+_AT_THE_START = ("trainer", "model", "data", "steps", "truncation", "processes", "strategy", "rollout", "run folder")
 
 
 def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None) -> None:
     """Print what a new run will do in at most twenty lines, then its warnings."""
-    facts = {name: line for name, line in _facts(experiment, plan, folder).items() if name not in _NOT_AT_THE_START}
-    if plan.evaluations is None:
-        facts.pop("evaluation")
+    facts = {name: line for name, line in _facts(experiment, plan, folder).items() if name in _AT_THE_START}
     if (too_large := will_not_fit(plan.memory)) is not None:
         facts["memory"] = too_large
-    left_out, most_rewards = list(_LEFT_OUT_FIRST), len(experiment.rewards)
+    most_rewards = len(experiment.rewards)
     panel = _panel(facts, experiment, plan, title, most_rewards)
-    while len(console.render_lines(panel, pad=False)) > _MOST_LINES and (left_out or most_rewards > _MANY_REWARDS):
-        if most_rewards > _MANY_REWARDS:
-            most_rewards -= 1
-        else:
-            facts.pop(left_out.pop(0), None)
+    while len(console.render_lines(panel, pad=False)) > _MOST_LINES and most_rewards > _FEWEST_REWARDS:
+        most_rewards -= 1
         panel = _panel(facts, experiment, plan, title, most_rewards)
     console.print(panel)
     _show_warnings(console, experiment, plan)
@@ -124,7 +115,7 @@ def _panel(
     parts: list[RenderableType] = [table]
     if experiment.rewards:
         shown = dict(list(experiment.rewards.items())[:most_rewards])
-        parts += ["", reward_tree(shown, plan.rewards)]
+        parts += ["", reward_tree(shown, plan.rewards, with_args=memory is not None)]
         if (more := len(experiment.rewards) - len(shown)) > 0:
             parts.append(Text(f"and {more} more", style="dim"))
     parts += ["", memory] if memory is not None else []
@@ -174,7 +165,7 @@ def _facts(experiment: Experiment, plan: Plan, folder: str | None) -> dict[str, 
 
 
 def _of_the_method(experiment: Experiment) -> dict[str, str]:
-    """Return the lines on critic, KL, truncation, margin, centring, samples and dropout that the experiment has."""
+    """Return the lines on critic, KL, truncation, margin and centring that the experiment has."""
     lines = {}
     critic, kl, truncation, model = experiment.critic, experiment.kl, experiment.truncation, experiment.reward_model
     if critic is not None:
@@ -196,25 +187,7 @@ def _of_the_method(experiment: Experiment) -> dict[str, str]:
             scores = f"{margin.scale:g} x {margin.transform} of {margin.chosen} - {margin.rejected}"
             lines["margin"] = scores if margin.column is None else f"column {margin.column}"
         lines["center"] = f"scores near 0 by {model.center:g}" if model.center else "scores may lie anywhere"
-        if model.show_samples:
-            pairs = "all pairs" if model.show_samples == -1 else f"{model.show_samples} pairs"
-            lines["samples"] = f"{pairs} shown at every evaluation and at the end"
-    if (dropout := _dropout(experiment)) is not None:
-        lines["dropout"] = dropout
     return lines
-
-
-def _dropout(experiment: Experiment) -> str | None:
-    """Return how dropout affects the ratio between the policy and its rollout, or None if it does not matter."""
-    trainer, lora = experiment.trainer, experiment.model.lora
-    share = lora.lora_dropout if lora is not None else 0.0
-    if trainer.row.generates and trainer.baseline == "critic" and not trainer.disables_dropout:
-        return "on in the update, off in rollout passes: ratios are not 1 where nothing moved, and clip"
-    if not trainer.row.generates or not share:
-        return None
-    if trainer.disables_dropout:
-        return f"off: model.lora.lora_dropout={share:g} drops nothing unless trainer.args.disable_dropout=false"
-    return "on in every pass, as in TRL: ratios to the rollout are noisy; trainer.args.disable_dropout=true ends it"
 
 
 def _guards(experiment: Experiment) -> str:

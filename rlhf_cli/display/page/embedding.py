@@ -19,7 +19,6 @@ import json
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from rlhf_cli.text.json_values import finite_or_none
@@ -27,14 +26,6 @@ from rlhf_cli.text.json_values import finite_or_none
 _CLOSES_A_SCRIPT = re.compile("[<>&\u2028\u2029]")
 _DEFLATE_LEVEL = 6
 _DIGITS = 4
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """A compressed script: deflated and in base64, with the hash of the original."""
-
-    base64: str
-    sha256: str
 
 
 def script_json(content: object) -> str:
@@ -80,10 +71,10 @@ def sha256(script: str) -> str:
 
 
 @cache
-def plotly_bundle() -> Bundle:
-    """Return plotly's bundle from the installed package."""
+def plotly_bundle() -> tuple[str, str]:
+    """Return plotly's script from the installed package, deflated and in base64, and the hash of the original."""
     script = importlib.resources.files("plotly").joinpath("package_data/plotly.min.js").read_text(encoding="utf-8")
-    return Bundle(deflated(script), sha256(script))
+    return deflated(script), sha256(script)
 
 
 def own_file(name: str) -> str:

@@ -19,7 +19,6 @@ from rlhf_cli.display.page.tables import (
     ProvenanceLine,
     SettingTable,
     SharedFinding,
-    TimeBySetting,
     VerdictLine,
     configurations,
     evaluation_tables,
@@ -28,7 +27,6 @@ from rlhf_cli.display.page.tables import (
     setting_table,
     shared_findings,
     shown_name,
-    time_by_setting,
     verdict_lines,
 )
 from rlhf_cli.errors import Problems, RlhfError, UserError
@@ -66,7 +64,6 @@ class PageContent:
     constants: list[Plot]
     front: dict[str, object] | str
     evaluations: list[EvaluationTable]
-    times: TimeBySetting | None
     noticed: list[SharedFinding]
     completions: CompletionPages
     configurations: PageConfigurations
@@ -147,7 +144,6 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, ti
         constants=constants,
         front=front_of(comparison),
         evaluations=evaluations,
-        times=time_by_setting(comparison.grouped.settings),
         noticed=shared_findings(runs),
         completions=completions,
         configurations=configurations(runs),
@@ -268,15 +264,15 @@ def render(content: PageContent) -> str:
         lstrip_blocks=True,
     )
     script = '"use strict";\n' + "\n".join(own_file(name) for name in _SCRIPTS)
-    bundle = plotly_bundle()
+    plotly, plotly_hash = plotly_bundle()
     return environment.get_template("page.html.jinja").render(
         page=content,
-        policy=Markup(policy([sha256(f"\n{script}\n"), bundle.sha256])),
+        policy=Markup(policy([sha256(f"\n{script}\n"), plotly_hash])),
         css=Markup(own_file("page.css")),
         script=Markup(script),
         data=Markup(script_json(content.script_data())),
         curves=Markup(deflated(script_json(content.curve_data()))),
-        plotly=Markup(bundle.base64),
+        plotly=Markup(plotly),
     )
 
 

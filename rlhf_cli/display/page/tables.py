@@ -1,4 +1,4 @@
-"""Make the tables of the page: settings, configurations, evaluations, findings, times, verdicts."""
+"""Make the tables of the page: settings, configurations, evaluations, findings, verdicts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-import numpy as np
-
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, axes, differences, value_text
 from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.settings import SettingRuns
-from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, MeasureVerdict, decimals, decimals_of
+from rlhf_cli.analysis.comparison.verdicts import decimals, decimals_of
 from rlhf_cli.analysis.diagnosis.finding import SEVERITIES
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose_readable
 from rlhf_cli.measure.evaluation_files import read_evaluation
 from rlhf_cli.measure.policy_results import PolicyEvaluation
 from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
 from rlhf_cli.numerics.intervals import Estimate
-from rlhf_cli.runs.phase_clock import TimeShares, phase_label, time_shares
 from rlhf_cli.text.json_values import section
 from rlhf_cli.text.redaction import HIDDEN, is_secret_key, redacted
 
@@ -232,57 +229,6 @@ def shared_findings(runs: Sequence[LoggedRun]) -> list[SharedFinding]:
     return sorted(found.values(), key=lambda one: (SEVERITIES.index(one.severity), -len(one.runs)))
 
 
-_LEAST_PER_CENT = 0.5
-"""A phase with a smaller share in every setting is left out."""
-
-
-@dataclass(frozen=True)
-class TimeRow:
-    """A phase: its label, and its share of the time per setting in per cent (None if not timed)."""
-
-    label: str
-    per_cent: list[float | None]
-
-    @property
-    def most(self) -> float:
-        """Return the largest share of a setting."""
-        return max(share or 0.0 for share in self.per_cent)
-
-
-@dataclass(frozen=True)
-class TimeBySetting:
-    """Means over each setting's runs.
-
-    `seconds_a_step` and `slots_per_token` have one entry per setting, None if unknown.
-    """
-
-    rows: list[TimeRow]
-    seconds_a_step: list[float | None]
-    slots_per_token: list[float | None]
-
-
-def time_by_setting(settings: Iterable[SettingRuns]) -> TimeBySetting | None:
-    """Return the table, or None if no run timed its phases."""
-    timed = [[(run, shares) for run in setting.runs if (shares := _shares(run)) is not None] for setting in settings]
-    keys = dict.fromkeys(key for runs in timed for _, shares in runs for key in shares.shares)
-    table = {key: [_mean(100.0 * shares.shares.get(key, 0.0) for _, shares in runs) for runs in timed] for key in keys}
-    rows = [TimeRow(phase_label(key), per_cent) for key, per_cent in table.items()]
-    shown = [row for row in rows if row.most >= _LEAST_PER_CENT]
-    shown.sort(key=lambda row: -row.most)
-    seconds = [_mean(shares.elapsed_s / max(1, run.step) for run, shares in runs) for runs in timed]
-    slots = [_mean(shares.slots_per_token for _, shares in runs) for runs in timed]
-    return TimeBySetting(shown, seconds, slots) if keys else None
-
-
-def _shares(run: LoggedRun) -> TimeShares | None:
-    return time_shares(run.metrics, lambda name: [float(value) for value in run.metrics.series(name).values])
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
-
-
 @dataclass(frozen=True)
 class EvaluationTable:
     """The table of one named evaluation. `figures` are its columns; `lines` maps run index -> figure -> text."""
@@ -337,22 +283,15 @@ def _text(estimate: Estimate) -> str:
     return f"{estimate.mean:.4g}{bounds}"
 
 
-_MOST_IN_WORDS = 6
-"""With more comparisons than this, the full verdict is too long to read."""
 _MOST_KEYS = 4
-_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
 class VerdictLine:
-    """The subject of a verdict, its result, and the full text.
-
-    `whole` lists every comparison if `says` only names the leader; otherwise it is ''.
-    """
+    """The subject of a verdict and its text."""
 
     about: str
     says: str
-    whole: str = ""
 
 
 def verdict_lines(comparison: Comparison) -> list[VerdictLine]:
@@ -370,29 +309,7 @@ def verdict_lines(comparison: Comparison) -> list[VerdictLine]:
 
 def _lines(comparison: Comparison, key: str) -> list[VerdictLine]:
     if comparison.no_verdict is None:
-        return [_line(verdict) for verdict in comparison.verdicts]
+        return [VerdictLine(f"{one.key}, by {one.measure.label}", one.text) for one in comparison.verdicts]
     (short,) = (axis.short for axis in comparison.grouped.axes if axis.key == key)
     about, _, why = comparison.no_verdict.partition(": ")
     return [VerdictLine(f"{short}: no verdict", f"{why}.")] if about.endswith(short) else []
-
-
-def _line(verdict: MeasureVerdict) -> VerdictLine:
-    """Return a verdict whole, or if it is long the leader: the value with the best mean, and whom it beats."""
-    about, label = f"{verdict.key}, by {verdict.measure.label}", verdict.measure.label
-    if len(verdict.differences) <= _MOST_IN_WORDS:
-        return VerdictLine(about, verdict.text)
-    sign = verdict.measure.sign or 1
-    means = {value: sign * one.mean for value, one in verdict.arms.items() if one.mean is not None}
-    if not means:
-        return VerdictLine(about, "No value has an estimate.", verdict.text)
-    leader = max(means, key=lambda value: means[value])
-    wins = {one.other: one.outcome == BETTER for one in verdict.differences if one.value == leader}
-    wins |= {one.value: one.outcome == WORSE for one in verdict.differences if one.other == leader}
-    open_ones = [value for value in verdict.values if wins.get(value) is False]
-    says = f"{leader} has the {'lowest' if verdict.measure.sign < 0 else 'highest'} {label}"
-    if beaten := sum(wins.values()):
-        says += f", beyond doubt better than {beaten} of {len(wins)} others"
-    if open_ones:
-        more = f" and {len(open_ones) - _MOST_NAMED} more" if len(open_ones) > _MOST_NAMED else ""
-        says += f"; no clear difference from {', '.join(open_ones[:_MOST_NAMED])}{more}"
-    return VerdictLine(about, f"{says}.", verdict.text)

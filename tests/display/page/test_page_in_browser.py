@@ -11,7 +11,7 @@ from rlhf_cli.display.page.page_content import write_report
 from tests.display.page.opened_page import SCREEN, OpenedPage
 from tests.display.page.reported_runs import STEPS, write_reported
 
-SECTIONS = 14
+SECTIONS = 13
 FAILED = 4
 """The place of the run that failed: the last of five."""
 

@@ -1,4 +1,4 @@
-"""The page's table of settings and its verdicts in a line: where numbers lie in their column, and who leads."""
+"""The page's table of settings: where numbers lie in their column."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import ComparisonOptions, compare
+from rlhf_cli.analysis.comparison.comparison import compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, plots_of
-from rlhf_cli.display.page.tables import setting_table, verdict_lines
+from rlhf_cli.display.page.tables import setting_table
 from rlhf_cli.numerics.intervals import student
 from rlhf_cli.runs.run_folder import runs_in
 from tests.support.logged_runs import configured, write_run, write_sweep
@@ -28,18 +28,6 @@ def test_where_a_number_lies_in_its_column(tmp_path: Path) -> None:
         expected = [100 * ((end or 0.0) - least) / (most - least) for end in (one.mean, one.low, one.high)]
         assert [cell.at, cell.low, cell.high] == pytest.approx(expected, abs=0.051)
         assert cell.mean == f"{one.mean:.3f}"
-
-
-@pytest.mark.parametrize(
-    ("metric", "label", "leader", "most"),
-    [("kl", "kl", "0", "lowest"), ("rewards/correct/mean", "correct", "4", "highest")],
-)
-def test_who_leads(tmp_path: Path, metric: str, label: str, leader: str, most: str) -> None:
-    """Weight k has k and a little of its seed: every difference is beyond doubt, whichever of the two comes first."""
-    ends = {float(k): (k + 0.01, k + 0.02 + 0.001 * k, k + 0.03) for k in range(5)}
-    write_sweep(tmp_path / "s", ends, metric=metric)
-    (line,) = verdict_lines(compare(read_runs(runs_in(tmp_path / "s"))[0], ComparisonOptions(on=(label,))))
-    assert line.says == f"{leader} has the {most} {label}, beyond doubt better than 4 of 4 others."
 
 
 def test_the_interval_that_an_evaluation_logged_is_drawn_from_its_low_to_its_high_end(tmp_path: Path) -> None:
