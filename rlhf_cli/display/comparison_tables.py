@@ -13,10 +13,9 @@ from rich.text import Text
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, total_in_words
 from rlhf_cli.analysis.comparison.frames import is_wandb
-from rlhf_cli.analysis.comparison.logged_run import DifferingKey, LoggedRun, condition_of
+from rlhf_cli.analysis.comparison.logged_run import DifferingKey, condition_of
 from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
-from rlhf_cli.analysis.comparison.settings import SettingRuns, number_or_text
-from rlhf_cli.analysis.comparison.verdicts import MeasureVerdict, decimals
+from rlhf_cli.analysis.comparison.settings import number_or_text
 from rlhf_cli.display.sweep_tables import STATE_STYLE
 from rlhf_cli.display.tables import BlockColumn, plain_table, show_blocks
 from rlhf_cli.display.terminal import cut_middle
@@ -72,16 +71,14 @@ def _setting_columns(comparison: Comparison) -> list[BlockColumn]:
             for axis in grouped.axes
         ]
         return found
-    names = [cut_middle(_by_run(setting) or setting.name, _LONGEST_NAME) for setting in grouped.settings]
+    names = []
+    for setting in grouped.settings:
+        runs = [*(run.name for run in setting.runs), *setting.left_out]
+        name = setting.name if len(runs) > 1 and len(setting.name) <= _LONGEST_NAME else runs[0]
+        names.append(
+            cut_middle(name, _LONGEST_NAME) + (f" +{len(runs) - 1}" if name != setting.name and runs[1:] else "")
+        )
     return [*found, BlockColumn("setting" if grouped.axes else "", names, is_head=True, is_number=False)]
-
-
-def _by_run(setting: SettingRuns) -> str | None:
-    """Return the only run's name; the first run's name and a count if the setting's name is too long; else None."""
-    names = [*(run.name for run in setting.runs), *setting.left_out]
-    if len(names) == 1:
-        return names[0]
-    return f"{names[0]} +{len(names) - 1}" if len(setting.name) > _LONGEST_NAME else None
 
 
 def column_title(measure: RunMeasure) -> str:
@@ -135,7 +132,6 @@ _HASH = 12
 """Number of hash digits shown; enough to tell two hashes apart."""
 _MOST_VALUES = 8
 _MOST_KEYS = 12
-_MOST_DETAILS = 3
 _MOST_WITH = 3
 
 
@@ -229,32 +225,6 @@ def _show_verdicts(console: Console, comparison: Comparison) -> None:
     console.print(Text(f"verdict on {verdict.key}{also}{against}", style="bold"))
     for one in comparison.verdicts:
         console.print(_bulleted(one.text))
-    if comparison.asked.on and len(comparison.verdicts) <= _MOST_DETAILS:
-        for one in comparison.verdicts:
-            console.print()
-            _show_differences(console, one)
-
-
-def _show_differences(console: Console, verdict: MeasureVerdict) -> None:
-    """Print one line per difference: its size, interval, number of seeds and p-values."""
-    differences = verdict.differences
-    half_widths = [
-        (one.difference.high - one.difference.low) / 2
-        for one in differences
-        if one.difference.low is not None and one.difference.high is not None
-    ]
-    digits = decimals(min(half_widths, default=0.0))
-    columns = [
-        BlockColumn(verdict.measure.label, [f"{one.value} - {one.other}" for one in differences], True, False),
-        BlockColumn("difference", [_or_dash(one.difference.mean, f"+.{digits}f") for one in differences]),
-        BlockColumn("95 % together", [_ends(one.difference, digits) for one in differences]),
-        BlockColumn("seeds", [str(len(one.seeds)) for one in differences]),
-        BlockColumn("d/s", [_or_dash(one.effect, "+.2f") for one in differences]),
-        BlockColumn("p", [_or_dash(one.p_value, ".2g") for one in differences]),
-        BlockColumn(f"p x {differences[0].comparisons}", [_or_dash(one.p_adjusted, ".2g") for one in differences]),
-        BlockColumn("", [one.outcome for one in differences], False, False),
-    ]
-    show_blocks(console, columns)
 
 
 def _show_notes(console: Console, comparison: Comparison) -> None:
@@ -271,19 +241,16 @@ def _starting_models(comparison: Comparison) -> str | None:
 
     The configurations do not show this.
     """
-    by_model: dict[str, list[LoggedRun]] = {}
+    by_model: dict[str, list[str]] = {}
     for run in comparison.runs:
         if run.starting_model is not None:
-            by_model.setdefault(run.starting_model, []).append(run)
+            by_model.setdefault(run.starting_model, []).append(run.name)
     keys = [key for axis in [*comparison.grouped.axes, *comparison.grouped.seeds] for key in axis.others]
     if len(by_model) < 2 or any(key.startswith("model.") for key in keys):
         return None
-    named = "; ".join(f"{model[:_HASH]} in {_some(runs)}" for model, runs in by_model.items())
+    more = {model: f" and {len(names) - 1} more" if names[1:] else "" for model, names in by_model.items()}
+    named = "; ".join(f"{model[:_HASH]} in {names[0]}{more[model]}" for model, names in by_model.items())
     return f"the same model by name, but they began with different weights ({named})"
-
-
-def _some(runs: Sequence[LoggedRun]) -> str:
-    return runs[0].name + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
 
 
 def _legend(comparison: Comparison) -> str:
@@ -317,11 +284,3 @@ def _common(places: Sequence[str]) -> str:
 
 def _dim(console: Console, text: str) -> None:
     console.print(Text(text, style="dim"))
-
-
-def _ends(one: Estimate, digits: int) -> str:
-    return "none" if one.low is None or one.high is None else f"[{one.low:+.{digits}f}, {one.high:+.{digits}f}]"
-
-
-def _or_dash(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

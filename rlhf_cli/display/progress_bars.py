@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,17 +27,15 @@ from rlhf_cli.display.terminal import Screen
 from rlhf_cli.runs.running_reward import Running, running_rewards
 
 _WORTH_NAMING_S = 2.0
-_WORTH_A_LINE_S = 30.0
-"""Without a terminal, print what the run is waiting for after this time, then after twice that, and so on."""
 
 
-def waited_for(running: Sequence[Running], now: float, *, least_s: float = _WORTH_NAMING_S) -> str:
-    """Return the longest-running reward, e.g. `reward judge, 14 s`, or '' if all are below `least_s` seconds.
+def waited_for(running: Sequence[Running], now: float) -> str:
+    """Return the longest-running reward, e.g. `reward judge, 14 s`, or '' if none has run for two seconds.
 
     `now` is on the clock of `Running`. The rank is named unless it is 0.
     """
     first = min(running, key=lambda one: one.began_at, default=None)
-    if first is None or now - first.began_at < least_s:
+    if first is None or now - first.began_at < _WORTH_NAMING_S:
         return ""
     on = f" on rank {first.rank}" if first.rank else ""
     return f"reward {first.name}{on}, {now - first.began_at:.0f} s"
@@ -91,12 +88,10 @@ class Spinner:
 class TrainingBar:
     """A bar with the latest total reward (or loss). Without a terminal, prints a line every tenth of the run instead.
 
-    Both name a slow reward of `run` while it is being waited for.
+    The bar names a slow reward of `run` while it is being waited for.
     """
 
     def __init__(self, run: Path | None = None) -> None:
-        self._run = run
-        self._is_over = threading.Event()
         # Bind to the current stdout, because it is redirected while TRL prints its tables.
         self._console = Screen(file=sys.stdout)
         self._bar = Progress(
@@ -120,8 +115,6 @@ class TrainingBar:
         self._max_steps = max_steps
         self._task = self._bar.add_task("training", total=max_steps, completed=step, latest="")
         self._bar.start()
-        if self._run is not None and not self._console.is_terminal:
-            threading.Thread(target=self._say_waited_for, args=[self._run], daemon=True, name="progress lines").start()
 
     def move_to(self, step: int) -> None:
         """Mark `step` as done."""
@@ -142,19 +135,7 @@ class TrainingBar:
 
     def stop(self) -> None:
         """Release the terminal, also after an error in training."""
-        self._is_over.set()
         self._bar.stop()
-
-    def _say_waited_for(self, run: Path) -> None:
-        """Print a line while a reward runs, and another each time the wait doubles."""
-        least_s = _WORTH_A_LINE_S
-        while not self._is_over.wait(min(1.0, _WORTH_A_LINE_S / 2)):
-            running = running_rewards(run)
-            if said := waited_for(running, time.monotonic(), least_s=least_s):
-                self._console.print(f"waiting for {said}", highlight=False)
-                least_s *= 2
-            elif not waited_for(running, time.monotonic(), least_s=_WORTH_A_LINE_S):
-                least_s = _WORTH_A_LINE_S
 
 
 _LINES = 4

@@ -58,28 +58,21 @@ def learning(events: Sequence[Event]) -> Table | None:
     return plain_table(["measure"], ["start", "end", "change"], rows=rows, head="dim") if rows else None
 
 
-_MOST_ROWS = 6
-
-
-def held_out(events: Sequence[Event], best_step: int | None, *, most: int = _MOST_ROWS) -> Table | None:
-    """Return a table of the evaluations in the log events, or None if no policy evaluation was logged.
+def held_out(events: Sequence[Event], best_step: int | None) -> Table | None:
+    """Return a table of the first, the best and the last evaluation, or None if no policy evaluation was logged.
 
     `best_step` is the step whose checkpoint was kept as the best, or None.
     """
     evaluations = [event for event in events if f"eval_{GREEDY}/total" in event]
     if not evaluations:
         return None
-    attempts = most_attempts(evaluations[-1])
     columns = {
         **{f"{part} total": f"eval_{part}/total" for part in (GREEDY, SAMPLED)},
-        **{name.removeprefix("eval_").replace("/", " "): name for name in attempts},
+        **{name.removeprefix("eval_").replace("/", " "): name for name in most_attempts(evaluations[-1])},
         "truncated": f"eval_{SAMPLED}/truncated",
     }
     best = next((event for event in evaluations if event["step"] == best_step), None)
-    shown: Sequence[Event] = evaluations
-    if len(evaluations) > most:  # the first, the last and the best, and others evenly spaced between them
-        kept = {round(place * (len(evaluations) - 1) / (most - 1)) for place in range(most)}
-        shown = [event for place, event in enumerate(evaluations) if place in kept or event is best]
+    shown = [event for event in evaluations if event in (evaluations[0], best, evaluations[-1])]
     rows: list[list[Cell]] = [
         [
             (f"step {event['step']}{' best' if event is best else ''}", "bold"),
@@ -123,28 +116,27 @@ _MOST_LINES = 18
 def show_end(console: Console, folder: RunFolder) -> None:
     """Print how the run in `folder` went and what to type next, in at most twenty lines.
 
-    A run without rewards shows its loss.
+    A run without rewards shows its loss. Rewards, evaluations, completions and facts that have no room are left out.
     """
     status, events = read_status(folder), read_metrics(folder.metrics)
-    best = _best_step(folder)
-    lines = list(_other_facts(folder, events, status))
+    facts = list(_other_facts(folder, events, status))
+    evaluated = held_out(events, _best_step(folder))
 
-    def panel(most_rows: int, most_held_out: int, most_samples: int, most_lines: int) -> Panel:
+    def panel(most_rewards: int, most_samples: int, most_facts: int, *, has_held_out: bool) -> Panel:
         parts = [
-            _learnt(folder, events, most_rows),
-            held_out(events, best, most=most_held_out) if most_held_out else None,
+            _learnt(folder, events, most_rewards),
+            evaluated if has_held_out else None,
             _samples(folder, most_samples) if most_samples else None,
-            Group(*lines[:most_lines]) if lines[:most_lines] else None,
+            Group(*facts[:most_facts]) if most_facts else None,
         ]
         spaced = [one for part in parts if part is not None for one in ("", part)][1:]
         title = f"[bold]{told_state(status.state, status.reason)} after {status.step} steps"
         return Panel(Group(*spaced), title=title, title_align="left", expand=False)
 
-    every = len(lines)
-    sizes = [(rows, shown, samples, every) for rows in (8, 5, 3) for shown in (6, 2, 0) for samples in (3, 1, 0)]
-    sizes += [(3, 0, 0, most) for most in range(every, -1, -1)]
-    fitting = (size for size in sizes if len(console.render_lines(panel(*size), pad=False)) <= _MOST_LINES)
-    console.print(panel(*next(fitting, sizes[-1])))
+    sizes = [(8, 3, len(facts), True), (5, 1, len(facts), True), (3, 1, len(facts), True), (3, 0, len(facts), True)]
+    sizes += [(3, 0, most, False) for most in range(len(facts), -1, -1)]
+    panels = (panel(*size, has_held_out=has_held_out) for *size, has_held_out in sizes)
+    console.print(next(one for one in panels if len(console.render_lines(one, pad=False)) <= _MOST_LINES))
     commands = failures_again(folder) or where_to_look(folder)
     command = next(iter(commands), f"rlhf why {folder.shown}")
     show_commands(console, {command: commands.get(command, "what its log says, and what to change")})
@@ -159,7 +151,8 @@ def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iter
         yield Text(reason, style="bold")
     verified = verify(folder)
     if verified.outcomes:
-        yield from at_the_end(verified, _typed(folder))
+        overrides = read_json(folder.provenance).get("overrides")
+        yield from at_the_end(verified, overrides if isinstance(overrides, list) else [])
     if status.warnings:
         warnings = "1 warning" if status.warnings == 1 else f"{status.warnings} warnings"
         yield Text(f"{warnings} of your code: log.txt", style="yellow")
@@ -193,12 +186,6 @@ def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType
     table = plain_table(["reward"], heads, [""], rows=rows, head="dim")
     more = len(spans) - len(shown)
     return Group(table, Text(f"and {more} more", style="dim")) if more else table
-
-
-def _typed(folder: RunFolder) -> list[str]:
-    """Return the overrides that the run was started with."""
-    overrides = read_json(folder.provenance).get("overrides")
-    return [str(word) for word in overrides] if isinstance(overrides, list) else []
 
 
 def _best_step(folder: RunFolder) -> int | None:

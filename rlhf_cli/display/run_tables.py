@@ -12,43 +12,33 @@ from rich.text import Text
 from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, ExpectationOutcome, VerifiedRun
 from rlhf_cli.analysis.reproducibility import LogDifference, Reproduction
 from rlhf_cli.display.sweep_tables import STATE_STYLE
-from rlhf_cli.display.tables import Cell, plain_table
+from rlhf_cli.display.tables import BlockColumn, Cell, as_text, plain_table, show_blocks
 from rlhf_cli.display.terminal import span
 from rlhf_cli.errors import in_one_line
 from rlhf_cli.runs.run_status import FINISHED, Overview, Status, told_state
 
-_REASON = "reason"
+_NUMBERS = ("step", "s/step", "left", "logged", "saved")
 
 
 def show_overview(console: Console, overview: Overview) -> None:
     """Print one row per run without the empty columns, and why Slurm could not be queried."""
     rows = overview.rows
-    states = [told_state(row.state, row.reason).partition(" ")[0] for row in rows]  # the reason has its own column
-    columns = {
-        "run": [Text(row.run) for row in rows],
-        "state": [Text(state, STATE_STYLE.get(row.state, "")) for row, state in zip(rows, states, strict=True)],
-        "step": [Text(f"{row.step}/{row.max_steps}" if row.max_steps else str(row.step or "")) for row in rows],
-        "s/step": [Text("" if row.s_per_step is None else f"{row.s_per_step:.2f}") for row in rows],
-        "left": [Text(span(row.time_left_s)) for row in rows],
-        "logged": [Text("" if row.log_age_s is None else f"{span(row.log_age_s)} ago") for row in rows],
-        "saved": [Text((row.last_checkpoint or "").replace("checkpoint-", "step ")) for row in rows],
-        "job": [Text(" ".join(part for part in (row.job_id, row.slurm_state) if part)) for row in rows],
-        _REASON: [Text(in_one_line(row.reason or "")) for row in rows],
+    states = [told_state(row.state, row.reason).partition(" ")[0] for row in rows]  # the reason stands for itself
+    columns: dict[str, list[Cell]] = {
+        "run": [row.run for row in rows],
+        "state": [(state, STATE_STYLE.get(row.state, "")) for row, state in zip(rows, states, strict=True)],
+        "step": [f"{row.step}/{row.max_steps}" if row.max_steps else str(row.step or "") for row in rows],
+        "s/step": ["" if row.s_per_step is None else f"{row.s_per_step:.2f}" for row in rows],
+        "left": [span(row.time_left_s) for row in rows],
+        "logged": ["" if row.log_age_s is None else f"{span(row.log_age_s)} ago" for row in rows],
+        "saved": [(row.last_checkpoint or "").replace("checkpoint-", "step ") for row in rows],
+        "job": [" ".join(part for part in (row.job_id, row.slurm_state) if part) for row in rows],
     }
-    shown = {name: cells for name, cells in columns.items() if any(cell.plain for cell in cells)}
-    width = sum(1 + max(len(name), *(cell.cell_len for cell in cells)) for name, cells in shown.items())
-    if below := _REASON in shown and width > console.width:
-        del shown[_REASON]  # it would wrap run names
-    table = Table(header_style="bold", padding=(0, 1, 0, 0), box=None)
-    for name in shown:
-        is_number = name in ("step", "s/step", "left", "logged", "saved")
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=name not in ("run", _REASON))
-    for cells in zip(*shown.values(), strict=True):
-        table.add_row(*cells)
-    console.print(table)
-    for row, reason in zip(rows, columns[_REASON], strict=True) if below else ():
-        if reason.plain:
-            console.print(Text.assemble((row.run, "bold"), ": ", reason))
+    shown = {name: cells for name, cells in columns.items() if any(as_text(cell).plain for cell in cells)}
+    show_blocks(console, [BlockColumn(name, cells, name == "run", name in _NUMBERS) for name, cells in shown.items()])
+    for row in rows:
+        if row.reason:
+            console.print(Text.assemble((row.run, "bold"), f": {in_one_line(row.reason)}"))
     if overview.notice is not None:
         # Later lines of squeue's message only follow from the first.
         first, _, _ = overview.notice.partition("\n")

@@ -156,16 +156,12 @@ def show_planned(console: Console, sweep: str, jobs: Sequence[PlannedJob]) -> No
         console.print(f"  {len(to_come)} have never begun, and {what}", highlight=False)
     if not begun:
         return
-    table = plain_table([], gap=1)
-    for name in ("  run", "state", "step", "now"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if name == "step" else "left")
-    table.add_column("why it is not done", overflow="fold")
-    table.show_header = True
+    rows: list[list[Cell]] = []
     for job in begun:
         steps = f"{job.step}/{job.max_steps}" if job.max_steps is not None else ""
-        state = Text(job.state, STATE_STYLE.get(job.state, ""))
-        table.add_row(Text(f"  {job.name}"), state, steps, job.what or "is left as it is", Text(job.reason))
-    console.print(table)
+        state = (job.state, STATE_STYLE.get(job.state, ""))
+        rows.append([f"  {job.name}", state, steps, job.what or "is left as it is", job.reason])
+    console.print(plain_table(["  run", "state", "step", "now", "why it is not done"], rows=rows, gap=1))
 
 
 _MOST = 10

@@ -80,7 +80,7 @@ def test_the_reward_that_has_run_for_longest_is_named(running: list[Running], sa
 
 
 def test_the_bar_names_the_reward_that_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(waited_for, "__kwdefaults__", {"least_s": 0.0})
+    monkeypatch.setattr(progress_bars, "_WORTH_NAMING_S", 0.0)
     screen = terminal(monkeypatch)
     bar = TrainingBar(tmp_path)
     running = RunningReward(tmp_path, 0)
@@ -89,24 +89,6 @@ def test_the_bar_names_the_reward_that_is_waited_for(monkeypatch: pytest.MonkeyP
         time.sleep(1.2)
     bar.stop()
     assert "reward judge, 0 s" in screen.getvalue()
-
-
-def test_without_a_terminal_a_line_names_it_after_a_while_and_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """Within 2.2 s, from 0.5 s on: after 0.5, 1 and 2 s, and for a reward that ends before that never."""
-    monkeypatch.setattr(progress_bars, "_WORTH_A_LINE_S", 0.5)
-    bar = TrainingBar(tmp_path)
-    running = RunningReward(tmp_path, 0)
-    bar.start(0, 40)
-    with running("quick"):
-        time.sleep(0.05)
-    with running("judge"):
-        time.sleep(2.6)
-    bar.stop()
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) in (2, 3)
-    assert all(line.startswith("waiting for reward judge, ") for line in said)
 
 
 def test_the_spinner_says_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
