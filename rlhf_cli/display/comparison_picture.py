@@ -1,4 +1,4 @@
-"""Plot a comparison as one PNG: each component by setting, the verdict's differences, and the Pareto front."""
+"""Plot a comparison as one PNG: each component by setting, and the verdict's differences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, ParetoFront
+from rlhf_cli.analysis.comparison.comparison import Comparison
 from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, MeasureVerdict
 from rlhf_cli.errors import UserError
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _COLUMNS = 3
 _MOST_PANELS = 12
-_MOST_VALUES = 8
 _LETTERS_A_COLUMN = 56
 """Number of caption letters that fit the width of one panel."""
 
@@ -35,8 +34,7 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
     from matplotlib.figure import Figure
 
     measures = comparison.measures[:_MOST_PANELS]
-    num_fronts = 1 if comparison.front is not None and len(comparison.front.best) else 0
-    num_panels = len(measures) + len(comparison.verdicts) + num_fronts
+    num_panels = len(measures) + len(comparison.verdicts)
     if not num_panels:
         raise UserError("no run has logged anything that could be drawn")
     columns = min(_COLUMNS, num_panels)
@@ -50,8 +48,6 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
         _settings(next(panels), comparison, measure)
     for verdict in comparison.verdicts:
         _differences(next(panels), verdict)
-    if comparison.front is not None and num_fronts:
-        _front(next(panels), comparison.front)
     for left in panels:
         left.set_axis_off()
     figure.suptitle("\n".join(lines), fontsize=10, parse_math=False)
@@ -62,13 +58,11 @@ def _caption(comparison: Comparison, letters: int) -> list[str]:
     """Return the number of runs, the differing keys, and why there is no verdict, wrapped to `letters` characters."""
     seeds = max((len(setting.by_seed) for setting in comparison.grouped.settings), default=0)
     counted = f"{len(comparison.runs)} runs, up to {seeds} seeds a setting"
-    keys = [
-        f"{key} {', '.join(list(dict.fromkeys(values))[:_MOST_VALUES])}"
-        for key, values in comparison.grouped.keys.items()
+    texts = [
+        f"{counted}, 95 % intervals; {comparison.asked.window.in_words}",
+        f"differs: {', '.join(comparison.grouped.keys) or 'nothing'}",
+        comparison.no_verdict or "",
     ]
-    texts = [f"{counted}, 95 % intervals; {comparison.asked.window.in_words}"]
-    texts += [f"differs: {'; '.join(keys)}"] if keys else []
-    texts += [comparison.no_verdict] if comparison.no_verdict is not None else []
     return [line for text in texts for line in textwrap.wrap(text, letters)]
 
 
@@ -99,19 +93,6 @@ def _differences(axes: Axes, verdict: MeasureVerdict) -> None:
         _dot(axes, row, one.difference, ORANGE if one.outcome in (BETTER, WORSE) else BLUE)
     names = [f"{one.value} - {one.other}" for one in verdict.differences]
     _rows(axes, f"{verdict.measure.label}: differences by {verdict.key}, seed by seed", names)
-
-
-def _front(axes: Axes, front: ParetoFront) -> None:
-    """Draw the first two measures of the front, with dominated settings in grey."""
-    for name, means in front.means.items():
-        colour = BLUE if name in front.best else GREY
-        axes.plot([means[0]], [means[1]], "o", color=colour, markersize=6)
-        axes.annotate(name, (means[0], means[1]), fontsize=7, color=colour, xytext=(4, 4), textcoords="offset points")
-    axes.margins(0.25)  # room for the names
-    axes.set_xlabel(front.by[0], fontsize=8, parse_math=False)
-    axes.set_ylabel(front.by[1], fontsize=8, parse_math=False)
-    axes.set_title(f"front of {', '.join(front.by)} (means)", fontsize=9, parse_math=False)
-    axes.tick_params(labelsize=8)
 
 
 def _rows(axes: Axes, title: str, names: list[str]) -> None:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.project.reference.differences import KeyDifference, Side
+from rlhf_cli.project.reference.reward_reference import as_yaml
 
 _FURTHEST_ORIGIN = 56
 
@@ -37,30 +38,21 @@ def _lines(node: Mapping[str, object], origins: Origins, prefix: str, depth: int
         if isinstance(value, list) and any(isinstance(one, dict) for one in value):
             yield line, origin
             for one in value:
-                yield Text(f"{'  ' * (depth + 1)}- {_entry(one)}"), ""
+                yield Text(f"{'  ' * (depth + 1)}- {as_yaml(_without_nulls(one))}"), ""
             continue
         line.append(f" {as_written(value)}")
         yield line, origin
 
 
 def as_written(value: object) -> str:
-    """Return a value as YAML on one line."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {as_written(below)}" for name, below in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_entry, value)) + "]"
-    needs_quotes = isinstance(value, str) and (not value or value != value.strip() or "\n" in value)
-    return repr(value) if needs_quotes else str(value)
+    """Return a value as YAML on one line; an entry of a list without its null values."""
+    if isinstance(value, list):
+        value = [_without_nulls(one) for one in value]
+    return as_yaml(value)
 
 
-def _entry(value: object) -> str:
-    """Return one entry of a list, without its null values."""
-    said = {name: one for name, one in value.items() if one is not None} if isinstance(value, dict) else value
-    return as_written(said)
+def _without_nulls(entry: object) -> object:
+    return {name: one for name, one in entry.items() if one is not None} if isinstance(entry, dict) else entry
 
 
 _FURTHEST_ORIGIN_OF_DIFFERENCE = 44

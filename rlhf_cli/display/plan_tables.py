@@ -8,7 +8,6 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.display.tables import plain_table
 from rlhf_cli.plan.launch_plan import NODE, LaunchPlan, as_shell
 from rlhf_cli.plan.run_plan import MemoryPlan, Phase, Plan, Workload
 from rlhf_cli.runs.disk_space import size
@@ -27,29 +26,16 @@ def describe_launch(plan: LaunchPlan) -> str:
 
 
 def show_launch(console: Console, plan: LaunchPlan) -> None:
-    """Print the processes and their roles, then every command, the log files and the resume command."""
-    has_several = plan.num_nodes > 1
+    """Print every process with its command, the log files and the resume command."""
     machines = [plan, *(plan.on_machine(node) for node in range(1, plan.num_nodes))]
-    rows: list[list[str]] = []
-    if plan.server is not None:
-        server = ["vLLM server", *([""] if has_several else []), ", ".join(plan.server.gpus), "generates"]
-        rows.append([*server, f"{plan.server.url}, weights {plan.server.group_port}"])
-    for one in machines:
-        for rank in one.ranks:
-            reached = "" if plan.world_size == 1 else f"{rank.env['MASTER_ADDR']}:{rank.env['MASTER_PORT']}"
-            machine = [str(one.node + 1)] if has_several else []
-            rows.append([f"rank {rank.rank} of {plan.world_size}", *machine, rank.gpu or "none", "trains", reached])
-    heads = ["process", *(["machine"] if has_several else []), "GPU", "does", "reached at"]
-    table = plain_table(heads, rows=rows, head="dim")
-    console.print(table)
-    console.print(Text(_about_ports(plan), style="dim"))
+    console.print(Text(f"{describe_launch(plan)}; {_about_ports(plan)}", style="dim"))
     if plan.server is not None:
         _say(console, "vLLM server", as_shell(plan.server.env, plan.server.argv))
     if not plan.in_this_process:
         shared = {name: value for name, value in plan.shared.items() if name != NODE}
         _say(console, "every rank", f"export {as_shell(shared)}")
         for one in machines:
-            if has_several:
+            if plan.num_nodes > 1:
                 _say(console, f"machine {one.node + 1}", _typed(one))
             for rank in one.ranks:
                 own = {name: value for name, value in rank.env.items() if name not in shared}

@@ -66,14 +66,9 @@ def show_option(console: Console, group: str, option: str, file: Path) -> None:
     console.print(Text.assemble((f"{group} ", "cyan"), (option, "bold")))
     console.print(Text("\n".join(head)), soft_wrap=not console.is_terminal)
     console.print()
-    show_yaml(console, "\n".join(lines[len(comments) :]))
+    console.print(Text("\n".join(lines[len(comments) :]).rstrip()), soft_wrap=True)
     console.print()
     console.print(Text.assemble(("file  ", "dim"), shown_path(file)), soft_wrap=True)
-
-
-def show_yaml(console: Console, text: str) -> None:
-    """Print YAML. Lines are never cut, so they can be copied."""
-    console.print(Text(text.rstrip()), soft_wrap=True)
 
 
 def shown_path(file: Path, line: int | None = None) -> str:
@@ -133,7 +128,7 @@ def show_reward(console: Console, reward: RewardReference) -> None:
         _heading(console, "example")
         console.print(Text(docstring.example), soft_wrap=True)
     _heading(console, "to paste into an experiment")
-    show_yaml(console, reward.yaml)
+    console.print(Text(reward.yaml.rstrip()), soft_wrap=True)
     _heading(console, "or on the command line")
     console.print(Text(f"  rlhf train +exp=NAME {reward.on_command_line}"), soft_wrap=True)
     console.print()
@@ -186,12 +181,6 @@ def shown_score(row: ExampleRow) -> str:
     return "none" if row.score is None else f"{row.score:.3g}"
 
 
-_CLASS_NAMES = {
-    "PpoArgs": "PPO (ours)",
-    "TrainingArguments": "every trainer (transformers' TrainingArguments)",
-}
-
-
 def show_trainer(console: Console, trainer: TrainerReference) -> None:
     """Print all arguments of a trainer, one line each: the key, its default, and the first sentence of its help."""
     console.print(Text.assemble(("trainer ", "cyan"), (trainer.option, "bold"), f"  {trainer.caption}"))
@@ -199,9 +188,14 @@ def show_trainer(console: Console, trainer: TrainerReference) -> None:
     console.print(Text.assemble((f"{runs}; file {shown_path(trainer.conf_file)}", "dim")), soft_wrap=True)
     for config_class, group in itertools.groupby(trainer.arguments, key=lambda one: one.config_class):
         console.print()
-        console.print(Text.assemble(("of ", "dim"), (_CLASS_NAMES.get(config_class, config_class), "bold")))
+        console.print(Text.assemble(("of ", "dim"), (config_class, "bold")))
         for argument in group:
-            _show_line(console, argument)
+            value = as_yaml(argument.default if argument.origin is None else argument.ours)
+            said = f"-> {argument.home}" if argument.home else argument.text.partition(". ")[0].rstrip(".")
+            line = Text.assemble(f"  {argument.name:<36} ", (f"{value:<12} ", "dim"), said)
+            if console.is_terminal:
+                line.truncate(console.width, overflow="ellipsis")
+            console.print(line, soft_wrap=True)
     console.print()
     console.print(
         Text(f"rlhf list trainer {trainer.option} WORD shows all of the arguments that WORD occurs in", style="dim"),
@@ -222,15 +216,3 @@ def show_arguments(console: Console, found: Sequence[TrainerArgument]) -> None:
         if argument.choices and not all(choice in argument.type for choice in argument.choices):
             show_pairs(console, [("  ", "one of " + ", ".join(argument.choices))])
         show_pairs(console, [("  ", argument.text)])
-
-
-def _show_line(console: Console, argument: TrainerArgument) -> None:
-    """Print one line, cut at the terminal's edge. In a pipe it is not cut."""
-    value = as_yaml(argument.default if argument.origin is None else argument.ours)
-    said = argument.text.partition(". ")[0].rstrip(".")
-    if argument.home:
-        said = f"-> {argument.home}"
-    line = Text.assemble(f"  {argument.name:<36} ", (f"{value:<12} ", "dim"), (said, "yellow" if argument.home else ""))
-    if console.is_terminal:
-        line.truncate(console.width, overflow="ellipsis")
-    console.print(line, soft_wrap=True)

@@ -16,7 +16,7 @@ it is the same sum in all runs. If one key differs, there is a verdict on each c
 --json             print all of it as JSON
 --csv FILE         write a row per run; - for the screen
 --latex [FILE.tex]   write a table for booktabs; print it without a file
---png FILE.png     draw intervals, differences and the front (pip install 'rlhf-cli[plot]')
+--png FILE.png     draw intervals and differences (pip install 'rlhf-cli[plot]')
 """
 
 from __future__ import annotations

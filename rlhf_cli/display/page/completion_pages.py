@@ -22,12 +22,6 @@ _TABLE = re.compile(r"^completions_(\d+)\.parquet$")
 _EFFECTIVE = ".effective"
 _MOST_STEPS = 10
 _MOST_PROMPTS = 3
-_FEW_RUNS = 12
-_MOST_TABLES = 1000
-"""Maximum number of tables to read; each takes a few milliseconds.
-
-With more than a hundred runs, fewer steps are read.
-"""
 _MOST_CHARACTERS = 400_000
 """Maximum characters of completions in each of the two parts."""
 _LONGEST_TEXT, _SHORTEST_TEXT = 2000, 160
@@ -78,7 +72,7 @@ def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
     tables = [_tables_of(run) for run in runs]
     notes: list[str] = []
     by_step: dict[int, dict[int, list[PageAnswer]]] = {}
-    for step in chosen_steps(tables, max(2, min(_MOST_STEPS, _MOST_TABLES // max(1, len(runs))))):
+    for step in chosen_steps(tables, _MOST_STEPS):
         by_step[step] = {}
         for place, files in enumerate(tables):
             if step in files:
@@ -94,21 +88,28 @@ def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
         for step, rows in by_step.items()
         if shared[step]
     ]
-    most = 2 if len(runs) <= _FEW_RUNS else 1
-    longest = _longest(sum(len(rows) for rows in by_step.values()) * 2 * most)
+    longest = _longest(sum(len(rows) for rows in by_step.values()) * 2)
     extremes: list[dict[str, object]] = []
     for step, rows in by_step.items():
-        of_runs = {str(place): _extremes(answers, most, longest) for place, answers in rows.items()}
+        of_runs = {str(place): _extremes(answers, longest) for place, answers in rows.items()}
         if any(of_runs.values()):
             extremes.append({"step": step, "runs": of_runs})
+    has_tables = any(tables)
+    none = "No run has a table of completions that could be read: it generates none, or log_completions is off."
     return CompletionPages(
         side_by_side,
         extremes,
-        None if side_by_side else _why_not_beside(runs, tables),
-        None if extremes else _why_none(tables),
+        None if side_by_side else _NOT_BESIDE if has_tables else none,
+        None if extremes else none,
         notes,
         len({step for files in tables for step in files}),
     )
+
+
+_NOT_BESIDE = (
+    "No two runs answered the same prompt at the same step: other seeds bring the prompts in another order. "
+    "Runs that share `data.seed` and `seed` share their prompts."
+)
 
 
 def _tables_of(run: LoggedRun) -> dict[int, Path]:
@@ -203,17 +204,15 @@ def _beside(prompt: str, rows: AnswersByRun, longest: int) -> dict[str, object]:
     return {"prompt": redacted_values(prompt)[:_LONGEST_PROMPT], "answers": answers}
 
 
-def _extremes(answers: Sequence[PageAnswer], most: int, longest: int) -> dict[str, object] | None:
-    """Return the rows with the highest and the lowest totals, or None if no row has a total. No row is in both."""
+def _extremes(answers: Sequence[PageAnswer], longest: int) -> dict[str, object] | None:
+    """Return the rows with the highest and the lowest total, or None if no row has a total. No row is both."""
     known = sorted((row for row in answers if row.total is not None), key=lambda row: -(row.total or 0.0))
-    count = min(most, len(known) // 2) or min(1, len(known))
-    if not count:
+    if not known:
         return None
-    ends = {"best": known[:count], "worst": known[count:][-count:][::-1]}
     room = min(longest, _LONGEST_PROMPT)
     shown: dict[str, object] = {
         end: [{"prompt": redacted_values(row.prompt)[:room], **_shown(row, longest)} for row in rows]
-        for end, rows in ends.items()
+        for end, rows in {"best": known[:1], "worst": known[1:][-1:]}.items()
     }
     return shown | {"rows": len(answers)}
 
@@ -233,23 +232,3 @@ def _shown(answer: PageAnswer, longest: int) -> dict[str, object]:
 
 def _longest(num_texts: int) -> int:
     return max(_SHORTEST_TEXT, min(_LONGEST_TEXT, _MOST_CHARACTERS // max(1, num_texts)))
-
-
-def _why_not_beside(runs: Sequence[LoggedRun], tables: Sequence[Mapping[int, object]]) -> str:
-    if len(runs) < 2:
-        return "One run has no other to stand beside: its completions are below."
-    if any(tables):
-        return (
-            "No two runs answered the same prompt at the same step: other seeds bring the prompts in another order. "
-            "Runs that share `data.seed` and `seed` share their prompts."
-        )
-    return _why_none(tables)
-
-
-def _why_none(tables: Sequence[Mapping[int, object]]) -> str:
-    if any(tables):
-        return "No table of completions that could be read has a row with a total."
-    return (
-        "No run has tables of completions: its trainer learns from rows and generates none, or "
-        "trainer.args.log_completions is off."
-    )

@@ -18,10 +18,6 @@ _ARGUMENTS = ("Args", "Arguments", "Parameters")
 # `name: text`, `a, b: text`, and TRL's `name (`int`, *optional*, defaults to `3`):` with the text below.
 _ARGUMENT = re.compile(r"^(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*) ?(?P<type>\(.*\))?:(?P<text>\s.*|)$")
 _CROSS_REFERENCE = re.compile(r"\[`~?([^`\]]+)`\](?:\([^)]*\))?")
-_LINK = re.compile(r"\[([^\]]+)\]\((https?://[^)\s]+)\)")
-_STATED_DEFAULT = re.compile(r"\s*Defaults to (?:`[^`]*`|\w+)\.(?=\s|$)")
-_FORMULA = re.compile(r",?\s*(?:\\\(.*?\\\)|(?<!\$)\$[^$\n]+\$(?!\$))")
-"""LaTeX inside a line, which repeats the words beside it."""
 
 
 @dataclass(frozen=True)
@@ -83,22 +79,18 @@ def _arguments(lines: list[str]) -> dict[str, str]:
         else:
             for name in names:
                 texts[name].append(line)
-    return {name: _plain(_FORMULA.sub("", one_line("\n".join(text)))).strip() for name, text in texts.items()}
+    return {name: _plain(one_line("\n".join(text))).strip() for name, text in texts.items()}
 
 
 def _plain(text: str) -> str:
-    """Return a text without the markup of its documentation system."""
-    text = _CROSS_REFERENCE.sub(lambda match: match[1].rpartition(".")[2], text)
-    return _STATED_DEFAULT.sub("", _LINK.sub(r"\1 (\2)", text)).rstrip()
+    """Return a text without the cross references of its documentation system."""
+    return _CROSS_REFERENCE.sub(lambda match: match[1].rpartition(".")[2], text).rstrip()
 
 
 NO_DEFAULT = object()
 """Marks a parameter that must be given."""
 _FOLLOWED = "rlhf_cli.services.sandbox"
 """Modules whose constants are looked up when a reward's signature uses them."""
-_ANNOTATED = re.compile(r"Annotated\[(\w+)((?:, \w+\([^()]*\))+)\]")
-_BOUND = re.compile(r", (\w+)\(([^()]*)\)")
-_BOUNDS = {"Ge": "at least", "Gt": "above", "Le": "at most", "Lt": "below"}
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -249,11 +241,7 @@ def _parameter(arg: ast.arg, default: ast.expr | None, named: dict[str, ast.expr
     annotation = _resolved(arg.annotation, named)
     value = _resolved(default, named)
     choices = _literals(annotation)
-    # `Annotated[int, Ge(1)]` becomes `int at least 1`
-    text = " | ".join(choices) or _ANNOTATED.sub(
-        lambda match: match[1] + _BOUND.sub(lambda bound: f" {_BOUNDS.get(bound[1], bound[1])} {bound[2]}", match[2]),
-        ast.unparse(annotation) if annotation is not None else "",
-    )
+    text = " | ".join(choices) or (ast.unparse(annotation) if annotation is not None else "")
     return SourceParameter(arg.arg, text, NO_DEFAULT if value is None else _value(value), choices)
 
 

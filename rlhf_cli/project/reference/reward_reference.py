@@ -156,11 +156,6 @@ def reward_reference(named: str) -> RewardReference:
     )
 
 
-def own_arguments(fn: str) -> tuple[ArgumentReference, ...]:
-    """Return the arguments allowed under `args` for this function. Raises RewardError if it does not exist."""
-    return _arguments(read_function(fn), {})[0]
-
-
 def _own(named: str) -> RewardReference:
     if ":" not in named:
         found = functions_in(f"{named}:")

@@ -12,7 +12,7 @@ import yaml
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.errors import ConfigError, RewardError
 from rlhf_cli.project.reference.function_source import NO_DEFAULT, read_function
-from rlhf_cli.project.reference.reward_reference import own_arguments, reward_reference
+from rlhf_cli.project.reference.reward_reference import reward_reference
 
 SHIPPED = list(groups()["reward"])
 MINE = '''"""Mine."""
@@ -114,7 +114,7 @@ def test_a_function_of_the_users_is_read_and_not_run(mine: str) -> None:
 
 
 def test_a_class_is_a_factory_all_of_whose_parameters_are_arguments(mine: str) -> None:
-    assert [(one.name, one.text) for one in own_arguments(f"{mine}:Factory")] == [
+    assert [(one.name, one.text) for one in reward_reference(f"{mine}:Factory").arguments] == [
         ("low", "the bounds."),
         ("high", "the bounds."),
     ]
