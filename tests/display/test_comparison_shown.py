@@ -9,9 +9,9 @@ import pytest
 from rlhf_cli.analysis.comparison.comparison import ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.display.comparison_tables import number_texts, show_comparison
-from rlhf_cli.display.tables import BlockColumn, show_blocks
+from rlhf_cli.display.tables import BlockColumn, plain_table, show_blocks
 from tests.support.logged_runs import configured, write_run, write_sweep
-from tests.support.terminal import printed
+from tests.support.terminal import drawn, printed
 
 LONG = {f"rewards/a_reward_of_a_long_name_{number}/mean": [0.5] for number in range(6)}
 
@@ -63,6 +63,13 @@ def test_blocks_repeat_what_says_whose_row_it_is() -> None:
         *("key  number 0  number 1", "  a         1         1", "  b         2         2", ""),
         *("key  number 2  number 3", "  a         1         1", "  b         2         2"),
     ]
+
+
+def test_a_header_that_has_no_room_is_folded() -> None:
+    names = [f"a_reward_of_a_long_name_{letter}" for letter in "abcd"]
+    text = "".join(drawn(plain_table(["run"], names, rows=[["one", *names]])))
+    assert "…" not in text
+    assert len("".join(text.split())) == len("runone") + 2 * sum(map(len, names))
 
 
 def test_other_weights_under_the_same_name_are_told(place: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from rlhf_cli.display import run_end
-from rlhf_cli.display.run_end import show_end
+from rlhf_cli.display.run_end import held_out, learning, show_end, time_line
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.support.terminal import printed
+from tests.support.terminal import drawn, printed
 
 
 def run_of(place: Path, events: list[dict[str, Any]], **status: Any) -> RunFolder:
@@ -26,6 +26,14 @@ def run_of(place: Path, events: list[dict[str, Any]], **status: Any) -> RunFolde
     return folder
 
 
+def with_completions(folder: RunFolder, step: int, *rows: tuple[str, str, float]) -> None:
+    (folder.path / "completions").mkdir()
+    table = pyarrow.Table.from_pylist(
+        [dict(zip(("prompt", "completion", "advantage"), row, strict=True)) for row in rows]
+    )
+    pyarrow.parquet.write_table(table, folder.path / "completions" / f"completions_{step:05d}.parquet")
+
+
 def read(folder: RunFolder) -> list[str]:
     """The lines without the panel's frame."""
     return [line.strip("│ ") for line in printed(lambda console: show_end(console, folder))]
@@ -34,14 +42,7 @@ def read(folder: RunFolder) -> list[str]:
 def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
     rewards = [{"step": step, "reward": 0.5 * step, "rewards/right/mean": 0.25 * step} for step in (1, 2)]
     folder = run_of(place, [*rewards, {"step": 2, "eval_greedy/total": 0.875}], warnings=3)
-    completions = folder.path / "completions"
-    completions.mkdir()
-    rows = [
-        {"prompt": "1+1=", "completion": "2\n", "advantage": 0.5},
-        {"prompt": "1+1=", "completion": "another", "advantage": -0.5},
-        {"prompt": "2+2=", "completion": "[red]4", "advantage": -1.0},
-    ]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), completions / "completions_00002.parquet")
+    with_completions(folder, 2, ("1+1=", "2\n", 0.5), ("1+1=", "another", -0.5), ("2+2=", "[red]4", -1.0))
     lines = read(folder)
     assert lines[0].startswith("╭─ finished after 2 steps")
     assert [line.split() for line in lines[1:4]] == [
@@ -49,7 +50,6 @@ def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
         ["total", "0.500", "1.000", "+0.500", "▁█"],
         ["right", "2", "0.250", "0.500", "+0.250", "▁█"],
     ]
-    assert lines[2].split()[-1] == "▁█"
     assert ["step", "2", "0.875"] in [line.split()[:3] for line in lines]
     samples = lines.index(next(line for line in lines if line.startswith("prompt")))
     assert [line.split() for line in lines[samples + 1 : samples + 3]] == [
@@ -58,7 +58,6 @@ def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
     ]
     assert "3 warnings of your code: log.txt" in lines
     assert lines[-1].partition("  #")[0] == "rlhf why runs/sums/one"
-    assert lines[-2].startswith("╰")
 
 
 def test_a_run_without_rewards_shows_its_loss(place: Path) -> None:
@@ -93,19 +92,14 @@ def busy(place: Path) -> RunFolder:
         {"step": step, "reward": 0.5 * step, **rewards, **failures, **times, "eval_greedy/total": 0.1 * step}
         for step in range(1, 10)
     ]
-    reason = "stopped by rule: kl > 3: 3.1, 3.2 at steps 8 to 9"
-    folder = run_of(place, events, warnings=3, step=9, reason=reason)
+    folder = run_of(place, events, warnings=3, step=9, reason="stopped by rule: kl > 3: 3.1, 3.2 at steps 8 to 9")
     config = yaml.safe_load(folder.config.read_text())
     config["expect"] = [{"metric": "total", "at_least": number} for number in range(90, 96)]
     folder.config.write_text(yaml.safe_dump(config))
     lengths = {one: {"in_words": "9 tokens"} for one in ("train", "eval")}
     typed = [f"trainer.args.argument_{number}=1" for number in range(20)]
     folder.provenance.write_text(json.dumps({"lengths": lengths, "overrides": typed}))
-    (folder.path / "completions").mkdir()
-    rows = [{"prompt": f"{number}+1=", "completion": "2" * 99, "advantage": 0.5} for number in range(9)]
-    pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist(rows), folder.path / "completions" / "completions_00009.parquet"
-    )
+    with_completions(folder, 9, *((f"{number}+1=", "2" * 99, 0.5) for number in range(9)))
     return folder
 
 
@@ -129,3 +123,60 @@ def test_a_reward_that_failed_is_the_hint(place: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(run_end, "failures_again", lambda _: {"rlhf score A": "it fails again", "rlhf score B": "so"})
     lines = printed(lambda console: show_end(console, folder))
     assert [line for line in lines if line.startswith("  rlhf")] == ["  rlhf score A  # it fails again"]
+
+
+def evaluated(step: int, total: float | None, **more: float | None) -> dict[str, Any]:
+    return {"step": step, "eval_greedy/total": total, **{f"eval_{name}": value for name, value in more.items()}}
+
+
+def test_evaluations_with_totals_attempts_and_truncation() -> None:
+    first = evaluated(5, 0.25, **{"greedy/total/low": 0.125, "greedy/total/high": 0.5, "sampled/total": 0.5})
+    attempts = {"pass@1/right": 0.25, "pass@4/right": 0.75, "maj@4/right": 0.5}
+    last = evaluated(10, None, **{"sampled/truncated": 0.0625, **attempts})
+    table = held_out([{"step": 1, "loss": 0.5}, first, last], best_step=5)
+    assert table is not None
+    head, *rows = drawn(table)
+    assert head.split() == ["held", "out", "greedy", "total", "sampled", "total", "pass@4", "right", "truncated"]
+    assert rows[0].split() == ["step", "5", "best", "0.25", "[0.12,", "0.50]", "0.500", "-", "-"]
+    assert rows[1].split() == ["step", "10", "-", "-", "0.750", "0.062"]
+    assert held_out([{"step": 1, "loss": 0.1}], None) is None
+
+
+@pytest.mark.parametrize("best", [None, 1, 3])
+def test_of_many_evaluations_the_first_the_last_and_the_best(best: int | None) -> None:
+    table = held_out([evaluated(step, 0.5) for step in range(1, 24)], best)
+    assert table is not None
+    steps = [line[:12].strip() for line in drawn(table)[1:]]
+    assert (steps[0].removesuffix(" best"), steps[-1]) == ("step 1", "step 23")
+    assert len(steps) == (3 if best == 3 else 2)
+    assert [step for step in steps if "best" in step] == ([f"step {best} best"] if best else [])
+
+
+def test_the_measures_of_a_run_without_rewards() -> None:
+    table = learning([{"step": step, "loss": 1.0 / step, "eval_accuracy": 0.25 * step} for step in (1, 2)])
+    assert table is not None
+    head, *rows = drawn(table)
+    assert head.split() == ["measure", "start", "end", "change"]
+    assert [row.split()[-3:] for row in rows] == [["1.000", "0.500", "-0.500"], ["0.250", "0.500", "+0.250"]]
+    assert rows[1].startswith("accuracy, held out")
+    assert learning([]) is None
+
+
+def timed(*events: dict[str, float]) -> str | None:
+    line = time_line([{"step": number, **event} for number, event in enumerate(events, 1)])
+    return None if line is None else line.plain
+
+
+def test_times_the_longest_first_and_the_smallest_together() -> None:
+    """120 s and 80 s: a reward 60 + 60, generation 60 + 16, saving 2, the rest 2 and 0: 60, 38 and 1 % of 200 s."""
+    first = {"time/elapsed_s": 120.0, "time/share/generation": 0.5, "time/share/reward/judge": 0.5}
+    second = {"time/elapsed_s": 80.0, "time/share/generation": 0.2, "time/share/reward/judge": 0.75}
+    more = {"time/share/saving": 0.025, "time/share/rest": 0.025}
+    whole = timed({**first, "time/share/saving": 0.0, "time/share/rest": 0.0}, {**second, **more})
+    assert whole is not None
+    assert whole.startswith("time 3 min: reward judge 60%, generation 38%, ")
+    many = {f"time/share/reward/{name}": 0.1 for name in "abcde"}
+    assert timed({"time/elapsed_s": 4.0, "time/share/generation": 0.5, **many}) == (
+        "time 4 s: generation 50%, reward a 10%, reward b 10%, 3 more 30%"
+    )
+    assert timed({"loss": 1.0}) is None

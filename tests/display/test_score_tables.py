@@ -1,9 +1,24 @@
-"""The tables of `rlhf score` as a person reads them."""
+"""The tables of `rlhf score` as a person reads them, at any width: numbers go on in another table and are never cut."""
 
 from __future__ import annotations
 
-from rlhf_cli.display.score_tables import show_scores
+import re
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from rlhf_cli.display.score_tables import (
+    histogram,
+    show_correlations,
+    show_distributions,
+    show_label,
+    show_parts,
+    show_scores,
+)
+from rlhf_cli.measure.score_bench import ScoreDistribution, distribution, score_bench
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
+from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 from tests.support.terminal import printed
 
 
@@ -44,21 +59,63 @@ def test_rows_and_summary() -> None:
     ]
 
 
-def test_a_narrow_terminal_costs_no_name_and_no_number() -> None:
+def test_a_narrow_terminal_costs_no_name_and_no_number_and_why_there_is_no_total() -> None:
     """Seven columns of numbers have no room beside the names at 60 characters: they are two tables, each with names."""
-    scores = CompletionScores([ScoredRow(1.0, {"right": reward(1.0)})], {"right": summary(0.25, 1.0, 7, 8, 9)})
+    why = "rewards.a.normalize=batch divides"
+    scores = CompletionScores([ScoredRow(None, {"right": reward(1.0)})], {"right": summary(0.25, 1.0, 7, 8, 9)}, why)
     lines = printed(lambda console: show_scores(console, [{"completion": "x"}], scores), width=60)
     tables = [line.split() for line in lines if line.startswith("right")]
     assert tables == [["right", "0.250", "0.250", "0.500", "100%", "7"], ["right", "8", "9"]]
-    assert max(map(len, lines)) <= 60
+    assert f"no row has a total alone: {why}" in " ".join(lines)
 
 
-def test_why_there_is_no_total() -> None:
-    scores = CompletionScores(
-        [ScoredRow(None, {"a": reward(1.0)})], {"a": summary(1.0, 1.0, 0, 0, 1)}, "rewards.a.normalize=batch divides"
+NAMES = [f"a_reward_with_a_long_name_{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_number_is_cut(width: int) -> None:
+    rows: list[dict[str, object]] = [{"prompt": "p", "completion": "some text " * 9, "ok": row > 0} for row in range(3)]
+    scored = CompletionScores(
+        [
+            ScoredRow(float(row), {name: reward(-10.125 - place - row) for place, name in enumerate(NAMES)})
+            for row in range(3)
+        ],
+        dict.fromkeys(NAMES, summary(-10.125, 1.0, 0, 0, 3)),
     )
-    lines = printed(lambda console: show_scores(console, [{"completion": "x"}], scores))
-    assert lines[1:3] == [
-        "  0  x           1.000      -",
-        "no row has a total alone: rewards.a.normalize=batch divides",
+    bench = score_bench(rows, scored, label="ok")
+
+    def everything(console: Console) -> None:
+        show_scores(console, rows, scored)
+        show_distributions(console, bench)
+        show_correlations(console, bench)
+        show_label(console, bench, rows)
+
+    text = "\n".join(printed(everything, width))
+    for place in range(6):
+        assert f"{-10.125 - place:.3f}" in text
+    assert NAMES[5] in text
+    # What is cut is a completion, never a number or a name.
+    assert all("some text" in line for line in text.splitlines() if "…" in line)
+    assert not re.search(r"\d…", text)
+
+
+def test_a_histogram_by_hand() -> None:
+    """Of bins 4, 0, 1, 2 the tallest bar is for 4; 0 is a blank; 1 of 4 is bar 1.75, rounded 2, of 0 to 7."""
+    assert histogram(ScoreDistribution(7, 0.0, 1.0, (), (4, 0, 1, 2), 7)) == "█ ▃▅"
+    assert histogram(distribution([1.0, 1.0])) == "all equal"
+    assert histogram(distribution([])) == ""
+
+
+def test_each_part_has_its_reward_behind_it() -> None:
+    """Of 23, 2 got +1 and 3 got -1: `2 +13 -1` would say something else."""
+    parts = [ScoredPart(0, 4, "A: 5", -1.0), ScoredPart(5, 6, "2", 1.0), ScoredPart(6, 7, "3", -1.0)]
+    dense = ScoredReward(0.0, 0.0, 0.0, open=True, error=None, parts=parts)
+    rows = [{"completion": "A: 5\n23!"}, {"completion": [{"role": "assistant", "content": "[bold]no markup"}]}]
+    scores = CompletionScores([ScoredRow(0.0, {"larger": dense}), ScoredRow(0.5, {"larger": reward(0.5)})], {})
+    console = Console(file=StringIO(), width=60)
+    show_parts(console, rows, scores)
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().splitlines() == [
+        *("row 0  total 0.000  (larger 0.000)", "larger", "A: 5[-1]", "2[+1]3[-1]!", ""),
+        *("row 1  total 0.500  (larger 0.500)", "[bold]no markup", ""),
     ]

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.display.start_panel import show_start, show_whole_plan
+from rlhf_cli.config.schema.reward_sections import Reward
+from rlhf_cli.display.start_panel import reward_tree, show_start, show_whole_plan
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
-from tests.support.terminal import printed
+from tests.support.terminal import drawn, printed
 
 
 def read(*words: str, folder: str | None = None) -> dict[str, str]:
@@ -122,10 +123,8 @@ def test_before_a_run_stand_twenty_lines_at_most(place: Path, words: tuple[str, 
     assert "…" not in text
     for name in list(prepared.experiment.rewards)[:4]:
         assert any(line.strip("│└├ ").startswith(f"{name} ") for line in frame), name
-    num_shown = sum(
-        any(line.strip("│└├ ").startswith(f"{name} ") for line in frame) for name in prepared.experiment.rewards
-    )
-    assert ("and " in text and " more" in text) == (num_shown < len(prepared.experiment.rewards))
+    shown = {line.strip("│└├ ").partition(" ")[0] for line in frame}
+    assert (" more" in text) == bool(set(prepared.experiment.rewards) - shown)
 
 
 def test_what_does_not_fit_is_said_before_the_run(place: Path) -> None:
@@ -135,3 +134,43 @@ def test_what_does_not_fit_is_said_before_the_run(place: Path) -> None:
     for one, is_said in ((plan, False), (small, True)):
         lines = printed(lambda it, one=one: show_start(it, prepared.experiment, one, title="a", folder=None))  # type: ignore[misc]
         assert ("will not fit" in " ".join(lines)) == is_said
+
+
+def reward(*, by: str | None = None, weight: object = 1.0) -> Reward:
+    gate = {"by": by, "at_least": 1} if by is not None else None
+    return Reward.model_validate({"fn": "m:f", "weight": weight, "gate": gate})
+
+
+def tree(**rewards: Reward) -> list[str]:
+    return drawn(reward_tree(rewards, {name: f"m:{name}" for name in rewards}))
+
+
+def test_gated_rewards_stand_below_their_gate() -> None:
+    lines = tree(
+        brevity=reward(by="correct", weight=0.2),
+        style=reward(weight=0.5),
+        correct=reward(),
+        depth=reward(by="brevity"),
+        form=reward(by="correct"),
+    )
+    assert [line.split("  ")[0].rstrip() for line in lines[1:]] == [
+        "style",
+        "correct",
+        "├ brevity",
+        "│ └ depth",
+        "└ form",
+    ]
+    assert lines[0].split() == ["reward", "weight", "only", "where", "scored", "by"]
+    assert lines[3].split() == ["├", "brevity", "0.2", "correct", ">=", "1", "m:brevity"]
+
+
+def test_without_a_gate_there_is_no_column_for_one() -> None:
+    lines = tree(correct=reward(weight={"start": 0.0, "end": 1.0, "steps": 3}))
+    assert lines[0].split() == ["reward", "weight", "scored", "by"]
+    assert lines[1].split() == ["correct", "0", "to", "1", "m:correct"]
+
+
+def test_every_reward_is_shown_once_even_in_a_circle() -> None:
+    """A circle of gates is refused elsewhere; here it must not hang, nor lose a reward."""
+    lines = tree(one=reward(by="two"), two=reward(by="one"))
+    assert sorted(line.split()[-1] for line in lines[1:]) == ["m:one", "m:two"]

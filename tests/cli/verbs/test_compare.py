@@ -46,12 +46,6 @@ def test_a_sweep_by_whatever_name(sweep: str, compare, words: list[str]) -> None
     assert "0.5 beats 0 on correct by 0.040" in out
 
 
-def test_one_run_and_the_same_twice(sweep: str, compare) -> None:
-    code, out, _ = compare(f"{sweep}/0-0", f"{sweep}/0-0")
-    assert code == 0
-    assert "1 run" in out.splitlines()[0]
-
-
 def test_a_line_for_each_that_cannot_be_compared_and_the_rest_is(sweep: str, place: Path, compare) -> None:
     bad = place / "bad"
     write_run(bad / "failed", configured(0.0, 7), CURVES, state="failed", reason="out of memory")
@@ -178,12 +172,6 @@ def test_a_sweep_that_was_stopped_in_its_first_run(place: Path, compare) -> None
     assert code == 0
     assert "0.500" in out
     assert "the same in all runs" not in out, "only one of them has numbers"
-
-
-def test_an_option_with_a_slip(sweep: str, compare) -> None:
-    code, _, err = compare(sweep, "--wieghts", "correct=1")
-    assert code == 2
-    assert "try:      --weights" in err
 
 
 def test_files_lie_where_they_were_asked_for(sweep: str, place: Path, compare) -> None:

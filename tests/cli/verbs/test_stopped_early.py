@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.cli.verbs import doctor, resume, train
+from rlhf_cli.cli.verbs import resume, train
 
 
 @pytest.mark.fault(19)
@@ -40,16 +39,3 @@ def test_a_signal_while_the_verb_is_imported(monkeypatch, capsys) -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert capsys.readouterr().err == "stopped by SIGTERM: nothing was being trained\n"
-
-
-def test_a_signal_is_told_to_programs_by_every_verb(monkeypatch, capsys) -> None:
-    """A program that reads stdout finds a JSON value there, whoever ended the command."""
-    monkeypatch.setattr(doctor, "run", lambda _: os.kill(os.getpid(), signal.SIGTERM))
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        assert main(["doctor", "--json"]) == 75
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    said = capsys.readouterr()
-    assert json.loads(said.out)["problems"][0]["what"] == "stopped by SIGTERM"
-    assert said.err == "stopped by SIGTERM\n"

@@ -168,12 +168,6 @@ class TestCheck:
         assert said.endswith("ok, nothing was written\n")
         assert list(place.iterdir()) == []
 
-    def test_the_notice_about_wandb(self, capsys: Said) -> None:
-        assert main(["check", "+exp=quickstart", "track=wandb"]) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert "wandb, offline" in said
-        assert "no wandb login" in said
-
 
 class TestShow:
     def test_each_value_with_its_place(self, write: Write, capsys: Said) -> None:
@@ -192,59 +186,7 @@ class TestShow:
         assert line.endswith("# exp/gsm8k_grpo.yaml:18")
 
 
-class TestList:
-    def test_everything(self, capsys: Said) -> None:
-        assert main(["list"]) == 0
-        words = capsys.readouterr().out.split()
-        assert {"exp", "quickstart", "trainer", "grpo", "reward", "brevity", "data", "gsm8k", "launch"} <= set(words)
-
-    @pytest.mark.parametrize("typed", ["reward", "rewards"])
-    def test_one_group_with_captions(self, typed: str, capsys: Said) -> None:
-        assert main(["list", typed]) == 0
-        said = capsys.readouterr().out
-        assert "Shorter is better" in said
-        assert "quickstart" not in said
-
-    def test_the_users_own_are_marked(self, write: Write, capsys: Said) -> None:
-        write("conf/data/mine.yaml", "# my rows\npath: a.jsonl\n")
-        assert main(["list", "data"]) == 0
-        lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-        assert "mine my rows (yours)" in lines
-        assert sum("(yours)" in line for line in lines) == 1
-
-    def test_an_unknown_group(self, capsys: Said) -> None:
-        assert main(["list", "trainr"]) == 2
-        said = capsys.readouterr().err
-        assert "there is no group 'trainr'" in said
-        assert "rlhf list trainer" in said
-
-
-def _event(weight: float) -> str:
-    return json.dumps({"step": 1, "time_s": 1, "reward": weight, "rewards/format/mean": weight / 2}) + "\n"
-
-
-class TestCompareAndResume:
-    def test_no_run_was_named(self, capsys: Said) -> None:
-        assert main(["compare"]) == 2
-        assert "no run was named" in capsys.readouterr().err
-        assert main(["resume"]) == 2
-        assert "one run is resumed at a time" in capsys.readouterr().err
-
-    def test_no_such_run(self, capsys: Said) -> None:
-        for name in ("compare", "resume"):
-            assert main([name, "runs/gone"]) == 2
-            assert "runs/gone is not a run folder" in capsys.readouterr().err
-
-    def test_a_run_beside_another(self, write: Write, capsys: Said) -> None:
-        for name, weight in (("a", 1.0), ("b", 0.5)):
-            write(f"runs/exp/{name}/config.yaml", f"rewards: {{format: {{weight: {weight}}}}}\n")
-            write(f"runs/exp/{name}/status.json", '{"state": "finished", "step": 1}')
-            write(f"runs/exp/{name}/metrics.jsonl", _event(weight))
-        assert main(["compare", "runs/exp"]) == 0
-        said = capsys.readouterr().out
-        assert "weight" in said
-        assert "0.250" in said
-
+class TestResume:
     @pytest.mark.fault(10)
     def test_a_finished_run_is_left_alone(self, write: Write, place: Path, capsys: Said) -> None:
         write("runs/exp/a/config.yaml", "seed: 0\n")
