@@ -28,7 +28,7 @@ def describe_launch(plan: LaunchPlan) -> str:
 def show_launch(console: Console, plan: LaunchPlan) -> None:
     """Print every process with its command, the log files and the resume command."""
     machines = [plan, *(plan.on_machine(node) for node in range(1, plan.num_nodes))]
-    console.print(Text(f"{describe_launch(plan)}; {_about_ports(plan)}", style="dim"))
+    console.print(Text(f"{describe_launch(plan)}; {_about_ports(plan)}", style="dim"), soft_wrap=True)
     if plan.server is not None:
         _say(console, "vLLM server", as_shell(plan.server.env, plan.server.argv))
     if not plan.in_this_process:

@@ -15,8 +15,11 @@ rlhf list keys rewards             keys of the configuration: those below a key,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+
+from rich.console import Console
 
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.config.conf_folders import caption, groups
@@ -27,9 +30,10 @@ from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.text.suggest import nearest
 
 _FIRST = ("exp", "trainer", "reward", "data", "model")
-_KEYS = "keys"
-_METRICS = "metrics"
-_Options = dict[str, Path]
+_WORDS = ("keys", "metrics")
+"""What is listed beside the groups."""
+_Page = tuple[object, Callable[[Console], None]]
+"""The JSON value of a page, and the function that prints it."""
 
 
 def run(argv: list[str]) -> int:
@@ -38,44 +42,45 @@ def run(argv: list[str]) -> int:
     Raises ConfigError for a group, an option or an argument that does not exist.
     """
     options = read_options(__doc__, argv, verb="list")
-    words, is_json = options.words, options.as_json
+    value, show = _page(options.words)
+    if options.as_json:
+        print_json(value)
+    else:
+        show(wide_console())
+    return EXIT_OK
+
+
+def _page(words: list[str]) -> _Page:
     names = [*(name for name in _FIRST if name in groups()), *sorted(set(groups()) - set(_FIRST))]
     known = {name: groups()[name] for name in names}
     if not words:
-        return _groups(known, "GROUP", is_json=is_json)
+        return _groups(known, "GROUP")
     group, names = _group(words[0], known), words[1:]
-    if group == _KEYS:
-        return _keys(names, is_json=is_json)
-    if group == _METRICS:
-        return _metrics(names, is_json=is_json)
+    if group == "keys":
+        return _keys(names)
+    if group == "metrics":
+        return _metrics(names)
     if group == "trainer" and names:
-        return _trainer(names[0], names[1:], is_json=is_json)
+        return _trainer(names[0], names[1:])
     if len(names) > 1:
-        raise ConfigError(
-            f"a {group} is one word", got=" ".join(words), expected=f"rlhf list {group} NAME", where="rlhf list"
-        )
+        expected = f"rlhf list {group} NAME"
+        raise ConfigError(f"a {group} is one word", got=" ".join(words), expected=expected, where="rlhf list")
     if not names:
-        return _groups({group: known[group]}, group, is_json=is_json)
-    if group == "reward":
-        return _reward(names[0], is_json=is_json)
-    return _option(group, names[0], known[group], is_json=is_json)
+        return _groups({group: known[group]}, group)
+    return _reward(names[0]) if group == "reward" else _option(group, names[0], known[group])
 
 
-def _groups(known: dict[str, _Options], group: str, *, is_json: bool) -> int:
-    if not is_json:
-        show_groups(wide_console(), known, more=f"rlhf list {group} NAME describes one")
-        return EXIT_OK
-    return _as_json(
-        {
-            group: [{"name": name, "caption": caption(file), "file": str(file)} for name, file in options.items()]
-            for group, options in known.items()
-        }
-    )
+def _groups(known: dict[str, dict[str, Path]], group: str) -> _Page:
+    value = {
+        group: [{"name": name, "caption": caption(file), "file": str(file)} for name, file in options.items()]
+        for group, options in known.items()
+    }
+    return value, lambda console: show_groups(console, known, more=f"rlhf list {group} NAME describes one")
 
 
-def _group(typed: str, known: dict[str, _Options]) -> str:
+def _group(typed: str, known: dict[str, dict[str, Path]]) -> str:
     """Return the group, also for `rewards` or `key`. Raises ConfigError for an unknown one."""
-    names = [*known, _KEYS, _METRICS]
+    names = [*known, *_WORDS]
     for meant in (typed, typed.removesuffix("s"), f"{typed}s", *(["exp"] if typed.startswith("experiment") else [])):
         if meant in names:
             return meant
@@ -89,73 +94,52 @@ def _group(typed: str, known: dict[str, _Options]) -> str:
     )
 
 
-def _reward(named: str, *, is_json: bool) -> int:
+def _reward(named: str) -> _Page:
+    from rlhf_cli.display.reference_pages import show_reward
+    from rlhf_cli.project.reference.reference_json import reward_json
     from rlhf_cli.project.reference.reward_reference import reward_reference
 
     reward = reward_reference(named)
-    if is_json:
-        from rlhf_cli.project.reference.reference_json import reward_json
-
-        return _as_json(reward_json(reward))
-    from rlhf_cli.display.reference_pages import show_reward
-
-    show_reward(wide_console(), reward)
-    return EXIT_OK
+    return reward_json(reward), lambda console: show_reward(console, reward)
 
 
-def _trainer(option: str, words: list[str], *, is_json: bool) -> int:
+def _trainer(option: str, words: list[str]) -> _Page:
+    from rlhf_cli.display.reference_pages import show_arguments, show_trainer
+    from rlhf_cli.project.reference.reference_json import trainer_json
     from rlhf_cli.project.reference.trainer_reference import about, trainer_reference
 
     trainer = trainer_reference(option)
+    if not words:
+        return trainer_json(trainer, trainer.arguments), lambda console: show_trainer(console, trainer)
     found = about(trainer.arguments, words)
     if not found:
-        names = [argument.name for argument in trainer.arguments]
-        close = nearest("_".join(words), names)
+        close = nearest("_".join(words), [argument.name for argument in trainer.arguments])
         raise ConfigError(
             f"no argument of {option} has {' and '.join(map(repr, words))} in its name or help",
             where="rlhf list trainer",
             hint=f"rlhf list trainer {option} {close}" if close else f"rlhf list trainer {option}",
         )
-    if is_json:
-        from rlhf_cli.project.reference.reference_json import trainer_json
-
-        return _as_json(trainer_json(trainer, found if words else trainer.arguments))
-    from rlhf_cli.display.reference_pages import show_arguments, show_trainer
-
-    if words:
-        show_arguments(wide_console(), found)
-    else:
-        show_trainer(wide_console(), trainer)
-    return EXIT_OK
+    return trainer_json(trainer, found), lambda console: show_arguments(console, found)
 
 
-def _keys(words: list[str], *, is_json: bool) -> int:
+def _keys(words: list[str]) -> _Page:
+    from rlhf_cli.display.reference_pages import show_keys
     from rlhf_cli.project.reference.key_reference import about_keys
+    from rlhf_cli.project.reference.reference_json import key_json
 
     found = about_keys(words)
-    if is_json:
-        from rlhf_cli.project.reference.reference_json import key_json
-
-        return _as_json([key_json(key) for key in found])
-    from rlhf_cli.display.reference_pages import show_keys
-
-    show_keys(wide_console(), found)
-    return EXIT_OK
+    return [key_json(key) for key in found], lambda console: show_keys(console, found)
 
 
-def _metrics(words: list[str], *, is_json: bool) -> int:
+def _metrics(words: list[str]) -> _Page:
+    from rlhf_cli.display.reference_pages import show_metrics
     from rlhf_cli.project.reference.key_reference import metrics_about
 
     found = metrics_about(words)
-    if is_json:
-        return _as_json([asdict(one) for one in found])
-    from rlhf_cli.display.reference_pages import show_metrics
-
-    show_metrics(wide_console(), found)
-    return EXIT_OK
+    return [asdict(one) for one in found], lambda console: show_metrics(console, found)
 
 
-def _option(group: str, named: str, options: _Options, *, is_json: bool) -> int:
+def _option(group: str, named: str, options: dict[str, Path]) -> _Page:
     if named not in options:
         close = nearest(named, options)
         raise ConfigError(
@@ -165,13 +149,6 @@ def _option(group: str, named: str, options: _Options, *, is_json: bool) -> int:
             hint=f"rlhf list {group} {close}" if close else f"rlhf list {group}",
         )
     file = options[named]
-    if is_json:
-        text = file.read_text(encoding="utf-8")
-        return _as_json({"group": group, "name": named, "caption": caption(file), "file": str(file), "text": text})
-    show_option(wide_console(), group, named, file)
-    return EXIT_OK
-
-
-def _as_json(value: object) -> int:
-    print_json(value)
-    return EXIT_OK
+    text = file.read_text(encoding="utf-8")
+    value = {"group": group, "name": named, "caption": caption(file), "file": str(file), "text": text}
+    return value, lambda console: show_option(console, group, named, file)

@@ -214,5 +214,5 @@ def as_yaml(value: object) -> str:
         value = list(value)
     if isinstance(value, str) and "\n" in value:
         return json.dumps(value, ensure_ascii=False)  # YAML's double quotes follow JSON's rules
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True, sort_keys=False)
     return text.removesuffix("\n").removesuffix("...").strip()
