@@ -69,8 +69,8 @@ def _unknown(path: Path, tree: JsonTree, origins: Origins) -> UserError:
         )
     former, hint = former_name(name, tree), _group_choice(path, tree) or _meant_key(path, tree)
     expected = f"one of {', '.join(sorted(keys_of_section(path[:-1])))}"
-    if former is not None and (not former[1] or former[1] == hint):
-        expected = former[0].why or f"{former[1]}, which {former[0].whose} called {name}"
+    if former is not None and former[1] == hint:
+        expected = f"{former[1]}, which {former[0].whose} called {name}"
     # A part of a list entry cannot be typed alone.
     hint = hint.rpartition(".")[2] if hint is not None and _in_a_list(path) else hint
     return ConfigError(f"unknown key {key!r}", where=where, expected=expected, hint=hint)

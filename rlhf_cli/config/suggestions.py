@@ -71,7 +71,7 @@ def nearest_path(typed: str, keys: Iterable[str]) -> str | None:
 def former_name(name: str, tree: JsonTree) -> tuple[FormerName, str] | None:
     """Return the entry of a name that a setting has in another tool or an older version, and today's key.
 
-    Return None if the name means something to today's trainer. The key is '' if the setting has no successor.
+    Return None if the name means something to today's trainer.
     """
     row = FORMER_NAMES.get(name)
     fields = set(_trainer_fields(tree))

@@ -97,15 +97,12 @@ def _rules(answer: WhatIf) -> Table:
 
 
 def _pushed(answer: WhatIf) -> Table:
-    first, last = answer.rounds[0], answer.rounds[-1]
-    rows = []
-    for name in first.push:
-        cells = [_arrow(*first.push[name], signed=True)]
-        if first is not last:
-            cells.append(_arrow(*_over([one.push.get(name, _NEITHER) for one in answer.rounds]), signed=True))
-        rows.append(["length in tokens" if name == _LENGTH else f"{name}, raw", *cells, _direction(first, name)])
-    numbers = [f"step {first.step}", *(["all rounds"] if first is not last else [])]
-    return plain_table(["push on ..."], numbers, ["pushed"], rows=rows)
+    first = answer.rounds[0]
+    rows = [
+        ["length in tokens" if name == _LENGTH else f"{name}, raw", _arrow(*pair, signed=True), _direction(first, name)]
+        for name, pair in first.push.items()
+    ]
+    return plain_table(["push on ..."], [f"step {first.step}"], ["pushed"], rows=rows)
 
 
 def _direction(one: RoundDifference, name: str) -> str:
@@ -178,10 +175,8 @@ def _print_reasons(console: Console, answer: WhatIf) -> None:
     for why, count in Counter(one.why for one in answer.rounds if one.why is not None).items():
         which = "" if count == len(answer.rounds) else f" ({count} rounds)"
         console.print(f"[yellow]no advantages{which}: {why}", highlight=False)
-    for text in answer.left_out[:3]:
+    for text in answer.left_out:
         console.print(f"[yellow]left out: {escape(text)}", highlight=False)
-    if len(answer.left_out) > 3:
-        console.print(f"[yellow]and {len(answer.left_out) - 3} more tables", highlight=False)
 
 
 def _over(rounds: Sequence[OldNew]) -> OldNew:

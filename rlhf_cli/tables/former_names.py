@@ -14,15 +14,13 @@ class FormerName:
     """A name, the tool or version it belongs to, and what to type instead.
 
     `today` is a full key, key=value, or several keys separated by commas; the first key that the trainer has is used.
-    It is '' if the setting has no successor; `why` then explains. `with_critic` replaces `today` for a trainer with a
-    critic.
+    `with_critic` replaces `today` for a trainer with a critic.
     """
 
     name: str
     whose: str
     today: str
     with_critic: str | None = None
-    why: str = ""
 
 
 TRANSFORMERS, TRL, OTHERS = "transformers before 5", "an older TRL", "other tools"
@@ -135,24 +133,6 @@ _TODAY: dict[str, dict[str, str]] = {
 A lower-case word without a dot is an argument of TRL's.
 """
 
-_GONE: dict[str, dict[str, str]] = {
-    TRANSFORMERS: {
-        "weights are always saved as safetensors": "save_safetensors",
-        "there is no such switch any more": "use_ipex jit_mode_eval",
-        "there is no such argument any more": "mp_parameters past_index",
-        "searches are `rlhf train -m`": "ray_scope",
-    },
-    TRL: {
-        "TRL deprecates use_liger_kernel, which it became": "use_liger_loss",
-        "it is always so now": "use_logits_to_keep",
-        "labels are padded by the collator": "label_pad_token_id",
-        "vLLM does so by itself": "vllm_enable_prefix_caching",
-        "rollouts are read in micro-batches of training": "local_rollout_forward_batch_size",
-        "packing needs no estimate any more": "chars_per_token num_of_sequences",
-    },
-}
-"""Whose names -> why nothing is to be typed instead -> the names."""
-
 
 def _full(today: str) -> str:
     return re.sub(r"(?<![\w.=])(\w+)(?=,|$)", r"trainer.args.\1", today)
@@ -164,18 +144,10 @@ def _row(name: str, whose: str, today: str) -> FormerName:
 
 
 _ROWS = [
-    *(
-        _row(name, whose, today)
-        for whose, by_today in _TODAY.items()
-        for today, names in by_today.items()
-        for name in names.split()
-    ),
-    *(
-        FormerName(name, whose, "", why=f"{why}: leave it out")
-        for whose, by_reason in _GONE.items()
-        for why, names in by_reason.items()
-        for name in names.split()
-    ),
+    _row(name, whose, today)
+    for whose, by_today in _TODAY.items()
+    for today, names in by_today.items()
+    for name in names.split()
 ]
 
 FORMER_NAMES: dict[str, FormerName] = {row.name: row for row in _ROWS}

@@ -50,7 +50,6 @@ def test_what_they_point_to_is_there(todays: set[str]) -> None:
             else:
                 parts = key.split(".")
                 assert field_at(parts) is not None or parts[-2] == "rename", row
-        assert bool(row.today) != bool(row.why), row
 
 
 def test_a_row_a_name() -> None:

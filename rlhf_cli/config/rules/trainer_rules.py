@@ -99,8 +99,8 @@ def _unknown_argument(
             f"{config} has no {name!r}",
             where=where,
             got=f"a name of {row.whose}",
-            expected=row.why or f"{today}, as it is called here",
-            hint=today or f"'~{key}'",
+            expected=f"{today}, as it is called here",
+            hint=today,
         )
     owners = ["trainer=ppo"] if name in PpoArgs.model_fields else trl_args.owner_of(name)
     of_ppo = f" or one of {', '.join(PpoArgs.model_fields)}" if has_critic else ""

@@ -12,9 +12,9 @@ from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOption
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, axes, differences, value_text
 from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.settings import SettingRuns
-from rlhf_cli.analysis.comparison.verdicts import decimals, decimals_of
 from rlhf_cli.analysis.diagnosis.finding import SEVERITIES
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose_readable
+from rlhf_cli.display.comparison_tables import estimate_texts
 from rlhf_cli.measure.evaluation_files import read_evaluation
 from rlhf_cli.measure.policy_results import PolicyEvaluation
 from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
@@ -26,24 +26,13 @@ _MOST_COLUMNS = 16
 
 
 @dataclass(frozen=True)
-class SettingCell:
-    """A number with its interval as text, and their positions in the column in per cent (None if unknown)."""
-
-    mean: str
-    interval: str
-    at: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
 class SettingLine:
     """A line of the table for one setting. `place` is its index; `seeds` is the number of seeds."""
 
     place: int
     name: str
     seeds: int
-    cells: list[SettingCell]
+    cells: list[str]
     left_out: dict[str, str]
 
 
@@ -62,7 +51,7 @@ def setting_table(comparison: Comparison) -> SettingTable:
     columns = [
         [comparison.estimates[one.name][measure.label] for one in comparison.grouped.settings] for measure in measures
     ]
-    cells = [_column(column) for column in columns]
+    cells = [estimate_texts(column) for column in columns]
     lines = [
         SettingLine(place, shown_name(one), len(one.by_seed), [column[place] for column in cells], dict(one.left_out))
         for place, one in enumerate(comparison.grouped.settings)
@@ -74,27 +63,6 @@ def shown_name(setting: SettingRuns) -> str:
     """Return a setting's display name. If it has only one run with a shorter name, return the run's name."""
     names = [run.name for run in setting.runs] + list(setting.left_out)
     return min(setting.name, names[0], key=len) if len(names) == 1 else setting.name
-
-
-def _column(estimates: list[Estimate]) -> list[SettingCell]:
-    """Return the cells of a measure with equal decimals: enough for the widest interval and for the largest mean."""
-    ends = [end for one in estimates for end in (one.low, one.mean, one.high) if end is not None]
-    least, most = (min(ends), max(ends)) if ends else (0.0, 0.0)
-    halves = [(one.high - one.low) / 2 for one in estimates if one.low is not None and one.high is not None]
-    means = [abs(one.mean) for one in estimates if one.mean is not None]
-    digits = max(decimals(max(halves)) if halves else 0, decimals_of(max(means, default=0.0)))
-
-    def at(value: float | None) -> float | None:
-        return None if value is None or most == least else round(100 * (value - least) / (most - least), 1)
-
-    return [
-        SettingCell(
-            "–" if one.mean is None else f"{one.mean:.{digits}f}",
-            f"[{one.low:.{digits}f}, {one.high:.{digits}f}]" if one.low is not None and one.high is not None else "",
-            *(at(one.mean), at(one.low), at(one.high)),
-        )
-        for one in estimates
-    ]
 
 
 _MOST_VALUES = 60
@@ -254,7 +222,7 @@ def evaluation_tables(runs: Sequence[LoggedRun]) -> tuple[list[EvaluationTable],
             heading = evaluation.heading
             name = evaluation.rows_in_words
             table = tables.setdefault(name, EvaluationTable(name, heading.data, [], {}))
-            line = {figure: _text(estimate) for figure, estimate in _figures(evaluation.measured)}
+            line = {figure: estimate_texts([estimate])[0] for figure, estimate in _figures(evaluation.measured)}
             table.lines[place] = line
             table.figures.extend(figure for figure in line if figure not in table.figures)
     return list(tables.values()), notes
@@ -274,13 +242,6 @@ def _figures(measured: RewardModelEvaluation | PolicyEvaluation) -> Iterator[tup
         for kind, by_k in attempts.by_name().items():
             if by_k:
                 yield f"{reward} {kind}@{max(by_k)}", by_k[max(by_k)]
-
-
-def _text(estimate: Estimate) -> str:
-    if estimate.mean is None:
-        return "–"
-    bounds = "" if estimate.low is None or estimate.high is None else f" [{estimate.low:.3g}, {estimate.high:.3g}]"
-    return f"{estimate.mean:.4g}{bounds}"
 
 
 _MOST_KEYS = 4

@@ -17,12 +17,10 @@ from rlhf_cli.display.page.completion_pages import chosen_steps, completion_page
 from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, front_of, plots_of
 from rlhf_cli.display.page.embedding import rounded
 from rlhf_cli.display.page.page_content import page_content, report_at_the_end, write_report
-from rlhf_cli.display.page.tables import setting_table
 from rlhf_cli.errors import RunError
-from rlhf_cli.numerics.intervals import student
 from rlhf_cli.runs.run_folder import runs_in
 from tests.display.page.reported_runs import write_completions, write_reported
-from tests.support.logged_runs import configured, write_run, write_sweep
+from tests.support.logged_runs import configured, write_run
 
 LOSS = PlottedMetric("loss", "loss", COMPONENTS)
 
@@ -127,21 +125,6 @@ def test_a_report_that_fails_fails_nothing_else(tmp_path: Path) -> None:
     assert report_at_the_end(tmp_path / "empty").startswith("no report: no run lies below")
     with pytest.raises(RunError):
         write_report([tmp_path / "empty"], tmp_path / "report.html")
-
-
-def test_where_a_number_lies_in_its_column(tmp_path: Path) -> None:
-    """In per cent from the least end of all intervals to the greatest, also below zero."""
-    ends = {0.0: [-0.9, -0.8, -0.7], 1.0: [-0.5, -0.4, -0.2]}
-    write_sweep(tmp_path / "s", ends)
-    table = setting_table(compare(read_runs(runs_in(tmp_path / "s"))[0]))
-    column = [one.label for one in table.measures].index("correct")
-    found = [student(values) for values in ends.values()]
-    least, most = min(one.low or 0.0 for one in found), max(one.high or 0.0 for one in found)
-    for line, one in zip(table.lines, found, strict=True):
-        cell = line.cells[column]
-        expected = [100 * ((end or 0.0) - least) / (most - least) for end in (one.mean, one.low, one.high)]
-        assert [cell.at, cell.low, cell.high] == pytest.approx(expected, abs=0.051)
-        assert cell.mean == f"{one.mean:.3f}"
 
 
 def test_the_interval_that_an_evaluation_logged_is_drawn_from_its_low_to_its_high_end(tmp_path: Path) -> None:
