@@ -22,7 +22,6 @@ from rlhf_cli.numerics import ppo_losses
 from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy
 from rlhf_cli.tables.kl_forms import KL_FORMS
 from rlhf_cli.tables.packable_models import DEFAULTS_IF_OMITTED, why_config_not_packed, why_values_not_packed
-from rlhf_cli.tables.passes import MAX_SOFTMAX_BYTES, Passes, RowAttention
 from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS
 from rlhf_cli.tables.trl_values import CHOICES, RANGES, REWARD_ARGUMENTS, Range
@@ -132,14 +131,6 @@ def test_what_is_measured_of_a_row_is_what_trl_prepares(name: str) -> None:
     for column in (*row.measured[0], *row.measured[1]):
         assert f'"{column}"' in source
     assert row.measured[0] == (("prompt_ids",) if '"prompt_ids"' in source else ())
-
-
-def test_how_rows_go_through_a_model_in_words() -> None:
-    assert Passes("packed").describe() == "packed"
-    assert Passes("plain", "it was asked for").describe() == "plain: it was asked for"
-    assert RowAttention(None).describe() == "all rows at once (torch's varlen_attn)"
-    assert RowAttention("a CPU").describe() == "a row each (SDPA): a CPU"
-    assert MAX_SOFTMAX_BYTES == 2048 * 32_768 * 4  # TRL's own tile, of a vocabulary of 32,768
 
 
 @pytest.mark.parametrize(

@@ -93,15 +93,6 @@ def test_what_cannot_be_done_is_said_with_exit_code_two(sweep: str, compare, wor
     assert said in err
 
 
-def test_nothing_in_common_is_nothing_compared(place: Path, compare) -> None:
-    write_run(place / "runs" / "a", configured(), {"reward": [0.5]})
-    write_run(place / "runs" / "b", {"seed": 0, "trainer": {"name": "sft"}}, {"loss": [0.5]})
-    code, _, err = compare("runs")
-    assert code == 2
-    assert "no metric in common" in err
-    assert "loss" in err
-
-
 def test_a_minus_before_a_metric(sweep: str, compare) -> None:
     code, out, _ = compare(sweep, "--on", "-correct", "--baseline", "0")
     assert code == 0

@@ -51,14 +51,6 @@ def test_what_is_shown_to_be_pasted_can_be_pasted(capsys: Said, write: Callable[
     assert main(["check", "+exp=quickstart", override]) == 0
 
 
-def test_a_reward_of_the_users(capsys: Said, write: Callable[[str, str], Path]) -> None:
-    write("rewards.py", 'import torch\ndef f(completions, *, least: int = 2):\n    """Score what is long."""\n')
-    shown = said(capsys, "reward", "./rewards.py:f")
-    assert "Score what is long." in shown
-    assert "least  int, default 2" in shown
-    assert "rewards.py:2" in shown
-
-
 def test_trainer_arguments(capsys: Said) -> None:
     every = said(capsys, "trainer", "grpo").splitlines()
     assert any(line.split()[:2] == ["learning_rate", "1.0e-06"] for line in every)
@@ -86,22 +78,6 @@ def test_keys(capsys: Said) -> None:
     shown = said(capsys, "keys", "rewards.NAME.weight")
     assert shown.startswith("rewards.NAME.weight  number | section, default 1.0\n")
     assert "rewards.NAME.weight.shape" in shown
-
-
-@pytest.mark.parametrize(
-    ("words", "kind"),
-    [
-        ([], dict),
-        (["reward"], dict),
-        (["reward", "judge"], dict),
-        (["trainer", "ppo"], dict),
-        (["trainer", "ppo", "rate"], dict),
-        (["exp", "quickstart"], dict),
-        (["keys"], list),
-    ],
-)
-def test_json(words: list[str], kind: type, capsys: Said) -> None:
-    assert isinstance(json.loads(said(capsys, *words, "--json")), kind)
 
 
 def test_json_of_a_reward(capsys: Said) -> None:

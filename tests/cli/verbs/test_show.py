@@ -51,18 +51,6 @@ def test_every_line_says_where_it_comes_from(capsys: Said) -> None:
     ]
 
 
-def test_a_list_of_sections_is_shown_an_entry_a_line_with_what_was_said_alone(capsys: Said) -> None:
-    shown = said(capsys, "+exp=quickstart", "expect")
-    head, *entries = shown.splitlines()
-    assert head.startswith("expect:")
-    assert "exp/quickstart.yaml:" in head
-    assert [entry.split()[:3] for entry in entries] == [
-        ["-", "{metric:", name] for name in ("correct,", "format,", "total,")
-    ]
-    assert "null" not in shown
-    assert yaml.safe_load(shown)["expect"][0] == {"metric": "correct", "at": "last-24", "at_least": 0.75}
-
-
 def test_differences_of_two_experiments(capsys: Said) -> None:
     found = {one["key"]: one for one in as_json(capsys, "+exp=quickstart", "--against", "toy_ppo")["differences"]}
     assert (found["trainer.name"]["here"]["value"], found["trainer.name"]["there"]["value"]) == ("grpo", "ppo")

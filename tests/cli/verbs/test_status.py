@@ -89,13 +89,6 @@ def test_a_damaged_run_does_not_hide_the_others(place: Path, capsys, content: st
     assert seen["runs/exp/good"]["state"] == "finished"
 
 
-def test_damaged_metrics_are_passed_over(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = make_run(place, "one", state="preempted", step=3)
-    text = '{"step": 1, "time_s": 2.0}\nnonsense\n[1]\n{"step": "x"}\n{"step": 3, "time_s": 8.0}\n'
-    folder.metrics.write_text(text + '{"step": 3, "time_s": 99.0, "train_runtime": 1}\n{"step": 4, "ti')
-    assert rows(capsys)["runs/exp/one"]["s_per_step"] == 3.0
-
-
 def test_the_pace_is_that_of_the_last_steps(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """500 steps of 1 s, then 30 of 4 s: what is left goes at 4."""
     folder = make_run(place, "one", state="preempted", step=530)

@@ -68,9 +68,3 @@ def test_completions_that_are_nowhere_are_no_dataset_of_the_hub(here: Path) -> N
     assert "no such file" in caught.value.what
     assert "data/said.jsonl" in str(caught.value.hint)
     assert len(read_completions(Path("data/said.jsonl"), limit=None)) == 1
-
-
-def test_a_file_without_rows_is_refused(here: Path) -> None:
-    Path("none.jsonl").write_text("")
-    with pytest.raises(DataError):
-        read_completions(Path("none.jsonl"), limit=None)

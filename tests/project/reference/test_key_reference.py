@@ -1,4 +1,4 @@
-"""What is known of keys: every one is explained, and its values are those that the schema takes."""
+"""What is known of keys and metrics: every one is explained; a key's values are those that the schema takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.reference.function_source import NO_DEFAULT
-from rlhf_cli.project.reference.key_reference import about_keys, all_keys, key_reference, keys_below
+from rlhf_cli.project.reference.key_reference import (
+    about_keys,
+    all_keys,
+    all_metrics,
+    key_reference,
+    keys_below,
+    metrics_about,
+)
+from rlhf_cli.tables.metrics import OF_A_CRITIC, OF_A_REWARD
 
 
 def test_every_key_is_explained() -> None:
@@ -56,3 +64,25 @@ def test_keys_are_found_by_place_and_by_words() -> None:
     with pytest.raises(ConfigError) as error:
         about_keys(["wieght"])
     assert error.value.hint == "rlhf list keys weight"
+
+
+NAMES = [one.name for one in all_metrics()]
+
+
+def test_every_metric_of_ours_is_in_the_document() -> None:
+    """Held against the list that is checked against runs; a family in braces or with NAME stands for its members."""
+    assert [name for name in OF_A_REWARD if f"rewards/NAME/{name}" not in NAMES] == []
+    assert [name for name in OF_A_CRITIC if name not in NAMES] == []
+
+
+def test_a_short_name_is_the_one_before_with_another_end() -> None:
+    (std,) = [one for one in all_metrics() if one.name == "rewards/NAME/std"]
+    assert std.text.startswith("raw scores")
+
+
+def test_words_find_metrics_names_first() -> None:
+    found = metrics_about(["zero"])
+    assert found[0].name == "frac_reward_zero_std"
+    with pytest.raises(ConfigError) as error:
+        metrics_about(["frac_reward_zero_sdt"])
+    assert error.value.hint == "rlhf list metrics frac_reward_zero_std"
