@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import plotext
 from rich.console import Console
 from rich.text import Text
 
@@ -151,11 +150,8 @@ def _interval(one: Estimate) -> str:
     return figure(one.mean) + bounds
 
 
-_PLOT_COLUMNS, _PLOT_ROWS = 64, 10
-
-
 def show_best_of_n(console: Console, best: BestOfN) -> None:
-    """Print the curve as a table, and plot it if it has more than one point."""
+    """Print the curve as a table."""
     if best.left_out:
         words = f"{best.left_out} prompts are not in it: an answer of theirs has no {best.by}"
         console.print(Text(words, style="yellow"))
@@ -170,9 +166,6 @@ def show_best_of_n(console: Console, best: BestOfN) -> None:
         BlockColumn("KL up to", [f"{one.kl_bound:.3f}" for one in rows]),
     ]
     show_blocks(console, columns)
-    if len(best.curve) > 1:
-        console.print(Text(f"\n{best.by} of the best of k, by k", style="dim"))
-        console.print(Text.from_ansi(_curve(best, console.width)), soft_wrap=True)
 
 
 def show_made(console: Console, made: Mapping[str, MadeRows], commands: Mapping[str, str]) -> None:
@@ -183,15 +176,3 @@ def show_made(console: Console, made: Mapping[str, MadeRows], commands: Mapping[
             console.print(f"[dim]  {count} prompts gave none: {reason}", highlight=False)
         if one.rows:
             console.print(f"  [cyan]{commands[name]}", soft_wrap=True, highlight=False)
-
-
-def _curve(best: BestOfN, room: int) -> str:
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plot_size(min(_PLOT_COLUMNS, room), _PLOT_ROWS)
-    counts = [one.k for one in best.curve]
-    plotext.plot(counts, [one.score.mean or 0.0 for one in best.curve], marker="braille")
-    plotext.yfrequency(4)
-    plotext.xticks(attempt_counts(len(counts)))
-    built: str = plotext.build()
-    return built.rstrip("\n")

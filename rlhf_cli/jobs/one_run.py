@@ -133,7 +133,7 @@ def was_in_words(status: Status) -> str:
 
 def _train_and_show(console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch, *, resume: bool) -> None:
     train_frozen(console, folder, plan, launch, resume=resume)
-    from rlhf_cli.display.run_end import show_end  # loads the plotting library: a typo must not wait for it
+    from rlhf_cli.display.run_end import show_end  # needed only after a run
 
     show_end(console, folder)
     show_run_folder(console, folder)

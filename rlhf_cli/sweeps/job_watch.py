@@ -181,7 +181,7 @@ class SweepDisplay:
     def ended(self, watch: JobWatch, status: Status) -> None:
         """Print how a job ended; in verbose mode also its results. A failed job always prints its reason."""
         if self._verbose and status.state == FINISHED:
-            from rlhf_cli.display.run_end import show_end  # this import loads the plotting library
+            from rlhf_cli.display.run_end import show_end  # needed only after a run
 
             self._say(f"{watch.job.name}:", "bold")
             show_end(self._console, watch.job.folder)

@@ -182,7 +182,7 @@ class TestShow:
     def test_a_prompt_of_several_lines_stays_on_one(self, capsys: Said) -> None:
         assert main(["show", "exp=gsm8k_grpo", "model.path=a/b"]) == 0
         line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  prompt:"))
-        assert "\\nAnswer:'" in line
+        assert '\\nAnswer:"' in line
         assert line.endswith("# exp/gsm8k_grpo.yaml:18")
 
 
