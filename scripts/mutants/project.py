@@ -98,7 +98,7 @@ OURS = Project(
         "rlhf_cli/rewards/stack": ("tests/rewards/stack", "tests/trainers/test_stacked_rewards.py"),
         "rlhf_cli/tables": (
             *("tests/tables", "tests/plan/test_argument_checks.py"),
-            *("tests/house/test_strategy_table.py", "tests/config/test_launch_rules.py"),
+            *("tests/documents/test_tables_of_pages.py", "tests/config/test_launch_rules.py"),
         ),
         "rlhf_cli/trainers": (
             *("tests/trainers", "tests/trainers/passes", "tests/trainers/generation"),

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from rlhf_cli.cli.output_schema import output_schema
 from tests.documents.quoted_commands import ROOT
-from tests.documents.typed_script import type_script
+from tests.documents.typed_pages import type_script
 
 pytestmark = pytest.mark.processes
 TASKS = 9

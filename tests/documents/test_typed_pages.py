@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents.quoted_commands import ROOT
-from tests.documents.typed_pages import Block, blocks, pages, script_of
-from tests.documents.typed_script import type_script
+from tests.documents.typed_pages import Block, blocks, pages, script_of, type_script
 
 pytestmark = pytest.mark.slow
 LIMIT_S = 1200

@@ -15,8 +15,11 @@ of the page's source:
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,3 +136,12 @@ def script_of(page: list[Block]) -> str:
         if block.text and not block.file:
             parts.append(f"at={block.place} exits={block.exits} smaller={shlex.quote(block.smaller)}\n{block.text}")
     return "".join(parts)
+
+
+def type_script(script: str, place: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that may call "$PYTHON", until something in it fails; return what it printed and its exit code."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "HF_HUB_OFFLINE": "1", **variables}
+    words = ["bash", "-euc", script]
+    return subprocess.run(
+        words, cwd=place, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )

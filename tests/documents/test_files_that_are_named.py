@@ -1,0 +1,71 @@
+"""Files that the documents link to or name are there; links within docs/ are held by the site's strict build."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts import structure
+
+_LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+_PATH = re.compile(r"`((?:[a-z_]+/)+[a-z_]*)(?:\.py)?(?:\.[a-z_]+)?`")
+_PYTHON = re.compile(r"(?<![\w./-])((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)\b")
+ROOT = structure.ROOT
+PLACES = (ROOT / structure.PACKAGE, ROOT)
+
+
+def broken_links(document: Path) -> list[str]:
+    text = document.read_text(encoding="utf-8")
+    return [target for target in _LINK.findall(text) if not (document.parent / target).exists()]
+
+
+def missing(text: str) -> list[str]:
+    """Return the paths in backticks that are neither in the package nor at the root of the project."""
+
+    def is_there(path: str) -> bool:
+        return any((place / path).is_dir() or (place / path).with_suffix(".py").is_file() for place in PLACES)
+
+    return [path for path in _PATH.findall(text) if not is_there(path)]
+
+
+@pytest.mark.parametrize("name", ["README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    assert broken_links(ROOT / name) == []
+
+
+def test_the_readme_has_every_page_of_the_documents() -> None:
+    linked = set(_LINK.findall((ROOT / "README.md").read_text(encoding="utf-8")))
+    pages = {page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert sorted(pages - linked - {"docs/index.md"}) == []
+
+
+@pytest.mark.parametrize("name", ["docs/development/architecture.md", "CONTRIBUTING.md"])
+def test_the_house_is_described_as_it_is(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert len(_PATH.findall(text)) > 5
+    assert missing(text) == []
+
+
+def test_code_and_pages_name_python_files_that_are_there() -> None:
+    files = [*(ROOT / structure.PACKAGE).rglob("*.py"), *(ROOT / "docs").rglob("*.md")]
+    named = [(file, name) for file in files for name in _PYTHON.findall(file.read_text(encoding="utf-8"))]
+    assert len(named) > 50
+    gone = [one for one in named if not any((place / one[1]).is_file() for place in PLACES)]
+    ours = {"tests", "scripts", "rlhf_cli", *map(structure.room_of, structure.modules())}
+    is_written_by_command = ROOT / "docs" / "development" / "mutants.md"
+    assert [one for one in gone if one[1].split("/")[0] in ours and one[0] != is_written_by_command] == []
+
+
+def test_every_room_is_in_the_table_or_the_drawing() -> None:
+    text = (ROOT / "docs" / "development" / "architecture.md").read_text(encoding="utf-8")
+    rooms = {path.parent.name for path in (ROOT / structure.PACKAGE).glob("*/__init__.py")}
+    assert {room for room in rooms if f"{room}/" not in text} == set()
+
+
+def test_negative_control(tmp_path: Path) -> None:
+    document = tmp_path / "README.md"
+    document.write_text("[here](README.md#top) [gone](docs/gone.md) [away](https://example.org/x.md)")
+    assert broken_links(document) == ["docs/gone.md"]
+    assert missing("`rewards/stack/gates` and `rewards/gates.py` and `trainer/x`") == ["rewards/gates", "trainer/x"]
