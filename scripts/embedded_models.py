@@ -4,7 +4,7 @@ usage: embedded_models.py [FOLDER]
 
 Another processor makes other weights of the same recipe. So they are made once: who makes them again changes what every
 seeded run on them gives, and has to run the studies in docs/reference/studies and the numbers in docs again. The hashes
-are held by tests/models/test_embedded.py.
+are held by tests/models/test_tiny.py.
 """
 
 import json

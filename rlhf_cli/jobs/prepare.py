@@ -234,12 +234,11 @@ def replayed(experiment: Experiment, capsule: Capsule) -> Experiment:
 
 def replay_words(capsule: Capsule, num_rows: int) -> str:
     """Describe the replay in a sentence."""
-    left_out = list(capsule.left_out_columns)
-    left_out += [f"{capsule.left_out_rows} rows of its batch"] if capsule.left_out_rows else []
+    left_out = capsule.left_out_columns
     return (
         f"rewards.{capsule.reward} alone, its gates open, on the {num_rows} rows that it was given in step "
         f"{capsule.step + 1} of the training, where it failed: {capsule.error}"
-        + (f"\nwithout {', '.join(left_out)}: too large, or nothing that JSON holds" if left_out else "")
+        + (f"\nwithout {', '.join(left_out)}: nothing that JSON holds" if left_out else "")
     )
 
 

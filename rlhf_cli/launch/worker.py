@@ -194,10 +194,10 @@ def _train(
         trainer.add_callback(callback)
     with (
         _timed_on_device(trainer, profiled),
-        profiled_calls(wanted=is_main and track.profiling) as calls,
+        profiled_calls(wanted=is_main and track.profiling) as timings,
         contextlib.nullcontext()
         if mirror is None
-        else tracked(mirror, folder, trainer, timings=calls.taken, goes_on_from=start, recorded_to=recorded_to),
+        else tracked(mirror, folder, trainer, timings=timings, goes_on_from=start, recorded_to=recorded_to),
         callbacks.early_collection(),
     ):
         try:

@@ -25,7 +25,7 @@ from transformers import (
 from transformers.utils import find_adapter_config_file
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.model_folders import is_language_model, other_tokens
+from rlhf_cli.models.model_folders import is_language_model, refuse_other_tokens
 from rlhf_cli.models.reward_checkpoint import load_reward_model, quiet_transformers
 
 _WHERE = "critic.init"
@@ -186,17 +186,11 @@ def check_tokens(critic: PreTrainedModel, path: str, tokenizer: str, *, trust_re
     if Path(path).expanduser().is_dir() and Path(tokenizer).expanduser().is_dir():
         return
     written = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=trust_remote_code).get_vocab()
-    size = critic.config.get_text_config().vocab_size
-    if max(written.values()) >= size:
-        raise other_tokens(f"vocab_size {size}, the policy writes {max(written.values()) + 1} tokens", "critic.init")
     try:
         read = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code).get_vocab()
     except (OSError, ValueError):  # a critic is saved without a tokenizer, so only the sizes can be compared
-        return
-    for token, number in sorted(written.items(), key=lambda one: one[1]):  # a vocabulary is not sorted
-        if read.get(token) != number:
-            known = read.get(token, "unknown")
-            raise other_tokens(f"token {token!r} is {number} to the policy and {known} to the critic", "critic.init")
+        read = written
+    refuse_other_tokens(read, written, critic.config.get_text_config().vocab_size, where="critic.init")
 
 
 def head_names(path: str, *, revision: str | None = None, trust_remote_code: bool = False) -> list[str]:

@@ -10,7 +10,6 @@ import contextlib
 import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -153,32 +152,12 @@ def check_reward_config(architectures: Sequence[str], num_labels: int | None, *,
         )
 
 
-@dataclass(frozen=True)
-class PolicyVocabulary:
-    """The vocabulary of a policy, which its critic must share; None if only the hub has it.
-
-    `tokenizer` is the folder of the policy's tokenizer.
-    """
-
-    vocab_size: int | None = None
-    tokenizer: Path | None = None
-
-
-def read_vocabulary(path: str, tokenizer: str | None, *, where: str) -> PolicyVocabulary:
-    """Read the vocabulary size and tokenizer folder of a policy.
-
-    The size is None for a hub id, an adapter or a folder without config.json.
-    """
-    folder = Path(path).expanduser()
-    config = read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
-    return PolicyVocabulary(vocab_size_of(config), Path(tokenizer or path).expanduser())
-
-
-def describe_critic(path: str, policy: PolicyVocabulary, *, where: str) -> str:
+def describe_critic(path: str, policy: str, tokenizer: str | None, *, where: str) -> str:
     """Describe a critic: `PATH (LlamaForTokenClassification)`. Check a folder, but not a hub id.
 
-    Raise ModelError like describe_model, and also if the folder holds no reward model, critic or language model, or one
-    with another vocabulary. Its size may differ from the policy's.
+    `policy` and `tokenizer` are folders or hub ids; None for the policy's own tokenizer. Raise ModelError like
+    describe_model, and also if the folder holds no reward model, critic or language model, or one with another
+    vocabulary. Its size may differ from the policy's.
     """
     folder = Path(path).expanduser()
     if (folder / "adapter_config.json").is_file():
@@ -190,9 +169,39 @@ def describe_critic(path: str, policy: PolicyVocabulary, *, where: str) -> str:
         file = folder / "config.json"
         if file.is_file():
             _check_critic_config(read_json(file, where), got=path, where=where)
-    config = read_json(file, where) if file.is_file() else {}
-    _check_same_tokens(folder, vocab_size_of(config), policy, where)
+    sizes = [
+        vocab_size_of(read_json(one, where)) if one.is_file() else None for one in (file, _file(policy, "config.json"))
+    ]
+    vocabularies = [_file(place, "tokenizer.json") for place in (path, tokenizer or policy)]
+    if all(one.is_file() for one in vocabularies):
+        read, written = (token_ids(read_json(one, where)) for one in vocabularies)
+        refuse_other_tokens(read, written, sizes[0], where=where)
+    elif None not in sizes and sizes[0] != sizes[1]:
+        raise _other_tokens(f"vocab_size {sizes[0]}, the policy writes {sizes[1]} tokens", where)
     return described
+
+
+def _file(folder: str, name: str) -> Path:
+    return Path(folder).expanduser() / name
+
+
+def refuse_other_tokens(
+    read: Mapping[str, int], written: Mapping[str, int], vocab_size: int | None, *, where: str
+) -> None:
+    """Compare a critic's tokens (`read`) with its policy's (`written`), both as token -> id.
+
+    Raise ModelError if a token of the policy has another id in the critic, or none. A critic may have additional
+    tokens. Its embedding may be smaller than the policy's if the missing rows have no token: vocabularies are padded,
+    each to its own multiple.
+    """
+    other = min(((number, token) for token, number in written.items() if read.get(token) != number), default=None)
+    num_written = max(written.values(), default=-1) + 1
+    if other is not None:
+        number, token = other
+        got = f"token {token!r} is {number} to the policy and {read.get(token, 'unknown')} to the critic"
+        raise _other_tokens(got, where)
+    if vocab_size is not None and vocab_size < num_written:
+        raise _other_tokens(f"vocab_size {vocab_size}, the policy writes {num_written} tokens", where)
 
 
 def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:
@@ -214,32 +223,7 @@ def is_language_model(config: JsonTree) -> bool:
     return any(_GENERATOR.search(name) for name in architectures_of(config))
 
 
-def _check_same_tokens(folder: Path, vocab_size: int | None, policy: PolicyVocabulary, where: str) -> None:
-    """Compare token by token if both tokenizers are local, else by the number of tokens.
-
-    A critic may have additional tokens. Its embedding may be smaller than the policy's if the missing rows have no
-    token: vocabularies are padded, each to its own multiple.
-    """
-    got = None
-    files = [place / "tokenizer.json" for place in (folder, policy.tokenizer) if place is not None]
-    can_compare = len(files) == 2 and all(file.is_file() for file in files)
-    num_written = policy.vocab_size
-    if can_compare:
-        read, written = (token_ids(read_json(file, where)) for file in files)
-        other = next((token for token, number in written.items() if read.get(token) != number), None)
-        if other is not None:
-            got = f"token {other!r} is {written[other]} to the policy and {read.get(other, 'unknown')} to the critic"
-        num_written = max(written.values(), default=-1) + 1
-    if got is None and vocab_size is not None and num_written is not None:
-        is_other = vocab_size < num_written if can_compare else vocab_size != num_written
-        if is_other:
-            got = f"vocab_size {vocab_size}, the policy writes {num_written} tokens"
-    if got is not None:
-        raise other_tokens(got, where)
-
-
-def other_tokens(got: str, where: str) -> ModelError:
-    """Return the error for a critic with another vocabulary than the policy's."""
+def _other_tokens(got: str, where: str) -> ModelError:
     return ModelError(
         "the critic reads other tokens than the policy writes",
         where=where,
@@ -302,30 +286,40 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     got = in_a_line(error)[:_LONGEST]
     if frames[-1].f_code.co_name == _CODE:
-        return _of_own_code(str(frames[-1].f_locals.get("model_name")), paths)
-    if any(frame.f_code.co_filename.endswith(_TEMPLATE) for frame in frames):
-        tokenizer = next(
-            (frame.f_locals["self"] for frame in frames if frame.f_code.co_name == "apply_chat_template"), None
+        model = str(frames[-1].f_locals.get("model_name"))
+        key = _key_of(model, paths)
+        return ModelError(
+            "the model brings code of its own, and loads only with it; none of it was executed",
+            where=f"{key}: {model}",
+            expected="a model that transformers knows by itself, or code that you have read and trust",
+            hint="model.trust_remote_code=true" if key.startswith("model.") else None,
         )
-        model = str(getattr(tokenizer, "name_or_path", ""))
+    if any(frame.f_code.co_filename.endswith(_TEMPLATE) for frame in frames):
+        calls = (frame.f_locals["self"] for frame in frames if frame.f_code.co_name == "apply_chat_template")
+        model = str(getattr(next(calls, None), "name_or_path", ""))
         return failing_template(got, where=f"{_key_of(model, paths)}: {model}")
     if not _is_of_library(frames[-1]):
         return None
     read = next((str(frame.f_locals.get("f")) for frame in frames if _is_torch_load(frame)), None)
-    loading = next((frame for frame in frames if frame.f_code.co_name in _CHECKPOINT), None)
+    loading = next((frame.f_locals for frame in frames if frame.f_code.co_name in _CHECKPOINT), None)
     if loading is not None:
-        known = loading.f_locals
-        return _of_checkpoint(got, read or str(known.get("checkpoint") or known.get("json_path") or "the checkpoint"))
-    return _of_pickle(got, read, paths) if read is not None else None
-
-
-def _of_own_code(model: str, paths: Mapping[str, str | None]) -> ModelError:
-    key = _key_of(model, paths)
+        file = Path(read or str(loading.get("checkpoint") or loading.get("json_path") or "the checkpoint"))
+        folder = file if file.is_dir() else file.parent
+        return RunError(
+            "the checkpoint's files are as its manifest says, and cannot be loaded; nothing in them was executed",
+            where=str(file),
+            got=got,
+            expected="files that this run wrote: somebody has changed both",
+            hint=Prose(f"move {folder.name} away: `rlhf resume` then uses the one before it, or begins anew"),
+        )
+    if read is None:
+        return None
     return ModelError(
-        "the model brings code of its own, and loads only with it; none of it was executed",
-        where=f"{key}: {model}",
-        expected="a model that transformers knows by itself, or code that you have read and trust",
-        hint="model.trust_remote_code=true" if key.startswith("model.") else None,
+        "a file of the model is a pickle with more in it than tensors, or is damaged; nothing in it was executed",
+        where=f"{_key_of(str(Path(read).parent), paths)}: {read}",
+        got=got,
+        expected="weights as safetensors, or a pickle of tensors alone",
+        hint=Prose("a copy of the model with model.safetensors in it"),
     )
 
 
@@ -337,30 +331,6 @@ def failing_template(got: str, *, where: str) -> ModelError:
         got=got,
         expected="a template that writes out the conversations of the data",
         hint="model.tokenizer=FOLDER_OR_HUB_ID  # of a model whose template does",
-    )
-
-
-def _of_pickle(got: str, file: str, paths: Mapping[str, str | None]) -> ModelError:
-    return ModelError(
-        "a file of the model is a pickle with more in it than tensors, or is damaged; nothing in it was executed",
-        where=f"{_key_of(str(Path(file).parent), paths)}: {file}",
-        got=got,
-        expected="weights as safetensors, or a pickle of tensors alone",
-        hint=Prose("a copy of the model with model.safetensors in it"),
-    )
-
-
-def _of_checkpoint(got: str, file: str) -> RunError:
-    place = Path(file)
-    folder = place if place.is_dir() else place.parent
-    return RunError(
-        "the checkpoint's files are as its manifest says, and cannot be loaded; nothing in them was executed",
-        where=file,
-        got=got,
-        expected="files that this run wrote: somebody has changed both",
-        hint=Prose(
-            f"move {folder.name} away: `rlhf resume` then goes on from the one before it, or from the beginning"
-        ),
     )
 
 

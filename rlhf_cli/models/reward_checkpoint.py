@@ -72,15 +72,6 @@ def _load_adapter(path: str, dtype: torch.dtype | str, trust_remote_code: bool) 
     made_up = {f"base_model.model.{key}": key for key in read.made_up}
     if lost := {key for name, key in made_up.items() if name not in saved}:
         raise _lost(path, lost, read, f"neither the adapter nor its base {base} has it")
-    for name in made_up:
-        head, wanted = saved[name], read.model.state_dict()[made_up[name]]
-        if head.shape != wanted.shape:
-            raise ModelError(
-                "the adapter's classification head is not one of a reward model",
-                where=where_reward_model(path),
-                got=f"{made_up[name]} of shape {tuple(head.shape)}",
-                expected=f"shape {tuple(wanted.shape)}: {EXPECTED_REWARD_MODEL}",
-            )
     with _loading(path), warnings.catch_warnings():
         warnings.filterwarnings("error", message="Found missing adapter keys")
         model = PeftModel.from_pretrained(read.model, path, autocast_adapter_dtype=False)

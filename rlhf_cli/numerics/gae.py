@@ -28,7 +28,6 @@ def gae(
     is_action: Tensor,
     *,
     last_values: Tensor,
-    is_terminated: Tensor,
     is_truncated: Tensor,
     gamma: float,
     lam: float,
@@ -49,20 +48,13 @@ def gae(
         values: (B, T), V of the state in which token t is chosen.
         is_action: (B, T) bool, True = the policy chose this token. A row may have none.
         last_values: (B,), V of the state after the last token; read only for truncated rows.
-        is_terminated: (B,) bool, True = the episode ends after the last action.
-        is_truncated: (B,) bool, True = the row was truncated. A row with an action is exactly one of the two.
+        is_truncated: (B,) bool, True = the row was truncated; False = it ends after the last action.
         gamma: in (0, 1], the discount from one action to the next.
         lam: in [0, 1]; 0 = the TD error alone, 1 = all later rewards.
 
     Returns:
         advantages and returns, (B, T) both, 0 where is_action is False.
     """
-    _check_rows(rewards, values, is_action, last_values)
-    _check_ends(is_action, is_terminated, is_truncated)
-    if not 0.0 < gamma <= 1.0:
-        raise ValueError(f"gamma is {gamma}, not in (0, 1]")
-    if not 0.0 <= lam <= 1.0:
-        raise ValueError(f"lam is {lam}, not in [0, 1]")
     if not rewards.shape[1]:
         return torch.zeros_like(values), torch.zeros_like(values)
     next_values = last_values.where(is_truncated, 0.0)
@@ -96,7 +88,6 @@ def whiten(
         mean, std: scalars of `values`' dtype, without the 1e-8.
         With one position overall, whitened and std are 0; without positions the mean is 0 as well.
     """
-    _check_mask(values, mask)
     mean, squares, count = _moments(values, mask, sum_over_ranks)
     variance = squares / (count - 1).clamp(min=1)
     whitened = ((values.double() - mean) * (variance + _EPS).rsqrt()).where(mask, 0.0)
@@ -119,8 +110,6 @@ def explained_variance(
     Returns:
         (), float64.
     """
-    _check_mask(values, mask)
-    _check_mask(returns, mask)
     _, unexplained, _ = _moments(returns.double() - values.double(), mask, sum_over_ranks)
     mean, total, count = _moments(returns, mask, sum_over_ranks)
     varies = total > count * (_ROUNDING * mean) ** 2
@@ -134,29 +123,3 @@ def _moments(values: Tensor, mask: Tensor, sum_over_ranks: Callable[[Tensor], Te
     mean = total / count.clamp(min=1)
     (squares,) = sum_over_ranks(((exact - mean) ** 2).where(mask, 0.0).sum().unsqueeze(0)).unbind()
     return mean, squares, count
-
-
-def _check_rows(rewards: Tensor, values: Tensor, is_action: Tensor, last_values: Tensor) -> None:
-    _check_mask(values, is_action)
-    if rewards.shape != values.shape:
-        raise ValueError(f"rewards {tuple(rewards.shape)} and values {tuple(values.shape)} are not one (B, T)")
-    if last_values.shape != values.shape[:1]:
-        raise ValueError(f"last_values {tuple(last_values.shape)} is not one value for each of {values.shape[0]} rows")
-
-
-def _check_ends(is_action: Tensor, is_terminated: Tensor, is_truncated: Tensor) -> None:
-    for name, ends in (("is_terminated", is_terminated), ("is_truncated", is_truncated)):
-        if ends.shape != is_action.shape[:1] or ends.dtype != torch.bool:
-            raise ValueError(
-                f"{name} is {ends.dtype} {tuple(ends.shape)}, not one bool for each of {is_action.shape[0]} rows"
-            )
-    undecided = is_action.any(dim=1) & (is_terminated == is_truncated)
-    if undecided.any():
-        raise ValueError(f"rows {undecided.nonzero().flatten().tolist()} are not exactly one of terminated, truncated")
-
-
-def _check_mask(values: Tensor, mask: Tensor) -> None:
-    if values.dim() != 2 or values.shape != mask.shape:
-        raise ValueError(f"values {tuple(values.shape)} and mask {tuple(mask.shape)} are not one (B, T)")
-    if mask.dtype != torch.bool:
-        raise ValueError(f"the mask is {mask.dtype}, not bool")

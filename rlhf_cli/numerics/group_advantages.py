@@ -38,7 +38,7 @@ describe the given advantages, and do not predict training without the component
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -151,7 +151,6 @@ def process_advantages(
         fewer than two of them (without comparison, the std counts as 0). Padding tokens before a rewarded position
         would have a value too: the caller must mask them.
     """
-    _check(values, is_rewarded, num_generations, scale)
     groups = values.reshape(-1, num_generations * values.shape[1])
     present = is_rewarded.reshape(groups.shape)
     centred = (groups - _mean(groups, present)).where(present, 0.0)
@@ -171,17 +170,6 @@ def _std(values: Tensor, present: Tensor) -> Tensor:
     """Return sqrt(sum (x - mean)^2 / (n - 1)) of the positions that count, (G, N) -> (G, 1); 0 if n < 2."""
     squares = ((values - _mean(values, present)) ** 2).where(present, 0.0)
     return (squares.sum(1, keepdim=True) / (present.sum(1, keepdim=True) - 1).clamp(min=1)).sqrt()
-
-
-def _check(values: Tensor, is_rewarded: Tensor, num_generations: int, scale: str) -> None:
-    if values.dim() != 2 or values.shape != is_rewarded.shape:
-        raise ValueError(f"values {tuple(values.shape)} and is_rewarded {tuple(is_rewarded.shape)} are not one (B, T)")
-    if is_rewarded.dtype != torch.bool:
-        raise ValueError(f"is_rewarded is {is_rewarded.dtype}, not bool")
-    if num_generations < 1 or values.shape[0] % num_generations:
-        raise ValueError(f"{values.shape[0]} rows are not whole groups of {num_generations}")
-    if scale not in get_args(Scale):
-        raise ValueError(f"scale is {scale!r}, not one of {', '.join(get_args(Scale))}")
 
 
 def grpo_parts(contributions: Tensor, num_generations: int, scale: Scale, eps: float = EPS) -> Tensor:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-
 import torch
 from torch import Tensor
 
@@ -29,8 +26,6 @@ def value_losses(values: Tensor, rollout_values: Tensor, returns: Tensor, clip: 
         losses: same shape. The caller masks and averages them.
         is_clipped: same shape, bool, True = the clipped term is strictly larger.
     """
-    if clip is not None and not clip > 0.0:
-        raise ValueError(f"clip is {clip}, not above 0 (None turns clipping off)")
     squares = (values - returns) ** 2
     if clip is None:
         return 0.5 * squares, torch.zeros_like(squares, dtype=torch.bool)
@@ -61,40 +56,20 @@ def k3(logp: Tensor, logq: Tensor) -> Tensor:
     return torch.expm1(log_ratio) - log_ratio
 
 
-@dataclass(frozen=True)
-class AdaptiveKl:
-    """A penalty coefficient that adapts to the divergence: Ziegler et al. (arXiv 1909.08593), section 2.2.
+def adapted_coef(coef: float, kl: float, num_rows: int, *, target: float, horizon: float, max_error: float) -> float:
+    """Return a penalty coefficient that adapts to the divergence: Ziegler et al. (arXiv 1909.08593), section 2.2.
 
         e    = clip(KL / target - 1, -max_error, max_error)
         coef = coef (1 + e n / horizon)
 
-    One update counts `n` rows, as in `lm-human-preferences`; the paper has K_beta = 1 / horizon per row.
+    One update counts `num_rows` rows, as in `lm-human-preferences`; the paper has K_beta = 1 / horizon per row.
 
     Args:
         coef: >= 0, the current coefficient.
+        kl: the mean divergence of those rows, summed over a row's tokens, in nats.
         target: > 0, the desired divergence, in nats per row.
         horizon: > 0, in rows; the larger, the slower the coefficient changes.
         max_error: > 0; the paper has 0.2.
-
-    Raise ValueError for a number outside of these ranges, including NaN.
     """
-
-    coef: float
-    target: float
-    horizon: float
-    max_error: float
-
-    def __post_init__(self) -> None:
-        above = (self.target, self.horizon, self.max_error)
-        if not all(number > 0.0 for number in above) or not self.coef >= 0.0:
-            raise ValueError(f"{self}: target, horizon and max_error are above 0, coef is not below it")
-
-    def updated(self, kl: float, num_rows: int) -> AdaptiveKl:
-        """Return the state after `num_rows` rows whose mean divergence (summed over a row's tokens) was `kl` nats.
-
-        Raise ValueError if `kl` is NaN.
-        """
-        if math.isnan(kl):
-            raise ValueError("the divergence is NaN")
-        error = min(max(kl / self.target - 1.0, -self.max_error), self.max_error)
-        return replace(self, coef=self.coef * (1.0 + error * num_rows / self.horizon))
+    error = min(max(kl / target - 1.0, -max_error), max_error)
+    return coef * (1.0 + error * num_rows / horizon)

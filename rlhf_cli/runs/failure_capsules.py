@@ -29,8 +29,7 @@ class Capsule:
     `kind` is the error's class, `timeout` or `nonsense`. `row` is the failed line of NAME.jsonl, from 0, and
     `batch_row` is its index in the batch of `rank`; both are None if unknown. `step`, `max_steps` and `epoch` are the
     trainer's at that moment. `scored_by` is the function or reward model with its `args`. `timeout_s` is the time limit
-    of the call, None for no limit. `left_out_rows` rows of the batch were too large to keep; `left_out_columns` are not
-    JSON serializable.
+    of the call, None for no limit. `left_out_columns` are not JSON serializable.
     """
 
     reward: str
@@ -47,7 +46,6 @@ class Capsule:
     args: Mapping[str, object]
     on_error: str | float
     timeout_s: float | None
-    left_out_rows: int = 0
     left_out_columns: tuple[str, ...] = ()
 
 

@@ -70,9 +70,9 @@ class RewardSamples(TrainerCallback):
             for number, (row, score) in enumerate(zip(self._rows, scores, strict=True), 1)
         ]
         with self._file.open("a", encoding="utf-8") as stream:
-            stream.writelines(
-                json.dumps(redacted_tree(_plain(pair), values_only=True), ensure_ascii=False) + "\n" for pair in pairs
-            )
+            for pair in pairs:
+                row = {key: finite_or_none(value) for key, value in (asdict(pair) | {"verdict": pair.verdict}).items()}
+                stream.write(json.dumps(redacted_tree(row, values_only=True), ensure_ascii=False) + "\n")
         self._on_pairs(pairs)
 
 
@@ -90,9 +90,3 @@ def score_pairs(trainer: TrlTrainer, rows: Dataset) -> list[tuple[float, float]]
             chosen, rejected = logits.float().squeeze(-1).chunk(2)
             scores += zip(chosen.tolist(), rejected.tolist(), strict=True)
     return scores
-
-
-def _plain(pair: ScoredPair) -> dict[str, object]:
-    """Return a row for JSON, with null instead of NaN."""
-    row = {**asdict(pair), "verdict": pair.verdict}
-    return {key: finite_or_none(value) for key, value in row.items()}

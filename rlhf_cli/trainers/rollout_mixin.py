@@ -7,14 +7,14 @@ computes each token's log-probability again, although generation has just comput
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 from trl import RLOOTrainer
 
-from rlhf_cli.models.decoding.eligibility import CausalModel, drops_out
+from rlhf_cli.models.decoding.eligibility import drops_out
 from rlhf_cli.models.decoding.generating import Generating, GenerationMode, expected_mode
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 
@@ -86,7 +86,7 @@ class RolloutMixin(ExtendedTrainer):
             return GenerationMode("plain", "transformers' continuous batching generates")
         model = self.accelerator.unwrap_model(self.model)
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        return expected_mode(cast(CausalModel, inner), self.generation_config, is_plain=self._generating.is_plain)
+        return expected_mode(inner, self.generation_config, is_plain=self._generating.is_plain)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         try:
@@ -95,7 +95,7 @@ class RolloutMixin(ExtendedTrainer):
             self._kept_logps = None
 
     def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
-        live, model = self._generating.live, cast(CausalModel, self.model)
+        live, model = self._generating.live, self.model
         live.logps_temperature = self.temperature if self._needs_logps_again and self._may_keep else None
         self._kept_logps = None
         with self._generating.of(model):

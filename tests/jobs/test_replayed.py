@@ -17,7 +17,7 @@ WORDS = [
 ]
 
 
-def capsule(timeout_s: float | None = 900.0, reward: str = "brevity", left_out: int = 0) -> Capsule:
+def capsule(timeout_s: float | None = 900.0, reward: str = "brevity") -> Capsule:
     return Capsule(
         reward=reward,
         kind="KeyError",
@@ -33,7 +33,6 @@ def capsule(timeout_s: float | None = 900.0, reward: str = "brevity", left_out: 
         args={},
         on_error="exclude",
         timeout_s=timeout_s,
-        left_out_rows=left_out,
     )
 
 
@@ -60,5 +59,4 @@ def test_another_experiment_is_refused() -> None:
 
 def test_in_words() -> None:
     assert "on the 12 rows that it was given in step 7 of the training" in replay_words(capsule(), 12)
-    assert "without 51 rows of its batch" in replay_words(capsule(left_out=51), 1)
     assert passed_words(capsule()) == "rewards.brevity does not fail on these rows any more"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,15 +15,13 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    GPTNeoXForSequenceClassification,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForTokenClassification,
 )
 
 from rlhf_cli.errors import ModelError
+from rlhf_cli.models import critic_model
 from rlhf_cli.models.critic_model import build_critic
 from tests.support.random_reward_model import save_random_reward_model
 from tests.support.tolerances import MODEL
@@ -70,10 +69,6 @@ def test_from_the_policy_its_body_under_a_head_of_zeros(policy: Path) -> None:
     assert torch.equal(values_of(critic), torch.zeros(2, 5))
     assert [weight.any().item() for weight in critic.score.parameters()] == [False, False]
     assert all(weight.requires_grad for weight in critic.parameters())
-
-
-def test_it_comes_in_training_mode_for_there_gradient_checkpointing_works(policy: Path) -> None:
-    assert all(module.training for module in build("policy", policy).modules())
 
 
 def test_transformers_dropout_before_the_head_is_gone(policy: Path) -> None:
@@ -148,34 +143,6 @@ def test_a_bfloat16_body_has_a_float32_head(policy: Path, reward_model: Path) ->
     assert critic.score.weight.grad.dtype == torch.float32
 
 
-def neo_x() -> Any:
-    """An architecture that names its token classifier's head otherwise than its sequence classifier's."""
-    return GPTNeoXConfig(
-        vocab_size=258,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_labels=1,
-        pad_token_id=0,
-    )
-
-
-def test_of_another_architecture_the_head_has_another_name(tmp_path: Path) -> None:
-    from rlhf_cli.models.tiny import byte_tokenizer
-
-    GPTNeoXForCausalLM(neo_x()).save_pretrained(tmp_path / "policy")
-    reward_model = GPTNeoXForSequenceClassification(neo_x())
-    nn.init.normal_(reward_model.score.weight)
-    reward_model.save_pretrained(tmp_path / "reward")
-    byte_tokenizer(128).save_pretrained(tmp_path / "reward")
-    critic = build("policy", tmp_path / "policy")
-    assert torch.equal(values_of(critic), torch.zeros(2, 5))
-    critic = build(tmp_path / "reward", tmp_path / "policy")
-    assert values_of(critic)[:, -1] == pytest.approx(scores_of(reward_model), **MODEL)
-    assert not any(isinstance(module, nn.Dropout) for _, module in critic.named_children())
-
-
 def test_from_a_language_model_of_another_size_its_body_under_a_head_of_zeros(policy: Path, tmp_path: Path) -> None:
     """The policy is two heads of 8 in one layer; this is one head of 4 in each of two."""
     sizes = {"hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1}
@@ -227,10 +194,6 @@ def test_an_adapter_in_the_policys_place_is_refused(policy: Path, tmp_path: Path
         build("policy", tmp_path)
 
 
-def test_what_is_no_model_at_all_is_refused(policy: Path, tmp_path: Path) -> None:
-    refused(tmp_path, policy, "critic cannot be made", str(tmp_path))
-
-
 def refused(init: Path, policy: Path, *parts: str) -> None:
     with pytest.raises(ModelError) as caught:
         build(init, policy)
@@ -244,3 +207,36 @@ def without(folder: Path, copy: Path, name: str) -> None:
     weights = load_file(copy / "model.safetensors")
     del weights[name]
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+
+
+WRITTEN = {"<pad>": 0, "<eos>": 1, "one": 2, "two": 3}
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "tokens", "got"),
+    [
+        (4, WRITTEN, None),
+        (5, WRITTEN | {"three": 4}, None),
+        (4, None, None),  # saved without a tokenizer
+        (4, WRITTEN | {"one": 3, "two": 2}, "token 'one' is 2 to the policy and 3 to the critic"),
+        (8, {"<pad>": 0, "<eos>": 1, "one": 2, "four": 3}, "token 'two' is 3 to the policy and unknown to the critic"),
+        (3, WRITTEN, "vocab_size 3, the policy writes 4 tokens"),
+        (3, None, "vocab_size 3, the policy writes 4 tokens"),
+    ],
+)
+def test_a_critic_on_the_hub_reads_its_policy_s_tokens(
+    monkeypatch: pytest.MonkeyPatch, num_rows: int, tokens: dict[str, int] | None, got: str | None
+) -> None:
+    def tokenizer(path: str, **_: Any) -> Any:
+        if path == "org/critic" and tokens is None:
+            raise OSError("no tokenizer there")
+        return SimpleNamespace(get_vocab=lambda: WRITTEN if path == "org/policy" else tokens)
+
+    monkeypatch.setattr(critic_model.AutoTokenizer, "from_pretrained", tokenizer)
+    critic: Any = SimpleNamespace(config=LlamaConfig(vocab_size=num_rows))
+    if got is None:
+        critic_model.check_tokens(critic, "org/critic", "org/policy")
+        return
+    with pytest.raises(ModelError, match="the critic reads other tokens than the policy writes") as caught:
+        critic_model.check_tokens(critic, "org/critic", "org/policy")
+    assert (caught.value.where, caught.value.got, caught.value.hint) == ("critic.init", got, "critic.init=policy")

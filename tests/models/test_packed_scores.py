@@ -116,13 +116,6 @@ def test_padding_at_the_end_of_a_text_is_not_what_is_scored(saved: Path) -> None
     )
 
 
-def test_no_rows_and_rows_without_a_token(saved: Path) -> None:
-    packed, padded = (RewardModelScorer(str(saved), may_pack=may_pack) for may_pack in (True, False))
-    assert packed([], []) == []
-    assert packed([""], [""]) == pytest.approx(padded([""], [""]), **EXACT)
-    assert packed(["", "ab"], ["", "c"]) == pytest.approx(padded(["", "ab"], ["", "c"]), **EXACT)
-
-
 @pytest.mark.parametrize(
     ("kind", "more", "why"),
     [

@@ -74,20 +74,6 @@ def test_an_adapter_on_a_reward_model_may_leave_the_head_alone(reward_base: Path
     assert scorer(*ROWS) == pytest.approx(RewardModelScorer(str(reward_base))(*ROWS), **MODEL)
 
 
-def test_a_head_of_its_own_replaces_the_one_of_a_reward_model(reward_base: Path, tmp_path: Path) -> None:
-    wanted = save_adapter(tmp_path, reward_base, **SEQ_CLS)
-    scores = RewardModelScorer(str(tmp_path))(*ROWS)
-    assert scores == pytest.approx(wanted, **MODEL)
-    assert scores != pytest.approx(RewardModelScorer(str(reward_base))(*ROWS), abs=0.1)
-
-
-def test_in_another_dtype_and_in_several_batches(causal_base: Path, tmp_path: Path) -> None:
-    wanted = save_adapter(tmp_path, causal_base, **SEQ_CLS)
-    scorer = RewardModelScorer(str(tmp_path), dtype="bfloat16", batch_size=1)
-    assert {weight.dtype for weight in scorer._model.parameters()} == {torch.bfloat16}
-    assert scorer(*ROWS) == pytest.approx(wanted, abs=0.2)
-
-
 def test_an_adapter_without_its_head_is_refused(causal_base: Path, tmp_path: Path) -> None:
     save_adapter(tmp_path, causal_base)  # no task type, no modules_to_save: PEFT leaves the head out
     refused(tmp_path, "lost its head", "score.weight", f"neither the adapter nor its base {causal_base}", "SEQ_CLS")
@@ -122,14 +108,7 @@ def test_a_saved_head_that_peft_passes_over_is_refused(base: str, tmp_path: Path
 def test_a_head_of_another_shape_is_refused(causal_base: Path, tmp_path: Path, shape: tuple[int, ...]) -> None:
     save_adapter(tmp_path, causal_base, **SEQ_CLS)
     edit_weights(tmp_path, lambda weights: weights.update({HEAD: torch.ones(shape)}))
-    refused(tmp_path, "head is not one of a reward model", f"score.weight of shape {shape}", "num_labels 1")
-
-
-@pytest.mark.filterwarnings("ignore:Found missing adapter keys")  # not this filter, ours is what refuses
-def test_adapter_weights_that_went_missing_are_refused(causal_base: Path, tmp_path: Path) -> None:
-    save_adapter(tmp_path, causal_base, **SEQ_CLS)
-    edit_weights(tmp_path, lambda weights: [weights.pop(name) for name in list(weights) if "q_proj" in name])
-    refused(tmp_path, "cannot be loaded", "missing adapter keys")
+    refused(tmp_path, "num_labels 1")
 
 
 def test_an_adapter_of_a_language_model_and_a_base_that_is_gone_are_refused(causal_base: Path, tmp_path: Path) -> None:

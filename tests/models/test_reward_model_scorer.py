@@ -12,10 +12,14 @@ from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
 )
 
+from rlhf_cli.errors import ModelError
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from tests.models.scored_texts import CONVERSATION, PLAIN, edited, tiny_policy
+from tests.models.scored_texts import CONVERSATION, PLAIN, copied, edited, tiny_policy
 from tests.support.tolerances import MODEL
 
 
@@ -83,13 +87,6 @@ def test_batches_are_sorted_and_the_scores_come_in_the_given_order(scorer, forwa
     assert all_at_once(prompts=prompts, completions=completions) == pytest.approx(scores, **MODEL)
 
 
-@pytest.mark.parametrize("num_rows", [4, 40, 400])
-def test_the_largest_forward_does_not_grow_with_the_rows(scorer, forwards, num_rows: int) -> None:
-    scorer(*rows_of_lengths(*[30 + row % 3 for row in range(num_rows)]))
-    assert max(rows * tokens for rows, tokens in forwards) <= 4 * 32
-    assert len(forwards) == num_rows // 4
-
-
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2"])
 def test_other_architectures(kind: str, reward_model: Path, tmp_path: Path) -> None:
     """Encoders see the padding unless the mask hides it; RoBERTa has fewer places than positions."""
@@ -110,20 +107,6 @@ def test_other_architectures(kind: str, reward_model: Path, tmp_path: Path) -> N
         ids = tokenizer.encode(prompt + completion)[-scorer.max_length :]
         with torch.no_grad():
             assert score == pytest.approx(float(model(torch.tensor([ids])).logits[0, 0]), **MODEL)
-
-
-def test_texts_are_tokenised_once(scorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    tokenizer = scorer._tokenizer
-
-    def counting(*args, **kwargs):
-        calls.append(len(kwargs["text"]))
-        return tokenizer(*args, **kwargs)
-
-    monkeypatch.setattr(scorer, "_tokenizer", counting)
-    counting.bos_token_id, counting.pad_token_id = tokenizer.bos_token_id, tokenizer.pad_token_id
-    scorer(*rows_of_lengths(*range(5, 15)))
-    assert calls == [10]
 
 
 def test_no_rows_and_rows_without_a_token(scorer) -> None:
@@ -150,13 +133,9 @@ def test_a_long_row_loses_its_beginning(reward_model: Path) -> None:
     assert scorer(prompts=["x"], completions=["99abcdefghij"]) == scorer(prompts=[""], completions=["abcdefghij"])
     assert scorer.num_truncated == 2
     assert RewardModelScorer(str(reward_model))(prompts=["0123456789"], completions=["abcdef"]) != long
-
-
-def test_a_token_of_the_beginning_of_sequence_stays(reward_model: Path) -> None:
-    scorer = RewardModelScorer(str(reward_model), max_length=5)
-    scorer._tokenizer.bos_token = "<eos>"
-    assert scorer._fitted([1, 10, 11, 12, 13, 14, 15]) == [1, 12, 13, 14, 15]
-    assert scorer._fitted([9, 10, 11, 12, 13, 14, 15]) == [11, 12, 13, 14, 15]
+    scorer._tokenizer.bos_token = "<eos>"  # a token of the beginning of sequence stays
+    assert scorer._fitted([1, *range(20, 32)]) == [1, *range(23, 32)]
+    assert scorer._fitted([9, *range(20, 32)]) == list(range(22, 32))
 
 
 def test_the_models_own_limit_is_the_default(reward_model: Path, tmp_path: Path, scorer, forwards) -> None:
@@ -198,3 +177,60 @@ def test_texts_may_end_as_in_training(reward_model: Path) -> None:
     assert ended(["1+1="], ["2"]) == bare(["1+1="], [f"2{eos}"])
     assert ended(["1+1="], ["2"]) != bare(["1+1="], ["2"])
     assert ended(["1+1="], [f"2{eos}"]) == ended(["1+1="], ["2"])
+
+
+def test_conversations_without_a_template_are_refused_before_training(reward_model: Path, tmp_path: Path) -> None:
+    folder = copied(reward_model, tmp_path)
+    (folder / "chat_template.jinja").unlink()
+    scorer = RewardModelScorer(str(folder))
+    scorer.check_prompt(PLAIN[0][0])
+    for call in (lambda: scorer.check_prompt(CONVERSATION[0][0]), lambda: scorer(*CONVERSATION)):
+        with pytest.raises(ModelError, match="no chat template"):
+            call()
+
+
+def test_a_causal_checkpoint_is_refused(tmp_path: Path, reward_model: Path) -> None:
+    LlamaForCausalLM(LlamaConfig.from_pretrained(reward_model)).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
+    refused(tmp_path, "causal checkpoint", "LlamaForCausalLM", "sequence-classification checkpoint with num_labels 1")
+    # The same with a config that says otherwise: the weights tell.
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace("LlamaForCausalLM", "LlamaForSequenceClassification"))
+    refused(tmp_path, "lost its head", "score.weight", "causal language model")
+
+
+@pytest.mark.parametrize("num_labels", [2, 3])
+def test_more_labels_than_one_are_refused(tmp_path: Path, reward_model: Path, num_labels: int) -> None:
+    config = LlamaConfig.from_pretrained(reward_model, num_labels=num_labels)
+    LlamaForSequenceClassification(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
+    refused(tmp_path, f"{num_labels} labels; a reward model has one", "num_labels 1")
+
+
+def test_a_lost_head_is_refused_not_made_up(tmp_path: Path, reward_model: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(reward_model)
+    weights = {name: weight for name, weight in model.state_dict().items() if name != "score.weight"}
+    model.save_pretrained(tmp_path, state_dict=weights)
+    AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
+    refused(tmp_path, "lost its head", "score.weight not in its files")
+    weights = {name: weight for name, weight in model.state_dict().items() if "q_proj" not in name}
+    model.save_pretrained(tmp_path, state_dict=weights)
+    refused(tmp_path, "lost weights", "q_proj")
+
+
+def test_a_score_that_is_no_number_is_an_error(reward_model: Path) -> None:
+    scorer = RewardModelScorer(str(reward_model), batch_size=4)
+    scorer._model.score.weight.data.fill_(float("nan"))
+    with pytest.raises(ModelError, match="score of row 0 is no number"):
+        scorer(*PLAIN)
+
+
+def test_more_tokens_than_positions_are_refused(reward_model: Path) -> None:
+    with pytest.raises(ModelError, match="more than the reward model has positions for"):
+        RewardModelScorer(str(reward_model), max_length=129)
+
+
+def refused(folder: Path, *parts: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        RewardModelScorer(str(folder))
+    assert [part for part in parts if part not in str(caught.value)] == []

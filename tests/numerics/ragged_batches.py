@@ -26,7 +26,8 @@ class Batch:
     is_terminated: Tensor
 
     def gae(self, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-        return gae(**vars(self), is_truncated=~self.is_terminated, gamma=gamma, lam=lam)
+        given = {name: value for name, value in vars(self).items() if name != "is_terminated"}
+        return gae(**given, is_truncated=~self.is_terminated, gamma=gamma, lam=lam)
 
 
 def ragged(seed: int) -> Batch:

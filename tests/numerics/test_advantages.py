@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import random
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +15,20 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.group_advantages import (
+    EPS,
+    grpo_advantages,
     grpo_parts,
+    leave_one_out,
     normalized_sum_parts,
+    rloo_advantages,
     rloo_parts,
     scores_to_leave_out,
     shares,
+    summed,
     token_shares,
 )
-from rlhf_cli.numerics.reward_columns import filled, normalized_in_group
+from rlhf_cli.numerics.reward_columns import filled
+from tests.support.tolerances import ARITHMETIC
 
 Array = Any
 NAN = float("nan")
@@ -140,12 +150,6 @@ class TestShares:
         assert self.given(way, one, torch.randn(8, dtype=torch.float64)) is not None  # negative control
 
 
-def test_share_is_its_definition() -> None:
-    """parts (1, 2), (-1, 0); A = 3, -1: shares (1*3 + -1*-1) / 10 and (2*3 + 0) / 10."""
-    parts = torch.tensor([[1.0, 2.0], [-1.0, 0.0]])
-    assert shares(parts, parts.sum(dim=1)) == pytest.approx([0.4, 0.6])
-
-
 def test_the_worked_example_of_the_design() -> None:
     """a = 1, 0, 1, 0; b = 0.5, -, 0.1, -: under exclude b's part of rows 1 and 3 is nothing."""
     raw = torch.tensor([[1.0, 0.5], [0.0, NAN], [1.0, 0.1], [0.0, NAN]], dtype=torch.float64)
@@ -167,14 +171,6 @@ def test_negative_control_entries_that_are_not_filled_do_not_add_up(name: str) -
     matrix[[0, 3, 9, 14], [0, 1, 1, 4]] = NAN
     parts, advantages = WAYS[name][0](matrix), WAYS[name][1](matrix.numpy())
     assert not numpy.allclose(parts.sum(dim=1).numpy(), advantages, atol=1e-3)
-
-
-def test_normalize_then_sum_from_the_scores() -> None:
-    """z-scores of the stack, weighted, through TRL's last step."""
-    matrix = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    weighted = normalized_in_group(matrix, GROUP) * torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
-    parts = normalized_sum_parts(weighted)
-    assert parts.sum(dim=1).tolist() == pytest.approx(normalized(weighted.numpy()).tolist(), abs=1e-9)
 
 
 class TestSharesOfTokens:
@@ -208,3 +204,180 @@ class TestSharesOfTokens:
 
     def test_nothing_to_share(self) -> None:
         assert token_shares(self.parts, torch.zeros(1, 3)) is None
+
+
+Row = list[float | None]
+
+
+def by_hand(group: list[Row]) -> list[list[float]]:
+    """Each entry less the mean of the others of its column that are there; 0 for one that is alone, or not there."""
+    parts = [[0.0] * len(group[0]) for _ in group]
+    for number, row in enumerate(group):
+        for k, value in enumerate(row):
+            others = [other[k] for place, other in enumerate(group) if place != number and other[k] is not None]
+            if value is not None and others:
+                parts[number][k] = value - math.fsum(others) / len(others)
+    return parts
+
+
+def trls(scores: list[list[float]]) -> list[float]:
+    """rloo_trainer.py of TRL 1.16 on one group: totals less the mean of the others that are scorable, NaN are not."""
+    totals = [math.fsum(row) for row in scores]
+    advantages = []
+    for number, total in enumerate(totals):
+        others = [one for place, one in enumerate(totals) if place != number and not math.isnan(one)]
+        advantages.append(0.0 if math.isnan(total) or not others else total - math.fsum(others) / len(others))
+    return advantages
+
+
+def tensor(rows: list[Row], dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.tensor([[math.nan if one is None else one for one in row] for row in rows], dtype=dtype)
+
+
+def random_group(size: int, applies: list[int], seed: int) -> list[Row]:
+    """`size` rows; column k applies to so many of them, at random, and the last column to all."""
+    draw = random.Random(seed)
+    columns: list[Row] = []
+    for count in applies:
+        rows = set(draw.sample(range(size), count))
+        columns.append([draw.gauss(7.0, 3.0) if row in rows else None for row in range(size)])
+    columns.append([draw.gauss(0.0, 1.0) for _ in range(size)])
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("size", "count"), [(size, count) for size in (2, 3, 4, 6) for count in range(size + 1)])
+class TestSoManyOfSoMany:
+    def test_parts_are_those_of_the_definition(self, size: int, count: int, seed: int) -> None:
+        groups = [random_group(size, [count, size - count], seed + 10 * number) for number in range(3)]
+        found = leave_one_out(tensor([row for group in groups for row in group]), size)
+        expected = [part for group in groups for part in by_hand(group)]
+        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=0)
+        assert (expected[0][0] == 0.0) == (count < 2 or groups[0][0][0] is None)  # no other row to compare
+
+    def test_trls_baseline_makes_them_of_the_scores(self, size: int, count: int, seed: int) -> None:
+        group = random_group(size, [count, size - count], seed)
+        scores = scores_to_leave_out(tensor(group), size)
+        assert not scores.isnan().any()
+        found = trls(scores.tolist())
+        assert found == pytest.approx([math.fsum(parts) for parts in by_hand(group)], abs=1e-12)
+
+    def test_a_common_fill_is_off_by_its_factor(self, size: int, count: int, seed: int) -> None:
+        """Negative control: filled with the mean of the group, the parts are G / (G - 1) (1 - 1 / n) times theirs."""
+        group = [row[:1] + row[2:] for row in random_group(size, [count, size], seed)]
+        wrong = [trls([[score] for score in column]) for column in filled(tensor(group), size).T.tolist()]
+        factor = size / (size - 1) * (1 - 1 / count) if count else 0.0
+        right = by_hand(group)
+        assert wrong[0] == pytest.approx([factor * parts[0] for parts in right], abs=1e-9)
+        if 1 < count < size:
+            assert max(abs(a - b[0]) for a, b in zip(wrong[0], right, strict=True)) > 0.01
+
+
+def test_rows_to_which_nothing_applies_are_in_no_baseline() -> None:
+    """Of four rows the second has nothing; b applies to two of the other three."""
+    group: list[Row] = [[1.0, 5.0], [None, None], [4.0, None], [2.0, 9.0]]
+    scores = scores_to_leave_out(tensor(group), 4)
+    assert scores[1].isnan().all()
+    assert scores[[0, 2, 3], 0].tolist() == [1.0, 4.0, 2.0]  # a applies wherever anything does: its very scores
+    expected = [1 - 3 + 5 - 9, 0.0, 4 - 1.5, 2 - 2.5 + 9 - 5]
+    assert trls(scores.tolist()) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_where_nothing_is_excluded_scores_are_what_they_were_to_the_last_bit(dtype: torch.dtype) -> None:
+    rewards = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=dtype) * 1e3
+    assert torch.equal(scores_to_leave_out(rewards, 4), rewards)
+    rewards[5] = math.nan
+    torch.testing.assert_close(scores_to_leave_out(rewards, 4), rewards, atol=0, rtol=0, equal_nan=True)
+    rewards[6, 1] = math.nan  # negative control, and the other groups and components are still what they were
+    found = scores_to_leave_out(rewards, 4)
+    is_changed = ~torch.isclose(found, rewards, rtol=0, atol=0, equal_nan=True)
+    assert is_changed.nonzero().tolist() == [[4, 1], [6, 1], [7, 1]]
+
+
+def expected_gradient(logits: Tensor, score: Row, size: int, *, is_filled: bool = False) -> Tensor:
+    """Sum over all groups of `size` answers: probability of the group times 1/G sum_i A_i grad log pi(y_i).
+
+    grad log pi(y) of a softmax is the unit vector of y less the probabilities.
+    """
+    chances = logits.softmax(0)
+    gradient = torch.zeros_like(logits)
+    for answers in itertools.product(range(len(logits)), repeat=size):
+        rewards = tensor([[score[answer], 0.0] for answer in answers])  # the 0 applies to all: no row is unscorable
+        of_group = trls(filled(rewards, size).tolist()) if is_filled else leave_one_out(rewards, size).sum(1).tolist()
+        chance = math.prod(chances[answer].item() for answer in answers)
+        for answer, advantage in zip(answers, of_group, strict=True):
+            unit = torch.nn.functional.one_hot(torch.tensor(answer), len(logits))
+            gradient += chance * advantage / size * (unit - chances)
+    return gradient
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_on_average_it_raises_the_mean_where_it_applies(size: int) -> None:
+    """Exactly, over every group there can be: (1 - (1 - p)^(G - 1)) p grad mu, by differentiating mu."""
+    logits = torch.tensor([0.3, -0.7, 0.1, 0.9], dtype=torch.float64, requires_grad=True)
+    score: Row = [5.0, None, 2.0, None]
+    chances = logits.softmax(0)
+    applies = chances[0] + chances[2]
+    mean = (5.0 * chances[0] + 2.0 * chances[2]) / applies
+    (of_mean,) = torch.autograd.grad(mean, logits)
+    p = applies.item()
+    factor = (1 - (1 - p) ** (size - 1)) * p
+    found = expected_gradient(logits.detach(), score, size)
+    torch.testing.assert_close(found, factor * of_mean, atol=1e-12, rtol=0)
+    assert found[[1, 3]].abs().max() < 1e-12  # neither towards the answers it does not apply to nor away from them
+    filled_in = expected_gradient(logits.detach(), score, size, is_filled=True)
+    # Negative control: filled in, it is another gradient; but of two rows one applies alone, or both do.
+    assert ((filled_in - found).abs().max().item() > 0.01) == (size > 2)
+
+
+# Advantages of GRPO and RLOO against loops over Python's statistics, written from the papers' equations.
+
+
+TOTALS = [1.0, 0.25, -0.5, NAN, 3.0, 3.0, 3.0, 3.0, NAN, NAN, NAN, 0.7, NAN, 2.0, NAN, 5.0]
+
+
+def groups() -> list[list[float]]:
+    """The totals that there are, a list a group."""
+    return [[x for x in TOTALS[start : start + GROUP] if not math.isnan(x)] for start in range(0, len(TOTALS), GROUP)]
+
+
+def deviation(values: list[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else NAN
+
+
+@pytest.mark.parametrize("scale", ["none", "group", "batch"])
+def test_grpo(scale: str) -> None:
+    expected = []
+    everything = [x for x in TOTALS if not math.isnan(x)]
+    for row, total in enumerate(TOTALS):
+        own = groups()[row // GROUP]
+        by = {"none": 1.0, "group": deviation(own) + EPS, "batch": deviation(everything) + EPS}[scale]
+        value = (total - statistics.fmean(own)) / by
+        expected.append(0.0 if math.isnan(value) else value)
+    found = grpo_advantages(torch.tensor(TOTALS), GROUP, scale).tolist()  # type: ignore[arg-type]
+    assert found == pytest.approx(expected, **ARITHMETIC)
+    assert any(found)
+
+
+@pytest.mark.parametrize("is_normalized", [False, True])
+def test_rloo(is_normalized: bool) -> None:
+    raw = []
+    for row, total in enumerate(TOTALS):
+        own = groups()[row // GROUP]
+        others = (sum(own) - total) / (len(own) - 1) if len(own) > 1 else NAN
+        raw.append(total - others)
+    there = [x for x in raw if not math.isnan(x)]
+    mean, spread = (statistics.fmean(there), deviation(there) + EPS) if is_normalized else (0.0, 1.0)
+    expected = [0.0 if math.isnan(x) else (x - mean) / spread for x in raw]
+    found = rloo_advantages(torch.tensor(TOTALS), GROUP, is_normalized=is_normalized).tolist()
+    assert found == pytest.approx(expected, **ARITHMETIC)
+    assert any(found)
+
+
+def test_a_sum_leaves_out_what_is_not_there() -> None:
+    rewards = torch.tensor([[1.0, NAN, 2.0], [NAN, NAN, NAN], [0.5, 1.0, 0.0]])
+    found = summed(rewards, torch.tensor([1.0, 10.0, -0.5])).tolist()
+    assert found[0] == 0.0
+    assert math.isnan(found[1])
+    assert found[2] == 10.5

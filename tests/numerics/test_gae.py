@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.gae import gae, whiten
+from rlhf_cli.numerics.gae import explained_variance, gae, whiten
 from tests.numerics.ragged_batches import NAN, Batch, assert_close, ragged
 from tests.support.tolerances import ARITHMETIC_OF_TENSORS
 
@@ -138,53 +141,11 @@ def test_what_is_not_read() -> None:
             torch.full((1, 3), NAN),
             torch.zeros(1, 3, dtype=torch.bool),
             last_values=torch.ones(1),
-            is_terminated=ends,
             is_truncated=ends,
             gamma=0.9,
             lam=0.9,
         )
         assert [one.tolist() for one in found] == [[[0.0] * 3]] * 2
-
-
-def test_nothing_is_changed_in_place_and_rows_are_independent() -> None:
-    batch, untouched = ragged(4), ragged(4)
-    whole, _ = batch.gae(0.9, 0.8)
-    for name, tensor in vars(untouched).items():
-        assert torch.equal(getattr(batch, name).nan_to_num(99.0), tensor.nan_to_num(99.0)), name
-    for row in range(12):
-        alone = Batch(**{name: tensor[row : row + 1] for name, tensor in vars(batch).items()})
-        assert torch.equal(alone.gae(0.9, 0.8)[0], whole[row : row + 1])
-
-
-def test_no_tokens() -> None:
-    empty = torch.zeros(2, 0)
-    ends = torch.tensor([True, True])
-    advantages, returns = Batch(empty, empty, empty.bool(), torch.zeros(2), ends).gae(1.0, 1.0)
-    assert advantages.shape == returns.shape == (2, 0)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"gamma": 0.0}, "gamma is 0.0"),
-        ({"gamma": 1.1}, "gamma is 1.1"),
-        ({"gamma": NAN}, "gamma is nan"),
-        ({"lam": -0.1}, "lam is -0.1"),
-        ({"lam": 1.1}, "lam is 1.1"),
-        ({"is_truncated": torch.tensor([True, True])}, r"rows \[0\] are not exactly one"),
-        ({"is_truncated": torch.tensor([False, False])}, r"rows \[1\] are not exactly one"),
-        ({"is_truncated": torch.tensor([0.0, 1.0])}, "is_truncated is torch.float32"),
-        ({"is_terminated": torch.tensor([True])}, "is_terminated is torch.bool"),
-        ({"rewards": torch.zeros(2, 5)}, "rewards"),
-        ({"last_values": torch.zeros(2, 6)}, "last_values"),
-        ({"is_action": torch.ones(2, 6)}, "not bool"),
-        ({"is_action": torch.ones(2, 5, dtype=torch.bool)}, r"not one \(B, T\)"),
-    ],
-)
-def test_refused(changed: dict[str, Any], message: str) -> None:
-    given = {**vars(BY_HAND), "is_truncated": ~BY_HAND.is_terminated, "gamma": 0.9, "lam": 0.9, **changed}
-    with pytest.raises(ValueError, match=message):
-        gae(**given)
 
 
 # against TRL 1.12
@@ -239,3 +200,118 @@ def test_trl_has_a_step_more_in_rows_that_ended(trl: dict[str, Any]) -> None:
     step = trl["gamma"] * trl["values"][row, last + 1] + trl["gamma"] * trl["lam"] * trl["advantages"][row, last + 1]
     difference = trl["advantages"][row, last] - advantages[row, last]
     torch.testing.assert_close(difference, step - trl["scores"][row], **ARITHMETIC_OF_TENSORS)
+
+
+MASK = torch.tensor([[1, 1, 0, 1], [0, 1, 1, 0]], dtype=torch.bool)
+
+
+def test_whiten_by_hand() -> None:
+    """1, 2, 3, 6, 8: mean 4, squares 9 + 4 + 1 + 4 + 16 = 34, over n - 1 = 4: 8.5."""
+    values = torch.tensor([[1.0, 2.0, NAN, 3.0], [99.0, 6.0, 8.0, NAN]], dtype=torch.float64)
+    whitened, mean, std = whiten(values, MASK)
+    root = math.sqrt(8.5 + 1e-8)
+    expected = [[-3 / root, -2 / root, 0, -1 / root], [0, 2 / root, 4 / root, 0]]
+    assert_close(whitened, torch.tensor(expected, dtype=torch.float64))
+    assert float(mean) == pytest.approx(4.0)
+    assert float(std) == pytest.approx(math.sqrt(8.5))
+
+
+def test_whiten_holds_where_the_mean_dwarfs_the_deviation() -> None:
+    """Two passes: the one-pass E[x^2] - E[x]^2 in float32 gives nothing like it, and neither does a float32 mean."""
+    values = torch.tensor([[4096.25, 4096.5, 0.0, 4096.75], [0.0, 4096.25, 4096.5, 0.0]])
+    kept = [4096.25, 4096.5, 4096.75, 4096.25, 4096.5]
+    assert float(whiten(values, MASK)[2]) == pytest.approx(statistics.stdev(kept), rel=1e-6)
+    inside = values[MASK]
+    one_pass = ((inside**2).mean() - inside.mean() ** 2) * 5 / 4
+    assert abs(float(one_pass) - statistics.variance(kept)) > 0.02
+
+
+def ranks(
+    function: Callable[..., Any], parts: list[tuple[Tensor, ...]], sums: list[list[Tensor]] | None = None
+) -> list[Any]:
+    """`function` on each rank's part, with what the ranks would tell one another: each call is replayed until the sums
+    of all its steps are known."""
+    sums = sums or []
+
+    class NotYet(Exception):
+        pass
+
+    told: list[Tensor] = []
+
+    def sum_over_ranks(mine: Tensor) -> Tensor:
+        assert mine.dim() == 1
+        step = next(steps)
+        if step < len(sums):
+            return torch.stack(sums[step]).sum(0)
+        told.append(mine)
+        raise NotYet
+
+    results = []
+    for part in parts:
+        steps = iter(range(99))
+        try:
+            results.append(function(*part, sum_over_ranks))
+        except NotYet:
+            continue
+    return results if len(results) == len(parts) else ranks(function, parts, [*sums, told])
+
+
+@pytest.mark.parametrize("cut", [0, 3, 11])
+def test_two_ranks_are_the_whole(cut: int) -> None:
+    batch = ragged(1)
+    values, returns = batch.values, batch.rewards + batch.values
+    whole = whiten(values, batch.is_action)
+    halves = ranks(whiten, [(values[:cut], batch.is_action[:cut]), (values[cut:], batch.is_action[cut:])])
+    assert_close(torch.cat([half[0] for half in halves]), whole[0])
+    for half in halves:
+        assert_close(half[1:], whole[1:])
+    everything = (values, returns, batch.is_action)
+    parts = [tuple(one[:cut] for one in everything), tuple(one[cut:] for one in everything)]
+    for found in ranks(explained_variance, parts):
+        assert_close(found, explained_variance(*everything))
+    if cut == 3:  # control: each rank by itself is something else
+        alone = torch.cat([whiten(values[:3], batch.is_action[:3])[0], whiten(values[3:], batch.is_action[3:])[0]])
+        assert (alone - whole[0]).abs().max() > 0.05
+
+
+def test_whiten_of_fewer_than_two() -> None:
+    values = torch.tensor([[3.0, NAN]])
+    assert [one.tolist() for one in whiten(values, torch.tensor([[False, False]]))] == [[[0.0, 0.0]], 0.0, 0.0]
+    assert [one.tolist() for one in whiten(values, torch.tensor([[True, False]]))] == [[[0.0, 0.0]], 3.0, 0.0]
+
+
+def test_whiten_of_two() -> None:
+    """1 and 3 around 2: the squares sum to 2, over n - 1 = 1."""
+    whitened, mean, std = whiten(torch.tensor([[1.0, NAN, 3.0]]), torch.tensor([[True, False, True]]))
+    assert whitened.tolist() == [pytest.approx([-(0.5**0.5), 0.0, 0.5**0.5])]
+    assert (float(mean), float(std)) == (2.0, pytest.approx(2**0.5))
+
+
+def test_explained_variance_by_hand() -> None:
+    returns = torch.tensor([[1.0, 2.0, NAN, 3.0], [NAN, 6.0, 8.0, NAN]])
+    value = partial(explained_variance, returns=returns, mask=MASK)
+    assert float(value(returns)) == 1.0
+    assert float(value(returns + 5.0)) == 1.0  # a constant error is the bias, not the variance
+    assert float(value(torch.full_like(returns, 7.0))) == 0.0
+    assert float(value(returns / 2)) == pytest.approx(0.75)
+    assert float(value(-returns)) == pytest.approx(-3.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nothing_to_explain_is_nan(dtype: torch.dtype) -> None:
+    constant = torch.full((2, 4), 0.1, dtype=dtype)
+    assert explained_variance(torch.randn(2, 4, dtype=dtype), constant, MASK).isnan()
+    assert explained_variance(constant, constant, torch.zeros_like(MASK)).isnan()
+    barely = constant.clone()
+    barely[0, 0] += 1e-6
+    assert float(explained_variance(barely, barely, MASK)) == 1.0
+
+
+def test_what_rounding_leaves_of_a_constant_is_nothing_to_explain() -> None:
+    """0.1 three times has the mean 0.10000000000000002 in float64; 1e-10 of it is a difference all the same."""
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    constant = torch.full((1, 3), 0.1, dtype=torch.float64)
+    assert (0.1 + 0.1 + 0.1) / 3 != 0.1
+    assert explained_variance(torch.randn(1, 3, dtype=torch.float64), constant, mask).isnan()
+    differing = constant * torch.tensor([[1.0, 1.0, 1.0 + 1e-10]], dtype=torch.float64)
+    assert float(explained_variance(differing, differing, mask)) == 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from fractions import Fraction
 from statistics import fmean
 
@@ -16,8 +17,10 @@ from rlhf_cli.numerics.intervals import (
     mean_with_interval,
     pass_at_k,
     student,
+    student_of_groups,
     t_quantile,
     wilson,
+    wilson_of_groups,
 )
 
 
@@ -78,10 +81,6 @@ def test_values_of_0_and_1_get_wilsons_interval() -> None:
     assert mean_with_interval([1.0, 0.5]) == student([1.0, 0.5])
 
 
-def test_equal_values_are_no_certainty() -> None:
-    assert mean_with_interval([0.5, 0.5, 0.5]) == Estimate(0.5, None, None, 3)
-
-
 @pytest.mark.parametrize("right", range(6))
 @pytest.mark.parametrize("k", range(1, 6))
 def test_pass_at_k_counts_every_draw(right: int, k: int) -> None:
@@ -126,3 +125,84 @@ def test_majority() -> None:
     assert majority(["7", "8", "7"], [1.0, 0.0, 1.0]) == 1.0
     assert majority(["7", "8", "8"], [1.0, 0.0, 0.0]) == 0.0
     assert majority(["7", "8", "7", "8", "9"], [1.0, 0.0, 1.0, 0.0, 0.0]) == 0.5  # a tie: by lot
+
+
+VALUES = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0]
+
+
+def test_groups_of_one_row_are_no_groups() -> None:
+    assert wilson_of_groups(VALUES, range(6)) == wilson(4, 6)
+    assert student_of_groups(VALUES, range(6)) == student(VALUES)
+
+
+def test_repeating_every_row_adds_nothing() -> None:
+    """V depends on the groups' sums over n alone: three copies of everything leave it, and so the mean's interval."""
+    for values in (VALUES, [0.3, -2.0, 5.0, 0.1]):
+        copies = [value for value in values for _ in range(3)]
+        groups = [row for row in range(len(values)) for _ in range(3)]
+        of_copies, once = student_of_groups(copies, groups), student(values)
+        assert (of_copies.low, of_copies.high) == pytest.approx((once.low, once.high), rel=1e-12)
+        assert of_copies.count == 3 * len(values)
+
+
+def test_a_mean_by_hand() -> None:
+    """1 2 | 3 | 6 6: m = 3.6; sums of deviations -4.2, -0.6, 4.8; V = 3/2 (17.64 + 0.36 + 23.04) / 25 = 2.4624."""
+    found = student_of_groups([1.0, 2.0, 3.0, 6.0, 6.0], ["a", "a", "b", "c", "c"])
+    half = 4.302653 * math.sqrt(2.4624)  # t(2)
+    assert (found.mean, found.low, found.high) == pytest.approx((3.6, 3.6 - half, 3.6 + half), rel=1e-6)
+
+
+def test_a_share_by_hand() -> None:
+    """1 1 | 1 0 | 0 0 | 1 1: m = 5/8; sums of deviations .75, -.25, -1.25, .75; V = 4/3 (2.75) / 64 = 0.0572917.
+
+    The eight rows are worth (15/64) / V = 4.0909 of them, times (1.959964 / 3.182446)^2, t(3): 1.5517.
+    """
+    found = wilson_of_groups([1, 1, 1, 0, 0, 0, 1, 1], "aabbccdd")
+    worth, z = 1.5516855, 1.959964
+    centre = (0.625 + z * z / (2 * worth)) / (1 + z * z / worth)
+    half = z / (1 + z * z / worth) * math.sqrt(0.625 * 0.375 / worth + z * z / (4 * worth * worth))
+    assert (found.mean, found.low, found.high) == pytest.approx((0.625, centre - half, centre + half), rel=1e-4)
+    assert found.count == 8
+
+
+def test_all_right_of_few_prompts_is_worth_the_prompts() -> None:
+    found, of_prompts = wilson_of_groups([1.0] * 12, "aaaabbbbcccc"), wilson(3, 3)
+    assert (found.low, found.high) == pytest.approx((of_prompts.low, of_prompts.high), rel=1e-12)
+
+
+def test_rows_of_a_group_that_differ_more_than_chance_are_worth_no_more_than_they_are() -> None:
+    """One right a prompt: the share is the same whatever the prompts are, and V is 0, exactly or but for rounding."""
+    assert wilson_of_groups([1.0, 0.0] * 6, [row // 2 for row in range(12)]) == wilson(6, 12)
+    assert wilson_of_groups([0.0, 0.0, 1.0] * 10, [row // 3 for row in range(30)]) == wilson(10, 30)
+
+
+def test_one_group_is_the_world_that_is_asked_about() -> None:
+    assert student_of_groups([1.0, 2.0], "aa") == student([1.0, 2.0])
+    assert wilson_of_groups([1.0, 0.0], "aa") == wilson(1, 2)
+
+
+@pytest.mark.parametrize("worlds", [2000])
+def test_nineteen_of_twenty_intervals_hold_the_truth(worlds: int) -> None:
+    """30 prompts of 8 pairs, each prompt with a share of its own from Beta(1, 1): the truth is 1/2.
+
+    The negative control counts pairs as if they were independent: the design effect is 1 + 7/3, so such an interval is
+    1.83 times too narrow and holds the truth in 72 of a hundred. Of 2000 worlds the share deviates by 0.005.
+    """
+    draw = random.Random(0)
+    held = {"grouped": 0, "means": 0, "control": 0}
+    groups = [prompt for prompt in range(30) for _ in range(8)]
+    for _ in range(worlds):
+        shares = [draw.random() for _ in range(30)]
+        values = [float(draw.random() < shares[group]) for group in groups]
+        for name, one in (
+            ("grouped", wilson_of_groups(values, groups)),
+            ("means", student_of_groups(values, groups)),
+            ("control", wilson(sum(values), len(values))),
+        ):
+            assert one.low is not None
+            assert one.high is not None
+            held[name] += one.low <= 0.5 <= one.high
+    assert held["grouped"] / worlds == pytest.approx(0.95, abs=0.02)
+    assert held["means"] / worlds == pytest.approx(0.95, abs=0.02)
+    assert held["control"] / worlds < 0.8
+    assert t_quantile(0.975, 29) > 1.96

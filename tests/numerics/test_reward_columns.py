@@ -135,15 +135,6 @@ class TestRunning:
         assert state.updated(column(NAN, NAN)) == state
         assert state.updated(column()) == state
 
-    def test_of_two_values_there_is_one(self) -> None:
-        """1 and 3 around 2: (1 + 1) / (2 - 1)."""
-        assert RunningDeviation().updated(column(1, 3)).deviation == pytest.approx(2**0.5)
-        assert RunningDeviation().updated(column(1)).updated(column(3)).deviation == pytest.approx(2**0.5)
-
-    def test_before_two_values_there_is_none(self) -> None:
-        assert RunningDeviation().deviation == 0.0
-        assert RunningDeviation().updated(column(5)).deviation == 0.0
-
     def test_of_two_values(self) -> None:
         """1 and 4: mean 2.5, squares 2.25 + 2.25, n - 1 = 1; seen at once or one after the other."""
         at_once = RunningDeviation().updated(column(1, 4))
@@ -151,16 +142,6 @@ class TestRunning:
         assert RunningDeviation().updated(column(1)).updated(column(4)) == at_once
         settled = one(1, NAN, NAN, 4, normalize="running")
         assert settled.effective[[0, 3], 0].tolist() == pytest.approx([1 / 4.5**0.5, 4 / 4.5**0.5], rel=1e-12)
-
-    def test_this_batch_counts_and_the_last_ones_too(self) -> None:
-        case = Case([column(1, 2, 3, 4)], [Rule("one", normalize="running")], [1.0])
-        first = case.settle()
-        assert first.divisors[0, 0] == pytest.approx(numpy.std([1, 2, 3, 4], ddof=1))
-        case.raw = [column(10, 20, 30, 40)]
-        second = case.settle()
-        expected = numpy.std([1, 2, 3, 4, 10, 20, 30, 40], ddof=1)
-        assert second.divisors[:, 0].tolist() == pytest.approx([expected] * 4)
-        assert second.effective[3, 0] == pytest.approx(40 / expected)
 
     def test_what_is_seen_is_after_offset_and_clip_and_without_closed_rows(self) -> None:
         rule = Rule("one", offset=1.0, clip=(-2.0, 2.0), normalize="running")
@@ -177,16 +158,6 @@ class TestRunning:
         settled = case.settle()
         assert case.running == before
         assert settled.divisors[0, 0] == pytest.approx(numpy.std([1, 2, 3, 4], ddof=1))
-
-    def test_the_state_given_is_not_written_to(self) -> None:
-        given: dict[str, RunningDeviation] = {}
-        Case([column(1, 2, 3, 4)], [Rule("one", normalize="running")], [1.0], running=given).settle()
-        assert given == {}
-
-    def test_others_have_no_state(self) -> None:
-        case = Case([column(1, 2, 3, 4)], [Rule("one", normalize="batch")], [1.0])
-        case.settle()
-        assert case.running == {}
 
 
 class TestFilled:

@@ -29,7 +29,7 @@ def test_torch_has_the_kernel() -> None:
 
 
 def test_torch_s_kernel_says_where_it_is_not() -> None:
-    """packing/kernel_trial.py and the trial of a pass take a RuntimeError for that; on a CPU there is none."""
+    """The trial of a pass takes a RuntimeError for that; on a CPU there is none."""
     one, ends = torch.randn(2, 1, 8, dtype=torch.bfloat16), torch.tensor([0, 2], dtype=torch.int32)
     with pytest.raises(RuntimeError, match="_flash_attention_forward"):
         varlen_attn(one, one, one, ends, ends, 2, 2, window_size=(-1, 0))

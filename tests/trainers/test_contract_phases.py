@@ -7,11 +7,16 @@ import re
 from typing import Any
 
 import pytest
+import torch
 import trl
 from accelerate.utils import operations
-from transformers import Trainer
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import Trainer, TrainerState, get_scheduler
 from transformers.trainer_utils import speed_metrics
+from trl.trainer.grpo_config import GRPOConfig
 
+from rlhf_cli.analysis.whatif.question import _SCALES
+from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin
 from rlhf_cli.trainers.logging_mixin import LoggingMixin
 from rlhf_cli.trainers.pass_mixin import PassMixin
 from rlhf_cli.trainers.rollout_mixin import RolloutMixin
@@ -88,3 +93,78 @@ def test_accelerate_asks_torch_distributed_for_its_collectives_when_it_needs_the
     for name in ("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "broadcast"):
         assert name in _COLLECTIVES
         assert f"torch.distributed.{name}" in source
+
+
+GRPO = [
+    "rewards = (rewards_per_func * self.reward_weights.to(device).unsqueeze(0)).nansum(dim=1)",
+    "rewards[unscorable_mask] = torch.nan",
+    "mean_grouped_rewards = torch.nanmean(rewards.view(-1, num_generations), dim=1)",
+    "std_rewards = nanstd(rewards.view(-1, num_generations), dim=1)",
+    "std_rewards = nanstd(rewards).expand_as(rewards)",
+    "advantages = rewards - mean_grouped_rewards",
+    "advantages = advantages / (std_rewards + 1e-4)",
+    "advantages = torch.nan_to_num(advantages, nan=0.0)",
+]
+RLOO = [
+    "rewards = (rewards_per_func * self.reward_weights.to(device).unsqueeze(0)).nansum(dim=1)",
+    "rewards[unscorable_mask] = torch.nan",
+    "rewards = rewards.clamp(min=self.reward_clip_range[0], max=self.reward_clip_range[1])",
+    "rewards = rewards - self.beta * kl",
+    "baselines = (grouped_sum - grouped_rewards) / (scorable_counts - 1)",
+    "advantages = (advantages - torch.nanmean(advantages)) / (nanstd(advantages) + 1e-4)",
+    "advantages = torch.nan_to_num(advantages, nan=0.0)",
+]
+
+
+@pytest.mark.parametrize(("trainer", "steps"), [(trl.GRPOTrainer, GRPO), (trl.RLOOTrainer, RLOO)])
+def test_the_steps_from_totals_to_advantages(trainer: type, steps: list[str]) -> None:
+    source = inspect.getsource(trainer._generate_and_score_completions)
+    places = [source.index(step) for step in steps]
+    assert places == sorted(places)
+
+
+def test_what_scale_rewards_may_be() -> None:
+    source = inspect.getsource(GRPOConfig.__post_init__)
+    assert 'self.scale_rewards = {True: "group", False: "none"}.get(self.scale_rewards, self.scale_rewards)' in source
+    assert {True: "group", False: "none"}.items() <= _SCALES.items()
+
+
+def test_a_table_of_completions_is_written_where_ours_is() -> None:
+    source = inspect.getsource(trl.GRPOTrainer.log)
+    assert 'f"completions_{self.state.global_step:05d}.parquet"' in source
+    assert "deque(maxlen=args.generation_batch_size)" in inspect.getsource(trl.GRPOTrainer.__init__)
+
+
+def test_the_state_comes_from_the_checkpoint_before_optimizer_and_schedule() -> None:
+    loop = inspect.getsource(Trainer._inner_training_loop)
+    assert loop.index("self._init_training_state(") < loop.index("self._prepare_for_training(")
+    assert "TrainerState.load_from_json" in inspect.getsource(Trainer._init_training_state)
+    prepare = inspect.getsource(Trainer._prepare_for_training)
+    assert prepare.index("self.create_scheduler(") < prepare.index("self._load_optimizer_and_scheduler(")
+    assert parameters(TrainerState.compute_steps) == ["self", "args", "max_steps"]
+
+
+def test_an_epoch_is_one_method_and_what_it_leaves_in_control_ends_training() -> None:
+    loop = inspect.getsource(Trainer._inner_training_loop)
+    after = loop[loop.index("self._run_epoch(") :]
+    assert "if self.control.should_training_stop:" in after
+    assert "max_steps" not in parameters(Trainer._run_epoch)  # it asks only after a step: so one step too many
+
+
+def test_random_numbers_are_loaded_by_one_method() -> None:
+    assert parameters(Trainer._load_rng_state) == ["self", "checkpoint"] == parameters(CheckpointMixin._load_rng_state)
+    assert "logger.info" in inspect.getsource(Trainer._load_rng_state)  # and without their file it goes on
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["linear", "cosine", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_restarts"],
+)
+def test_schedules_are_a_factor_a_step(name: str) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    schedule = get_scheduler(name, optimizer, num_warmup_steps=2, num_training_steps=9)
+    assert isinstance(schedule, LambdaLR)
+    for _ in range(5):
+        optimizer.step()
+        schedule.step()
+    assert optimizer.param_groups[0]["lr"] == schedule.base_lrs[0] * schedule.lr_lambdas[0](schedule.last_epoch)

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
-import torch
 
 from rlhf_cli.cli import main
-from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.checkpoint_folders import problem_with
+
+# A run that was stopped and went on is the run that never stopped: bit for bit, from every checkpoint.
+from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers import checkpoint_mixin
 from tests.support.cut_runs import cut, events, goes_on_as, is_same, table
-
-# A run that was stopped and went on is the run that never stopped: bit for bit, from every checkpoint.
-
-
-UNEVEN = ["trainer.args.gradient_accumulation_steps=3", "trainer.args.max_steps=7"]
-"""Steps of 3, 3 and 2 micro-batches an epoch: no window of four ends where a step does, but at the epoch's end."""
+from tests.trainers.small_stages import Stage, assert_same_weights
 
 
 @pytest.mark.parametrize("step", [2, 3, 4, 7])
@@ -33,11 +28,6 @@ def test_grpo_from_any_step(whole, workplace: Path, step: int) -> None:
 @pytest.mark.fault(7)
 def test_rloo(whole, workplace: Path) -> None:
     goes_on_as(whole("trainer=rloo"), 3, workplace / "cut")
-
-
-@pytest.mark.fault(7)
-def test_where_no_step_ends_with_a_slice_of_the_rollout(whole, workplace: Path) -> None:
-    goes_on_as(whole(*UNEVEN), 5, workplace / "cut")
 
 
 def test_between_two_logs(whole, workplace: Path) -> None:
@@ -89,26 +79,12 @@ def test_negative_control_without_what_is_restored_the_model_is_another(
     assert not is_same(folder, whole())
 
 
-def test_a_used_up_rollout_is_not_in_the_checkpoint(whole) -> None:
-    folder = whole().checkpoints
-    states = {
-        step: torch.load(folder / f"checkpoint-{step}" / "rollout-rank0.pt", weights_only=True) for step in (3, 4)
-    }
-    assert len(states[3]["inputs"]) == 4
-    assert states[4]["inputs"] is None
-    assert (states[3]["step"], states[4]["step"]) == (6, 8)
-
-
 def test_every_checkpoint_of_a_run_verifies_and_nothing_else_is_left(whole) -> None:
     folder = whole().checkpoints
     assert [path.name for path in sorted(folder.iterdir())] == [f"checkpoint-{step}" for step in range(1, 9)]
     assert [problem_with(path) for path in folder.iterdir()] == [None] * 8
 
 
-# A run that is stopped in the middle of a weight's schedule resumes with the correct weights.
-
-
-STEPS = 8
 SCHEDULES = (
     "rewards.correct.weight={start: 0.0, end: 3.0, steps: 6}",
     "rewards.format.weight={start: 2.0, end: -1.0, fraction: 0.75, shape: cosine}",
@@ -118,54 +94,30 @@ A_ROUND_A_STEP = ("trainer.args.steps_per_generation=2", "trainer.args.num_itera
 """Two micro-batches a round and two a step: rewards are weighed anew at every optimizer step."""
 
 
-def by_hand(step: int) -> dict[str, float]:
-    """While step s (0 is the first) of 8 is prepared, of the definitions in docs/how-to/rewards.md's first example:
-
-    correct, linear over 6 steps: 0 + 3 s/6. format, half a cosine over 0.75 of 8 = 6 steps: 2 - 3 (1 - cos(pi s/6))/2.
-    brevity, a step: 1 until s = 5. All at their end from there on.
-    """
-    passed = min(step / 6, 1.0)
-    return {
-        "correct": 3.0 * passed,
-        "format": 2.0 - 1.5 * (1 - math.cos(math.pi * passed)),
-        "brevity": 1.0 if step < 5 else 0.25,
-    }
-
-
-def logged(folder: RunFolder) -> list[dict[str, float]]:
-    return [{name: event[f"rewards/{name}/weight"] for name in by_hand(0)} for event in events(folder)]
-
-
-@pytest.fixture
-def never_stopped(whole) -> RunFolder:
-    run: RunFolder = whole(*SCHEDULES, *A_ROUND_A_STEP)
-    return run
-
-
-@pytest.mark.parametrize("step", [2, 5])
 @pytest.mark.fault(9)
-def test_weights_metrics_and_model_are_those_of_the_run_that_never_stopped(
-    never_stopped: RunFolder, workplace: Path, step: int
-) -> None:
-    goes_on_as(never_stopped, step, workplace / "cut")  # every metric of every step, and the model, bit for bit
-    found = logged(RunFolder(workplace / "cut"))
-    assert found == [pytest.approx(by_hand(done), rel=1e-6, abs=1e-6) for done in range(STEPS)]
+def test_within_the_schedule_of_weights(whole, workplace: Path) -> None:
+    goes_on_as(whole(*SCHEDULES, *A_ROUND_A_STEP), 5, workplace / "cut")
 
 
-def test_in_the_middle_of_a_round_it_keeps_the_weight_that_the_round_was_scored_with(whole, workplace: Path) -> None:
-    """Rounds of four optimizer steps: the second is scored at step 4, and what is left of the first is not again."""
-    run = whole(*SCHEDULES)
-    goes_on_as(run, 3, workplace / "cut")
-    scored = [event for event in events(RunFolder(workplace / "cut")) if "rewards/correct/weight" in event]
-    assert [event["rewards/correct/weight"] for event in scored] == pytest.approx([0.0, 2.0])
+# 18 rows of 8: the third step ends an epoch, and the checkpoint of step 2 lies within one.
+WORDS = (
+    *("data.args.num_rows=20", "trainer.args.max_steps=5", "trainer.args.save_steps=2"),
+    *("trainer.args.save_total_limit=null", "trainer.args.eval_strategy=no"),
+)
 
 
-def test_control_a_schedule_that_begins_anew_is_seen(
-    never_stopped: RunFolder, workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    weights = RewardStack.weights
-    monkeypatch.setattr(RewardStack, "weights", lambda self, step, most: weights(self, max(step - 5, 0), most))
-    folder = cut(never_stopped, 5, workplace / "cut")
-    assert main(["resume", str(folder.path)]) == 0
-    assert not is_same(folder, never_stopped)
-    assert logged(folder) != logged(never_stopped)
+def goes_on(never_stopped: RunFolder, stopped: RunFolder) -> None:
+    assert stopped.last_checkpoint() == stopped.checkpoints / "checkpoint-2"
+    assert main(["resume", str(stopped.path)]) == 0
+    assert_same_weights(never_stopped.model, stopped.model)
+    never, resumed = (series(read_metrics(folder.metrics), "loss") for folder in (never_stopped, stopped))
+    assert resumed == never
+    assert len(never[1]) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("sft", []), ("kto", []), ("dpo", ["model.lora.r=2"]), ("reward", ["model.lora.r=2"])]
+)
+def test_a_run_that_was_killed(stage: Stage, workplace: Path, name: str, model: list[str]) -> None:
+    _, whole = stage(name, *WORDS, *model, run="whole")
+    goes_on(whole, cut(whole, 2, workplace / "runs" / f"toy_{name}" / "cut"))

@@ -113,23 +113,6 @@ class TestFaults:
         assert "checkpoint-1: no manifest.json in it" in capsys.readouterr().err
         assert folder.metrics.read_bytes() == before
 
-    def test_an_error_while_saving_leaves_the_older_one(self, train, monkeypatch: pytest.MonkeyPatch) -> None:
-        from transformers import Trainer
-
-        save = Trainer._save_scaler
-
-        def broken(self: Any, output_dir: str) -> None:
-            if self.state.global_step == 2:
-                raise OSError(5, "Input/output error")
-            save(self, output_dir)
-
-        monkeypatch.setattr(Trainer, "_save_scaler", broken)
-        code, folder = train("trainer.args.save_steps=1")
-        assert code == 1
-        assert [path.name for path in folder.checkpoints.iterdir()] == ["checkpoint-1"]
-        assert problem_with(folder.checkpoints / "checkpoint-1") is None
-        assert "Input/output error" in read_status(folder).reason
-
     @pytest.mark.fault(1)
     def test_killed_after_the_last_checkpoint_and_before_the_model(self, whole, workplace: Path, capsys) -> None:
         """A step more than were asked for would be another model: here the learning rate does not end at 0, nor an
@@ -178,15 +161,6 @@ def test_it_is_refused_before_anything_is_loaded(whole, workplace: Path, capsys,
     assert folder.metrics.read_bytes() == before
 
 
-def test_it_is_refused_where_only_an_older_one_is_whole_and_that_lacks_it(whole, workplace: Path, capsys) -> None:
-    """The newest checkpoint is complete but does not verify: the ranks check the one they use instead."""
-    folder = without(whole, workplace / "cut", "optimizer.pt")
-    shutil.copytree(whole().checkpoints / "checkpoint-7", folder.checkpoints / "checkpoint-7")
-    (folder.checkpoints / "checkpoint-7" / "model.safetensors").write_bytes(b"cut")
-    assert main(["resume", str(folder.path)]) == 2
-    assert "the checkpoint lacks the optimizer's state" in capsys.readouterr().err
-
-
 @pytest.mark.fault(6)
 def test_from_the_weights_alone_optimizer_and_schedule_begin_anew(whole, workplace: Path, capsys) -> None:
     """Steps 7 and 8 get the rates of the steps 1 and 2 of 8: (1 - 0/8) and (1 - 1/8) of the first."""
@@ -197,12 +171,6 @@ def test_from_the_weights_alone_optimizer_and_schedule_begin_anew(whole, workpla
     rates = series(read_metrics(folder.metrics), "learning_rate")[1]
     assert rates[6:] == pytest.approx([RATE, RATE * 7 / 8], rel=1e-12)
     assert not is_same(folder, whole())
-
-
-def test_where_nothing_is_missing_the_permission_changes_nothing(whole, workplace: Path) -> None:
-    folder = cut(whole(), 6, workplace / "cut")
-    assert main(["resume", str(folder.path), "run.resume_weights_only=true"]) == 0
-    assert is_same(folder, whole())
 
 
 @pytest.mark.fault(6)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import read_json
-from rlhf_cli.runs.text_endings import trained_with_eos
 from tests.support.small_reward_runs import from_file, losses, samples, sums
-from tests.support.tolerances import ARITHMETIC, ARITHMETIC_OF_TENSORS
+from tests.support.tolerances import ARITHMETIC, ARITHMETIC_OF_TENSORS, MODEL
 
 SCORES = "reward_model.margin={chosen: score_chosen, rejected: score_rejected}"
 
@@ -112,25 +115,6 @@ def test_the_loss_and_its_gradient_are_those_written_by_hand(
     assert (code, checked) == (0, [0, 1, 2])
 
 
-def test_the_margins_in_the_batch_are_those_of_the_scores(learn, before_training) -> None:
-    seen: list[tuple[float, float]] = []
-
-    def check(trainer: Any) -> None:
-        from rlhf_cli.data.worlds.toy_preferences import generate
-
-        rows = {(row["prompt"], row["chosen"], row["rejected"]): row for row in generate(40, 0)}
-        tokenizer = trainer.processing_class
-        for row in trainer.train_dataset:
-            pair = [tokenizer.decode(row[side], skip_special_tokens=True) for side in ("chosen_ids", "rejected_ids")]
-            true = rows[(row["prompt"], *(text.removeprefix(row["prompt"]) for text in pair))]
-            seen.append((row["margin"], 2 * (true["score_chosen"] - true["score_rejected"])))
-
-    before_training(check)
-    assert learn(SCORES.replace("}", ", scale: 2.0}"))[0] == 0
-    assert len(seen) == 40
-    assert all(got == pytest.approx(want, abs=1e-12) for got, want in seen)
-
-
 # What the data may hold
 
 
@@ -140,58 +124,6 @@ def test_a_margin_column_counts_only_when_it_is_configured(learn) -> None:
     used = learn(*from_file(sums(margin=2.0)), "reward_model.margin={column: margin}", name="used")[1]
     assert losses(plain) == losses(there)
     assert losses(used)[0] > losses(plain)[0] + 1.0  # log(1 + e^2) is 2.13, log(2) 0.69
-
-
-def test_text_and_its_token_ids_in_the_former_format_train_the_same(learn, before_training) -> None:
-    ids: list[dict[str, Any]] = []
-
-    def take(trainer: Any) -> None:
-        if not ids:
-            for row in trainer.train_dataset:
-                sides = {}
-                for side, at_the_end in (("chosen", True), ("rejected", False)):
-                    tokens, padding = row[f"{side}_ids"], [0, 0]
-                    mask = [1] * len(tokens)
-                    sides[f"input_ids_{side}"] = tokens + padding if at_the_end else padding + tokens
-                    sides[f"attention_mask_{side}"] = [*mask, 0, 0] if at_the_end else [0, 0, *mask]
-                ids.append({**sides, "strength": row["margin"]})
-
-    before_training(take)
-    margin = "reward_model.margin={column: strength}"
-    _, text = learn(*from_file([{**row, "strength": n / 4} for n, row in enumerate(sums())]), margin, name="text")
-    code, tokens = learn(*from_file(ids, "ids.jsonl"), margin, name="ids")
-    assert code == 0
-    assert losses(tokens) == losses(text)
-    for one, other in zip(samples(tokens), samples(text), strict=True):
-        assert (one["score_chosen"], one["margin"]) == (other["score_chosen"], other["margin"])
-        assert one["prompt"] + one["chosen"] == other["prompt"] + other["chosen"]
-
-
-def test_conversations(learn) -> None:
-    def said(role: str, content: str) -> list[dict[str, str]]:
-        return [{"role": role, "content": content}]
-
-    asked = [
-        {"prompt": said("user", row["prompt"])}
-        | {side: said("assistant", row[side]) for side in ("chosen", "rejected")}
-        for row in sums()
-    ]
-    code, folder = learn(*from_file(asked))
-    assert code == 0
-    assert samples(folder)[1]["prompt"] == "1+1="
-    assert (samples(folder)[1]["chosen"], samples(folder)[1]["rejected"]) == ("2", "well 1")
-
-
-def test_transcripts(learn) -> None:
-    start = "\n\nHuman: Hello\n\nAssistant: Hi!\n\nHuman: {}+1?\n\nAssistant:"
-    rows = [
-        {"chosen": start.format(n) + f" It is {n + 1}.", "rejected": start.format(n) + f" It is {n}."}
-        for n in range(12)
-    ]
-    code, folder = learn(*from_file(rows), "data.transcripts=true")
-    assert code == 0
-    assert (samples(folder)[0]["prompt"], samples(folder)[0]["chosen"]) == (start.format(0), " It is 1.")
-    assert "0+1?" in folder.log.read_text()
 
 
 @pytest.mark.parametrize(
@@ -218,26 +150,6 @@ def test_pairs_that_teach_nothing(learn, capsys, bad: dict[str, str], told: str)
     assert f"pairs left out of data: 1 {told.partition(':')[0]}" in folder.log.read_text()
 
 
-def test_a_margin_of_strings_and_one_below_0(learn, capsys) -> None:
-    code, _ = learn(*from_file(sums(strength="2")), "reward_model.margin={column: strength}")
-    error = capsys.readouterr().err
-    assert code == 2
-    assert "row 1: '2', text" in error
-    assert "numbers are written without quotes" in error
-    rows = [*sums(11, strength=1.0), sums(1, strength=-1.0)[0]]
-    dropping = "reward_model.margin={column: strength, on_bad: drop}"
-    code, folder = learn(*from_file(rows, "below.jsonl"), dropping, name="below")
-    assert code == 0
-    assert read_json(folder.provenance)["left_out"] == {"data": {"no_sound_margin": 1}}
-
-
-def test_a_margin_column_that_is_not_there_is_told_before_anything_is_loaded(learn, capsys) -> None:
-    code, folder = learn("reward_model.margin={column: strength}")
-    assert code == 2
-    assert "no column 'strength' in the data" in capsys.readouterr().err
-    assert not folder.path.exists()
-
-
 def test_the_figures_of_training_are_those_of_rlhf_eval(learn, workplace: Path) -> None:
     """One model, one number: TRL's own evaluation, a mean of equal batches, against ours of the same held-out pairs.
 
@@ -255,11 +167,50 @@ def test_the_figures_of_training_are_those_of_rlhf_eval(learn, workplace: Path) 
         assert (figures == pytest.approx((trl["eval_margin"], trl["eval_loss"]), **ARITHMETIC)) is is_same
 
 
-def test_a_conversation_ends_as_its_template_says(learn, workplace: Path) -> None:
-    def said(text: str) -> list[dict[str, str]]:
-        return [{"role": "assistant", "content": text}]
+def test_samples_are_shown_at_every_evaluation_and_are_the_models_own_scores(learn, capsys) -> None:
+    evaluation = ["data.eval.fraction=0.3", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=2"]
+    code, folder = learn(*from_file(sums(20)), *evaluation, "reward_model.show_samples=3")
+    assert code == 0
+    rows = samples(folder)
+    assert [(row["step"], row["row"]) for row in rows] == [(step, row) for step in (2, 3) for row in (1, 2, 3)]
+    shown = capsys.readouterr().out
+    assert "pairs in the right order" in shown
+    assert "well" in shown
+    log = folder.log.read_text()
+    assert log.count("of 3 pairs in the right order") == 2
+    # Row lengths are reported even if no row is dropped or cut.
+    assert re.search(r"data: .* all 14 rows .*shortest", log)
+    assert re.search(r"data\.eval: .* all 6 rows .*shortest", log)
+    model = AutoModelForSequenceClassification.from_pretrained(folder.model)
+    tokenizer = AutoTokenizer.from_pretrained(folder.model)
+    for row in rows[3:]:
+        for side in ("chosen", "rejected"):
+            text = row["prompt"] + row[side] + tokenizer.eos_token
+            ids = torch.tensor([tokenizer(text)["input_ids"]])
+            assert model(input_ids=ids).logits.item() == pytest.approx(row[f"score_{side}"], **MODEL)
+        right = "right" if row["score_chosen"] > row["score_rejected"] else "wrong"
+        assert row["verdict"] == right
+        assert row["margin"] is None
 
-    asked = [{"role": "user", "content": "1+1="}]
-    rows = [{"prompt": asked, "chosen": said("2"), "rejected": said("3")}] * 8
-    code, folder = learn(*from_file(rows))
-    assert (code, trained_with_eos(folder.model)) == (0, False)
+
+@pytest.mark.parametrize(("asked", "shown"), [(0, 0), (5, 5), (-1, 12), (100, 12)])
+def test_how_many_samples(learn, asked: int, shown: int) -> None:
+    _, folder = learn(*from_file(sums()), f"reward_model.show_samples={asked}")
+    assert (len(samples(folder)) if folder.samples.exists() else 0) == shown
+
+
+def test_showing_samples_changes_no_number(learn) -> None:
+    with_, without = (learn(f"reward_model.show_samples={n}", name=f"n{n}")[1] for n in (4, 0))
+    one, other = ((folder.model / "model.safetensors").read_bytes() for folder in (with_, without))
+    assert one == other
+
+
+def test_a_resumed_run_writes_its_samples_once(learn) -> None:
+    evaluation = ["data.eval.fraction=0.3", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1"]
+    _, folder = learn(*from_file(sums(20)), *evaluation, "trainer.args.save_steps=1")
+    whole = samples(folder)
+    for path in sorted(folder.checkpoints.iterdir())[1:]:
+        shutil.rmtree(path)
+    folder.status.write_text(json.dumps({**read_json(folder.status), "state": "failed"}))
+    assert main(["resume", str(folder.path)]) == 0
+    assert samples(folder) == whole

@@ -170,19 +170,6 @@ def test_a_penalty_applies_to_every_row(rounds, monkeypatch: pytest.MonkeyPatch)
     assert one.advantages == pytest.approx(by_hand([*counting, penalties], [0.0] * len(A)), **ARITHMETIC)
 
 
-def test_z_scores_are_left_out_of_too(rounds) -> None:
-    """c alone is z-scored in its group over the rows where it applies, then compared with the others there."""
-    words = ("+rewards.a={fn: './mine.py:a', weight: 0}", "+rewards.c={fn: './mine.py:c'}", "trainer.args.beta=0.0")
-    (one, *_), _ = rounds(*words, "aggregate=normalize_then_sum")
-    z: list[float | None] = []
-    for start in (0, GROUP):
-        there = [value for value in C[start : start + GROUP] if value is not None]
-        mean = math.fsum(there) / len(there)
-        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in there) / (len(there) - 1)) + 1e-4
-        z += [None if value is None else (value - mean) / deviation for value in C[start : start + GROUP]]
-    assert one.advantages == pytest.approx(by_hand([z], [0.0] * len(A)), **ARITHMETIC)
-
-
 def test_where_nothing_is_excluded_the_advantages_are_trls_to_the_last_bit(rounds, monkeypatch) -> None:
     """With the KL of a policy that moves, and clipping; beside RLOO without our correction."""
     settings = ("+rewards.a={fn: './mine.py:a'}", "+rewards.whole={fn: './mine.py:whole', weight: 0.3}")

@@ -128,12 +128,6 @@ class TestWorkedExample:
             1.0, **ARITHMETIC
         )
 
-    def test_eager_calls_all_rows_and_changes_no_advantage(self, four_rows, monkeypatch) -> None:
-        monkeypatch.setenv("ROWS_OF_B", "4")
-        _, folder = four_rows(gated("zero"), "trainer.args.scale_rewards=none", "rewards.b.eager=true")
-        assert table(folder)["advantage"] == pytest.approx([0.85, -0.65, 0.45, -0.65], **ARITHMETIC)
-        assert read_metrics(folder.metrics)[0]["rewards/b/calls_saved"] == 0
-
 
 @pytest.mark.parametrize("trainer", ["grpo", "rloo"])
 def test_a_row_to_which_nothing_applies_does_not_train(four_rows, trainer: str) -> None:
@@ -195,13 +189,6 @@ def test_normalize_then_sum_equals_trls_own(four_rows) -> None:
     assert event["rewards/a/advantage_share"] + event["rewards/c/advantage_share"] == pytest.approx(1.0, **ARITHMETIC)
 
 
-def test_normalize_then_sum_gives_rloo_z_scores_to_leave_one_out_of(four_rows) -> None:
-    rewards = {"a": reward("a"), "c": reward("c", weight=0.5)}
-    _, folder = four_rows(rewards, "trainer=rloo", "aggregate=normalize_then_sum", "trainer.args.beta=0.0")
-    expected = [value - (sum(ZS) - value) / 3 for value in ZS]
-    assert table(folder)["advantage"] == pytest.approx(expected, **ARITHMETIC)
-
-
 def test_running_deviation_is_in_the_checkpoint_and_resumed(four_rows, workplace: Path) -> None:
     rules = reward("by_step", normalize="running")
     words = ("trainer.args.max_steps=4", "trainer.args.save_steps=2")
@@ -249,16 +236,6 @@ def test_a_failing_row_meets_its_policy(train, workplace: Path, policy: str, sta
         assert event["rewards/mine/excluded"] == event["rewards/mine/errors"]
 
 
-def test_a_row_without_a_total_of_the_aggregate_does_not_train(four_rows, workplace: Path) -> None:
-    source = (
-        workplace / "mine.py"
-    ).read_text() + "\ndef never(rewards, weights):\n    return [None] * len(rewards['c'])\n"
-    (workplace / "mine.py").write_text(source)
-    settings = ("aggregate=./mine.py:never", "trainer.args.beta=0.5", "trainer.args.num_iterations=2")
-    _, folder = four_rows({"c": reward("c")}, *settings, "trainer.args.max_steps=3")
-    assert series(read_metrics(folder.metrics), "grad_norm")[1] == [0.0, 0.0, 0.0]
-
-
 @pytest.mark.parametrize(
     ("body", "said"),
     [("return [1.0]", "1 totals for 4 rows"), ("raise ValueError('no')", "ValueError: no")],
@@ -271,10 +248,3 @@ def test_an_aggregate_that_fails_is_named(four_rows, workplace: Path, capsys, bo
     assert code == (1 if "raise" in body else 2)
     assert "where:    aggregate" in told
     assert said in told
-
-
-def test_the_row_that_ended_the_run_is_kept(train, workplace: Path) -> None:
-    (workplace / "mine.py").write_text("def bad(completions, **kwargs):\n    raise ValueError('all of them')\n")
-    _, folder = train("rewards.mine.fn=./mine.py:bad")
-    (kept,) = [json.loads(line) for line in folder.reward_errors.read_text().splitlines()]
-    assert (kept["reward"], kept["row"], kept["error"]) == ("mine", 0, "ValueError: all of them")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from rlhf_cli.models.packing.row_attention import has_relative_positions
-from rlhf_cli.trainers import pass_mixin
+from rlhf_cli.tables.passes import Passes
+from rlhf_cli.trainers import forward_pass, pass_mixin
 from rlhf_cli.trainers.forward_pass import by_length, reordered_in_windows, trimmed, used_columns
+from rlhf_cli.trainers.pass_mixin import PassMixin
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 PROMPT, COMPLETION = 5, 7
@@ -122,107 +122,82 @@ def test_what_is_not_known_is_left_as_it_is() -> None:
     assert reordered_in_windows([batch, batch], 2, longest_first)[0] is batch
 
 
-class TestPositions:
-    """Rows may be moved where only distances between tokens count."""
-
-    def test_of_a_model_with_rotary_embeddings(self) -> None:
-        config = LlamaConfig(**TINY, num_attention_heads=2, intermediate_size=16, num_hidden_layers=1)
-        assert has_relative_positions(config)
-        assert self.moved(LlamaForCausalLM(config)) < 1e-5
-
-    def test_of_a_model_with_learned_ones(self) -> None:
-        config = GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2, n_positions=32)
-        assert not has_relative_positions(config)
-        model = GPT2LMHeadModel(config)
-        torch.nn.init.normal_(model.transformer.wpe.weight)
-        assert self.moved(model) > 1e-2
-
-    @staticmethod
-    def moved(model: Any) -> float:
-        """By how much its logits change when three columns of padding are taken off the left."""
-        generator = torch.Generator().manual_seed(0)
-        ids = torch.randint(1, 64, (2, 8), generator=generator)
-        mask = torch.ones_like(ids)
-        mask[0, :3] = mask[1, :4] = 0
-        with torch.no_grad():
-            whole = model.eval()(input_ids=ids, attention_mask=mask).logits[:, 4:]
-            less = model(input_ids=ids[:, 3:], attention_mask=mask[:, 3:]).logits[:, 1:]
-        return float((whole - less).abs().max())
+LLAMA = SimpleNamespace(get_text_config=lambda: SimpleNamespace(rope_theta=1e4), is_encoder_decoder=False)
 
 
-TINY: dict[str, Any] = {"vocab_size": 64, "hidden_size": 16, "max_position_embeddings": 32}
+class Generates:
+    """Stands in for TRL's trainer: fills a new buffer and returns the step's micro-batch."""
+
+    def __init__(self, steps: int, accumulation: int) -> None:
+        self.args = SimpleNamespace(steps_per_generation=steps, gradient_accumulation_steps=accumulation)
+        self.model = SimpleNamespace(training=True, config=LLAMA)
+        self.loss_type, self.top_entropy_quantile = "grpo", 1.0
+        self._entropy_bonus_enabled = self.aux_loss_enabled = False
+        self._buffered_inputs: Any = None
+        self._step = 1
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        self._buffered_inputs = list(generation_batch)
+        return self._buffered_inputs[self._step]
 
 
-class TestInARun:
-    """A run without any of it ends with the same weights: to a hundredth of a step, which Adam makes 1e-3 long."""
+class Trims(PassMixin, Generates):  # type: ignore[misc]
+    def __init__(self, *args: Any) -> None:
+        Generates.__init__(self, *args)
+        self.passes = Passes("trimmed")
 
-    @pytest.fixture
-    def run(self, train_ppo, before_training, workplace: Path):
-        (workplace / "mine.py").write_text(
-            "def score(completion_ids, **kwargs):\n    return [len(ids) + ids[0] % 5 for ids in completion_ids]\n"
-        )
-        made: list[Any] = []
 
-        def prepare(trainer: Any) -> None:
-            made.append(trainer)
-            trainer.eos_token_ids = trainer.generation_config.eos_token_id = [1, *range(2, 60)]
-            generator = torch.Generator().manual_seed(0)
-            with torch.no_grad():
-                head = trainer.critic.model.score.weight
-                head.copy_(torch.randn(head.shape, generator=generator))
+@pytest.mark.parametrize(
+    ("steps", "accumulation", "window"),
+    [(4, 2, 2), (2, 4, 2), (4, 4, 4), (4, 1, 1), (4, 3, None), (3, 4, None)],
+)
+def test_windows(monkeypatch: pytest.MonkeyPatch, steps: int, accumulation: int, window: int | None) -> None:
+    """An optimizer step takes `accumulation` micro-batches. Of steps of 3 over rounds of 4 the second would hold parts
+    of two rounds, which are not there at once.
+    """
+    asked: list[int] = []
 
-        before_training(prepare)
+    def turned(batches: list[Any], window: int, order: Any) -> list[Any]:
+        asked.append(window)
+        return batches[::-1]
 
-        def train(*overrides: str, name: str) -> Tensor:
-            code, _ = train_ppo(
-                "~rewards.correct",
-                "~rewards.format",
-                "~rewards.brevity",
-                "++rewards.score={fn: './mine.py:score'}",
-                "trainer.args.per_device_train_batch_size=4",
-                "trainer.args.max_completion_length=8",
-                "trainer.args.num_iterations=2",
-                "trainer.args.max_steps=4",
-                *overrides,
-                name=name,
-            )
-            assert code == 0
-            models = (made[-1].model, made[-1].critic.model)
-            return torch.cat([one.detach().flatten() for model in models for one in model.parameters()])
+    monkeypatch.setattr(pass_mixin, "reordered_in_windows", turned)
+    monkeypatch.setattr(pass_mixin, "trimmed", lambda batch, *, may_move: ("trimmed", batch))
+    trainer = Trims(steps, accumulation)
+    inputs = trainer._prepare_inputs(range(steps))
+    assert asked == ([] if window is None else [window])
+    order = list(range(steps)) if window is None else list(range(steps))[::-1]
+    assert trainer._buffered_inputs == [("trimmed", one) for one in order]
+    assert inputs == ("trimmed", order[1])
 
-        return train
 
-    @pytest.mark.parametrize(
-        ("setting", "passes"),
-        [
-            ("trainer.args.loss_type=dapo", "packed"),
-            ("trainer.args.loss_type=bnpo", "trimmed"),
-            ("kl.where=loss", "packed"),
-            ("trainer.args.top_entropy_quantile=0.5", "trimmed"),
-        ],
-    )
-    def test_ends_with_the_same_weights(self, run, monkeypatch: pytest.MonkeyPatch, setting: str, passes: str) -> None:
-        accumulated = ("trainer.args.gradient_accumulation_steps=2", "trainer.args.steps_per_generation=4")
-        widths: list[tuple[int, int]] = []
-        trim_real = pass_mixin.trimmed
+def test_nothing_is_sorted_or_cut_in_an_evaluation_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_mixin, "trimmed", lambda batch, *, may_move: torch.tensor(-1))
+    evaluating = Trims(2, 2)
+    evaluating.model.training = False
+    assert evaluating._prepare_inputs([10, 11]) == 11
 
-        def spied(batch: Any, *, may_move: bool) -> Any:
-            found = trim_real(batch, may_move=may_move)
-            before, after = (one["prompt_ids"].shape[1] + one["completion_ids"].shape[1] for one in (batch, found))
-            widths.append((before, after))
-            return found
+    class KeepsItsBuffer(Trims):  # type: ignore[misc]
+        def _prepare_inputs(self, generation_batch: Any) -> Any:
+            return super()._prepare_inputs(generation_batch)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(pass_mixin, "trimmed", spied)
-            with_it = run(*accumulated, setting, f"trainer.passes={passes}", name="with")
-        assert any(after < before for before, after in widths)
-        without = run(*accumulated, setting, "trainer.passes=plain", name="without")
-        torch.testing.assert_close(with_it, without, atol=1e-5, rtol=0)
+    kept = KeepsItsBuffer(2, 2)
+    kept._buffered_inputs = ["a", "b"]
+    monkeypatch.setattr(Generates, "_prepare_inputs", lambda self, batch: self._buffered_inputs[1])
+    assert kept._prepare_inputs(None) == "b"
 
-    def test_rows_stay_in_their_optimizer_step(self, run) -> None:
-        """Three micro-batches a step and two a round: a round's rows belong to two steps, so none may be moved."""
-        odd = ("trainer.args.gradient_accumulation_steps=3", "trainer.args.steps_per_generation=2")
-        odd += ("trainer.args.num_iterations=1",)
-        with_it = run(*odd, name="with")
-        without = run(*odd, "trainer.passes=plain", name="without")
-        torch.testing.assert_close(with_it, without, atol=1e-5, rtol=0)
+
+def test_what_is_one_number_a_row_goes_with_its_row() -> None:
+    """Lengths 1, 3 and 2, 4 become 4, 3 and 2, 1; what is one number a batch stays where it is."""
+    batches = [
+        {
+            "completion_mask": (torch.arange(4) < torch.tensor(lengths).unsqueeze(1)).long(),
+            "advantages": torch.tensor(lengths) / 10,
+            "num_items_in_batch": torch.tensor(10 * index),
+        }
+        for index, lengths in enumerate([[1, 3], [2, 4]])
+    ]
+    found = forward_pass.reordered_in_windows(batches, 2, lambda rows: forward_pass.by_length(rows["completion_mask"]))
+    assert [batch["completion_mask"].sum(dim=1).tolist() for batch in found] == [[4, 3], [2, 1]]
+    assert [batch["advantages"].tolist() for batch in found] == [pytest.approx([0.4, 0.3]), pytest.approx([0.2, 0.1])]
+    assert [int(batch["num_items_in_batch"]) for batch in found] == [0, 10]

@@ -1,9 +1,5 @@
 """Decide whether finished rows can leave a batch that generates.
 
-For mypy it is a class with the methods below, at run time transformers' own: `PreTrainedModel` does not declare that it
-can generate, and some parts of `generate` are private. tests/models/decoding/test_contract_generate.py compares every
-name below with transformers.
-
 The cache, score processors, stopping criteria and, with sharded weights, the other ranks may still need a row. A
 component that is not known to treat each row independently is assumed to use all of them.
 """
@@ -12,68 +8,28 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import logits_process, stopping_criteria
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-    from typing import Protocol
-
-    from torch import Tensor
-
-    class Outputs(Protocol):
-        """The result of a forward pass."""
-
-        logits: Tensor
-
-    class CausalModel(PreTrainedModel):
-        """A model that generates."""
-
-        generate: Callable[..., Tensor]
-
-        def __call__(self, **inputs: object) -> Outputs: ...
-        def prepare_inputs_for_generation(self, input_ids: Tensor, **inputs: object) -> dict[str, object]: ...
-        def _optimize_model_for_decode(self) -> AbstractContextManager[None]: ...
-        def _supports_default_dynamic_cache(self) -> bool: ...
-        def _update_model_kwargs_for_generation(
-            self, outputs: Outputs, model_kwargs: dict[str, object]
-        ) -> dict[str, object]: ...
-
-else:
-    CausalModel = PreTrainedModel
-
-
 ROW_BY_ROW = frozenset(
     {
-        logits_process.EpsilonLogitsWarper,
-        logits_process.EtaLogitsWarper,
-        logits_process.ExponentialDecayLengthPenalty,
-        logits_process.ForcedBOSTokenLogitsProcessor,
-        logits_process.ForcedEOSTokenLogitsProcessor,
         logits_process.InfNanRemoveLogitsProcessor,
-        logits_process.LogitNormalization,
         logits_process.MinLengthLogitsProcessor,
         logits_process.MinNewTokensLengthLogitsProcessor,
         logits_process.MinPLogitsWarper,
-        logits_process.NoBadWordsLogitsProcessor,
         logits_process.NoRepeatNGramLogitsProcessor,
         logits_process.RepetitionPenaltyLogitsProcessor,
-        logits_process.SequenceBiasLogitsProcessor,
-        logits_process.SuppressTokensAtBeginLogitsProcessor,
         logits_process.SuppressTokensLogitsProcessor,
         logits_process.TemperatureLogitsWarper,
-        logits_process.TopHLogitsWarper,
         logits_process.TopKLogitsWarper,
         logits_process.TopPLogitsWarper,
-        logits_process.TypicalLogitsWarper,
     }
 )
 """Processors that use only a row's own tokens and scores, and keep no state of it for the next token."""
@@ -99,7 +55,7 @@ _LAYERS = frozenset({DynamicLayer, DynamicSlidingWindowLayer})
 _INPUTS = frozenset({"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"})
 
 
-def why_not_model(model: CausalModel) -> str | None:
+def why_not_model(model: Any) -> str | None:
     """Return why rows of `model` can never leave the batch, or None."""
     name = type(model).__name__
     if model.config.is_encoder_decoder:
@@ -131,7 +87,7 @@ def why_not_settings(config: GenerationConfig) -> str | None:
 
 
 def why_not_call(
-    model: CausalModel,
+    model: Any,
     num_rows: int,
     processors: LogitsProcessorList,
     criteria: StoppingCriteriaList,

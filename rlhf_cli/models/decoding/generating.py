@@ -16,21 +16,20 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import FloatTensor, LongTensor, Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from rlhf_cli.models.decoding.eligibility import (
-    CausalModel,
     drops_out,
     of_rows,
     why_not_call,
     why_not_model,
     why_not_settings,
 )
-from rlhf_cli.models.decoding.live_batch import LiveBatch
 from rlhf_cli.temporary_attributes import temporary_attributes
 
 
@@ -74,6 +73,102 @@ def _runs(rows: list[int]) -> list[tuple[int, int]]:
     return [(start, end - start + 1) for start, end in zip(starts, ends, strict=True)]
 
 
+class LiveBatch:
+    """Read prompts, then one token at a time, for fewer and fewer rows: B at first, N now, L tokens each so far.
+
+    `rows` (N,): their ascending indices among the B. `ids` (N, L): their tokens with all padding, for score processors
+    and stopping criteria. `is_live` (N,) bool: has not ended; ended rows stay in the batch until `drop_ended`.
+    `inputs`: the model's inputs for these rows as prepared by `generate`, including cache and masks.
+    """
+
+    def __init__(self, model: Any, ids: Tensor, inputs: dict[str, object]) -> None:
+        cache = inputs["past_key_values"]
+        assert isinstance(cache, DynamicCache)
+        self._model, self._cache, self._inputs, self.ids = model, cache, inputs, ids
+        self.rows = torch.arange(len(ids), device=ids.device)
+        self.is_live = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
+
+    def read_prompts(self, *, once_each: bool) -> tuple[Tensor, int]:
+        """Return (B, V) float32 logits of the first token, and how many rows the model read for them.
+
+        once_each: rows with equal prompts are read once, and the cache is then copied to each.
+        """
+        mask = self._inputs.get("attention_mask")
+        seen = self.ids if mask is None else torch.cat([self.ids, _tensor(mask)], dim=1)
+        firsts, copies = first_of_each(seen) if once_each else (self.rows, self.rows)
+        alone = _rows_of(self._inputs, firsts)
+        ready = self._model.prepare_inputs_for_generation(self.ids[firsts], is_first_iteration=True, **alone)
+        logits = self._read(ready)
+        if len(firsts) == len(self.rows):
+            return logits, len(firsts)
+        self._cache.batch_select_indices(copies)
+        return logits[copies], len(firsts)
+
+    def read_tokens(self) -> Tensor:
+        """Return (N, V) float32 logits of the next token; the model reads only the last of `ids`."""
+        return self._read(self._model.prepare_inputs_for_generation(self.ids, next_sequence_length=1, **self._inputs))
+
+    def append(self, tokens: Tensor) -> None:
+        """Append (N,) tokens to the rows."""
+        self.ids = torch.cat([self.ids, tokens.unsqueeze(1)], dim=1)
+
+    def drop_ended(self) -> Tensor:
+        """Remove ended rows from batch and cache, and columns that are padding in all others.
+
+        Return the batch indices of the remaining rows.
+        """
+        kept = self.is_live.nonzero().squeeze(1)
+        self.rows, self.ids, self.is_live = self.rows[kept], self.ids[kept], self.is_live[kept]
+        self._inputs = _rows_of(self._inputs, kept)
+        self._cache.batch_select_indices(kept)
+        self._crop()
+        return kept
+
+    def _crop(self) -> None:
+        mask, positions = self._inputs.get("attention_mask"), self._inputs.get("position_ids")
+        # Without explicit positions, a model counts them from the cache.
+        if mask is None or positions is None or any(type(layer) is not DynamicLayer for layer in self._cache.layers):
+            return
+        padding = int(_tensor(mask).argmax(dim=1).min())
+        if not padding:
+            return
+        for layer in self._cache.layers:
+            assert isinstance(layer, DynamicLayer)
+            assert layer.keys is not None
+            assert layer.values is not None
+            layer.keys, layer.values = layer.keys[..., padding:, :], layer.values[..., padding:, :]
+        self._inputs["attention_mask"] = _tensor(mask)[:, padding:]
+
+    def _read(self, ready: dict[str, object]) -> Tensor:
+        outputs = self._model(**ready, return_dict=True)
+        self._inputs = self._model._update_model_kwargs_for_generation(outputs, self._inputs)
+        logits: Tensor = outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=self.ids.device)
+        return logits
+
+
+def first_of_each(seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (U,), ascending indices of the first row of each distinct value, and (B,) indices into them.
+
+    seen: (B, L). The second result is the distinct value that each row has.
+    """
+    _, which = torch.unique(seen, dim=0, return_inverse=True)
+    rows = torch.arange(len(seen), device=seen.device)
+    firsts = torch.full_like(rows, len(seen)).scatter_reduce(0, which, rows, "amin")
+    own = firsts[which]
+    kept = (own == rows).nonzero().squeeze(1)
+    return kept, torch.searchsorted(kept, own)
+
+
+def _rows_of(inputs: dict[str, object], rows: Tensor) -> dict[str, object]:
+    """Return the rows of all tensors, and other values unchanged; the cache's rows are selected in place."""
+    return {name: value[rows] if isinstance(value, Tensor) else value for name, value in inputs.items()}
+
+
+def _tensor(value: object) -> Tensor:
+    assert isinstance(value, Tensor)
+    return value
+
+
 _MOST_ENDED = 1 / 8
 """Allowed share of ended rows in a batch.
 
@@ -111,7 +206,7 @@ class LiveRows:
     @torch.no_grad()
     def __call__(
         self,
-        model: CausalModel,
+        model: Any,
         input_ids: Tensor,
         logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
@@ -133,7 +228,7 @@ class LiveRows:
         padding = 0 if pad is None else int(pad)
         found = input_ids.new_full((num_rows, longest - width), padding)
         logps = input_ids.new_zeros(found.shape, dtype=torch.float32)
-        batch, processors = LiveBatch(model, input_ids, inputs, longest=longest), logits_processor
+        batch, processors = LiveBatch(model, input_ids, inputs), logits_processor
         step, num_live = 0, num_rows
         with model._optimize_model_for_decode():
             logits, num_read = batch.read_prompts(once_each=not drops_out(model))
@@ -196,7 +291,7 @@ class GenerationMode:
     why: str
 
 
-def expected_mode(model: CausalModel, config: GenerationConfig, *, is_plain: bool) -> GenerationMode:
+def expected_mode(model: Any, config: GenerationConfig, *, is_plain: bool) -> GenerationMode:
     """Return how a model will generate, as far as that is known in advance."""
     own = _HAS_ITS_OWN if _has_its_own(model) else None
     why = _ASKED_FOR if is_plain else own or why_not_model(model) or why_not_settings(config)
@@ -233,7 +328,7 @@ class Generating:
         return stock(*args, **named)
 
     @contextlib.contextmanager
-    def of(self, model: CausalModel) -> Iterator[None]:
+    def of(self, model: Any) -> Iterator[None]:
         """Redirect all calls of `model.generate` to `self.generate` in this context.
 
         A `generate` set on the instance is not redirected: it may differ from the class's method.
@@ -246,5 +341,5 @@ class Generating:
             yield
 
 
-def _has_its_own(model: CausalModel) -> bool:
+def _has_its_own(model: Any) -> bool:
     return "generate" in vars(model)

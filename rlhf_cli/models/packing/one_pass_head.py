@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from trl.trainer import utils as trl_utils
@@ -81,15 +81,6 @@ def fits(hidden: Tensor, weight: Tensor) -> bool:
     return not hasattr(weight, "ds_status") and 0 < hidden.shape[0] * weight.shape[0] * 4 <= MAX_SOFTMAX_BYTES
 
 
-class _Kept(FunctionCtx):
-    """Values kept between the two passes."""
-
-    dtype: torch.dtype
-    scale: float
-    needs_input_grad: tuple[bool, ...]
-    saved_tensors: tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor]
-
-
 class OnePassLogProbs(torch.autograd.Function):
     """Log-probabilities (N,) of `targets` (N,) under softmax(scale * (hidden @ weight.T + bias)), and entropies (N,).
 
@@ -100,7 +91,7 @@ class OnePassLogProbs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: _Kept,
+        ctx: Any,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -133,12 +124,12 @@ class OnePassLogProbs(torch.autograd.Function):
         entropy = log_total - mean if has_entropy else None
         if keeps_softmax:
             softmax /= total.unsqueeze(1)
-            ctx.save_for_backward(hidden, weight, bias, targets, softmax, entropy)  # type: ignore[arg-type]  # None may be kept
+            ctx.save_for_backward(hidden, weight, bias, targets, softmax, entropy)
             ctx.dtype, ctx.scale = dtype, scale
         return chosen - log_total, entropy
 
     @staticmethod
-    def backward(ctx: _Kept, of_log_probs: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, of_log_probs: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         """Compute the gradient of the logits from the softmax, which is kept unchanged for a second backward pass."""
         hidden, weight, bias, targets, softmax, entropy = ctx.saved_tensors
         if of_log_probs is None:

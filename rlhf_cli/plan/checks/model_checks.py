@@ -11,14 +11,11 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
 from rlhf_cli.models.model_folders import (
-    TINY_VOCABULARY,
-    PolicyVocabulary,
     describe_critic,
     describe_model,
     describe_reward_model,
-    read_vocabulary,
 )
-from rlhf_cli.models.tokenizer_files import read_json
+from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_json
 from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.tables.packable_models import refused_packing
@@ -88,12 +85,8 @@ def critic_problems(experiment: Experiment, composed: Composed, context: CheckCo
     critic, model = experiment.critic, experiment.model
     if critic is None or critic.init == "policy":
         return
-    if model.build is not None:
-        policy = PolicyVocabulary(TINY_VOCABULARY)
-    else:
-        assert model.path is not None
-        policy = read_vocabulary(model.path, model.tokenizer, where=composed.origins.where("model.path"))
-    describe_critic(critic.init, policy, where=composed.origins.where("critic.init"))
+    policy = str(model.path or EMBEDDED_TOKENIZER)
+    describe_critic(critic.init, policy, model.tokenizer, where=composed.origins.where("critic.init"))
 
 
 _WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")

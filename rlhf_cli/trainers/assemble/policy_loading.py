@@ -14,7 +14,13 @@ from trl import is_conversational
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Build
-from rlhf_cli.data.overlong_prompts import describe_overlong, overlong_in, prompt_limit, without_overlong
+from rlhf_cli.data.overlong_prompts import (
+    OverlongPrompts,
+    describe_overlong,
+    overlong_in,
+    prompt_limit,
+    without_overlong,
+)
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.models.cache import merged_model
@@ -130,34 +136,30 @@ def readable_rows(
                 "plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"
             ),
         )
-    limit = _prompt_limit(experiment, args, policy) if experiment.trainer.row.generates else None
-    if limit is None:
+    if not experiment.trainer.row.generates:
         return train, held_out
-    tokens = PromptTokens(tokenizer, getattr(args, "chat_template_kwargs", None))
-    return (
-        _fitting(experiment, args, train, limit, tokens, "data"),
-        None if held_out is None else _fitting(experiment, args, held_out, limit, tokens, "data.eval"),
-    )
-
-
-def _fitting(
-    experiment: Experiment, args: TrainingArguments, rows: Dataset, limit: int, tokens: PromptTokens, name: str
-) -> Dataset:
-    overlong = overlong_in(rows, limit, tokens.longer_than)
-    policy = experiment.data.overlong_prompts
-    fitting = without_overlong(rows, overlong, limit, policy=policy, last=tokens.last, name=name)
-    if overlong and args.process_index == 0:
-        message = f"{name}: {describe_overlong(overlong, len(rows), limit, policy)}"
-        logging.getLogger("rlhf").warning(message)
-        print(f"warning: {message}")
-    return fitting
-
-
-def _prompt_limit(experiment: Experiment, args: TrainingArguments, policy: str) -> int | None:
-    """Return the maximum number of prompt tokens, None if the model declares no context length."""
-    model = experiment.model
     config = AutoConfig.from_pretrained(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)
     read = getattr(config.get_text_config(), "max_position_embeddings", None)
     served = getattr(args, "vllm_max_model_length", None)
     completion = getattr(args, "max_completion_length", None)
-    return prompt_limit(read, served, completion, where="trainer.args.max_completion_length")
+    limit = prompt_limit(read, served, completion, where="trainer.args.max_completion_length")
+    if limit is None:  # the model declares no context length
+        return train, held_out
+    tokens = PromptTokens(tokenizer, getattr(args, "chat_template_kwargs", None))
+    says = args.process_index == 0
+    train = _fitting(train, limit, tokens, experiment.data.overlong_prompts, "data", says=says)
+    if held_out is not None:
+        held_out = _fitting(held_out, limit, tokens, experiment.data.overlong_prompts, "data.eval", says=says)
+    return train, held_out
+
+
+def _fitting(
+    rows: Dataset, limit: int, tokens: PromptTokens, policy: OverlongPrompts, name: str, *, says: bool
+) -> Dataset:
+    overlong = overlong_in(rows, limit, tokens.longer_than)
+    fitting = without_overlong(rows, overlong, limit, policy=policy, last=tokens.last, name=name)
+    if overlong and says:
+        message = f"{name}: {describe_overlong(overlong, len(rows), limit, policy)}"
+        logging.getLogger("rlhf").warning(message)
+        print(f"warning: {message}")
+    return fitting

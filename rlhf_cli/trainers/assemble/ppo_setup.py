@@ -15,7 +15,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import whole_number, whole_number_or_none
 from rlhf_cli.models.critic_model import build_critic, check_tokens
 from rlhf_cli.trainers.extensions import PpoSetup
-from rlhf_cli.trainers.ppo.critic import CriticSettings, SeparateCritic, TrainedCritic
+from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings
 
@@ -60,25 +60,6 @@ def _round_size(trainer: trl_args.TrainerFields, args: Mapping[str, object]) -> 
     return per_device * micro_batches * int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def separate_critic(experiment: Experiment, policy: str) -> SeparateCritic | None:
-    """Return the critic that is a separate model; None if there is no critic or it shares the policy's backbone."""
-    critic, model = experiment.critic, experiment.model
-    if critic is None or critic.share != "none":
-        return None
-    built = build_critic(
-        critic.init,
-        policy,
-        # In bfloat16, small updates of the weights are rounded away.
-        dtype="float32" if model.dtype == "auto" else model.dtype,
-        dropout=critic.dropout,
-        revision=model.revision,
-        trust_remote_code=model.trust_remote_code,
-    )
-    if critic.init != "policy":
-        check_tokens(built, critic.init, model.tokenizer or policy, trust_remote_code=model.trust_remote_code)
-    return SeparateCritic(built, _settings(experiment))
-
-
 def ppo_setup(experiment: Experiment, policy: str) -> PpoSetup | None:
     """Return what PPO needs, None for a trainer without a critic. `policy` is the path of the policy."""
     ppo, kl, section = experiment.trainer.ppo, experiment.kl, experiment.critic
@@ -86,14 +67,28 @@ def ppo_setup(experiment: Experiment, policy: str) -> PpoSetup | None:
         return None
     assert ppo is not None
     assert kl is not None
-    settings, dropout = _settings(experiment), section.dropout
-    separate = separate_critic(experiment, policy)
+    model = experiment.model
+    settings = CriticSettings(**{field.name: getattr(section, field.name) for field in fields(CriticSettings)})
+    separate = None
+    if section.share == "none":
+        built = build_critic(
+            section.init,
+            policy,
+            # In bfloat16, small updates of the weights are rounded away.
+            dtype="float32" if model.dtype == "auto" else model.dtype,
+            dropout=section.dropout,
+            revision=model.revision,
+            trust_remote_code=model.trust_remote_code,
+        )
+        if section.init != "policy":
+            check_tokens(built, section.init, model.tokenizer or policy, trust_remote_code=model.trust_remote_code)
+        separate = TrainedCritic(built, settings)
 
-    def make_critic(model: PreTrainedModel | PeftModel) -> TrainedCritic:
+    def make_critic(loaded: PreTrainedModel | PeftModel) -> TrainedCritic:
         if separate is not None:
             return separate
-        assert isinstance(model, PeftModel)
-        return SharedLoraCritic(model, settings, dropout=dropout)
+        assert isinstance(loaded, PeftModel)
+        return SharedLoraCritic(loaded, settings, dropout=section.dropout)
 
     target, horizon = (None, None) if kl.controller == "fixed" else (kl.controller.target, kl.controller.horizon)
     return PpoSetup(
@@ -101,8 +96,3 @@ def ppo_setup(experiment: Experiment, policy: str) -> PpoSetup | None:
         kl=KlPenalty(kl.where, kl.coef, target, horizon),
         make_critic=make_critic,
     )
-
-
-def _settings(experiment: Experiment) -> CriticSettings:
-    assert experiment.critic is not None
-    return CriticSettings(**{field.name: getattr(experiment.critic, field.name) for field in fields(CriticSettings)})

@@ -6,7 +6,7 @@ import json
 import re
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _MOST = 8
 """Maximum number of capsules per rank in one training, not counting the failure that ends it."""
-_MOST_BYTES = 16 * 2**20
 _NAMES = {"prompts": "prompt", "completions": "completion"}
 _NO_DATA = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
 
@@ -43,16 +42,16 @@ class FailureRecorder:
 
     def __init__(self, run: RunFolder, experiment: Experiment, rank: int) -> None:
         self._run, self._rewards, self._rank = run, experiment.rewards, rank
-        self._kept: dict[tuple[str, str, str], str | None] = {}
+        self._kept: dict[tuple[str, str], str | None] = {}
         self._lock = threading.Lock()
 
     def __call__(self, call: FailedCall) -> str | None:
-        """Save a call if it is the first of its kind or ends the run; return the command that replays it.
+        """Save a call if it is the first of its reward and error, or ends the run; return the command that replays it.
 
-        Return None if no call of its kind could be saved: too many, too large, or a full disk.
+        Return None if no call of its kind was saved: there are too many, or the disk is full.
         """
         ends_run = call.component.on_error == "raise" or isinstance(call.error, LEAVING)
-        kind = (call.component.name, _kind(call.error), _place(call.error))
+        kind = (call.component.name, _kind(call.error))
         with self._lock:
             if not ends_run and (kind in self._kept or len(self._kept) >= _MOST):
                 return self._kept.get(kind)
@@ -61,14 +60,11 @@ class FailureRecorder:
                 self._kept[kind] = self._write(call)
             return self._kept[kind]
 
-    def _write(self, call: FailedCall) -> str | None:
-        rows, columns, lines = [*call.rows], *_written(call.batch, call.rows)
-        if len(lines) > _MOST_BYTES and call.row is not None:
-            rows, columns, lines = [call.row], *_written(call.batch, [call.row])
-        if len(lines) > _MOST_BYTES:
-            return None
+    def _write(self, call: FailedCall) -> str:
+        rows = [*call.rows]
         reward, state = self._rewards[call.component.name], call.batch.get("trainer_state")
         epoch = getattr(state, "epoch", None)
+        columns, lines = _written(call.batch, rows)
         capsule = Capsule(
             reward=call.component.name,
             kind=_kind(call.error),
@@ -84,7 +80,6 @@ class FailureRecorder:
             args=dict(reward.args),
             on_error=reward.on_error,
             timeout_s=timeout_of(reward),
-            left_out_rows=len(call.rows) - len(rows),
             left_out_columns=tuple(columns),
         )
         name = re.sub(r"[^\w.-]+", "_", f"{capsule.reward}-{capsule.kind}")
@@ -107,37 +102,26 @@ def _message(call: FailedCall) -> str:
     return f"{what}: {error.got}"
 
 
-def _place(error: BaseException) -> str:
-    """Return the innermost line that raised, which tells mistakes with the same exception class apart."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-
-
 def _written(batch: Batch, rows: Sequence[int]) -> tuple[list[str], str]:
-    """Return the columns that cannot be written, and the rows as lines of JSON."""
+    """Return the columns that cannot be written as JSON, and the rows as lines of JSON."""
     kept: dict[str, list[object]] = {}
     left_out = [name for name in batch if name in _NO_DATA and REWARD_ARGUMENTS[name].is_by_row]
-    for name in batch:
-        if name in _NO_DATA:
-            continue
+    for name in [name for name in batch if name not in _NO_DATA]:
+        values = [by_row(batch, name)[row] for row in rows]
         try:
-            kept[_NAMES.get(name, name)] = [_plain(by_row(batch, name)[row]) for row in rows]
+            json.dumps(values, default=_listed)
         except TypeError:
             left_out.append(name)
+        else:
+            kept[_NAMES.get(name, name)] = json.loads(json.dumps(values, default=_listed))
     return left_out, as_lines([{name: values[row] for name, values in kept.items()} for row in range(len(rows))])
 
 
-def _plain(value: object) -> object:
-    """Convert a value to JSON types. Raise TypeError if that is not possible."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    raise TypeError(f"{type(value).__name__} is nothing that JSON knows")
+def _listed(value: object) -> object:
+    """Return an array or tensor as a list. Raise TypeError for anything else that JSON does not have."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"{type(value).__name__} is nothing that JSON knows")
+    return value.tolist()
 
 
 def reward_stack(experiment: Experiment, *, device: str | torch.device) -> RewardStack:

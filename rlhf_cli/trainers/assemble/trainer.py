@@ -88,37 +88,29 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, Dataset | None, Left
         with quiet():
             return judge_pairs(dataset, rules, name=name)
 
-    def valid(dataset: Dataset, name: str) -> Dataset:
-        from rlhf_cli.data.preferences import leave_out
-
-        with quiet():
-            kept, counts = leave_out(dataset, name=name)
-        if counts:
-            left_out[name] = counts
-        return kept
-
-    train = load(training_sources(data), "data")
-    held_out: Dataset | None = None
+    rows = {"data": load(training_sources(data), "data")}
     if data.eval is not None and data.eval.fraction is not None:
-        train, held_out = hold_out(train, data.eval.fraction, experiment.seed)
+        rows["data"], rows["data.eval"] = hold_out(rows["data"], data.eval.fraction, experiment.seed)
     elif data.eval is not None:
-        held_out = load(eval_sources(data), "data.eval")
-    if rules is not None:
-        train = valid(train, "data")
-        held_out = None if held_out is None else valid(held_out, "data.eval")
-    for dataset, name in ((train, "data"), (held_out, "data.eval")):
-        if dataset is not None and row.generates:
-            check_prompts(dataset, name)
-        elif dataset is not None:
-            check_rows(dataset, [], name)
-    if row.learns_from:
-        from rlhf_cli.data.learnt_columns import only_learnt
+        rows["data.eval"] = load(eval_sources(data), "data.eval")
+    text_field = str(experiment.trainer.args.get("dataset_text_field") or TEXT)
+    for name, dataset in rows.items():
+        if rules is not None:
+            from rlhf_cli.data.preferences import leave_out
 
-        text_field = str(experiment.trainer.args.get("dataset_text_field") or TEXT)
-        train = only_learnt(train, row, text_field=text_field)
-        if held_out is not None:
-            held_out = only_learnt(held_out, row, text_field=text_field, name="data.eval")
-    return train, held_out, left_out
+            with quiet():
+                dataset, counts = leave_out(dataset, name=name)
+            left_out |= {name: counts} if counts else {}
+        if row.generates:
+            check_prompts(dataset, name)
+        else:
+            check_rows(dataset, [], name)
+        if row.learns_from:
+            from rlhf_cli.data.learnt_columns import only_learnt
+
+            dataset = only_learnt(dataset, row, text_field=text_field, name=name)
+        rows[name] = dataset
+    return rows["data"], rows.get("data.eval"), left_out
 
 
 OnPairs = Callable[[list[ScoredPair]], None]
@@ -174,7 +166,7 @@ def assemble(
         ppo=ppo,
     )
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
-    given |= {"model": policy, **_reward_functions(experiment, stack), **_adapter_and_tokenizer(experiment, policy)}
+    given |= {"model": policy, **_trl_arguments(experiment, policy, stack)}
     with quiet():  # TRL prepares the rows of trainers that learn from them
         trainer = build_trainer(trainer_class, extensions, **given)
     _check_learns(trainer)
@@ -238,16 +230,12 @@ def _reward_setup(
     )
 
 
-def _reward_functions(experiment: Experiment, stack: RewardStack | None) -> dict[str, object]:
-    """Return one callable per component for TRL, and one for the truncation component if there is one."""
-    if stack is None:
-        return {}
-    adds = truncation_policy(experiment).changes_total
-    return {"reward_funcs": [*stack.columns(), *([truncation.column] if adds else [])]}
-
-
-def _adapter_and_tokenizer(experiment: Experiment, policy: str) -> dict[str, object]:
+def _trl_arguments(experiment: Experiment, policy: str, stack: RewardStack | None) -> dict[str, object]:
+    """Return TRL's arguments that depend on the configuration: reward functions, tokenizer, adapter."""
     model, given = experiment.model, dict[str, object]()
+    if stack is not None:  # one callable per component, and one for the truncation component if there is one
+        adds = truncation_policy(experiment).changes_total
+        given["reward_funcs"] = [*stack.columns(), *([truncation.column] if adds else [])]
     if model.tokenizer is not None:
         given["processing_class"] = AutoTokenizer.from_pretrained(
             model.tokenizer, padding_side="left", trust_remote_code=model.trust_remote_code

@@ -82,12 +82,14 @@ class CriticSettings:
 
 
 class TrainedCritic:
-    """The common part of both critics: optimizer, rollout values, steps, checkpoints.
+    """A token-classification model with one label, its optimizer and its checkpoints.
 
     `model` holds the parameters. `shares_backward`: the value loss is part of the policy's backward pass.
+    SharedLoraCritic overrides what differs where the critic is part of the policy's model.
     """
 
     shares_backward = False
+    model: PreTrainedModel | PeftModel
 
     def __init__(self, model: PreTrainedModel | PeftModel, settings: CriticSettings) -> None:
         self.model = model
@@ -96,18 +98,31 @@ class TrainedCritic:
         self._last_token = model.config.get_text_config().vocab_size - 1
         self._optimizer: Optimizer
         self._schedule: LRScheduler
+        self._wrapped: torch.nn.Module = model
+        self._accelerator: Accelerator | None = None
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """Return the critic's own parameters."""
-        raise NotImplementedError
+        """Return the parameters of the distributed model."""
+        return list(self._wrapped.parameters())
 
     def body(self) -> torch.nn.Module:
-        """Return the model below the head."""
-        raise NotImplementedError
+        """Return the backbone."""
+        body: torch.nn.Module = getattr(self.model, self.model.base_model_prefix)
+        return body
 
     def prepare(self, trainer: TrlTrainer, num_training_steps: int) -> None:
-        """Create the optimizer and the schedule, of the same kinds as the policy's, and place the model."""
-        args = trainer.args
+        """Create the optimizer and the schedule, of the same kinds as the policy's, and place the model.
+
+        A separate model uses activation checkpointing if the policy does.
+        """
+        self._wrapped, args = self.model, trainer.args
+        if args.activation_checkpointing and not self.shares_backward:
+            given = dict(args.activation_checkpointing_kwargs or {})
+            self.model.activation_checkpointing_enable(
+                every_n_layers=given.pop("every_n_layers", 1),
+                offload=given.pop("offload", False),
+                activation_checkpointing_kwargs=given or None,
+            )
         optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args, cast(PreTrainedModel, self.model))
         options |= {"lr": self.settings.learning_rate}
         self.model.to(trainer.accelerator.device)
@@ -152,13 +167,25 @@ class TrainedCritic:
         return values
 
     def values(self, batch: TrlBatch, autocast: Autocast, *, is_packed: bool = False) -> Tensor:
-        """Return (B, C): the value before every completion token of a micro-batch, with a gradient."""
+        """Return (B, C): the value before every completion token of a micro-batch, with a gradient.
+
+        DDP is put into the mode that the backward pass needs.
+        """
         num_completion = batch["completion_ids"].shape[1]
-        return self._values(*prompts_and_completions(batch), num_completion, autocast, is_packed=is_packed)[:, :-1]
+        with self._exchange(is_last=self._accelerator is None or self._accelerator.sync_gradients):
+            values = self._values(*prompts_and_completions(batch), num_completion, autocast, is_packed=is_packed)
+        return values[:, :-1]
 
     def backward(self, loss: Tensor, *, is_last: bool) -> None:
-        """Accumulate the gradient of a micro-batch, if `shares_backward` is False."""
-        raise NotImplementedError
+        """Accumulate the gradient of a micro-batch; ranks exchange gradients at the last one of a window."""
+        with self._exchange(is_last=is_last):
+            loss.backward()
+
+    def _exchange(self, *, is_last: bool) -> AbstractContextManager[None]:
+        """Open a context for both passes: DDP's forward pass decides whether the backward pass exchanges gradients."""
+        no_sync = getattr(self._wrapped, "no_sync", None)
+        exchange: AbstractContextManager[None] = contextlib.nullcontext() if is_last or no_sync is None else no_sync()
+        return exchange
 
     def step(self) -> float:
         """Take one optimizer step, and return the norm of the gradient before it was clipped."""
@@ -186,8 +213,8 @@ class TrainedCritic:
         return contextlib.nullcontext()
 
     def save(self, folder: Path) -> None:
-        """Save the critic in a format that the libraries can load."""
-        raise NotImplementedError
+        """Save a folder that AutoModelForTokenClassification.from_pretrained(folder) loads."""
+        self.model.save_pretrained(folder)
 
     def save_state(self, folder: Path) -> None:
         """Save what resuming needs: the weights, the optimizer, the schedule."""
@@ -202,9 +229,22 @@ class TrainedCritic:
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])
 
+    def _load_weights(self, folder: Path) -> None:
+        weights: dict[str, Tensor] = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            weights |= safetensors.torch.load_file(file)
+        self.model.load_state_dict(weights)
+
     def _wrap(self, trainer: TrlTrainer, optimizer: Optimizer) -> Optimizer:
-        """Distribute the model over the ranks, and return the optimizer to use."""
-        raise NotImplementedError
+        accelerator = self._accelerator = trainer.accelerator
+        if accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP):
+            # A second engine on one accelerator crashes (ZeRO-2) or never trains (ZeRO-3), and one rank alone could not
+            # save shards. So every rank has the whole critic.
+            self._wrapped = DistributedDataParallel(self.model)
+            return optimizer
+        prepared: Optimizer
+        self._wrapped, prepared = accelerator.prepare(self.model, optimizer)
+        return prepared
 
     def states(self, ids: Tensor, mask: Tensor, num_completion: int, autocast: Autocast, *, is_packed: bool) -> Tensor:
         """Return (states, H): the head's input for (B, P + C) rows, normalised to RMS 1, for a trial of packing.
@@ -230,91 +270,11 @@ class TrainedCritic:
         return critic_inputs(ids, mask, num_completion, is_packed=is_packed, may_move=self.may_move)
 
     def _every_state(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
-        """Return (B, L, H): the head's input at all positions of the model's input."""
-        raise NotImplementedError
-
-    def _every_value(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
-        """Return (B, L) values at all positions of the model's input."""
-        raise NotImplementedError
-
-    def _load_weights(self, folder: Path) -> None:
-        raise NotImplementedError
-
-
-class SeparateCritic(TrainedCritic):
-    """A critic that is a token-classification model with one label, separate from the policy."""
-
-    model: PreTrainedModel
-
-    def __init__(self, model: PreTrainedModel, settings: CriticSettings) -> None:
-        super().__init__(model, settings)
-        self._wrapped: torch.nn.Module = model
-        self._accelerator: Accelerator | None = None
-
-    def parameters(self) -> list[torch.nn.Parameter]:
-        """Return the parameters of the distributed model."""
-        return list(self._wrapped.parameters())
-
-    def body(self) -> torch.nn.Module:
-        """Return the backbone."""
-        body: torch.nn.Module = getattr(self.model, self.model.base_model_prefix)
-        return body
-
-    def prepare(self, trainer: TrlTrainer, num_training_steps: int) -> None:
-        """Create optimizer and schedule; use activation checkpointing if the policy does."""
-        if trainer.args.activation_checkpointing:
-            options = dict(trainer.args.activation_checkpointing_kwargs or {})
-            self.model.activation_checkpointing_enable(
-                every_n_layers=options.pop("every_n_layers", 1),
-                offload=options.pop("offload", False),
-                activation_checkpointing_kwargs=options or None,
-            )
-        self._wrapped = self.model
-        super().prepare(trainer, num_training_steps)
-
-    def _wrap(self, trainer: TrlTrainer, optimizer: Optimizer) -> Optimizer:
-        accelerator = self._accelerator = trainer.accelerator
-        if accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP):
-            # A second engine on one accelerator crashes (ZeRO-2) or never trains (ZeRO-3), and one rank alone could not
-            # save shards. So every rank has the whole critic.
-            self._wrapped = DistributedDataParallel(self.model)
-            return optimizer
-        prepared: Optimizer
-        self._wrapped, prepared = accelerator.prepare(self.model, optimizer)
-        return prepared
+        with autocast():
+            states: Tensor = self.body()(**inputs, use_cache=False).last_hidden_state
+        return states
 
     def _every_value(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
         with autocast():
             logits: Tensor = self._wrapped(**inputs, use_cache=False).logits
         return logits[:, :, 0].float()
-
-    def _every_state(self, inputs: Mapping[str, object], autocast: Autocast) -> Tensor:
-        with autocast():
-            states: Tensor = self.body()(**inputs, use_cache=False).last_hidden_state
-        return states
-
-    def values(self, batch: TrlBatch, autocast: Autocast, *, is_packed: bool = False) -> Tensor:
-        """Return (B, C) values with a gradient, in the DDP mode that the backward pass needs."""
-        with self._exchange(is_last=self._accelerator is None or self._accelerator.sync_gradients):
-            return super().values(batch, autocast, is_packed=is_packed)
-
-    def backward(self, loss: Tensor, *, is_last: bool) -> None:
-        """Accumulate the gradient of a micro-batch; ranks exchange gradients at the last one of a window."""
-        with self._exchange(is_last=is_last):
-            loss.backward()
-
-    def _exchange(self, *, is_last: bool) -> AbstractContextManager[None]:
-        """Open a context for both passes: DDP's forward pass decides whether the backward pass exchanges gradients."""
-        no_sync = getattr(self._wrapped, "no_sync", None)
-        exchange: AbstractContextManager[None] = contextlib.nullcontext() if is_last or no_sync is None else no_sync()
-        return exchange
-
-    def save(self, folder: Path) -> None:
-        """Save a folder that AutoModelForTokenClassification.from_pretrained(folder) loads."""
-        self.model.save_pretrained(folder)
-
-    def _load_weights(self, folder: Path) -> None:
-        weights: dict[str, Tensor] = {}
-        for file in sorted(folder.glob("*.safetensors")):
-            weights |= safetensors.torch.load_file(file)
-        self.model.load_state_dict(weights)

@@ -1,8 +1,7 @@
 """Train a critic on the policy's frozen backbone: a second LoRA adapter and a head, with one copy of the big weights.
 
 Policy and critic share one backward pass. PEFT supports one active adapter, and freezes all others whenever it changes.
-So this file activates the adapter without PEFT, unfreezes the critic's parameters before every use, and checks at the
-first step that each has a gradient.
+So this file activates the adapter without PEFT, and unfreezes the critic's parameters before every use.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import AutoModelForTokenClassification, PretrainedConfig, PreTrainedModel
 
-from rlhf_cli.errors import ModelError, RlhfError
+from rlhf_cli.errors import ModelError
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.ppo.critic import Autocast, CriticSettings, TrainedCritic
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
@@ -54,7 +53,6 @@ class SharedLoraCritic(TrainedCritic):
         model.add_module(_HEAD, head.to(next(model.parameters()).device))
         self._head, self._dropout = head, dropout
         self._layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
-        self._has_stepped = False
         self._name_of_head = _name_of_head(model.config)
 
     def parameters(self) -> list[nn.Parameter]:
@@ -103,24 +101,6 @@ class SharedLoraCritic(TrainedCritic):
         """Unfreeze the critic: generation and the reference's forward pass switch adapters and silently freeze ours."""
         for parameter in self.parameters():
             parameter.requires_grad_(True)
-
-    def step(self) -> float:
-        """Take one optimizer step. Raise RlhfError before the first one if a tensor of the critic has no gradient."""
-        if not self._has_stepped:
-            self._refuse_missing_gradients()
-        self._has_stepped = True
-        return super().step()
-
-    def _refuse_missing_gradients(self) -> None:
-        # The gradient of A is 0 until B changes, and that of B until the head does: a gradient of 0 is fine, None is
-        # not.
-        missing = [name for name, one in self.model.named_parameters() if self._is_mine(name) and one.grad is None]
-        if missing:
-            raise RlhfError(f"{len(missing)} tensors of the LoRA critic got no gradient, {missing[0]} among them")
-
-    @staticmethod
-    def _is_mine(name: str) -> bool:
-        return f".{ADAPTER}." in name or name.startswith(f"{_HEAD}.")
 
     def policy_parameters(self, policy: nn.Module) -> list[nn.Parameter]:
         """Return the policy's parameters without those of the critic's adapter and head."""

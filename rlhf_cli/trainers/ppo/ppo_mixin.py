@@ -160,7 +160,8 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
     # --- the update ---
 
     def _compute_loss(self, model: Any, inputs: TrlBatch) -> Tensor:
-        with temporary_attributes(self, beta=float(inputs.get(_COEF, self.kl.coef_in_loss))):
+        coef = self.kl.coef if self.kl.form.in_loss else 0.0
+        with temporary_attributes(self, beta=float(inputs.get(_COEF, coef))):
             loss = super()._compute_loss(model, inputs)
         self._log_update(loss, inputs)
         self._micro_batch = inputs

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlhf_cli.numerics.gae import explained_variance, gae, whiten
 from rlhf_cli.numerics.group_advantages import token_shares
-from rlhf_cli.numerics.ppo_losses import AdaptiveKl, k1, k3
+from rlhf_cli.numerics.ppo_losses import adapted_coef, k1, k3
 from rlhf_cli.tables.kl_forms import KL_FORMS, MAX_RELATIVE_ERROR, KlForm
 
 
@@ -44,17 +44,13 @@ class KlPenalty:
         """Return the coefficient in the tokens' rewards, 0 if the penalty is in the loss."""
         return self.coef if self.form.in_reward else 0.0
 
-    @property
-    def coef_in_loss(self) -> float:
-        """Return the coefficient in TRL's loss, 0 if the penalty is in the rewards."""
-        return self.coef if self.form.in_loss else 0.0
-
     def updated(self, kl: float, num_rows: int) -> KlPenalty:
         """Return the penalty after `num_rows` completions with a mean divergence of `kl` nats; NaN: no row counted."""
         if self.target is None or self.horizon is None or math.isnan(kl):
             return self
-        controller = AdaptiveKl(self.coef, self.target, self.horizon, MAX_RELATIVE_ERROR)
-        return replace(self, coef=controller.updated(kl, num_rows).coef)
+        error = MAX_RELATIVE_ERROR
+        coef = adapted_coef(self.coef, kl, num_rows, target=self.target, horizon=self.horizon, max_error=error)
+        return replace(self, coef=coef)
 
 
 SumOverRanks = Callable[[Tensor], Tensor]
@@ -136,7 +132,6 @@ def _gae(
         values,
         rollout.is_action.repeat(copies, 1),
         last_values=last_values,
-        is_terminated=~rollout.is_bootstrapped.repeat(copies),
         is_truncated=rollout.is_bootstrapped.repeat(copies),
         gamma=settings.gamma,
         lam=settings.gae_lambda,

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import LogitsProcessorList, RepetitionPenaltyLogitsProcessor, TopKLogitsWarper
+from transformers import LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from rlhf_cli.models.decoding import eligibility
 from rlhf_cli.models.decoding.eligibility import of_rows
-from rlhf_cli.models.decoding.generating import Generating, draw
-from rlhf_cli.models.decoding.live_batch import first_of_each
+from rlhf_cli.models.decoding.generating import Generating, draw, first_of_each
 from tests.support.tiny_decoders import PAD, model_of, settings
 
 # Tokens for some rows of a batch are those that torch.multinomial draws for all of them; torch is the other side.
@@ -104,11 +103,6 @@ def test_a_penalty_begins_where_its_row_begins() -> None:
     assert again.tolist() == scores[1:].tolist()
     assert given(PADDED_IDS, torch.ones(4, 8))[[0, 2]].tolist() == scores.tolist()
     assert given[0].prompt_ignore_length is first
-
-
-def test_what_knows_no_rows_goes_on_as_it_is() -> None:
-    given = LogitsProcessorList([TopKLogitsWarper(3), RepetitionPenaltyLogitsProcessor(1.5, prompt_ignore_length=2)])
-    assert list(of_rows(given, torch.tensor([1]))) == list(given)
 
 
 # Which models leave something out by chance, so that no row may be read for another.

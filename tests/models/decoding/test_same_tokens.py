@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache
 
 from rlhf_cli.models.decoding import generating as live_rows
-from rlhf_cli.models.decoding import live_batch
 from rlhf_cli.models.decoding.generating import Generating
-from tests.support.tiny_decoders import ENDS, LENGTHS, PAD, model_of, prompts, settings
+from tests.support.tiny_decoders import LENGTHS, PAD, model_of, prompts, settings
 from tests.support.tolerances import MODEL_OF_TENSORS
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -104,16 +101,16 @@ def test_any_token_may_be_what_pads() -> None:
 def test_padding_that_no_row_needs_any_more_leaves_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two prompts have nine tokens, the next longest seven: where those two end first, two columns go with them."""
     padding: list[int] = []
-    read = live_batch.LiveBatch.read_tokens
+    read = live_rows.LiveBatch.read_tokens
 
-    def noted(self: live_batch.LiveBatch) -> torch.Tensor:
+    def noted(self: live_rows.LiveBatch) -> torch.Tensor:
         new = self.ids.shape[1] - WIDTH - 1  # the last is not in the cache yet
         padding.append(WIDTH + new - self._cache.get_seq_length())
         longest = max(LENGTHS[row] for row in self.rows.tolist())
         assert padding[-1] <= WIDTH - longest  # no prompt has lost a token
         return read(self)
 
-    monkeypatch.setattr(live_batch.LiveBatch, "read_tokens", noted)
+    monkeypatch.setattr(live_rows.LiveBatch, "read_tokens", noted)
     model, rows = model_of("llama"), prompts()
     for seed in range(4):
         torch.manual_seed(seed)
@@ -151,31 +148,6 @@ def test_kept_logps_are_the_models_own_of_the_tokens_it_sampled() -> None:
     assert (logps - wrong)[is_token].abs().max() > 0.1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_of_a_pass_the_last_places_scores_are_all_that_is_kept(dtype: torch.dtype) -> None:
-    """A model that scores every place of a prompt returns much more: a view of it would keep all of that alive."""
-
-    class Everywhere:
-        def prepare_inputs_for_generation(self, ids: torch.Tensor, **named: Any) -> dict[str, Any]:
-            return {}
-
-        def _update_model_kwargs_for_generation(self, outputs: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-            return inputs
-
-        def __call__(self, **named: Any) -> Any:
-            return SimpleNamespace(logits=torch.arange(2.0 * 7 * 5).reshape(2, 7, 5).to(dtype))
-
-    model: Any = Everywhere()
-    batch = live_batch.LiveBatch(model, torch.zeros(2, 7).long(), {"past_key_values": DynamicCache()}, longest=9)
-    logits = batch.read_tokens()
-    assert logits.tolist() == [[30, 31, 32, 33, 34], [65, 66, 67, 68, 69]]
-    assert logits.untyped_storage().nbytes() == 2 * 5 * 4
-    assert logits.dtype == torch.float32  # what transformers' own processors are given
-    elsewhere = live_batch.LiveBatch(model, batch.ids.to("meta"), {"past_key_values": DynamicCache()}, longest=9)
-    devices = {one.device.type for one in (elsewhere.rows, elsewhere.is_live, elsewhere.read_tokens())}
-    assert devices == {"meta"}  # of a model that is spread over devices, too
-
-
 def test_dropout_lets_no_row_read_for_another() -> None:
     """In training TRL generates with dropout on: equal prompts that shared a pass would share its dropout."""
     model = model_of("llama").train()
@@ -185,22 +157,3 @@ def test_dropout_lets_no_row_read_for_another() -> None:
     with generating.of(model):
         model.generate(**prompts(), generation_config=settings())
     assert generating.live.slots.prompt == len(LENGTHS) * WIDTH
-
-
-def test_several_returned_for_a_prompt_are_rows_of_one_prompt() -> None:
-    model, generating = model_of("llama"), Generating()
-    with generating.of(model):
-        found = model.generate(**prompts(), generation_config=settings(num_return_sequences=2))
-    assert len(found) == 2 * len(LENGTHS)
-    assert generating.live.slots.prompt == 6 * WIDTH
-
-
-def test_ends_are_where_they_are_said_to_be() -> None:
-    """What the other tests lean on: behind the first token that ends a row there is padding alone."""
-    _, ours = both("llama", Generating())
-    answers = ours[:, WIDTH:]
-    is_end = torch.isin(answers, torch.tensor(ENDS))
-    behind = is_end.long().cumsum(dim=1) - is_end.long() > 0
-    assert behind.any()
-    assert (answers[behind] == PAD).all()
-    assert not (answers[~behind] == PAD).any()

@@ -9,7 +9,6 @@ from unittest.mock import patch
 import pytest
 import torch
 from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
-from transformers.generation.streamers import BaseStreamer
 
 from rlhf_cli.models.decoding import eligibility
 from rlhf_cli.models.decoding.generating import Generating, expected_mode
@@ -30,14 +29,6 @@ class AllTogether(StoppingCriteria):
     def __call__(self, input_ids: Any, scores: Any, **named: Any) -> Any:
         assert len(input_ids) == 12
         return torch.zeros(12, dtype=torch.bool)
-
-
-class Silent(BaseStreamer):
-    def put(self, value: Any) -> None:
-        """Take tokens."""
-
-    def end(self) -> None:
-        """Take no more."""
 
 
 @pytest.mark.parametrize(
@@ -82,48 +73,6 @@ def _without_token_types(forward: Any) -> Any:
         return forward(self, *args, **named)
 
     return pass_on
-
-
-def test_a_streamer_hears_what_it_would_have_heard() -> None:
-    model, generating = model_of("llama"), Generating()
-    rows = {name: value[:1] for name, value in prompts().items()}
-    with generating.of(model):
-        model.generate(**rows, generation_config=settings(), streamer=Silent())
-    assert generating.mode is not None
-    assert generating.mode.why == "generate is given streamer"
-
-
-_REFUSED: dict[str, tuple[Any, ...]] = {
-    "num_beams": (2,),
-    "use_cache": (False,),
-    "cache_implementation": ("static", "quantized"),
-    "prompt_lookup_num_tokens": (0, 3),
-    "penalty_alpha": (0.0, 0.6),
-    "dola_layers": ("low",),
-    "force_words_ids": ([[7]],),
-    "constraints": ([],),
-    "prefill_chunk_size": (4,),
-    "return_dict_in_generate": (True,),
-    "stop_strings": ("x",),
-}
-_ALLOWED: dict[str, tuple[Any, ...]] = {
-    "num_beams": (None, 1),
-    "use_cache": (None, True),
-    "cache_implementation": (None, "dynamic"),
-    "return_dict_in_generate": (None, False),
-}
-
-
-@pytest.mark.parametrize("name", _REFUSED)
-def test_each_setting_is_refused_by_its_own_name_and_value(name: str) -> None:
-    """Where a setting is not given, or says what is the default, rows may leave."""
-    given = settings()
-    for value in _REFUSED[name]:
-        setattr(given, name, value)
-        assert eligibility.why_not_settings(given) == f"generation with {name}={value!r} is transformers' own"
-    for value in _ALLOWED.get(name, (None,)):
-        setattr(given, name, value)
-        assert eligibility.why_not_settings(given) is None
 
 
 def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,29 +125,6 @@ def test_a_recurrent_model_keeps_its_rows() -> None:
     assert generating.mode == expected
     assert expected.name == "plain"
     assert "LinearAttentionLayer" in expected.why
-
-
-def test_a_cache_that_holds_something_is_its_owners() -> None:
-    model, generating = model_of("llama"), Generating()
-    rows, cache = {name: value[9:] for name, value in prompts().items()}, DynamicCache(config=model.config)
-    before = {name: value[:, :5] for name, value in rows.items()}
-    with torch.no_grad():
-        model(**before, past_key_values=cache)
-    with generating.of(model):
-        model.generate(**rows, generation_config=settings(max_new_tokens=2), past_key_values=cache)
-    assert generating.mode is not None
-    assert generating.mode.why == "the cache was given, and is not empty"
-
-
-def test_a_cache_that_lies_elsewhere_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two layers its rows are on their way to another device; there is none here to send them to."""
-    model, rows = model_of("llama"), prompts()
-    cache = DynamicCache(config=model.config)
-    no_more = LogitsProcessorList(), StoppingCriteriaList(), {"past_key_values": cache}
-    assert eligibility.why_not_call(model, len(rows["input_ids"]), *no_more) is None
-    monkeypatch.setattr(cache, "offloading", True)
-    why = eligibility.why_not_call(model, len(rows["input_ids"]), *no_more)
-    assert why == "the cache is a DynamicCache, of which no rows can be taken"
 
 
 def test_what_is_asked_for_is_plain() -> None:
@@ -259,16 +185,3 @@ def test_ranks_that_hold_parts_of_the_weights_keep_in_step(monkeypatch: pytest.M
         model.generate(**prompts(), generation_config=settings(max_new_tokens=2))
     assert generating.mode is not None
     assert "several ranks" in generating.mode.why
-
-
-def test_a_failing_model_leaves_no_trace() -> None:
-    model = model_of("llama")
-
-    def fail(*args: Any, **named: Any) -> Any:
-        raise RuntimeError("out of memory")
-
-    model.model.forward = fail
-    generating = Generating()
-    with pytest.raises(RuntimeError, match="out of memory"), generating.of(model):
-        model.generate(**prompts(), generation_config=settings())
-    assert "generate" not in vars(model)

@@ -12,7 +12,7 @@ from trl.kernels import ChunkedLogProbFunction
 from trl.trainer import utils as trl_utils
 
 from rlhf_cli.models.packing import one_pass_head as subject
-from rlhf_cli.models.packing.one_pass_head import OnePassLogProbs, fits, one_pass_head
+from rlhf_cli.models.packing.one_pass_head import OnePassLogProbs, one_pass_head
 
 N, H, V = 7, 5, 11
 
@@ -102,13 +102,6 @@ def test_a_second_backward_pass_gives_the_same(has_entropy: bool) -> None:
         torch.testing.assert_close(one.grad.double(), other.grad, rtol=0, atol=4e-5)
 
 
-def test_nothing_is_kept_where_no_gradient_is_asked_for() -> None:
-    hidden, weight, _ = (one.detach() for one in tensors())
-    log_probs, entropy = OnePassLogProbs.apply(hidden, weight, None, TARGETS, 1.0, False, False)
-    assert log_probs.grad_fn is None
-    assert entropy is None
-
-
 def test_bfloat16_is_as_near_as_trl_s() -> None:
     hidden, weight, _ = tensors(torch.bfloat16)
     exact, _ = by_autograd(hidden.double(), weight.double(), None, 1.0)
@@ -143,10 +136,6 @@ class TestTheSeam:
         assert found[2:] == (None, None, None)
         assert trl_utils._ChunkedLogProbFunction is ChunkedLogProbFunction
 
-    def test_entropies_are_left_out(self) -> None:
-        with one_pass_head(has_entropy=False):
-            assert self.call()[1] is None
-
     @pytest.mark.parametrize("why", ["a soft cap", "another output", "too large", "shards of ZeRO-3"])
     def test_trl_s_chunks_are_taken(self, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
         if why == "too large":
@@ -157,11 +146,3 @@ class TestTheSeam:
         with one_pass_head(has_entropy=True):
             found = self.call(outputs, softcap=30.0 if why == "a soft cap" else None)
         assert "Chunked" in type(found[0].grad_fn).__name__
-
-
-def test_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden, weight, _ = tensors()
-    monkeypatch.setattr(subject, "MAX_SOFTMAX_BYTES", N * V * 4)
-    assert fits(hidden, weight)
-    assert not fits(torch.cat([hidden, hidden[:1]]), weight)
-    assert not fits(hidden[:0], weight)

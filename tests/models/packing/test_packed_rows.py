@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 import torch
 
-from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
+from rlhf_cli.models.packing import packed_rows as module
+from rlhf_cli.models.packing.packed_rows import packed_rows, packed_texts, passes_of, rows_by_prompt
+from rlhf_cli.models.packing.row_attention import Segments
+from rlhf_cli.models.packing.varlen_kernel import joined_keys
 
 _ = 0
 IDS = torch.tensor(
@@ -75,3 +81,73 @@ def test_rows_by_prompt() -> None:
     ids = torch.tensor([[1, 2], [3, 4], [1, 2], [0, 4], [3, 4], [1, 2]])
     mask = torch.tensor([[1, 1], [1, 1], [1, 1], [0, 1], [1, 1], [0, 1]])
     assert rows_by_prompt(ids, mask).tolist() == [0, 2, 1, 4, 3, 5]
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tokens are enough to be shared."""
+    monkeypatch.setattr(module, "MIN_SHARED", 2)
+
+
+@pytest.mark.usefixtures("short")
+def test_layout_of_texts() -> None:
+    """The first two share 1 2 3, though the last of the second is equal, too: it is that row's own. The third is alone
+    with its one token, and so is the fourth: 5 is too little to share.
+    """
+    rows = packed_texts([[1, 2, 3, 4], [1, 2, 3, 4, 9], [5, 6], [5, 7]], CPU)
+    assert rows.input_ids.tolist() == [[1, 2, 3, 4, 4, 9, 5, 6, 5, 7]]
+    assert rows.position_ids.tolist() == [[0, 1, 2, 3, 3, 4, 0, 1, 0, 1]]
+    assert rows.lengths == [3, 1, 2, 2, 2]
+    assert rows.shared == [0, 0, None, None]
+    assert rows.last_states().tolist() == [3, 5, 7, 9]
+
+
+def test_a_short_beginning_is_not_shared() -> None:
+    rows = packed_texts([[*range(7), 8], [*range(7), 9]], CPU)
+    assert rows.shared == [None, None]
+    assert packed_texts([[*range(8), 8], [*range(8), 9]], CPU).shared == [0, 0]
+
+
+@pytest.mark.usefixtures("short")
+def test_no_other_groups_of_neighbours_save_more() -> None:
+    """Every way to cut six texts into runs of neighbours, each of which shares what all of it begin with, is tried."""
+    for seed in range(30):
+        draw = random.Random(seed)
+        first = [1] * draw.randrange(8)  # now and then most of what all have
+        texts = sorted([*first, *(draw.randrange(2) for _ in range(draw.randrange(1, 9)))] for _ in range(6))
+        least = min(
+            sum(map(len, texts)) - sum(_saved(texts[start:end]) for start, end in itertools.pairwise((0, *cuts, 6)))
+            for count in range(6)
+            for cuts in itertools.combinations(range(1, 6), count)
+        )
+        assert packed_texts(texts, CPU).input_ids.numel() == least
+
+
+def _saved(texts: list[list[int]]) -> int:
+    length = min(len(text) for text in texts) - 1
+    while len({tuple(text[:length]) for text in texts}) > 1:
+        length -= 1
+    return (len(texts) - 1) * length if length >= 2 else 0
+
+
+def test_passes_hold_every_text_once_and_no_more_tokens_than_asked() -> None:
+    texts = [[5] * 4, [3] * 9, [1] * 2, [1] * 3, [2] * 4]
+    assert list(passes_of(texts, 9)) == [[2, 3, 4], [1], [0]]
+    assert list(passes_of(texts, 6)) == [[2, 3], [4], [1], [0]]  # the one of nine goes alone
+    assert list(passes_of([], 6)) == []
+
+
+def test_all_of_it_lies_on_the_device_that_was_asked_for() -> None:
+    """On torch's device without numbers: what lay elsewhere would be refused by a GPU's kernels alone."""
+    meta = torch.device("meta")
+    rows = packed_texts([[*range(9), 1], [*range(9), 2, 3], [7]], meta)
+    assert rows.shared == [0, 0, None]
+    segments, joined = Segments(rows), joined_keys(rows.lengths, rows.shared, meta)
+    mask = segments.mask(0, 3, 6, meta)
+    assert mask is not None
+    found = [rows.input_ids, rows.position_ids, rows.last_states(), rows.states_before(), rows.states_around()]
+    found += [segments.given, mask, joined.places, joined.cu_queries, joined.cu_keys, segments.joined(meta).places]
+    assert {one.device.type for one in found} == {"meta"}

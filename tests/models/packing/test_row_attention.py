@@ -20,7 +20,7 @@ from transformers import (
 
 from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.packed_rows import PackedRows, packed_rows
-from rlhf_cli.models.packing.row_attention import Segments, model_inputs, register
+from rlhf_cli.models.packing.row_attention import model_inputs, register
 
 SHAPE: dict[str, Any] = {
     **{"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
@@ -130,12 +130,3 @@ def test_a_pass_without_it_is_untouched() -> None:
         assert row_attention.ALL_ATTENTION_FUNCTIONS["sdpa"].__wrapped__ is registered.__wrapped__  # type: ignore[attr-defined]
     finally:
         row_attention.AttentionInterface.register("sdpa", registered)
-
-
-def test_one_mask_for_all_layers() -> None:
-    segments = Segments(laid_out())
-    first = segments.mask(0, 3, 6, torch.device("cpu"))
-    assert first is not None
-    assert first[0, 0].long().tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
-    assert segments.mask(0, 3, 6, torch.device("cpu")) is first
-    assert segments.mask(1, 1, 4, torch.device("cpu")) is None

@@ -7,6 +7,7 @@ of 3, 1, 2, 4 and no token.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -14,22 +15,19 @@ import torch
 from torch import Tensor
 from transformers import GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForSequenceClassification
 
-from rlhf_cli.models.packing import row_attention
+from rlhf_cli.models.packing import row_attention, varlen_kernel
 from rlhf_cli.models.packing.packed_rows import packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
-from rlhf_cli.models.packing.varlen_kernel import disable_varlen, heads_of, joined_keys, varlen_attend
+from rlhf_cli.models.packing.varlen_kernel import Heads, disable_varlen, heads_of_model, joined_keys, why_no_varlen
 from rlhf_cli.models.reward_model_scorer import packed_scores
 from tests.models.packing.test_row_attention import (
-    ANSWERS,
     CHECKPOINTING,
     FAMILIES,
-    PROMPTS,
     SHAPE,
     alone,
     farthest_gradient,
     laid_out,
     model_of,
-    padded,
     states,
 )
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
@@ -74,17 +72,6 @@ def test_a_scale_of_the_model_s_own() -> None:
     assert (found - alone(model)).abs().max() > 1e-3
 
 
-def test_states_are_those_of_padded_rows() -> None:
-    """transformers' own way, with the padding on the left of prompts and on the right of answers."""
-    model, rows = model_of("llama"), laid_out()
-    ids, mask = padded()
-    places = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    whole = states(model, input_ids=ids, attention_mask=mask, position_ids=places)
-    expected = torch.cat([whole[row, 3 : 4 + len(answer)] for row, answer in enumerate(ANSWERS)])
-    found = states(model, **model_inputs(rows))[0, rows.states_around()]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-
-
 @CHECKPOINTING
 def test_gradients_are_those_of_the_rows_alone(checkpointing: dict[str, Any] | None, kernel: ReferenceVarlen) -> None:
     """Of all weights: a prompt's keys collect what each of its rows gives them, in the same order on any device."""
@@ -104,18 +91,6 @@ def test_a_layer_is_computed_again_as_it_was(kernel: ReferenceVarlen) -> None:
     assert len(kernel.calls) == 2 * 2  # the next pass attends row by row
 
 
-def test_rows_of_a_single_token() -> None:
-    """As of answers of which only the first token counts: the kernel's causal mask has one row then."""
-    ids = torch.tensor([[*PROMPTS[0], 20], [*PROMPTS[0], 21]])
-    rows = packed_rows(ids, torch.ones_like(ids), 1)
-    assert rows is not None
-    assert rows.lengths == [3, 1, 1]
-    model = model_of("llama")
-    found = states(model, **model_inputs(rows))[0, rows.states_before()]
-    expected = states(model, input_ids=ids[:1, :4])[0, -1:].expand(2, -1)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-
-
 def test_scores_are_those_of_texts_alone(kernel: ReferenceVarlen) -> None:
     """A reward model's, which computes in inference mode: two texts begin with the same ten tokens."""
     torch.manual_seed(0)
@@ -125,16 +100,6 @@ def test_scores_are_those_of_texts_alone(kernel: ReferenceVarlen) -> None:
         expected = torch.cat([model(input_ids=torch.tensor([text])).logits[:, 0] for text in texts])
         torch.testing.assert_close(packed_scores(model, texts), expected, rtol=0, atol=1e-12)
     assert kernel.calls == [10 + 1 + 2 + 2] * 2
-
-
-def test_what_autocast_computes_in_is_given_to_the_kernel() -> None:
-    """Where weights are float32, a norm of queries makes float32 of them, and values stay bfloat16: SDPA casts, too."""
-    query, key = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
-    joined = joined_keys([3], [None], torch.device("cpu"))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = varlen_attend(joined, query, key, key.bfloat16(), scaling=None)
-        assert heads_of(query, key).dtype is found.dtype is torch.bfloat16
-    assert heads_of(query, key).dtype is torch.float32
 
 
 @pytest.mark.parametrize(
@@ -159,3 +124,58 @@ def test_what_the_kernel_has_no_word_for_goes_a_row_each(more: dict[str, Any], k
     assert not kernel.calls
     attend(torch.nn.Identity(), query, query, query, segments.given, packed_rows=segments, dropout=0.0, scaling=0.3)
     assert len(kernel.calls) == 1  # control: without it they go at once
+
+
+GPU = Heads(torch.device("cuda", 0), torch.bfloat16, 4, 2, 64)
+CPU = dataclasses.replace(GPU, device=torch.device("cpu"))
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in which nothing was tried yet, and an H100 whose kernel is sound."""
+    monkeypatch.setattr(varlen_kernel, "_distrusted", [])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    varlen_kernel._why_never.cache_clear()
+    yield
+    varlen_kernel._why_never.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({}, None),
+        ({"dtype": torch.float16}, None),
+        ({"size": 256}, None),
+        ({"device": torch.device("cpu")}, "the device is cpu"),
+        ({"dtype": torch.float32}, "it is computed in float32"),
+        ({"size": 264}, "its heads are of size 264, and the kernels want multiples of 8 up to 256"),
+        ({"size": 20}, "its heads are of size 20, and the kernels want multiples of 8 up to 256"),
+    ],
+    ids=str,
+)
+def test_where_it_can_be(changed: dict[str, object], why: str | None) -> None:
+    assert why_no_varlen(dataclasses.replace(GPU, **changed)) == why  # type: ignore[arg-type]
+
+
+def test_what_a_model_found_wrong_holds_for_the_process() -> None:
+    assert why_no_varlen(GPU) is None
+    disable_varlen("packed with torch's varlen_attn, its log-probabilities were 3 off")
+    assert why_no_varlen(dataclasses.replace(GPU, size=128)) == (
+        "packed with torch's varlen_attn, its log-probabilities were 3 off"
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_by_the_configuration_are_those_that_come_to_a_layer(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what a start says of a run is what its layers do. Qwen 3 says how large its heads are, others do not."""
+    seen: set[Heads] = set()
+    monkeypatch.setattr(row_attention, "why_no_varlen", lambda heads: seen.add(heads) or "asked")
+    row_attention.register()
+    model = model_of(family, torch.float32)
+    states(model, **row_attention.model_inputs(laid_out()))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        states(model, **row_attention.model_inputs(laid_out()))
+    expected = {heads_of_model(model, torch.device("cpu"), dtype) for dtype in (torch.float32, torch.bfloat16)}
+    assert seen == expected

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet
 import pytest
+import torch
 
 from rlhf_cli.cli import main
 from rlhf_cli.measure.policy_results import Attempts, PartEvaluation, PolicyEvaluation, RewardEstimates, TokenEstimate
 from rlhf_cli.numerics.intervals import Estimate
-from rlhf_cli.runs.metrics_file import describe_held_out, read_metrics
+from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.tables.metrics import is_of_the_clock
 from rlhf_cli.trainers.assemble.trainer import metrics_of
@@ -102,42 +104,6 @@ def test_truncated_answers_count_whatever_training_makes_of_them(train) -> None:
     assert evaluation(penalised, 1)["parts"]["greedy"]["total"]["mean"] >= 0  # a penalty is not the policy's worth
 
 
-def test_the_model_stays_in_evaluation_mode_whatever_generating_does(train, monkeypatch) -> None:
-    """Under continuous batching TRL puts it into training mode, and evaluates the next batch as if it trained."""
-
-    from trl import GRPOTrainer
-
-    plain = GRPOTrainer._generate_single_turn
-
-    def careless(self: Any, *args: Any, **named: Any) -> Any:
-        generated = plain(self, *args, **named)
-        self.model.train()
-        return generated
-
-    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", careless)
-    code, folder = train(*EVERY_STEP, "trainer.args.num_generations_eval=2")
-    assert code == 0
-    assert evaluation(folder, 3)["parts"]["greedy"]["total"]["count"] == NUM_HELD_OUT
-
-
-def test_every_row_counts_whatever_training_drops(train) -> None:
-    """With dense rewards, which have another way to the advantages."""
-    words = ["data.eval.fraction=0.2", "trainer.args.dataloader_drop_last=true", "trainer.args.max_steps=1"]
-    code, folder = train(*EVERY_STEP, *words, "trainer.dense=true")  # 13 rows, in batches of 8
-    assert code == 0
-    parts = evaluation(folder, 1)["parts"]
-    assert (parts["greedy"]["total"]["count"], parts["sampled"]["total"]["count"]) == (13, 13)
-
-
-def test_a_reward_that_is_no_longer_only_0_and_1_does_not_end_the_run(train) -> None:
-    code = "def half(trainer_state, completions, **kwargs):\n"
-    code += "    return [0.5 if trainer_state.global_step > 1 else 0.0] * len(completions)\n"
-    Path("half.py").write_text(code)
-    words = [*EVERY_STEP, "trainer.args.save_steps=1", "trainer.args.load_best_model_at_end=true"]
-    done, _ = train(*words, "rewards.half.fn=./half.py:half", "trainer.args.metric_for_best_model=pass@4/half")
-    assert done == 0
-
-
 def test_a_schedules_end_weighs_every_evaluation(train) -> None:
     _, folder = train(
         *EVERY_STEP, "rewards.brevity.weight={start: 0, end: 1, steps: 3}", "trainer.args.learning_rate=0"
@@ -161,15 +127,6 @@ def test_the_best_checkpoint_by_a_greedy_total(train) -> None:
     checkpoint = sorted(folder.checkpoints.iterdir())[-1]
     best = read_json(checkpoint / "trainer_state.json")["best_global_step"]
     assert totals[best] == max(totals.values())
-
-
-def test_a_metric_that_is_not_there_is_told_with_those_that_are(train, capsys) -> None:
-    words = [*EVERY_STEP, "trainer.args.save_steps=1", "trainer.args.load_best_model_at_end=true"]
-    code, _ = train(*words, "trainer.args.metric_for_best_model=rewrd")
-    assert code == 2
-    said = capsys.readouterr().err
-    assert "no evaluation logs rewrd" in said
-    assert "trainer.args.metric_for_best_model=reward" in said
 
 
 def test_a_reward_behind_a_closed_gate_is_no_reason_to_end_the_run(train) -> None:
@@ -213,9 +170,121 @@ def test_names_of_metrics() -> None:
     }
 
 
-def test_an_evaluation_in_a_line() -> None:
-    event = {f"eval_{name}": value for name, value in metrics_of(EVALUATION).items()}
-    assert describe_held_out(event) == "greedy 1.000 [0.500, 1.500]"
-    assert describe_held_out({"eval_loss": 0.5, "eval_accuracy": 0.75}) == "loss 0.500, accuracy 0.750"
-    assert describe_held_out({"eval_loss": None}) == ""
-    assert not math.isnan(event["eval_greedy/total"])
+class Evaluates:
+    """What TRL's trainer reads and leaves behind."""
+
+    def __init__(self, *, is_training: bool) -> None:
+        self.args = SimpleNamespace(dataloader_drop_last=True, dataloader_persistent_workers=True)
+        self.model = torch.nn.Linear(1, 1).train(is_training)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> tuple[bool, bool]:
+        return self.args.dataloader_drop_last, self.args.dataloader_persistent_workers
+
+    def _generate_single_turn(self, prompt: str) -> str:
+        self.model.train()  # as TRL 1.16 does after continuous batching
+        return f"{prompt} answered"
+
+
+class Alone(EvaluationMixin, Evaluates):  # type: ignore[misc]
+    def __init__(self, **given: Any) -> None:
+        Evaluates.__init__(self, **given)
+
+
+def test_every_row_is_evaluated_and_no_workers_pile_up() -> None:
+    trainer = Alone(is_training=True)
+    assert trainer.get_eval_dataloader() == (False, False)
+    assert vars(trainer.args) == {"dataloader_drop_last": True, "dataloader_persistent_workers": True}
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_model_is_left_in_the_mode_it_was_in(is_training: bool) -> None:
+    trainer = Alone(is_training=is_training)
+    assert trainer._generate_single_turn("p") == "p answered"
+    assert trainer.model.training == is_training
+
+
+REWARDS = """
+def a(completion_ids, **kwargs):
+    return [sum(ids) / 1000 for ids in completion_ids]
+
+def b(completion_ids, **kwargs):
+    return [None if ids[0] % 2 else 0.3 for ids in completion_ids]
+
+def smallest(rewards, weights):
+    rows = zip(rewards["a"], rewards["b"])
+    return [(a if b is None else min(a, b)) - 100.0 for a, b in rows]
+"""
+WORDS = (
+    *("~rewards.correct", "~rewards.format", "~rewards.brevity", "aggregate=./mine.py:smallest"),
+    *("+rewards.a.fn=./mine.py:a", "+rewards.b.fn=./mine.py:b", "trainer.args.max_steps=1", *EVERY_STEP),
+)
+
+
+def by_hand(ids: list[int]) -> float:
+    """min(a, b) - 100, where b is 0.3 or does not apply, in which case it is a - 100."""
+    a = sum(ids) / 1000
+    return (a if ids[0] % 2 else min(a, 0.3)) - 100.0
+
+
+def json_of(capsys: Any, *words: str) -> Any:
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("trainer", ["rloo", "ppo"])
+def test_all_totals_are_the_aggregates(train, train_ppo, workplace: Path, capsys, trainer: str) -> None:
+    (workplace / "mine.py").write_text(REWARDS)
+    run = train_ppo if trainer == "ppo" else train
+    best = ("trainer.args.load_best_model_at_end=true", "trainer.args.metric_for_best_model=greedy/total")
+    words = ["trainer.dense=false"] if trainer == "ppo" else [f"trainer={trainer}"]
+    code, folder = run(*words, *WORDS, *best, "trainer.args.save_steps=1", "trainer.args.num_generations_eval=2")
+    assert code == 0
+    # In training: TRL's reward, and every row of its table.
+    table = pyarrow.parquet.read_table(folder.path / "completions" / "completions_00001.parquet").to_pydict()
+    scores = zip(table["a"], table["b"], strict=True)
+    expected = [min(score for score in row if score is not None) - 100.0 for row in scores]
+    assert table["total"] == pytest.approx(expected, **ARITHMETIC)
+    assert {b is None for b in table["b"]} == {True, False}
+    (event,) = [one for one in read_metrics(folder.metrics) if "loss" in one]
+    assert event["reward"] < -90
+    # While it trains: greedy, sampled, and what TRL itself measured of the sampled ones.
+    written = folder.path / "eval" / "training" / "step-1"
+    rows = [json.loads(line) for line in Path(f"{written}.completions.jsonl").read_text().splitlines()]
+    assert [row["total"] for row in rows] == pytest.approx([by_hand(row["completion_ids"]) for row in rows], abs=1e-9)
+    assert {row["completion_ids"][0] % 2 for row in rows} == {0, 1}  # b applies to some and not to others
+    (event,) = [one for one in read_metrics(folder.metrics) if "eval_greedy/total" in one]
+    assert event["eval_greedy/total"] < -90
+    assert event["eval_sampled/total"] == pytest.approx(event["eval_reward"], **ARITHMETIC)
+    assert best_metric(folder) == event["eval_greedy/total"]
+    # Afterwards.
+    evaluated = json_of(capsys, "eval", str(folder.path), "--samples", "0")
+    assert evaluated["parts"]["greedy"]["total"] == read_json(Path(f"{written}.json"))["parts"]["greedy"]["total"]
+    kept = [row for row in rows if row["part"] == "greedy"]
+    Path("kept.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+    scored = json_of(capsys, "score", "+exp=quickstart", *WORDS, "--completions", "kept.jsonl")
+    assert [row["total"] for row in scored["rows"]] == [row["total"] for row in kept]
+
+
+def best_metric(folder: RunFolder) -> float:
+    checkpoint = sorted(folder.checkpoints.iterdir())[-1]
+    return float(read_json(checkpoint / "trainer_state.json")["best_metric"])
+
+
+def test_a_running_deviation_is_the_trainings(train, workplace: Path, capsys) -> None:
+    """An evaluation of a step divides by what the training had then; `rlhf eval` by what the run ended with."""
+    (workplace / "mine.py").write_text(REWARDS)
+    running = ("~rewards.b", "aggregate=sum", "rewards.a.normalize=running", "trainer.args.max_steps=3")
+    code, folder = train(*WORDS, *running, "trainer.args.save_steps=3", "trainer.args.num_generations_eval=2")
+    assert code == 0
+    state = read_json(folder.checkpoints / "checkpoint-3" / "reward_state.json")["running"]["a"]
+    divisor = (state["sum_of_squares"] / (state["count"] - 1)) ** 0.5
+    written = folder.path / "eval" / "training" / "step-3"
+    rows = [json.loads(line) for line in Path(f"{written}.completions.jsonl").read_text().splitlines()]
+    expected = [sum(row["completion_ids"]) / 1000 / divisor for row in rows]
+    assert [row["total"] for row in rows] == pytest.approx(expected, **ARITHMETIC)
+    assert abs(divisor - 1) > 0.1  # else nothing is shown
+    event = [one for one in read_metrics(folder.metrics) if "eval_greedy/total" in one][-1]
+    assert event["eval_sampled/total"] == pytest.approx(event["eval_reward"], **ARITHMETIC)
+    evaluated = json_of(capsys, "eval", str(folder.path), "--samples", "0")
+    assert evaluated["parts"]["greedy"]["total"] == read_json(Path(f"{written}.json"))["parts"]["greedy"]["total"]

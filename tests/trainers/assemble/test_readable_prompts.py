@@ -15,8 +15,6 @@ from tests.support.small_runs import SMALL, starting_model
 
 LOCAL = [word for word in SMALL if not word.startswith(("model.build", "data.args"))]
 FILE = ["model=local", "model.path=./model", "data=file", "data.path=rows.jsonl", "~rewards.correct", "~rewards.format"]
-CONTEXT = 512
-"""What the embedded model reads, in tokens: bytes."""
 
 
 @pytest.fixture
@@ -76,12 +74,6 @@ def test_it_is_left_out_and_said(local, capsys) -> None:
     )
 
 
-def test_held_out_prompts_are_held_to_the_same(local, no_weights, workplace: Path, capsys) -> None:
-    (workplace / "held_out.jsonl").write_text(json.dumps({"prompt": "a" * 509}) + "\n")
-    assert local(["a"] * 8, "+data.eval.path=held_out.jsonl") == 2
-    assert "data.eval, row 1 " in capsys.readouterr().err
-
-
 @pytest.mark.fault(43)
 def test_what_stays_of_it_is_its_end(local, workplace: Path) -> None:
     assert local(["a" * 600 + "b" * 508] * 8, "data.overlong_prompts=truncate") == 0
@@ -90,11 +82,6 @@ def test_what_stays_of_it_is_its_end(local, workplace: Path) -> None:
     (table,) = workplace.glob("runs/quickstart/local/completions/*.parquet")
     assert set(pyarrow.parquet.read_table(table).to_pydict()["prompt"]) == {"b" * 508}
     assert read_metrics(workplace / "runs" / "quickstart" / "local" / "metrics.jsonl")
-
-
-def test_completions_as_long_as_all_that_is_read(local, no_weights, capsys) -> None:
-    assert local(["a"] * 8, f"trainer.args.max_completion_length={CONTEXT}") == 2
-    assert "completions leave no room for a prompt" in capsys.readouterr().err
 
 
 FROZEN = """

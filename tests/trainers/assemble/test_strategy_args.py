@@ -41,10 +41,6 @@ class TestFsdp2:
         assert plugin.auto_wrap_policy.__name__ == "transformer_auto_wrap_policy"
         assert isinstance(plugin.cpu_offload, CPUOffloadPolicy) is offload
 
-    def test_without_it_none_of_it_is_there(self, tmp_path) -> None:
-        assert args_of() == {}
-        assert GRPOConfig(output_dir=str(tmp_path), **CPU).fsdp_plugin_args is None
-
 
 class TestZero:
     @pytest.mark.parametrize("name", ["zero1", "zero2", "zero3"])

@@ -165,19 +165,6 @@ def test_whose_sampling_is_what_a_pass_comes_to() -> None:
     assert not may_keep(precision="fp16")
 
 
-def test_every_so_many_rounds_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round is two micro-batches, learned from three times: six steps; of three rounds the first is checked."""
-    monkeypatch.setattr(rollout_mixin, "_CHECK_EVERY", 3)
-
-    def is_checked(step: int, *, training: bool = True) -> bool:
-        args, model = SimpleNamespace(steps_per_generation=2), SimpleNamespace(training=training)
-        trainer = SimpleNamespace(args=args, num_iterations=3, model=model, _step=step)
-        return RolloutMixin._is_checked.fget(trainer)  # type: ignore[attr-defined]
-
-    assert [is_checked(step) for step in (0, 5, 6, 12, 18, 24)] == [True, True, False, False, True, False]
-    assert not is_checked(0, training=False)
-
-
 # A run whose rows left their batches, killed and resumed, is the run that never stopped: bit for bit.
 
 

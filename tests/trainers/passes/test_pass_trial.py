@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.models.packing import row_attention, varlen_kernel
+from rlhf_cli.models.packing import varlen_kernel
 from rlhf_cli.tables.passes import Passes
 from rlhf_cli.trainers.forward_pass import Forward
 from rlhf_cli.trainers.pass_mixin import PassMixin, tried_rows
@@ -65,16 +65,6 @@ def test_a_pass_that_raises_goes_trimmed() -> None:
 
     trainer._try(trainer.model, "its log-probabilities", lambda: PLAIN, packed)
     assert trainer.passes.describe() == "trimmed: packed, a pass raised RuntimeError: no kernel image is available"
-
-
-def test_full_memory_is_none_of_it() -> None:
-    trainer = trying()
-
-    def packed() -> Tensor:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with pytest.raises(torch.OutOfMemoryError):
-        trainer._try(trainer.model, "its log-probabilities", lambda: PLAIN, packed)
 
 
 def test_what_another_rank_saw_counts_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,19 +123,6 @@ def test_which_rows_are_tried() -> None:
 class TestTrainer:
     """A whole step of GRPO, in float64 on a CPU, with a kernel that stands in for a GPU's."""
 
-    @pytest.mark.parametrize("is_reentrant", [False, True])
-    def test_gradients_are_trl_s(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_reentrant: bool) -> None:
-        """With activations checkpointed, a penalty and a reference."""
-        kernel = stand_in(monkeypatch)
-        again = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": is_reentrant}}
-        expected, _ = trained(tmp_path / "trl", None, beta=0.1, **again, **EXACT)
-        found, ours = trained(tmp_path / "ours", "packed", beta=0.1, **again, **EXACT)
-        assert ours.passes.describe() == "packed"
-        assert ours.row_attention.describe() == "all rows at once (torch's varlen_attn)"
-        assert distance(found[0], expected[0]) < 1e-6
-        # Two layers: a trial, the reference's four passes, and four micro-batches, forward and again in the backward.
-        assert len(kernel.calls) == 2 * (1 + 4 + 2 * 4)
-
     @pytest.mark.parametrize(
         ("kernel", "said"),
         [
@@ -171,13 +148,3 @@ class TestTrainer:
         assert f"packed rows attend row by row: with torch's varlen_attn {said}" in caplog.text
         assert len(kernel.calls) in (0, 2)  # the trial's alone
         assert distance(found[0], expected[0]) < 1e-6
-
-    def test_what_is_wrong_a_row_each_as_well_goes_trimmed(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        stand_in(monkeypatch, ReferenceVarlen(error=RuntimeError("no kernel image")))
-        monkeypatch.setattr(row_attention, "_cut", lambda segments, *qkv: [(qkv, None)])
-        _, ours = trained(tmp_path, "packed", **EXACT)
-        assert ours.passes.describe().startswith("trimmed: packed, its log-probabilities were ")
-        assert ours.row_attention is None
-        assert caplog.text.index("attend row by row") < caplog.text.index("through the model trimmed")

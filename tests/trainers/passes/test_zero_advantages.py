@@ -54,15 +54,6 @@ def test_the_gradient_is_trl_s(tmp_path: Path, tokens: dict[bool, int], passes: 
     assert tokens[False] > 0
 
 
-def test_metrics_are_those_of_all_rows(tmp_path: Path) -> None:
-    """The entropy is a mean over all tokens, those without a gradient among them; one micro-batch holds all rows."""
-    whole = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 1, "reward": half_alike, **EXACT}
-    _, theirs = trained(tmp_path / "trl", None, **whole)
-    _, ours = trained(tmp_path / "ours", "packed", **whole)
-    entropies = [log["entropy"] for one in (theirs, ours) for log in one.state.log_history if "entropy" in log]
-    assert entropies[1] == pytest.approx(entropies[0], rel=1e-6)
-
-
 def test_where_nothing_is_to_be_learned_there_is_a_gradient_of_0(tmp_path: Path, tokens: dict[bool, int]) -> None:
     """Of every micro-batch the shortest row goes backward: DDP waits for every rank's."""
     found, _ = trained(tmp_path, "packed", reward=all_alike, **EXACT)

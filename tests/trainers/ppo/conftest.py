@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from rlhf_cli.runs.run_status import read_status
-from rlhf_cli.trainers.ppo.critic import SeparateCritic
+from rlhf_cli.trainers.ppo.critic import TrainedCritic
 from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from tests.support.ppo_by_hand import DISCOUNTED, DROP, ENDINGS, LIMIT, PLAIN, REWARDS, Rollouts, plain, rows_of, stir
 from tests.support.watched_critic import Watched
@@ -92,7 +92,7 @@ def steps(rollouts, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]
     """`steps(*overrides)`: a small run's optimizer steps, with the gradients as they were before they were clipped."""
     taken: list[Step] = []
     window: list[dict[str, Any]] = []
-    compute_loss, step = PpoMixin._compute_loss, SeparateCritic.step
+    compute_loss, step = PpoMixin._compute_loss, TrainedCritic.step
     trainers: list[Any] = []
 
     def compute_spied(self: Any, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -116,7 +116,7 @@ def steps(rollouts, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]
         return step(self)
 
     monkeypatch.setattr(PpoMixin, "_compute_loss", compute_spied)
-    monkeypatch.setattr(SeparateCritic, "step", step_spied)
+    monkeypatch.setattr(TrainedCritic, "step", step_spied)
 
     def run(*overrides: str, **named: Any) -> list[Step]:
         rollouts(*overrides, **named)

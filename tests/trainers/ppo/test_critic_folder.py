@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 import torch
 from peft import AutoPeftModelForTokenClassification
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from rlhf_cli.cli import main
-from rlhf_cli.errors import ModelError
 from rlhf_cli.models.critic_model import build_critic
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.trainers.ppo.critic import SeparateCritic
+from rlhf_cli.trainers.ppo.critic import TrainedCritic
 from tests.support.tolerances import MODEL_OF_TENSORS
-from tests.support.watched_critic import BOTH, SHARED, Watched, Weights, is_same
+from tests.support.watched_critic import BOTH, Watched, Weights, is_same
 
 
 class TestWhatIsSaved:
@@ -65,17 +64,6 @@ class TestWhatIsSaved:
         torch.testing.assert_close(seen[0], wanted, **MODEL_OF_TENSORS)
         assert wanted.abs().max() > 0.01
 
-    def test_a_shared_critic_that_lost_its_head_is_refused(self, watch) -> None:
-        seen = watch(*SHARED)
-        file = seen.folder.critic / "adapter_model.safetensors"
-        base = seen.trainer.model.get_base_model().config.name_or_path
-        for lost in ("score.bias", "score.weight"):
-            weights = load_file(file)
-            del weights[f"base_model.model.{lost}"]
-            save_file(weights, file)
-            with pytest.raises(ModelError, match=rf"lost its head[^$]*{lost}"):
-                build_critic(str(seen.folder.critic), base, dtype="auto", dropout=0.0)
-
     @BOTH
     def test_a_run_that_was_stopped_goes_on_with_it(self, watch, workplace: Path, arrangement: list[str]) -> None:
         """From the middle of a round: weights of both, and the schedule, are those of the run that never stopped."""
@@ -102,7 +90,7 @@ class TestWhatIsSaved:
         with monkeypatch.context() as saving:
             saving.setattr("torch.serialization.location_tag", lambda storage: "cuda:99")
             seen.critic.save_state(workplace / "state")
-        other = SeparateCritic(build_critic("policy", path, dtype="auto", dropout=0.0), seen.critic.settings)
+        other = TrainedCritic(build_critic("policy", path, dtype="auto", dropout=0.0), seen.critic.settings)
         other.prepare(seen.trainer, 3)
         assert not torch.equal(values_of(other, seen), values_of(seen.critic, seen))
         other.load_state(workplace / "state")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from rlhf_cli.trainers.ppo import critic as critic_module
 from tests.support.random_reward_model import save_random_reward_model
-from tests.support.watched_critic import SHARED, Watched, is_same, logged, spread_head
+from tests.support.watched_critic import SHARED, Watched, logged, spread_head
 
 # When ranks exchange gradients of the critic, what checkpointing changes of them, and what values are.
 
@@ -115,45 +113,5 @@ class TestValues:
             seen = watch(*arrangement, "trainer.args.max_steps=1", name=f"worth{len(arrangement)}")
             assert logged(seen.folder, "ppo/values_mean") == [0.0]
 
-    def test_from_a_reward_model_it_is_worth_something(self, watch, workplace: Path) -> None:
-        save_random_reward_model(workplace / "rm")
-        seen = watch("critic.init=./rm", "trainer.args.max_steps=1")
-        assert abs(logged(seen.folder, "ppo/values_mean")[0]) > 0.01
-        assert not is_same(seen.values[0], seen.values[1])
-
 
 # A critic of its own checkpoints its activations where the policy does, and as the policy does.
-
-
-class Model:
-    def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
-
-    def activation_checkpointing_enable(self, **options: Any) -> None:
-        self.asked.append(options)
-
-
-@pytest.mark.parametrize(
-    ("is_on", "given", "asked"),
-    [
-        (False, {"offload": True}, []),
-        (True, None, [{"every_n_layers": 1, "offload": False, "activation_checkpointing_kwargs": None}]),
-        (
-            True,
-            {"every_n_layers": 2, "offload": True, "use_reentrant": False},
-            [{"every_n_layers": 2, "offload": True, "activation_checkpointing_kwargs": {"use_reentrant": False}}],
-        ),
-    ],
-)
-def test_as_the_policy(monkeypatch: pytest.MonkeyPatch, is_on: bool, given: Any, asked: list[dict[str, Any]]) -> None:
-    kind = critic_module.SeparateCritic
-    prepared: list[int] = []
-    monkeypatch.setattr(kind.__mro__[1], "prepare", lambda self, trainer, steps: prepared.append(steps))
-    critic = object.__new__(kind)
-    critic.model = Model()  # type: ignore[assignment]
-    arguments = SimpleNamespace(activation_checkpointing=is_on, activation_checkpointing_kwargs=given)
-    before = None if given is None else dict(given)
-    critic.prepare(SimpleNamespace(args=arguments), 7)  # type: ignore[arg-type]
-    assert critic.model.asked == asked
-    assert prepared == [7]
-    assert given == before  # the policy reads them, too

@@ -61,12 +61,6 @@ def test_kept_in_place_of_a_pass(rollouts, asked: list[bool], name: str) -> None
     assert logged[0] < 1e-4
 
 
-def test_where_nobody_asks_nothing_is_kept(rollouts, asked: list[bool]) -> None:
-    run = rollouts("kl.where=none", "trainer.args.steps_per_generation=1")
-    assert asked == []
-    assert not any(DIFFERENCE in event for event in run.events)
-
-
 def test_negative_control_others_are_seen(rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
     padded = KeptLogps.padded
     monkeypatch.setattr(KeptLogps, "padded", lambda self, num_tokens: padded(self, num_tokens) - 0.1)

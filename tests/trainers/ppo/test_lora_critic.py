@@ -8,11 +8,8 @@ import pyarrow.parquet
 import pytest
 import torch
 from peft import AutoPeftModelForTokenClassification
-from transformers import AutoModelForCausalLM
 
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import read_status
-from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from tests.support.tolerances import MODEL, MODEL_OF_TENSORS
 from tests.support.watched_critic import SHARED, Watched, is_same, logged, spread_adapter, spread_head
 
@@ -24,19 +21,6 @@ class TestSharedBackbone:
         assert [len(step) for step in seen.gradients] == [2 * 7 + 2] * 3  # A and B of seven layers, the head's two
         assert all(gradient.any() for gradient in seen.gradients[2].values())
         assert all(gradient.any() for name, gradient in seen.gradients[0].items() if name == "critic_head.bias")
-
-    def test_the_first_step_is_refused_when_one_got_none(self, train_ppo, monkeypatch, capsys) -> None:
-        monkeypatch.setattr(SharedLoraCritic, "_take_gradients", lambda self: None)
-        code, folder = train_ppo(*SHARED)
-        assert code == 1
-        assert "tensors of the LoRA critic got no gradient" in capsys.readouterr().err
-        assert read_status(folder).state == "failed"
-
-    def test_gradient_checkpointing_is_refused_under_its_other_name(self, train_ppo, capsys) -> None:
-        """What checks the configuration may look at one name; transformers heeds the other one first."""
-        code, _ = train_ppo(*SHARED, "trainer.args.activation_checkpointing=true")
-        assert code == 2
-        assert "activation checkpointing do not go together" in capsys.readouterr().err
 
     def test_what_generation_and_reference_switch_off_is_switched_on_again(self, watch) -> None:
         """The guard looks at step 1 alone; PEFT freezes the adapter in every round."""
@@ -103,30 +87,6 @@ class TestSharedBackbone:
         assert logged(loud.folder, "kl/k1_policy_ref") == pytest.approx([0.0, 0.0], **MODEL)
         assert logged(quiet.folder, "entropy") == logged(loud.folder, "entropy")
         assert abs(logged(loud.folder, "ppo/values_mean")[0]) > 0.1  # it is there
-
-    def test_the_reference_is_the_body_alone_while_the_policy_moves_away(self, watch) -> None:
-        """The reference's log-probabilities of one batch, asked for once more after training, are those of the base."""
-        seen = watch(
-            *SHARED, "trainer.args.learning_rate=0.1", on=lambda seen: (spread_head(seen), spread_adapter(seen))
-        )
-        batch, trainer = seen.inputs[-1], seen.trainer
-        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-        width = batch["completion_ids"].shape[1]
-        base = AutoModelForCausalLM.from_pretrained(trainer.model.get_base_model().config.name_or_path)
-        with torch.no_grad(), trainer.model.disable_adapter():
-            reference = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, width)[0]
-        with torch.no_grad():
-            policy = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, width)[0]
-            logits = base(input_ids=ids, attention_mask=mask).logits[:, -width - 1 : -1]
-        by_hand = logits.log_softmax(dim=-1).gather(2, ids[:, -width:].unsqueeze(2)).squeeze(2)
-        seen_tokens = batch["completion_mask"].bool()
-        torch.testing.assert_close(reference[seen_tokens], by_hand[seen_tokens], **MODEL_OF_TENSORS)
-        assert not torch.allclose(reference[seen_tokens], policy[seen_tokens], atol=1e-2)
-
-    def test_ranks_look_for_no_parameter_that_the_policy_s_forward_pass_leaves_out(self, watch) -> None:
-        seen = watch(*SHARED, "trainer.args.max_steps=1")
-        assert seen.trainer.args.ddp_find_unused_parameters is False
 
 
 def completions(folder: RunFolder, step: int) -> list[str]:

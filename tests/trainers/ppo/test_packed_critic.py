@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForTokenClassification, Qwen2Config
+from transformers import (
+    AutoModelForTokenClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForTokenClassification,
+    NemotronConfig,
+    NemotronForCausalLM,
+    Qwen2Config,
+)
 from transformers import Qwen2ForTokenClassification as Qwen2Critic
 
+from rlhf_cli.models.model_folders import TINY_VOCABULARY
 from rlhf_cli.models.packing.row_attention import register
-from rlhf_cli.trainers.ppo.critic import CriticSettings, SeparateCritic, TrainedCritic
+from rlhf_cli.runs.run_folder import read_json
+from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
+from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from rlhf_cli.trainers.token_slots import counted_slots
+from tests.support.ppo_by_hand import plain, stir, unpadded, values_of
 from tests.support.tolerances import MODEL_OF_TENSORS
+from tests.support.watched_critic import Watched
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -41,9 +56,9 @@ def critic_of(arrangement: str, dtype: torch.dtype) -> TrainedCritic:
         torch.manual_seed(0)
         critic: TrainedCritic
         if arrangement == "separate":
-            critic = SeparateCritic(LlamaForTokenClassification(LlamaConfig(**SIZES, **TOKENS)), SETTINGS)
+            critic = TrainedCritic(LlamaForTokenClassification(LlamaConfig(**SIZES, **TOKENS)), SETTINGS)
         elif arrangement == "qwen2":
-            critic = SeparateCritic(Qwen2Critic(Qwen2Config(**SIZES, **TOKENS)), SETTINGS)
+            critic = TrainedCritic(Qwen2Critic(Qwen2Config(**SIZES, **TOKENS)), SETTINGS)
         else:
             policy = get_peft_model(LlamaForCausalLM(LlamaConfig(**SIZES, **TOKENS)), LoraConfig(r=2))
             critic = SharedLoraCritic(policy, SETTINGS, dropout=0.0)
@@ -139,3 +154,51 @@ def test_a_token_beyond_the_critics_vocabulary_is_read_as_its_last() -> None:
     beyond = critic.values(batch, contextlib.nullcontext)  # type: ignore[arg-type]
     batch["completion_ids"][0, 2] = TOKENS["vocab_size"] - 1
     assert torch.equal(beyond, critic.values(batch, contextlib.nullcontext))  # type: ignore[arg-type]
+
+
+OF_THE_CRITIC = "trimmed: packed, the critic's states were "
+
+
+def nemotron(folder: Path) -> Path:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    tokens = {"vocab_size": TINY_VOCABULARY, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    NemotronForCausalLM(NemotronConfig(**shape, **tokens, num_key_value_heads=2)).save_pretrained(folder)
+    return folder
+
+
+def farthest(seen: Watched) -> float:
+    """How far the run's values are from transformers' own of every row alone, over their deviation."""
+    critic, batch = plain(seen.critic.model, AutoModelForTokenClassification), seen.inputs[-1]
+    is_packed = seen.trainer._packs_values(batch)
+    with torch.no_grad():
+        found = seen.critic.values(batch, seen.trainer.accelerator.autocast, is_packed=is_packed)
+        pairs = [
+            (found[row, : len(completion)].double(), values_of(critic, prompt, completion)[:-1])
+            for row, (prompt, completion) in enumerate(unpadded(batch))
+        ]
+    ours, expected = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    return float((ours - expected).abs().max() / expected.std())
+
+
+def stirred(seen: Watched) -> None:
+    """Its attention matters then; its head stays at 0, so that at first all values are alike, packed and not."""
+    stir(seen.critic.body(), 0.3, seed=2)
+
+
+def test_a_critic_of_another_architecture_is_tried(watch: Callable[..., Watched], workplace: Path) -> None:
+    critic = nemotron(workplace / "nemotron")
+    seen = watch(f"critic.init={critic}", "critic.learning_rate=0.01", on=stirred)
+    assert seen.trainer.passes.describe().startswith(OF_THE_CRITIC)
+    assert read_json(seen.folder.provenance)["passes"] == seen.trainer.passes.describe()
+    assert farthest(seen) < 1e-4
+
+
+def test_without_the_trial_its_values_are_wrong(
+    watch: Callable[..., Watched], workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control, and what a run had for values before critics were tried."""
+    monkeypatch.setattr(PpoMixin, "_has_tried_critic", True)
+    seen = watch(f"critic.init={nemotron(workplace / 'nemotron')}", "critic.learning_rate=0.01", on=stirred)
+    assert seen.trainer.passes.describe() == "packed"
+    assert farthest(seen) > 0.1

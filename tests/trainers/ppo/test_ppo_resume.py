@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from safetensors.torch import load_file
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.ppo import critic as critic_module
-from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from tests.support.cut_runs import cut, events, goes_on_as, is_same
 
 # A PPO run that was stopped and went on is the run that never stopped, critic and coefficient too.
@@ -66,25 +63,3 @@ def test_what_ppo_keeps_moves(whole) -> None:
 
 
 # At the end of a PPO run the best policy comes back together with the critic that went with it.
-
-
-class LoadsTheBest:
-    """What TRL's trainer does at the end, as a note."""
-
-    loaded: list[str]
-
-    def _load_best_model(self) -> None:
-        self.loaded.append("policy")
-
-
-class Alone(PpoMixin, LoadsTheBest):  # type: ignore[misc]
-    def __init__(self, best: Path) -> None:
-        self.loaded = []
-        self.state: Any = SimpleNamespace(best_model_checkpoint=str(best))
-        self.critic: Any = SimpleNamespace(load_state=lambda folder: self.loaded.append(str(folder)))
-
-
-def test_policy_and_critic_are_of_one_checkpoint(tmp_path: Path) -> None:
-    trainer = Alone(tmp_path / "checkpoint-3")
-    trainer._load_best_model()
-    assert trainer.loaded == ["policy", str(tmp_path / "checkpoint-3" / "critic")]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import statistics
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from trl import GRPOTrainer
 
 from rlhf_cli.trainers.ppo.rollout import without_last
-from tests.support.ppo_by_hand import GAMMA, LAMBDA, LIMIT, assert_rows, gae_of, raw_advantages, total_of, whitened
+from tests.support.ppo_by_hand import GAMMA, LIMIT, assert_rows, raw_advantages, total_of, whitened
 from tests.support.tolerances import MODEL
 
 ADD = ("truncation=bootstrap", "truncation.mode=add")
@@ -102,71 +104,6 @@ class TestRollout:
         assert_rows(output["advantages"], expected)
         assert output["num_items_in_batch"] == sum(len(row.completion) for row in kept)
 
-    def test_a_short_row_that_the_dataset_calls_cut_goes_on_with_its_own_last_value(self, rollouts, workplace) -> None:
-        lines = [json.dumps({"prompt": f"{number}+1=", "is_truncated": True}) for number in range(5, 21)]
-        (workplace / "rows.jsonl").write_text("\n".join(lines))
-        data = ("data=file", "data.path=./rows.jsonl", "~data.args.num_rows")
-        run = rollouts(*ADD, "kl.where=none", *data)
-        (rows,) = run.rows
-        assert len({len(row.completion) for row in rows}) > 2
-        expected = []
-        for row in rows:
-            rewards = [0.0] * (len(row.completion) - 1) + [total_of(row.completion)]
-            expected.append(gae_of(rewards, row.values[:-1], row.values[-1], GAMMA, LAMBDA))
-        assert_rows(run.outputs[0]["advantages"], whitened(expected))
-
-    def test_a_later_round_is_of_the_models_as_they_are_then(self, rollouts) -> None:
-        run = rollouts("trainer.args.max_steps=4", *ADD, "critic.learning_rate=0.1")
-        first, second = run.rows
-        totals = [total_of(row.completion) for row in second]
-        raw = raw_advantages(second, totals, coef=0.05, is_bootstrapped=True)
-        assert_rows(run.outputs[1]["advantages"], whitened(raw))
-        # Control: the critic has changed, so values of the first round would differ.
-        assert abs(statistics.fmean(r.values[0] for r in first) - statistics.fmean(r.values[0] for r in second)) > 1e-2
-
-    def test_what_is_maximised_has_no_score_that_gave_way_to_the_value(self, rollouts) -> None:
-        """Under bootstrap's `replace` a row that was cut earned nothing but its KL; `reward` shows what it scored."""
-        run = rollouts("truncation=bootstrap", "truncation.mode=replace", "kl.coef=0.3")
-        ((rows,), event) = run.rows, run.events[0]
-        given = [0.0 if row.is_truncated else total_of(row.completion) for row in rows]
-        penalty = statistics.fmean(-0.3 * sum(row.kl) for row in rows)
-        assert event["ppo/rlhf_reward"] == pytest.approx(statistics.fmean(given) + penalty, **MODEL)
-        assert event["reward"] == pytest.approx(statistics.fmean(total_of(row.completion) for row in rows), **MODEL)
-        assert abs(event["reward"] - statistics.fmean(given)) > 0.01
-        added = [GAMMA * row.values[-1] for row in rows if row.is_truncated]
-        assert event["rewards/truncation/bootstrap_value"] == pytest.approx(statistics.fmean(added), **MODEL)
-
-
-class TestShares:
-    """GAE is linear: with one component's rewards alone it gives that component's part of every advantage."""
-
-    def test_equal_brute_force_and_add_up(self, rollouts) -> None:
-        run = rollouts("truncation=eos_penalty", "kl.coef=0.3")
-        (rows,), event = run.rows, run.events[0]
-        parts = {
-            "first": lambda row: ([0.0] * (len(row.kl) - 1) + [row.completion[0] % 5 / 4], None),
-            "length": lambda row: ([0.0] * (len(row.kl) - 1) + [0.5 * len(row.completion) / 3], None),
-            "truncation": lambda row: ([0.0] * (len(row.kl) - 1) + [-1.0 * row.is_truncated], None),
-            "kl": lambda row: ([-0.3 * kl for kl in row.kl], None),
-            "value": lambda row: ([0.0] * len(row.kl), row.values[:-1]),
-        }
-        alone = {}
-        for name, part in parts.items():
-            alone[name] = []
-            for row in rows:
-                rewards, values = part(row)
-                alone[name] += gae_of(rewards, values or [0.0] * len(rewards), 0.0, GAMMA, LAMBDA)
-        raw = [sum(values) for values in zip(*alone.values(), strict=True)]
-        used = whitened([raw])[0]
-        energy = sum(a * b for a, b in zip(raw, used, strict=True))
-        expected = {
-            f"rewards/{name}/advantage_share": sum(p * a for p, a in zip(values, used, strict=True)) / energy
-            for name, values in alone.items()
-        }
-        found = {name: value for name, value in event.items() if name.endswith("/advantage_share")}
-        assert found == pytest.approx(expected, abs=1e-4)
-        assert sum(found.values()) == pytest.approx(1.0, abs=1e-6)
-
 
 class TestEvaluation:
     EVERY_STEP = ("data.eval.fraction=0.25", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1")
@@ -183,14 +120,42 @@ class TestEvaluation:
             totals = [total_of(row.completion) for row in rows]
             assert_rows(output["advantages"], whitened(raw_advantages(rows, totals, coef=coef)))
 
-    def test_of_more_rows_than_a_round(self, rollouts) -> None:
-        small = ("trainer.args.per_device_train_batch_size=4", "trainer.args.steps_per_generation=1")
-        run = rollouts(*self.EVERY_STEP, *small)
-        assert {len(rows) for rows in run.rows} == {4, 8}
-
 
 def test_a_score_that_gives_way_is_the_last_token_s_alone() -> None:
     """By hand: two components, and three rows of 3, 1 and 4 tokens; the second row keeps its score."""
     scores = torch.arange(1.0, 25.0).view(2, 3, 4)
     kept = [[[1, 2, 0, 4], [5, 6, 7, 8], [9, 10, 11, 0]], [[13, 14, 0, 16], [17, 18, 19, 20], [21, 22, 23, 0]]]
     assert without_last(scores, torch.tensor([3, 1, 4]), torch.tensor([True, False, True])).tolist() == kept
+
+
+class TestKl:
+    def test_a_round_learns_with_the_coefficient_that_it_logs(self, rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Every step of a round has that of its rollout; what is measured on it moves the next round's."""
+        seen: list[float] = []
+        compute_loss = GRPOTrainer._compute_loss
+
+        def spied(self: Any, model: Any, inputs: Any) -> Tensor:
+            seen.append(self.beta)
+            return compute_loss(self, model, inputs)
+
+        monkeypatch.setattr(GRPOTrainer, "_compute_loss", spied)
+        adapts = ("kl.where=loss", "kl.coef=0.3", "kl.controller={target: 1.5, horizon: 40}")
+        run = rollouts(*adapts, "trainer.args.max_steps=4")
+        logged = [event["kl/coef"] for event in run.events if "kl/coef" in event]
+        assert seen == pytest.approx([logged[0], logged[0], logged[1], logged[1]])
+        assert logged[0] == pytest.approx(0.3)
+        assert abs(logged[1] - logged[0]) > 1e-3
+
+    def test_the_coefficient_counts_the_rows_it_was_measured_on(self, rollouts) -> None:
+        run = rollouts("truncation=exclude", "kl.controller={target: 1.5, horizon: 40}", "kl.coef=0.3")
+        kept = [row for row in run.rows[0] if row.completion]
+        assert len(kept) < len(run.rows[0])
+        divergence = statistics.fmean(sum(row.kl) for row in kept)
+        expected = 0.3 * (1 + min(max(divergence / 1.5 - 1, -0.2), 0.2) * len(kept) / 40)
+        assert run.trainer.kl.coef == pytest.approx(expected, **MODEL)
+
+    def test_a_round_without_a_row_leaves_the_coefficient_as_it_is(self, rollouts, says) -> None:
+        """At the beginning of training it may well be that every completion is cut off."""
+        says([100] * LIMIT)
+        run = rollouts("truncation=exclude", "kl.controller={target: 1.5, horizon: 40}")
+        assert run.trainer.kl.coef == 0.05

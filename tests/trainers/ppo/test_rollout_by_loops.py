@@ -172,13 +172,6 @@ def test_the_coefficient_follows_the_divergence(kl: float) -> None:
     assert penalty.updated(math.nan, 8) is penalty
 
 
-@pytest.mark.parametrize(("where", "in_reward", "in_loss"), [("reward", 0.3, 0.0), ("loss", 0.0, 0.3), ("none", 0, 0)])
-def test_a_penalty_counts_once(where: str, in_reward: float, in_loss: float) -> None:
-    penalty = KlPenalty(where, 0.3)
-    assert (penalty.coef_in_reward, penalty.coef_in_loss, penalty.is_used) == (in_reward, in_loss, where != "none")
-    assert (KlPenalty(), PpoSettings()) == (KlPenalty("reward", 0.05, None, None), PpoSettings(1.0, 0.95, True))
-
-
 BATCH: Any = {
     "prompt_ids": torch.tensor([[0, 0, 5], [0, 6, 7], [0, 0, 8]]),
     "prompt_mask": torch.tensor([[0, 0, 1], [0, 1, 1], [0, 0, 1]]),

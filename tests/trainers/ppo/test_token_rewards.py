@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
 
 import pytest
-from trl import GRPOTrainer
 
-from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
-from tests.support.ppo_by_hand import DROP, EOS, GAMMA, LAMBDA, PLAIN, assert_rows, gae_of, raw_advantages, whitened
+from tests.support.ppo_by_hand import GAMMA, LAMBDA, PLAIN, assert_rows, gae_of, raw_advantages, whitened
 from tests.support.tolerances import ARITHMETIC, MODEL
 
 
@@ -41,53 +38,6 @@ class TestDense:
         ((rows,),) = (run.rows,)
         totals = [sum(0.5 * (token % 7 - 3.0) for token in row.completion if token % 3) for row in rows]
         assert_rows(run.outputs[0]["advantages"], whitened(raw_advantages(rows, totals)))
-
-    def test_speakers(self, train_ppo, prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Every byte of the line with the larger number gains its part of 1, every one of the other loses it."""
-        found: list[Any] = []
-        set_advantages = PpoMixin._set_advantages
-
-        def spied(self: Any, output: dict[str, Any]) -> Any:
-            shares = set_advantages(self, output)
-            found.append((self._rollout[0], self._settled))
-            return shares
-
-        monkeypatch.setattr(PpoMixin, "_set_advantages", spied)
-        texts: list[str] = []
-
-        def speak(self: Any, prompt_ids: list[list[int]], *args: Any, **named: Any) -> tuple[list[list[int]], None]:
-            completions = []
-            for row, ids in enumerate(prompt_ids):
-                first, _, second = self.processing_class.decode(ids).rstrip(":").partition(" and ")
-                texts.append((f"{first}: 3\n{second}: 5", f"{first}: 8\n{second}: 1", "no form")[row % 3])
-                completions.append([*self.processing_class.encode(texts[-1]), EOS])
-            return completions, None
-
-        monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", speak)
-        code, _ = train_ppo(
-            *DROP,
-            "data=toy_speakers",
-            "++rewards.larger={fn: 'rlhf_cli.rewards.toy:speakers_larger', spread: even}",
-            "++rewards.second_larger={fn: 'rlhf_cli.rewards.toy:second_is_larger', weight: 0.0}",
-            "trainer.args.max_steps=1",
-            "trainer.args.per_device_train_batch_size=3",
-            "trainer.args.max_completion_length=40",
-            name="speakers",
-        )
-        assert code == 0
-        ((rollout, settled),) = found
-        assert settled.names == ("larger", "second_larger")
-        for row, text in enumerate(texts):
-            if row % 3 == 2:
-                expected = [0.0] * len(text) + [-1.0]
-            else:
-                lines = text.split("\n")
-                sign = 1.0 if row % 3 else -1.0
-                expected = [sign / len(lines[0])] * len(lines[0]) + [0.0]
-                expected += [-sign / len(lines[1])] * len(lines[1]) + [0.0]
-            assert_rows(rollout.scores[0, row : row + 1], [expected])
-            assert sum(expected) == pytest.approx(settled.totals[row].item(), **ARITHMETIC)
-        assert not rollout.scores[1].any()
 
 
 class TestExclude:

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from tests.support.ppo_by_hand import EOS, GAMMA, LAMBDA, Row, assert_rows, gae_of, total_of, whitened
 from tests.support.tolerances import MODEL
-from tests.trainers.ppo.ppo_losses_by_hand import Step, assert_gradients, token_losses
 
 LIMIT = 160
 COEF = 0.3
@@ -185,30 +183,3 @@ def test_the_tool_s_tokens_have_no_advantage_and_gae_bridges_them(rollouts, word
     wrong = whitened([advantages_of(row, answer) for row, answer in zip(rows, everything, strict=True)])
     with pytest.raises(AssertionError):
         assert_rows(output["advantages"], wrong)
-
-
-def test_they_have_no_part_in_either_loss(steps, words: tuple[str, ...], request: pytest.FixtureRequest) -> None:
-    """dapo: both losses are sums over the actions of a minibatch, over half of those of the round (two minibatches)."""
-    taken: list[Step] = steps(*words, "trainer.args.loss_type=dapo", "critic.loss_coef=0.5", "critic.value_clip=0.2")
-    run = request.getfixturevalue("prepared")[-1]
-    whole = [
-        [answer_of(number_in(text), run.processing_class.encode) for text in prompts_of(run, step)] for step in taken
-    ]
-    num_actions = sum(sum(answer.is_action) for of_step in whole for answer in of_step)
-    for step, of_step in zip(taken, whole, strict=True):
-        (batch,) = step.batches
-        policy, critic = [], []
-        for (of_policy, of_critic), answer in zip(token_losses(step, batch, 0.0, 0.2), of_step, strict=True):
-            acts = torch.tensor(answer.is_action)
-            policy.append(of_policy[acts])
-            critic.append(of_critic[acts])
-        losses = [torch.cat(one).sum() / (num_actions / 2) for one in (policy, critic)]
-        assert_gradients(step, losses, 0.5)
-
-
-def prompts_of(trainer: Any, step: Step) -> list[str]:
-    (batch,) = step.batches
-    return [
-        trainer.processing_class.decode(ids[mask.bool()])
-        for ids, mask in zip(batch["prompt_ids"], batch["prompt_mask"], strict=True)
-    ]
