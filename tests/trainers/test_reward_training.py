@@ -129,8 +129,8 @@ def test_a_margin_column_counts_only_when_it_is_configured(learn) -> None:
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        ({"rejected": "1"}, "identical answers: row 1"),
-        ({"chosen": ""}, "empty answers: row 1"),
+        ({"rejected": "1"}, "identical answers"),
+        ({"chosen": ""}, "empty answers"),
     ],
 )
 def test_pairs_that_teach_nothing(learn, capsys, bad: dict[str, str], told: str) -> None:
@@ -139,15 +139,15 @@ def test_pairs_that_teach_nothing(learn, capsys, bad: dict[str, str], told: str)
     code, folder = learn(*from_file(rows))
     error = capsys.readouterr().err
     assert code == 2
-    assert told in error
+    assert f"row 1, {told}: " in error
     assert "data, row 1 (the first row is 1)" in error
     assert not folder.path.exists()
     code, folder = learn("reward_model.on_bad_pair=drop", *from_file(rows), name="drop")
     assert code == 0
-    why = told.partition(":")[0].replace(" ", "_")
+    why = told.replace(" ", "_")
     assert read_json(folder.provenance)["left_out"] == {"data": {why: 1}}
     assert read_json(folder.provenance)["num_train_rows"] == 11
-    assert f"pairs left out of data: 1 {told.partition(':')[0]}" in folder.log.read_text()
+    assert f"pairs left out of data: 1 {told}" in folder.log.read_text()
 
 
 def test_the_figures_of_training_are_those_of_rlhf_eval(learn, workplace: Path) -> None:
