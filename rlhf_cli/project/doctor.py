@@ -68,7 +68,6 @@ _DISTRIBUTION = "rlhf-cli"
 _LARGE = ("torch", "trl", "transformers")
 _PURPOSES = {
     "math": "rewards that compare formulas (trl_accuracy)",
-    "judge": "a language model as a judge",
     "slurm": "launch=slurm",
     "plot": "pictures as PNG files",
     "vllm": "rollouts by vLLM (launch.rollout=vllm)",

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_cli.errors import Prose, RewardError
 from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
-from rlhf_cli.services.cache_folder import cache_folder
-from rlhf_cli.services.http_client import shown, together
-from rlhf_cli.services.judge_client import ChatClient, ReplyCache, Rubric
+from rlhf_cli.services.cache_folder import ReplyCache, cache_folder
+from rlhf_cli.services.http_client import JsonClient, Post, shown, together
+from rlhf_cli.text.template_grammar import is_text, parse
 
 _SCORE = r"(?:score|rating)\s*[:=]\s*(-?\d+(?:\.\d+)?)"
 
@@ -23,7 +23,7 @@ class Judge:
     """A judge that scores rows by a language model, mapped to 0..1.
 
     Each row is one request to `URL/chat/completions`. Equal requests are sent once, and replies are cached on disk. A
-    row gets None if a column that the rubric names is null. Needs the extra `judge`: `pip install 'rlhf-cli[judge]'`.
+    row gets None if a column that the rubric names is null.
 
     Args:
         url: of the API (`https://HOST/v1`), or a list of equivalent URLs, which are used in turn.
@@ -66,8 +66,9 @@ class Judge:
         self._rubric = Rubric(rubric)
         self._system = system
         self._parameters = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
-        self._client = ChatClient(
+        self._client = JsonClient(
             url,
+            path="/chat/completions",
             api_key_env=api_key_env,
             timeout_s=timeout_s,
             retry_budget_s=retry_budget_s,
@@ -98,11 +99,12 @@ class Judge:
             rows.append(text)
             if text is not None:
                 asked.setdefault(text, row)
-        scores = await together([self._score(text, row) for text, row in asked.items()])
+        async with self._client.session() as post:
+            scores = await together([self._score(post, text, row) for text, row in asked.items()])
         score_of = dict(zip(asked, scores, strict=True))
         return [None if text is None else score_of[text] for text in rows]
 
-    async def _score(self, text: str, row: int) -> float:
+    async def _score(self, post: Post, text: str, row: int) -> float:
         messages = [{"role": "user", "content": text}]
         if self._system is not None:
             messages.insert(0, {"role": "system", "content": self._system})
@@ -111,7 +113,7 @@ class Judge:
         reply = self._cache.read(key) if self._cache else None
         if reply is not None:
             return self._parsed(reply, row, "")
-        reply, finish = self._content(await self._client.post(request), row)
+        reply, finish = self._content(await post(request), row)
         score = self._parsed(reply, row, finish)
         if self._cache:  # cache readable replies only, so that a bad one is requested again
             self._cache.write(key, reply)
@@ -148,6 +150,52 @@ class Judge:
             what = f"the judge's score {score:g} is not on the scale"
             raise RewardError(what, where=where, got=got, expected=f"{low:g} to {high:g}")
         return (score - low) / (high - low)
+
+
+_GIVEN = ("prompt", "completion")
+
+
+class Rubric:
+    """A parsed rubric.
+
+    Raises RewardError for a malformed text, and for one without `{completion}`.
+    """
+
+    def __init__(self, text: str) -> None:
+        # Its columns become parameters of the reward, so their names must be identifiers.
+        self._template = parse(text, where="args.rubric", error=RewardError, only_identifiers=True)
+        if "completion" not in self._template.columns:
+            raise RewardError(
+                "the rubric does not show the judge the completion",
+                where="args.rubric",
+                got=text[:200],
+                expected="a text with {completion} in it",
+            )
+        self.columns = [name for name in self._template.columns if name not in _GIVEN]
+
+    def fill(self, values: Mapping[str, object], row: int) -> str | None:
+        """Return the text for one row, or None if one of its columns is null.
+
+        Raises RewardError for a missing column or one that is neither text nor a number; `row` is its index, for the
+        message.
+        """
+        for name in self._template.columns:
+            if name not in values:
+                raise RewardError(
+                    f"no column {name!r} in the data",
+                    where="args.rubric",
+                    expected=f"one of {', '.join(values)}",
+                )
+            if values[name] is None:
+                return None
+            if not is_text(values[name]):
+                raise RewardError(
+                    f"the column {name!r} cannot be put into a rubric",
+                    where=f"args.rubric, row {row}",
+                    got=f"a {type(values[name]).__name__}",
+                    expected="text or a number",
+                )
+        return self._template.fill(values)
 
 
 def _prompt_text(prompt: Completion) -> str:

@@ -65,7 +65,8 @@ class RewardServer:
             }
             for start in starts
         ]
-        answers = await together([self._client.post(batch) for batch in batches])
+        async with self._client.session() as post:
+            answers = await together([post(batch) for batch in batches])
         rewards: list[float | None] = []
         for start, batch, answer in zip(starts, batches, answers, strict=True):
             rewards += self._checked(answer, start, len(batch["completions"]))

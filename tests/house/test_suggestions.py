@@ -59,7 +59,6 @@ def test_every_hint_is_typed_or_marked() -> None:
         "rlhf list trainer",
         "rlhf eval mine --data FILE",
         "rlhf resume mine",
-        "pip install 'rlhf-cli[judge]'",
         "--column prompt=Question",
         "- override /track: none",
         "trainer: {args: {max_steps: 3}}",

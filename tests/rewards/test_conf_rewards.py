@@ -145,7 +145,7 @@ def test_a_misspelt_argument_is_seen() -> None:
 def test_resolving_them_imports_nothing_heavy() -> None:
     entries = [load(path) for path in FILES if "rlhf_cli" in load(path)["fn"]]
     assert len(entries) > 10
-    heavy = ["torch", "transformers", "trl", "datasets", "accelerate", "numpy", "openai"]
+    heavy = ["torch", "transformers", "trl", "datasets", "accelerate", "numpy"]
     code = f"""
 import sys
 from rlhf_cli.rewards.stack.reward_functions import resolve

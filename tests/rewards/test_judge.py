@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.judge import Judge
+from rlhf_cli.rewards.judge import Judge, Rubric
 from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
-from rlhf_cli.services.judge_client import Rubric
 from tests.support.fake_server import Answer, reply, serving
 
 KEY = "sk-do-not-tell-6f2a"
@@ -185,19 +183,6 @@ def test_the_key_is_sent_and_kept_nowhere(runner: asyncio.Runner, cache: Path, m
         assert KEY not in text
 
 
-def test_no_key_that_the_configuration_does_not_name_is_sent(
-    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("API_KEY", "ADMIN_KEY", "ORG_ID", "PROJECT_ID"):
-        monkeypatch.setenv(f"OPENAI_{name}", KEY)
-    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"Authorization: Bearer {KEY}")
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/elsewhere")
-    with serving(reply("Score: 5")) as server:
-        runner.run(Judge(server.url, "m", "{completion}")(prompts=["p"], completions=["c"]))
-    assert KEY not in str(server.asked[0].headers)
-    assert "Authorization" not in server.asked[0].headers
-
-
 def test_what_comes_behind_a_question_mark_is_sent_and_not_shown(runner: asyncio.Runner) -> None:
     with serving(reply("no")) as server:
         judge = Judge(server.url + "/?version=3&token=hidden", "m", "{completion}")
@@ -206,13 +191,6 @@ def test_what_comes_behind_a_question_mark_is_sent_and_not_shown(runner: asyncio
     assert server.asked[0].path == "/score/chat/completions?version=3&token=hidden"
     assert server.asked[0].payload["messages"][0]["content"] == "half a ? pair"
     assert "hidden" not in str(caught.value)
-
-
-def test_the_client_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(RewardError, match="not installed") as caught:
-        Judge("http://127.0.0.1/", "m", "{completion}")
-    assert "pip install 'rlhf-cli[judge]'" in str(caught.value)
 
 
 @pytest.mark.fault(35)
