@@ -41,7 +41,7 @@ _SHOW_CURSOR = "\x1b[?25h\n"
 _STDERR = 2
 _WAITING = ("/threading.py", "/queue.py", "/selectors.py", "/concurrent/futures/", "/multiprocessing/")
 """Files of the Python standard library in which an idle thread waits."""
-_OF_REWARDS = ("/rlhf_cli/rewards/stack/calling.py", "/rlhf_cli/rewards/stack/concurrency.py")
+_OF_REWARDS = ("/rlhf_cli/rewards/stack/calling.py",)
 _OF_OTHERS = ("/torch/distributed/", "/accelerate/utils/operations.py", "/deepspeed/comm/", "/torch/autograd/graph.py")
 """Files in which a rank waits for others: in a collective, or in a backward pass that gathers gradients."""
 _LOOKS = 20

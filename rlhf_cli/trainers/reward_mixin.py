@@ -6,7 +6,7 @@ took from the settled matrix are set to the raw scores, so that runs with other 
 
 RLOO's baseline of a row is the mean over the other rows, which is wrong for a reward that does not apply to all rows
 (numerics/group_advantages.py). Then TRL gets scores from which its leave-one-out computes the correct advantages
-(rewards/stack/settled_round.py), so that TRL still handles the KL in the reward and the normalisation.
+(rewards/stack/truncation.py), so that TRL still handles the KL in the reward and the normalisation.
 
 Left-out rows (truncation=exclude, no score) are removed from the divisor of the loss, too. TRL divides by all rows,
 or by all micro-batches: a row with a zeroed mask adds 0 to the sum, but shrinks every step. docs/how-to/ppo.md derives
@@ -42,8 +42,15 @@ from rlhf_cli.rewards.stack.reward_metrics import (
     table_columns,
 )
 from rlhf_cli.rewards.stack.scored_rows import read_running, write_running
-from rlhf_cli.rewards.stack.settled_round import leave_out_scores, settle_round
-from rlhf_cli.rewards.stack.truncation import COMPONENT, FLAG, Endings, find_truncated, truncation_metrics
+from rlhf_cli.rewards.stack.truncation import (
+    COMPONENT,
+    FLAG,
+    Endings,
+    find_truncated,
+    leave_out_scores,
+    settle_round,
+    truncation_metrics,
+)
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, Normaliser
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.completions_table import TABLE_COLUMNS, PartColumns, overwrite_last, table_file, write_table
@@ -129,13 +136,13 @@ class RewardMixin(ExtendedTrainer):
 
     def _for_rloo(self) -> Tensor:
         """Return the matrix that RLOO weighs and sums; corrected scores have clipped totals."""
+        self._scores_for_rloo = None
         given = leave_out_scores(self._settled, self.aggregate, self._num_generations, self._clip_range)
-        self._scores_for_rloo = given.scores
-        if given.scores is not None:
-            self.reward_weights = given.weights
-            if given.is_clipped:
-                self.reward_clip_range = None  # until TRL has computed advantages
-        return given.for_trl
+        if given is None:
+            return self._settled.for_trl
+        matrix, self.reward_weights, self._scores_for_rloo = given
+        self.reward_clip_range = None  # until TRL has computed advantages
+        return matrix
 
     def _find_endings(self, inputs: list[dict[str, object]], completion_ids: list[list[int]]) -> Endings:
         """Return how the rows of all ranks ended; a dataset, rollout or environment may mark one as truncated."""

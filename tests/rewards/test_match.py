@@ -57,13 +57,3 @@ def test_a_pattern_that_is_none_says_so(pattern: str) -> None:
         regex(["text"], pattern=pattern)
     assert caught.value.where == "args.pattern"
     assert caught.value.got == repr(pattern)
-
-
-def test_the_reason_of_re_is_in_the_message() -> None:
-    with pytest.raises(RewardError, match=r"missing \), unterminated subpattern at position 0"):
-        score_regex("text", "(unclosed")
-
-
-def test_unknown_mode() -> None:
-    with pytest.raises(RewardError, match="full or search"):
-        score_regex("text", "x", mode="match")  # type: ignore[arg-type]

@@ -66,12 +66,6 @@ def test_batches_keep_their_order(runner: asyncio.Runner) -> None:
     assert [request.payload["columns"]["a"] for request in asked] == [[0, 1, 2], [3, 4, 5], [6]]
 
 
-def test_no_rows_no_request(runner: asyncio.Runner) -> None:
-    with serving(lengths) as server:
-        assert runner.run(RewardServer(server.url)(prompts=[], completions=[])) == []
-        assert server.asked == []
-
-
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

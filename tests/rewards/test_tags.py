@@ -58,8 +58,3 @@ def test_other_tags_and_rows() -> None:
 def test_bad_tags(tags: list[str]) -> None:
     with pytest.raises(RewardError, match=r"args\.tags"):
         format_tags(["x"], tags=tags)
-
-
-def test_bad_mode() -> None:
-    with pytest.raises(RewardError, match="strict or soft"):
-        format_tags(["x"], mode="loose")  # type: ignore[arg-type]

@@ -33,11 +33,6 @@ def test_sum(text: str, expected: float) -> None:
     assert score_sum(text, 7) == expected
 
 
-def test_negative_total() -> None:
-    assert score_sum("it is -7", -7) == 1.0
-    assert score_sum("it is 7", -7) == 0.0
-
-
 def test_sum_rows() -> None:
     completions = ["7", [{"role": "assistant", "content": "12"}], "12"]
     assert sums_correct(completions, a=[3, 5, 5], b=[4, 7, 8]) == [1.0, 1.0, 0.0]

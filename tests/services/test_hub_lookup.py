@@ -139,11 +139,6 @@ class TestTheCache:
         folder = self.cached(place / "home" / "hub", "config.json", "model.safetensors")
         assert asked("model") == HubAnswer("cached", folder=folder)
 
-    def test_another_place_for_it(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("HF_HUB_CACHE", str(place / "elsewhere"))
-        self.cached(place / "elsewhere", "config.json", "model.safetensors")
-        assert asked("model").state == "cached"
-
     def test_a_model_that_is_not(self) -> None:
         answer = asked("model")
         assert (answer.state, answer.detail) == ("unreachable", "HF_HUB_OFFLINE=1 forbids to ask the hub")

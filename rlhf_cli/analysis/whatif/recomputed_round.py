@@ -23,8 +23,7 @@ from rlhf_cli.plan.reward_components import component
 from rlhf_cli.rewards.stack.aggregating import Aggregate, Schedule
 from rlhf_cli.rewards.stack.reward_matrix import Settled
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.settled_round import leave_out_scores, settle_round
-from rlhf_cli.rewards.stack.truncation import COMPONENT, Endings
+from rlhf_cli.rewards.stack.truncation import COMPONENT, Endings, leave_out_scores, settle_round
 from rlhf_cli.tables import trl_values
 from rlhf_cli.trainers.assemble.stack_building import aggregate_of, truncation_policy
 
@@ -113,7 +112,8 @@ class RoundRecomputer:
         given, weights, clip = settled.for_trl, settled.trl_weights, recipe.clip_range
         if recipe.baseline == "others":
             left_out = leave_out_scores(settled, self.aggregate, recipe.num_generations, clip)
-            given, weights, clip = left_out.for_trl, left_out.weights, None if left_out.is_clipped else clip
+            if left_out is not None:
+                (given, weights, _), clip = left_out, None
         totals = summed(given, weights)
         if clip is not None:
             totals = totals.clamp(min=clip[0], max=clip[1])

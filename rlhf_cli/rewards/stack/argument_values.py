@@ -6,14 +6,13 @@ Rewards check rules that an annotation cannot express: a factory raises when it 
 
 from __future__ import annotations
 
-import collections.abc
 import contextlib
 import inspect
 import json
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -22,85 +21,8 @@ from rlhf_cli.errors import RewardError
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 from rlhf_cli.text.suggest import nearest
 
-_SCALARS = (int, float, bool, str, type(None))
-_ANYTHING = (Any, object, inspect.Parameter.empty)
-_LISTS = (list, tuple, set, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
-_MAPPINGS = (dict, collections.abc.Mapping)
-_UNIONS = (Union, types.UnionType)
-
-
-def annotations_of(target: Callable[..., object]) -> dict[str, object]:
-    """Return the resolved annotation of each parameter; leave out annotations that cannot be resolved."""
-    function = target.__init__ if inspect.isclass(target) else inspect.unwrap(target)
-    found: dict[str, object] = {}
-    for name, annotation in getattr(function, "__annotations__", {}).items():
-        alone, names = types.SimpleNamespace(__annotations__={name: annotation}), getattr(function, "__globals__", {})
-        with contextlib.suppress(NameError, AttributeError, TypeError, SyntaxError):
-            found |= typing.get_type_hints(alone, globalns=names, include_extras=True)
-    return found
-
-
-def is_checked(annotation: object) -> bool:
-    """Return whether the annotation consists only of types that YAML can express, so that values can be checked."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return is_checked(get_args(annotation)[0])
-    if origin is Literal:
-        return True
-    if origin in (*_UNIONS, *_LISTS, *_MAPPINGS):
-        return all(part is Ellipsis or is_checked(part) for part in get_args(annotation))
-    return annotation in (*_SCALARS, *_LISTS, *_MAPPINGS, *_ANYTHING, None)
-
-
-def is_scalar(annotation: object) -> bool:
-    """Return whether the annotation wants a single value instead of a column."""
-    if get_origin(annotation) is Annotated:
-        return is_scalar(get_args(annotation)[0])
-    if get_origin(annotation) in _UNIONS:
-        return all(is_scalar(part) for part in get_args(annotation))
-    return get_origin(annotation) is Literal or (isinstance(annotation, type) and annotation in _SCALARS)
-
-
-def complaint(annotation: object, value: object) -> str | None:
-    """Return a description of the expected value, or None if `value` fits or cannot be checked.
-
-    Values are checked strictly as JSON: a list fits a tuple, a whole number fits a float, but "3" is not a number.
-    """
-    if not is_checked(annotation):
-        return None
-    try:
-        adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]
-        adapter.validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        messages = [one["msg"].removeprefix("Value error, ") for one in error.errors(include_url=False)]
-        words = (message.removeprefix("Input should be ").replace("array", "list") for message in messages)
-        return " or ".join(dict.fromkeys(words))
-    except (PydanticUserError, TypeError, ValueError):
-        return None  # pydantic cannot use the annotation, or JSON cannot express the value
-    return None
-
-
-def fitting(annotation: object, value: object) -> object | None:
-    """Return the value that was probably meant instead: 3 for "3", true for "yes", [a] for a; None if unknown."""
-    if isinstance(value, bool):
-        return None
-    adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]
-    for candidate in (value, [value]):
-        with contextlib.suppress(ValidationError):
-            return adapter.validate_python(candidate)
-    return None
-
-
-def literals(annotation: object) -> list[str]:
-    """Return the text options of an annotation; empty if it is not a choice."""
-    if get_origin(annotation) is Literal:
-        return [part for part in get_args(annotation) if isinstance(part, str)]
-    if get_origin(annotation) in (*_UNIONS, Annotated):
-        return [text for part in get_args(annotation) for text in literals(part)]
-    return []
-
-
 Place = Callable[[str], str]
+_UNIONS = (Union, types.UnionType)
 _BEGINNING = 3
 """Two words that share this many first letters count as long and short forms of each other."""
 
@@ -116,14 +38,26 @@ def argument_problems(
 ) -> Iterator[RewardError]:
     """Yield an error for each argument that is unknown, reserved for the trainer, of a wrong value, or missing.
 
-    `args_key` is the key of `args`; `place` turns a key into the location where it was written.
+    `args_key` is the key of `args`; `place` turns a key into the location where it was written. The **kwargs of a
+    function receive the dataset's columns, so a misspelt argument would go unnoticed there.
     """
-    named, takes_any = _named(target, is_factory=is_factory)
-    annotations = annotations_of(target)
+    parameters = inspect.signature(target).parameters
+    named = {name: one for name, one in parameters.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    takes_any = is_factory and any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    annotations = _annotations_of(target)
+    unknown = [name for name in args if name not in named and not takes_any]
     for name, value in args.items():
         key = f"{args_key}.{name}"
-        if name not in named and not takes_any:
-            yield _unknown(fn, name, value, named, args_key, place)
+        if name in unknown:
+            valid = [other for other in named if other not in REWARD_ARGUMENTS]
+            close = nearest(name, valid)
+            yield RewardError(
+                f"{fn} has no argument {name!r}",
+                where=place(key),
+                got=f"{name}: {json.dumps(value, ensure_ascii=False, default=str)}",
+                expected=", ".join(valid) or "no arguments",
+                hint=f"{args_key}.{close}" if close else f"~{key}",
+            )
         elif not is_factory and name in REWARD_ARGUMENTS:
             yield RewardError(
                 f"{name} is given to {fn} by the trainer, and no argument of a configuration's",
@@ -142,8 +76,16 @@ def argument_problems(
                     expected=expected,
                     hint=_hint(key, annotation, value),
                 )
-    if is_factory:
-        yield from _missing(fn, args, named, args_key, place)
+    for name, parameter in named.items() if is_factory else ():
+        # The error for a misspelt argument already suggests this name.
+        if name not in args and parameter.default is parameter.empty and not nearest(name, unknown):
+            yield RewardError(
+                f"{fn} needs the argument {name!r}",
+                where=place(args_key),
+                got=", ".join(args) or "no arguments",
+                expected=", ".join(named),
+                hint=f"{args_key}.{name}=VALUE",
+            )
 
 
 def missing_arguments(reward: Callable[..., object], *, only_by_keyword: bool = False) -> list[str]:
@@ -152,16 +94,80 @@ def missing_arguments(reward: Callable[..., object], *, only_by_keyword: bool = 
     The trainer would pass a column for these. With `only_by_keyword`, return only keyword-only parameters: the author
     of a positional `answer: str` may have meant that each answer is a text.
     """
-    annotations = annotations_of(getattr(reward, "func", reward))
+    annotations = _annotations_of(getattr(reward, "func", reward))
     return [
         name
         for name, parameter in inspect.signature(reward).parameters.items()
         if parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and name not in REWARD_ARGUMENTS
         and (parameter.kind is parameter.KEYWORD_ONLY or not only_by_keyword)
-        and is_scalar(annotations.get(name, object))
+        and name not in REWARD_ARGUMENTS
+        and _is_scalar(annotations.get(name, object))
     ]
+
+
+def complaint(annotation: object, value: object) -> str | None:
+    """Return a description of the expected value, or None if `value` fits or cannot be checked.
+
+    Values are checked strictly as JSON: a list fits a tuple, a whole number fits a float, but "3" is not a number.
+    """
+    try:
+        adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]
+        adapter.validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        if any(one["type"] == "callable_type" for one in error.errors(include_url=False)):
+            return None  # no text of a configuration is a function
+        messages = [one["msg"].removeprefix("Value error, ") for one in error.errors(include_url=False)]
+        words = (message.removeprefix("Input should be ").replace("array", "list") for message in messages)
+        return " or ".join(dict.fromkeys(words))
+    except (PydanticUserError, TypeError, ValueError, NameError):
+        return None  # pydantic cannot use the annotation, or JSON cannot express the value
+    return None
+
+
+def _annotations_of(target: Callable[..., object]) -> dict[str, object]:
+    """Return the resolved annotation of each parameter; leave out annotations that cannot be resolved."""
+    function = target.__init__ if inspect.isclass(target) else inspect.unwrap(target)
+    found: dict[str, object] = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        alone, names = types.SimpleNamespace(__annotations__={name: annotation}), getattr(function, "__globals__", {})
+        with contextlib.suppress(NameError, AttributeError, TypeError, SyntaxError):
+            found |= typing.get_type_hints(alone, globalns=names, include_extras=True)
+    return found
+
+
+def _is_scalar(annotation: object) -> bool:
+    """Return whether the annotation wants a single value instead of a column."""
+    if get_origin(annotation) is Annotated:
+        return _is_scalar(get_args(annotation)[0])
+    if get_origin(annotation) in _UNIONS:
+        return all(_is_scalar(part) for part in get_args(annotation))
+    return get_origin(annotation) is Literal or annotation in (int, float, bool, str, type(None))
+
+
+def _hint(key: str, annotation: object, value: object) -> str | None:
+    """Return what was probably meant: the nearest choice, 3 for "3", true for "yes", [a] for a; None if unknown."""
+    choices = _choices(annotation)
+    if isinstance(value, str) and choices:
+        typed = value.lower()
+        begun = [choice for choice in choices if choice[:_BEGINNING] == typed[:_BEGINNING]]  # chars, for characters
+        close = nearest(typed, choices) or (begun[0] if len(begun) == 1 else None)
+        return f"{key}={close}" if close else None
+    adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]
+    for candidate in (value, [value]) if not isinstance(value, bool) else ():
+        with contextlib.suppress(ValidationError):
+            meant = adapter.validate_python(candidate)
+            return f"{key}='[{value}]'" if isinstance(meant, list) else f"{key}={json.dumps(meant, default=str)}"
+    return None
+
+
+def _choices(annotation: object) -> list[str]:
+    """Return the text options of an annotation; empty if it is not a choice."""
+    if get_origin(annotation) is Literal:
+        return [part for part in get_args(annotation) if isinstance(part, str)]
+    if get_origin(annotation) in (*_UNIONS, Annotated):
+        return [text for part in get_args(annotation) for text in _choices(part)]
+    return []
 
 
 def anchored(error: RewardError, *, args_key: str, place: Place) -> RewardError:
@@ -171,60 +177,3 @@ def anchored(error: RewardError, *, args_key: str, place: Place) -> RewardError:
         error.where = place(args_key + where.removeprefix("args"))
         error.hint = hint.replace("args.", f"{args_key}.") if hint is not None and hint.startswith("args.") else hint
     return error
-
-
-def _named(target: Callable[..., object], *, is_factory: bool) -> tuple[dict[str, inspect.Parameter], bool]:
-    """Return the named parameters, and whether other names are accepted too.
-
-    The **kwargs of a function receive the dataset's columns, so a misspelt argument would go unnoticed there.
-    """
-    parameters = inspect.signature(target).parameters.values()
-    named = {
-        parameter.name: parameter
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    }
-    return named, is_factory and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-
-
-def _unknown(
-    fn: str, name: str, value: object, named: Mapping[str, inspect.Parameter], args_key: str, place: Place
-) -> RewardError:
-    valid = [other for other in named if other not in REWARD_ARGUMENTS]
-    close = nearest(name, valid)
-    return RewardError(
-        f"{fn} has no argument {name!r}",
-        where=place(f"{args_key}.{name}"),
-        got=f"{name}: {json.dumps(value, ensure_ascii=False, default=str)}",
-        expected=", ".join(valid) or "no arguments",
-        hint=f"{args_key}.{close}" if close else f"~{args_key}.{name}",
-    )
-
-
-def _missing(
-    fn: str, args: Mapping[str, object], named: Mapping[str, inspect.Parameter], args_key: str, place: Place
-) -> Iterator[RewardError]:
-    unknown = [name for name in args if name not in named]
-    for name, parameter in named.items():
-        if name in args or parameter.default is not parameter.empty or nearest(name, unknown):
-            continue  # the error for the misspelt argument already suggests this name
-        yield RewardError(
-            f"{fn} needs the argument {name!r}",
-            where=place(args_key),
-            got=", ".join(args) or "no arguments",
-            expected=", ".join(named),
-            hint=f"{args_key}.{name}=VALUE",
-        )
-
-
-def _hint(key: str, annotation: object, value: object) -> str | None:
-    choices = literals(annotation)
-    if isinstance(value, str) and choices:
-        typed = value.lower()
-        begun = [choice for choice in choices if choice[:_BEGINNING] == typed[:_BEGINNING]]  # chars, for characters
-        close = nearest(typed, choices) or (begun[0] if len(begun) == 1 else None)
-        return f"{key}={close}" if close else None
-    meant = fitting(annotation, value)
-    if isinstance(meant, list):
-        return f"{key}='[{value}]'"
-    return None if meant is None else f"{key}={json.dumps(meant)}"

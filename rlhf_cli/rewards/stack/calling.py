@@ -1,8 +1,11 @@
-"""Call one reward on its rows with a deadline and its own copies of the arguments.
+"""Call one reward on its rows with a deadline and its own copies of the arguments, an async one on an event loop.
 
 The kernel sends the alarm, so it arrives even while the call holds the interpreter lock. `re`, which may match forever
 on some text, checks for signals (CPython's Modules/_sre/sre_lib.h), as do sleeping, waiting for a lock and reading from
 a socket. Compiled code that never checks for signals can only be stopped in a process that can be killed (`isolate`).
+
+`os._exit` raises nothing: it would end the run at once with any exit code, even 0. While rewards run, it is replaced by
+a function that raises.
 """
 
 from __future__ import annotations
@@ -10,18 +13,21 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import wait
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import NoReturn
 
 from pebble.concurrent import thread
 
-from rlhf_cli.errors import RewardError
+from rlhf_cli.errors import Prose, RewardError, RewardFailed
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.rewards.stack.component import (
     Batch,
@@ -36,7 +42,6 @@ from rlhf_cli.rewards.stack.component import (
     refused,
     token_ids,
 )
-from rlhf_cli.rewards.stack.isolated import LEAVING, left
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, as_scores, as_token_values, named_spans
 from rlhf_cli.rewards.stack.token_offsets import characters
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
@@ -91,6 +96,120 @@ def _interrupted_after(call: Callable[[], object], timeout_s: float) -> object:
         if others_s:
             left_s = max(others_s - (time.monotonic() - began), 1e-3)
             signal.setitimer(signal.ITIMER_REAL, left_s, others_every_s)
+
+
+class EndedProcess(BaseException):
+    """Raised instead of `os._exit(status)`; a BaseException, so that as little user code as possible runs after it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+LEAVING = (SystemExit, EndedProcess)
+"""Exceptions that are meant to leave the process. KeyboardInterrupt is Ctrl-C."""
+
+
+@contextmanager
+def staying() -> Iterator[None]:
+    """Make `os._exit` raise EndedProcess in this context.
+
+    A child process that the reward forks keeps the real `os._exit`. Only one thread at a time may be in this context.
+    """
+    end, owner = os._exit, os.getpid()
+
+    def stay(status: int) -> NoReturn:
+        if os.getpid() != owner:
+            end(status)
+        raise EndedProcess(status)
+
+    os._exit = stay
+    try:
+        yield
+    finally:
+        os._exit = end
+
+
+def left(reward: str, error: BaseException) -> RewardFailed:
+    """Return the error that ends the run instead of the function's attempt to end the process."""
+    called = "sys.exit" if isinstance(error, SystemExit) else "os._exit"
+    failed = RewardFailed(
+        f"reward {reward!r} would have ended the process",
+        where=f"rewards.{reward}",
+        got=f"{called}({error.args[0] if error.args else ''})",
+        expected="scores, or an exception, for which there is on_error",
+        hint=Prose(f"rewards.{reward}.isolate=true runs it in processes of its own, where this costs a row"),
+    )
+    failed.reward = reward
+    failed.__cause__ = error
+    return failed
+
+
+_END_S = 1.0
+"""Seconds that waiting async rewards get to finish after they are cancelled."""
+
+
+class RewardLoop:
+    """An event loop that starts with the first awaitable, and is replaced if it is blocked."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: threading.Thread
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def run(self, awaitable: Awaitable[object], timeout_s: float | None) -> object:
+        """Return the result of `awaitable`. Raise RewardTimeout if the loop does not answer within `timeout_s`."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                name = "reward event loop"
+                self._server = threading.Thread(target=_serve, args=[self._loop], daemon=True, name=name)
+                self._server.start()
+            loop = self._loop
+        future = asyncio.run_coroutine_threadsafe(_as_coroutine(awaitable), loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            if future.done():
+                raise  # raised by the function itself
+            with self._lock:
+                self._loop = None if self._loop is loop else self._loop
+            loop.call_soon_threadsafe(loop.stop)
+            raise RewardTimeout("no answer, and the event loop is blocked: it waits without `await`") from None
+        except CancelledError:
+            if self._is_closed:
+                raise asyncio.CancelledError from None  # not a failure of the reward: do not retry
+            raise
+
+    def close(self) -> None:
+        """End the loop and cancel waiting rewards."""
+        self._is_closed = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._server.join(2 * _END_S)
+            self._loop = None
+
+
+async def _as_coroutine(awaitable: Awaitable[object]) -> object:
+    return await awaitable
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run until stopped; then cancel pending tasks, as `asyncio.run` does."""
+    while True:
+        try:
+            loop.run_forever()
+            break
+        except (SystemExit, KeyboardInterrupt):
+            continue  # asyncio lets these end the loop; the reward's caller still receives them
+    waiting = asyncio.all_tasks(loop)
+    for task in waiting:
+        task.cancel()
+    if waiting:
+        loop.run_until_complete(asyncio.wait(waiting, timeout=_END_S))
+    loop.run_until_complete(loop.shutdown_asyncgens())  # these hold open clients
+    loop.close()
 
 
 _SHARED = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)

@@ -1,10 +1,7 @@
-"""Run a reward function in processes that can be killed, and notice one that ends its process.
+"""Run a reward function in processes that can be killed.
 
 Rows are scored one at a time, each with its own deadline, in a few worker processes. Workers are replaced when they
 die, and after a fixed number of rows. A worker gets texts, ids and the dataset's columns, but not the trainer's state.
-
-`os._exit` raises nothing: it would end the run at once with any exit code, even 0. While rewards run, it is replaced by
-a function that raises.
 """
 
 from __future__ import annotations
@@ -15,16 +12,13 @@ import inspect
 import multiprocessing
 import os
 import traceback
-from collections.abc import Awaitable, Iterator, Mapping, Sized
+from collections.abc import Awaitable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as RowTimeout
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from typing import NoReturn
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
-from rlhf_cli.errors import Prose, RewardFailed
 from rlhf_cli.process import die_with
 from rlhf_cli.rewards.stack.component import RewardTimeout, by_row
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, resolve
@@ -57,6 +51,8 @@ class WorkerTraceback(Exception):
 
 class Isolated:
     """Call `fn` (as in a configuration) with `args` in worker processes. A failed row's result is an exception."""
+
+    runs_elsewhere = True  # see reward_stack.py
 
     def __init__(self, fn: str, args: Mapping[str, object], *, timeout_s: float | None) -> None:
         self._call = functools.partial(_score_row, fn, args)
@@ -194,50 +190,3 @@ def _function(fn: str, args: tuple[tuple[str, object], ...]) -> RewardFunction:
     if key not in _resolved:
         _resolved[key] = resolve(fn, dict(args), where=fn)
     return _resolved[key]
-
-
-class EndedProcess(BaseException):
-    """Raised instead of `os._exit(status)`; a BaseException, so that as little user code as possible runs after it."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
-
-
-LEAVING = (SystemExit, EndedProcess)
-"""Exceptions that are meant to leave the process. KeyboardInterrupt is Ctrl-C."""
-
-
-@contextmanager
-def staying() -> Iterator[None]:
-    """Make `os._exit` raise EndedProcess in this context.
-
-    A child process that the reward forks keeps the real `os._exit`. Only one thread at a time may be in this context.
-    """
-    end, owner = os._exit, os.getpid()
-
-    def stay(status: int) -> NoReturn:
-        if os.getpid() != owner:
-            end(status)
-        raise EndedProcess(status)
-
-    os._exit = stay
-    try:
-        yield
-    finally:
-        os._exit = end
-
-
-def left(reward: str, error: BaseException) -> RewardFailed:
-    """Return the error that ends the run instead of the function's attempt to end the process."""
-    called = "sys.exit" if isinstance(error, SystemExit) else "os._exit"
-    failed = RewardFailed(
-        f"reward {reward!r} would have ended the process",
-        where=f"rewards.{reward}",
-        got=f"{called}({error.args[0] if error.args else ''})",
-        expected="scores, or an exception, for which there is on_error",
-        hint=Prose(f"rewards.{reward}.isolate=true runs it in processes of its own, where this costs a row"),
-    )
-    failed.reward = reward
-    failed.__cause__ = error
-    return failed

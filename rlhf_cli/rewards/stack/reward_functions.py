@@ -20,9 +20,6 @@ from rlhf_cli.text.suggest import nearest
 
 RewardFunction = Callable[..., object]
 
-_MOVED = {"rlhf_cli.data.worlds.toy_preferences:true_reward": "rlhf_cli.rewards.toy:sums_true"}
-"""Ready-made rewards that moved: name in older configurations or frozen runs -> current name."""
-
 
 def resolve(
     fn: str, args: Mapping[str, object], *, where: str, args_key: str = "args", place: Callable[[str], str] = str
@@ -90,7 +87,6 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
 
     Raise RewardError with the real import error if it is missing or cannot be imported.
     """
-    fn = _MOVED.get(fn, fn)
     module_name, colon, attribute = fn.rpartition(":")
     if not colon or not attribute.isidentifier() or not module_name:
         raise RewardError(
@@ -111,7 +107,7 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
             where=where,
             got=str(error),
             expected="./file.py:function",
-            hint=_other_file(module_name, attribute),
+            hint=_near_file(module_name, attribute),
         ) from None
     except Exception as error:  # a user's module may raise anything on import: show the real error
         raise RewardError(
@@ -154,7 +150,7 @@ def _module_of_file(file: str) -> ModuleType:
     return module
 
 
-def _other_file(file: str, attribute: str) -> str | None:
+def _near_file(file: str, attribute: str) -> str | None:
     """Return the same function in the file of that folder with the most similar name, or None."""
     folder = Path(file).expanduser().parent
     close = nearest(Path(file).name, [path.name for path in folder.glob("*.py")])

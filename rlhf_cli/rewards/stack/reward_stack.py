@@ -9,6 +9,7 @@ graph. The independent rewards of a level run at the same time, each only on the
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from typing import Protocol
 from rlhf_cli.errors import RewardFailed
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.rewards.stack.aggregating import weight_at
-from rlhf_cli.rewards.stack.calling import Tools, run_component
+from rlhf_cli.rewards.stack.calling import RewardLoop, Tools, run_component, staying
 from rlhf_cli.rewards.stack.component import (
     Batch,
     Component,
@@ -32,9 +33,7 @@ from rlhf_cli.rewards.stack.component import (
     keep_nothing,
     token_ids,
 )
-from rlhf_cli.rewards.stack.concurrency import RewardLoop, runs_elsewhere
 from rlhf_cli.rewards.stack.gates import ScoreGate, levels
-from rlhf_cli.rewards.stack.isolated import Isolated, staying
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, shifted
 from rlhf_cli.rewards.stack.token_offsets import Decode, ScoredPart, characters, parts_of, token_offsets
 
@@ -97,15 +96,11 @@ RecordError = Callable[[dict[str, object]], None]
 
 
 class RewardListener(Protocol):
-    """Listener for the rewards that are currently running."""
+    """Called with a reward's name, it returns the context in which the reward runs; closed after the last one."""
 
-    def __call__(self, name: str) -> AbstractContextManager[None]:
-        """Open the context in which the reward `name` runs."""
-        ...
+    def __call__(self, name: str) -> AbstractContextManager[None]: ...
 
-    def close(self) -> None:
-        """Called after the last reward has finished."""
-        ...
+    def close(self) -> None: ...
 
 
 class RewardStack:
@@ -248,8 +243,8 @@ class RewardStack:
         if self._running is not None:
             self._running.close()
         for component in self.components:
-            if isinstance(component.score, Isolated):
-                component.score.close()
+            if getattr(component.score, "runs_elsewhere", False):
+                component.score.close()  # type: ignore[attr-defined]
         self._loop.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
@@ -299,6 +294,16 @@ class RewardStack:
             width = max(len(level) for level in self._levels)
             self._pool = ThreadPoolExecutor(max_workers=width, thread_name_prefix="reward")
         return self._pool
+
+
+def runs_elsewhere(score: Callable[..., object]) -> bool:
+    """Return whether a reward computes outside of the thread that calls it: it is async or isolated.
+
+    One that computes here does not gain from a thread, and can do harm there: a regular expression that matches forever
+    holds the interpreter lock, and only in the main thread does it check for the deadline's signal.
+    """
+    functions = (score, type(score).__call__)
+    return getattr(score, "runs_elsewhere", False) or any(map(inspect.iscoroutinefunction, functions))
 
 
 class RewardColumn:

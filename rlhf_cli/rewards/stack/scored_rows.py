@@ -50,7 +50,7 @@ class ScoredReward:
     parts: list[ScoredPart] | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Return a JSON object; `parts` is left out if it is None."""
+        """Return a JSON object; `parts` is left out if it is None. `asdict` would take most of a large table's time."""
         names = ("raw", "effective", "weighted", "open", "error")
         content = {name: getattr(self, name) for name in names}
         return content if self.parts is None else {**content, "parts": [part.as_json() for part in self.parts]}
@@ -67,7 +67,7 @@ class ScoredRow:
     rewards: Mapping[str, ScoredReward]
 
     def as_json(self) -> dict[str, object]:
-        """Return a JSON object. `asdict` would take most of a large table's time."""
+        """Return a JSON object."""
         return {"total": self.total, "rewards": {name: one.as_json() for name, one in self.rewards.items()}}
 
 

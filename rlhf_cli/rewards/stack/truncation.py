@@ -21,8 +21,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.reward_columns import soft_overlong
-from rlhf_cli.rewards.stack.reward_matrix import Settled
+from rlhf_cli.numerics.group_advantages import scores_to_leave_out
+from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation, soft_overlong
+from rlhf_cli.rewards.stack.aggregating import Aggregate
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
 
 FLAG = "is_truncated"
 """Dataset column, rollout field or environment attribute that marks a row as truncated elsewhere."""
@@ -112,6 +115,42 @@ def column(completions: Sequence[object], **_: object) -> list[float]:
 column.__name__ = COMPONENT
 
 
+def settle_round(
+    raw: Tensor,
+    fixed: Tensor,
+    weights: Tensor,
+    components: Sequence[Component],
+    running: dict[str, RunningDeviation],
+    *,
+    names: Sequence[str],
+    aggregate: Aggregate,
+    num_generations: int,
+    is_training: bool,
+    truncation: TruncationPolicy,
+    endings: Endings,
+    fill: Fill,
+) -> tuple[Settled, dict[str, RunningDeviation]]:
+    """Return the settled round, with the truncation component if there is one, and the updated running deviations.
+
+    Arguments and shapes are those of `settle`; `endings` tells how each of the N rows ended.
+    """
+    settled, after = settle(
+        raw,
+        fixed,
+        weights,
+        components,
+        running,
+        names=names,
+        aggregate=aggregate,
+        num_generations=num_generations,
+        is_training=is_training,
+        is_left_out=truncation.leaves_out(endings),
+        is_replaced=truncation.replaced(endings),
+        fill=fill,
+    )
+    return (with_truncation(settled, truncation, endings) if truncation.changes_total else settled), after
+
+
 def with_truncation(settled: Settled, truncation: TruncationPolicy, endings: Endings) -> Settled:
     """Return the settled batch with the component `truncation` as its last column.
 
@@ -154,3 +193,47 @@ def truncation_metrics(settled: Settled, endings: Endings) -> dict[str, float]:
 
 def _beside(matrix: Tensor, added: Tensor) -> Tensor:
     return torch.cat([matrix, added.to(matrix.dtype).unsqueeze(1)], dim=1)
+
+
+def leave_out_scores(
+    settled: Settled, aggregate: Aggregate, num_generations: int, clip_range: tuple[float, float] | None
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return (matrix, weights, scores): what RLOO sums instead of the settled rewards, and corrected scores (N, K).
+
+    Return None if each reward applies to every row. Else RLOO's own leave-one-out would be wrong: its baseline of a row
+    is the mean of the other rows (numerics/group_advantages.py). The matrix has clipped totals already.
+    """
+    rewards, weights = _where_they_apply(settled), settled.trl_weights
+    is_missing = rewards.isnan()
+    has_gaps = bool((is_missing.any(dim=1) & ~is_missing.all(dim=1)).any())
+    if callable(aggregate) or num_generations < 2 or not has_gaps:
+        return None
+    scores = scores_to_leave_out(rewards, num_generations)
+    if clip_range is None:
+        return scores, weights, scores
+    # The amount that clipping removes from a row's total is a component of its own, which applies to every row.
+    totals = (rewards * weights).nansum(dim=1)
+    taken = totals.clamp(*clip_range) - totals
+    clipped = torch.zeros_like(rewards)
+    clipped[:, 0] = (scores * weights).sum(dim=1) + taken
+    first = torch.zeros_like(weights)
+    first[0] = 1.0
+    return clipped.masked_fill(settled.is_unscorable.unsqueeze(1), torch.nan), first, scores
+
+
+def _where_they_apply(settled: Settled) -> Tensor:
+    """Return (N, K) settled rewards, NaN if one does not apply; the truncation component always applies.
+
+    If it replaces a row's rewards, that row gets 0 for each of them, so that other rows are not compared with its loss.
+    """
+    is_excluded = settled.unfilled.isnan()
+    if COMPONENT not in settled.names:
+        return settled.for_trl.masked_fill(is_excluded, torch.nan)
+    added = settled.names.index(COMPONENT)
+    is_excluded[:, added] = False
+    rewards = settled.for_trl.masked_fill(is_excluded, torch.nan)
+    if settled.is_replaced is not None:
+        replaced_rows = settled.is_replaced & ~settled.is_unscorable
+        rewards[replaced_rows] = 0.0
+        rewards[replaced_rows, added] = settled.totals[replaced_rows]
+    return rewards

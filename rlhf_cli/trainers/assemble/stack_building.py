@@ -16,8 +16,8 @@ from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan.reward_components import component, timeout_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
+from rlhf_cli.rewards.stack.calling import LEAVING
 from rlhf_cli.rewards.stack.component import Batch, Component, FailedCall, by_row
-from rlhf_cli.rewards.stack.isolated import LEAVING, Isolated
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, import_function, resolve
 from rlhf_cli.rewards.stack.reward_stack import MaxErrors, RewardStack
 from rlhf_cli.runs.failure_capsules import Capsule, as_lines, replay_command, write_capsule
@@ -195,5 +195,7 @@ def _score(name: str, reward: Reward, device: str | torch.device, *, may_pack: b
         )
     assert reward.fn is not None
     if reward.isolate:
+        from rlhf_cli.rewards.stack.isolated import Isolated
+
         return Isolated(reward.fn, reward.args, timeout_s=timeout_of(reward))
     return resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")

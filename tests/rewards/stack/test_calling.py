@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import math
 import traceback
 from typing import Any
@@ -125,13 +123,6 @@ class TestTheBatchFailsAndNoRowDoes:
         assert (found.raw, found.num_errors) == ([1.0] * 4, 0)
 
 
-class TestSystem:
-    def test_its_own_cancelled_error_is_its_failure(self, bench: Bench) -> None:
-        found = bench(picky(2, raises(asyncio.CancelledError()), is_async=True), on_error="exclude")
-        assert found.raw == [0.0, 10.0, None, 30.0]
-        assert found.num_errors == 1
-
-
 class TestHopeless:
     @pytest.mark.parametrize("on_error", ["exclude", 0.0])
     @pytest.mark.fault(30)
@@ -153,28 +144,6 @@ class TestHopeless:
         stack = bench.stack(reward, on_error="exclude")
         for _ in range(6):
             assert stack.evaluate(**BATCH)["mine"].num_errors == 3
-
-    def test_negative_control_a_good_batch_between(self, bench: Bench) -> None:
-        is_good = [False]
-        stack = bench.stack(lambda row, **_: [1.0] * len(row) if is_good[0] else 1 / 0, on_error="exclude")
-        for good in (False, False, True, False, False):
-            is_good[0] = good
-            stack.evaluate(**BATCH)
-        with pytest.raises(RewardFailed):
-            stack.evaluate(**BATCH)
-
-
-class TestDense:
-    def test_a_row_of_tokens_is_its_sum_and_keeps_them(self, bench: Bench) -> None:
-        found = bench(lambda **_: [1.5, [0.5, None], None, [2.0]])
-        assert found.raw == [1.5, 0.5, None, 2.0]
-        assert found.tokens == [None, [0.5, None], None, [2.0]]
-
-    def test_a_wrong_length_says_both(self, bench: Bench) -> None:
-        with pytest.raises(RewardError) as caught:
-            bench(lambda **_: [0.0, [1.0, 2.0, 3.0], 0.0, 0.0])
-        assert "row 1" in caught.value.what
-        assert caught.value.got == "3 values for a completion of 2 tokens, for the completion 'b' of the prompt 'one'"
 
 
 def test_under_a_gate_the_row_is_named_by_its_place_in_the_batch() -> None:
@@ -226,24 +195,6 @@ def test_the_share_is_of_a_full_window(bad_every: int, share: float, expected: i
     assert rows_until_the_end(bad_every, MaxErrors(share, 20)) == expected
 
 
-@pytest.mark.parametrize("percent", [1, 7, 29, 57, 58])
-def test_exactly_the_share_goes_on(percent: int) -> None:
-    """0.29 * 100 is 28.999999999999996 in float64, and 29 rows of 100 are no more than 29 %."""
-    for num_bad, is_over in ((percent, False), (percent + 1, True)):
-        stack = RewardStack(
-            [Component("mine", score, on_error="exclude")], max_errors=MaxErrors(float(f"0.{percent:02}"), 100)
-        )
-        rows = [FAILING] * num_bad + ["good"] * (100 - num_bad)
-        with pytest.raises(RewardFailed) if is_over else contextlib.nullcontext():
-            stack.evaluate(prompts=["p"] * 100, completions=rows)
-
-
-def test_a_batch_larger_than_the_window_counts_with_its_last_rows() -> None:
-    """Of 60 rows every third fails: of the last ten 51, 54 and 57, a share of 0.3."""
-    assert rows_until_the_end(3, MaxErrors(0.25, 10), size=60) == 60
-    assert rows_until_the_end(3, MaxErrors(0.3, 10), size=60) is None
-
-
 def test_old_failures_are_forgotten() -> None:
     stack = RewardStack([Component("mine", score, on_error=0.0)], max_errors=MaxErrors(0.5, 8))
     batches = [[FAILING] * 2 + ["good"] * 2, ["good"] * 4, ["good"] * 4, [FAILING] * 4]
@@ -267,12 +218,3 @@ def test_rows_that_a_gate_spares_are_not_counted() -> None:
             assert ends
         else:
             assert not ends
-
-
-def test_without_a_limit_and_under_raise_nothing_changes() -> None:
-    stack = RewardStack([Component("mine", score, on_error="exclude")])
-    for _ in range(50):
-        stack.evaluate(prompts=["p"] * 2, completions=[FAILING, "good"])
-    strict = RewardStack([Component("mine", score)], max_errors=MaxErrors(1.0, 20))
-    with pytest.raises(RewardFailed, match="failed on row 0"):
-        strict.evaluate(prompts=["p"] * 2, completions=[FAILING, "good"])

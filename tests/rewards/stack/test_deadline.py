@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -75,11 +74,6 @@ def test_negative_control_in_time() -> None:
     assert call_within(lambda: time.sleep(0.05), 0.5, name="mine") is None
 
 
-def test_it_runs_in_the_very_thread_of_who_asks() -> None:
-    """Libraries that time themselves with signals, and what a thread keeps for itself, work as without a deadline."""
-    assert call_within(threading.current_thread, 5.0, name="mine") is threading.main_thread()
-
-
 def test_what_those_who_called_hold_is_let_go_when_they_return() -> None:
     """Not when the garbage collector comes: a step's tensors are among what they hold."""
 
@@ -129,13 +123,6 @@ def test_in_another_thread_it_is_left_behind() -> None:
     asking.join(FOR_EVER_S)
     end.set()
     assert found == [True]
-
-
-def test_in_another_thread_an_answer_in_time_comes_back() -> None:
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(call_within, lambda: 7, 5.0, name="mine").result() == 7
-        with pytest.raises(ZeroDivisionError):
-            pool.submit(call_within, lambda: 1 / 0, 5.0, name="mine").result()
 
 
 @pytest.mark.fault(31)

@@ -148,15 +148,6 @@ def test_the_case_that_was_wrong(case: Any) -> None:
     assert values[1, 0, :2].tolist() == pytest.approx([0.75, -1.24])
 
 
-def test_a_clip_that_changes_nothing_moves_nothing(case: Any) -> None:
-    """To the last bit: where the sum is within, the reward's own numbers."""
-    _, values, _ = case(clip=(-10.0, 10.0)).laid_out()
-    _, plain, _ = case().laid_out()
-    assert torch.equal(values, plain)
-    _, clipped, _ = case(clip=(-1.0, 1.0)).laid_out()
-    assert not torch.equal(clipped, plain)
-
-
 def test_without_rules_tokens_are_the_rewards_own_to_the_last_bit(case: Any) -> None:
     """Ten times 0.1, added one by one, is 1 - 1.1e-16: nothing is made up for that."""
     row: list[Any] = [0.1] * 10
@@ -170,31 +161,11 @@ def test_without_rules_tokens_are_the_rewards_own_to_the_last_bit(case: Any) -> 
     assert given.stack.token_values("dense", 0, 1.0) == row
 
 
-def test_running_counts_the_sums_of_all_batches(case: Any) -> None:
-    """Twice the same rows: the deviation of eight sums, each of four twice, is sqrt(6 / 7) that of four."""
-    twice = case(normalize="running")
-    _, first, _ = twice.laid_out()
-    _, second, _ = twice.laid_out()
-    ratio = deviation(SUMS) / deviation(SUMS * 2)
-    torch.testing.assert_close(second[1], first[1] * ratio)
-    assert ratio == pytest.approx(math.sqrt(7 / 6))
-
-
 def test_a_closed_gates_number_is_not_offset_and_lies_on_the_last_token(case: Any) -> None:
     gated = case(offset=0.5, gates=(ScoreGate("passes", low=1.0, otherwise=-2.0),))
     _, values, _ = gated.laid_out()
     assert values[1, 1].tolist() == [0.0, 0.0, -2.0, 0.0, 0.0]
     assert values[1, 0, :2].tolist() == pytest.approx([0.75, -1.24])
-
-
-def test_where_no_token_is_rewarded_the_offset_lies_on_the_last(case: Any) -> None:
-    """As a plain score of 0 less the offset does; without one no position is rewarded."""
-    rows: list[Any] = [[], *DENSE[1:]]
-    _, values, is_rewarded = case(dense=rows, offset=0.5).laid_out()
-    assert values[1, 0].tolist() == [0.0, -0.5, 0.0, 0.0, 0.0]
-    _, none, _ = case(dense=rows).laid_out()
-    assert none[1, 0].tolist() == [0.0] * WIDTH
-    assert is_rewarded[0].tolist() == [False, True, False, False, False]
 
 
 EACH = """

@@ -165,11 +165,6 @@ class TestHang:
             time.sleep(0.05)
         assert not before <= {child.pid for child in psutil.Process().children()}, "nobody was killed"
 
-    def test_the_time_of_a_row_does_not_hold_the_import_of_its_module(self, made: Made, tmp_path: Path) -> None:
-        slow = tmp_path / "slow.py"
-        slow.write_text("import time\ntime.sleep(1.5)\ndef one(completions, **kwargs):\n    return [1.0]\n")
-        assert made("one", timeout_s=1.0, file=slow)(**batch("a", "b")) == [1.0, 1.0]
-
     def test_a_worker_is_no_fork_of_this_process(
         self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -234,10 +229,3 @@ def test_close_ends_the_processes(made: Made) -> None:
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert [child for child in alive if "resource_tracker" not in " ".join(child.cmdline())] == []
     isolated.close()  # again: nothing to do
-
-
-def test_closing_the_stack_closes_it(made: Made) -> None:
-    stack = RewardStack([Component("mine", made("where"))])
-    pids = [int(pid or 0) for pid in stack.evaluate(**batch("a", "b"))["mine"].raw]
-    stack.close()
-    assert not any(psutil.pid_exists(pid) for pid in pids)

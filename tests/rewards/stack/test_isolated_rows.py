@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from concurrent.futures import TimeoutError as RowTimeout
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
-from pebble import ProcessExpired
 
 from rlhf_cli.rewards.stack import isolated
-from rlhf_cli.rewards.stack.component import RewardTimeout
 
 OWN = """
 import sys
@@ -45,11 +41,6 @@ def own(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def scored(name: str, **args: object) -> Any:
     return isolated._score_row(f"./own.py:{name}", args, {"completions": "ab", "answer": "x"})
-
-
-def test_a_row_is_a_batch_of_one() -> None:
-    assert scored("columns") == (1, None)
-    assert scored("later") == (2, None)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +79,6 @@ def test_what_is_no_score_is_told_in_words(returned: object, kind: str, said: st
     assert "Traceback" in failure[2]
 
 
-def test_an_error_is_told_in_words() -> None:
-    assert scored("leaves")[1][:2] == ("SystemExit", "it called sys.exit(7)")
-    kind, message, told = scored("fails")[1]
-    assert (kind, message) == ("KeyError", "'odd'")
-    assert "own.py" in told
-
-
 class Future:
     """A row that has been answered, or that ended so."""
 
@@ -107,50 +91,8 @@ class Future:
         return self._ends
 
 
-@pytest.mark.parametrize(
-    ("ends", "kind", "said"),
-    [
-        (RowTimeout(), RewardTimeout, "no answer within 1.5 s, its process was killed"),
-        (BrokenProcessPool(), isolated.ProcessEnded, "all of its processes ended at once"),
-        (ProcessExpired("x", code=-9), isolated.ProcessEnded, "its process ended with code -9"),
-        (TypeError("cannot pickle"), TypeError, "cannot pickle"),
-    ],
-)
-def test_how_a_row_ends_without_an_answer(ends: object, kind: type[Exception], said: str) -> None:
-    outcome = isolated._outcome(Future(ends), 1.5)  # type: ignore[arg-type]
-    assert isinstance(outcome, kind)
-    assert str(outcome) == said
-
-
-def test_an_answer_and_a_failure() -> None:
-    assert isolated._outcome(Future((0.5, None)), None) == 0.5  # type: ignore[arg-type]
-    failed = isolated._outcome(Future((None, ("MyError", "no", "line 3"))), None)  # type: ignore[arg-type]
-    assert isinstance(failed, Exception)
-    assert (type(failed).__name__, type(failed).__module__, str(failed)) == ("MyError", "builtins", "no")
-    assert str(failed.__cause__) == "\nline 3"
-
-
 class Stop(Exception):
     pass
-
-
-@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (4, 4), (64, 8), (None, 1)])
-def test_how_many_workers(monkeypatch: pytest.MonkeyPatch, cores: int | None, workers: int) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def pool(**named: Any) -> None:
-        asked.append(named)
-        raise Stop
-
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    monkeypatch.setattr(isolated, "ProcessPool", pool)
-    monkeypatch.setattr(isolated, "remembered", lambda: ["secret"])
-    with pytest.raises(Stop):
-        isolated.Isolated("./own.py:says", {"what": [1]}, timeout_s=None)(completions=["a"])
-    (named,) = asked
-    assert (named["max_workers"], named["max_tasks"], named["initializer"]) == (workers, 1000, isolated._prepare)
-    assert named["initargs"] == ("./own.py:says", {"what": [1]}, ["secret"], os.getpid())
-    assert named["context"].get_start_method() == "spawn"
 
 
 @pytest.mark.parametrize("name", ["says", "not_there"])

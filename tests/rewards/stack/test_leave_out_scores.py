@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from rlhf_cli.rewards.stack.reward_matrix import Settled
-from rlhf_cli.rewards.stack.settled_round import leave_out_scores
-from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy, with_truncation
+from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy, leave_out_scores, with_truncation
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 GROUP = 4
@@ -55,13 +54,13 @@ def by_loops(settled: Settled, clip: tuple[float, float] | None) -> list[float]:
 def test_its_own_leave_one_out_makes_the_advantages(seed: int, clip: tuple[float, float] | None) -> None:
     settled = case(seed).settle()
     found = leave_out_scores(settled, "sum", GROUP, clip)
-    totals = (found.for_trl * found.weights).nansum(dim=1)
-    totals[found.for_trl.isnan().all(dim=1)] = torch.nan
+    assert found is not None
+    scores, weights, unclipped = found
+    totals = (scores * weights).nansum(dim=1)
+    totals[scores.isnan().all(dim=1)] = torch.nan
     assert totals.isnan().tolist() == settled.is_unscorable.tolist()
     assert rloo(totals.numpy()) == pytest.approx(by_loops(settled, clip), abs=1e-9)
-    assert found.is_clipped == (clip is not None)
-    assert found.scores is not None
-    assert found.scores.shape == settled.for_trl.shape
+    assert unclipped.shape == settled.for_trl.shape
     # Negative control: the settled rewards themselves, whose gaps are filled with zeros or means, give other numbers.
     assert rloo(settled.totals.numpy()) != pytest.approx(by_loops(settled, None), abs=1e-3)
 
@@ -71,11 +70,8 @@ def test_without_gaps_or_with_an_aggregate_of_its_own_nothing_is_changed() -> No
     nothing = Case([column(1, NAN, 3, 4), column(4, NAN, 2, 1)], [Rule("a"), Rule("b")], [1.0, 2.0]).settle()
     gaps = Case([column(1, 2, 3, 4), column(4, NAN, 2, 1)], [Rule("a"), Rule("b")], [1.0, 2.0]).settle()
     for settled, aggregate, each in ((whole, "sum", 4), (nothing, "sum", 4), (gaps, min, 4), (gaps, "sum", 1)):
-        found = leave_out_scores(settled, aggregate, each, (0.0, 1.0))  # type: ignore[arg-type]
-        assert found.for_trl is settled.for_trl
-        assert found.weights is settled.trl_weights
-        assert (found.scores, found.is_clipped) == (None, False)
-    assert leave_out_scores(gaps, "sum", 2, None).scores is not None
+        assert leave_out_scores(settled, aggregate, each, (0.0, 1.0)) is None  # type: ignore[arg-type]
+    assert leave_out_scores(gaps, "sum", 2, None) is not None
 
 
 @pytest.mark.parametrize("replaces", [False, True])
@@ -92,5 +88,6 @@ def test_a_penalty_applies_to_every_row_and_replaced_rows_have_nothing_else(repl
     found = leave_out_scores(settled, "sum", GROUP, None)
     a, b = ([1, 0, 3, 0], [NAN, 0, 1, 0]) if replaces else ([1, 2, 3, 6], [NAN, 10, 1, NAN])
     expected = numpy.sum([rloo(numpy.array(one, dtype=float)) for one in (a, b, [0, -1, 0, -1])], axis=0)
-    totals = (found.for_trl * found.weights).sum(dim=1)
+    assert found is not None
+    totals = (found[0] * found[1]).sum(dim=1)
     assert rloo(totals.numpy()) == pytest.approx(expected.tolist(), abs=1e-6)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_matrix import Settled, last_token_rewards, token_rewards
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart, parts_of
@@ -62,18 +61,6 @@ def test_without_tokens_a_character_is_one() -> None:
     assert parts([1.0, -3.0]) == [ScoredPart(0, 5, TEXT, -2.0, (0, 1))]
 
 
-def test_a_plain_score_and_a_row_behind_a_gate_have_no_parts() -> None:
-    assert parts(1.0, ids=[1, 3, 2, 9]) is None
-    shut = Component("shut", lambda completions, **_: [0.0])
-    behind = Component(
-        "r", lambda completions, **_: [[(0, 2, 1.0)]], gates=(ScoreGate("shut", 1.0, 2.0, 0.0),), eager=True
-    )
-    stack = RewardStack([shut, behind])
-    stack.decode = decode
-    stack.evaluate(prompts=["q"], completions=[TEXT], completion_ids=[[1, 3, 2, 9]])
-    assert stack.parts("r", 0) is None
-
-
 TEXTS = {"prompts": ["p"] * 3, "completions": ["abc", "de", ""]}
 
 
@@ -83,14 +70,6 @@ def test_spans_of_characters_and_values_by_token(bench: Bench) -> None:
     outcome = bench.stack(lambda completions, **_: rows).evaluate(**TEXTS)["mine"]
     assert outcome.raw == [0.75, 2.75, 0.0]
     assert outcome.errors == [None] * 3
-
-
-def test_a_span_outside_the_text_is_refused_there_too(bench: Bench) -> None:
-    rows = {"abc": [(0, 4, 1.0)], "de": [(0, 2, 1.0)], "": 0.0}
-    score = bench.stack(lambda completions, **_: [rows[text] for text in completions], on_error="exclude")
-    outcome = score.evaluate(**TEXTS)["mine"]
-    assert outcome.raw == [None, 1.0, 0.0]
-    assert "not inside the completion's 3 characters" in (outcome.errors[0] or "")
 
 
 def test_with_tokens_and_a_tokenizer_a_span_lies_on_its_tokens(bench: Bench) -> None:
@@ -145,13 +124,6 @@ def test_a_dense_row_is_asked_for_with_what_divides_it() -> None:
     assert of_a == {row: pytest.approx(deviation, rel=1e-9) for row in (0, 1, 3)}
     assert {one for (name, _), one in asked.items() if name == "b"} == {1.0}
     assert {name for name, _ in asked} == {"a", "b"}  # of an environment's own nothing is known
-
-
-def test_this_ranks_rows() -> None:
-    rows = settled(column(0, 0, 2, 4), column(0, 0, 1, 1), column(0, 0, 0, 0))
-    values, _ = token_rewards(DenseRows().token_values, rows, IN_COMPLETION[:2], slice(2, 4))
-    assert values[1].tolist() == [[0.0, 0.0, -1.0], [0.0, -1.0, 0.0]]
-    assert values[0].tolist() == [[1.0, 0.0, 3.0], [0.0, 8.0, 0.0]]
 
 
 def test_all_on_the_last_token() -> None:

@@ -70,18 +70,10 @@ class TestFound:
     def test_a_function_of_a_file(self, fn: str) -> None:
         assert resolve(fn, {}, where=WHERE)(completions=["abc"], other_column=[1]) == [3]
 
-    def test_an_absolute_path(self, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir("/")
-        assert resolve(f"{mine}:plain", {}, where=WHERE)(completions=["ab"]) == [2]
-
     def test_two_files_of_one_name_are_two_modules(self, write: Write) -> None:
         write("other/my_rewards.py", "def plain(completions): return [-1]\n")
         assert resolve("./other/my_rewards.py:plain", {}, where=WHERE)(completions=["ab"]) == [-1]
         assert resolve("./my_rewards.py:plain", {}, where=WHERE)(completions=["ab"]) == [2]
-
-    def test_the_same_file_is_imported_once(self) -> None:
-        first = resolve("./my_rewards.py:plain", {}, where=WHERE)
-        assert resolve("./my_rewards.py:plain", {}, where=WHERE) is first
 
     def test_arguments_are_bound(self) -> None:
         reward = resolve("./my_rewards.py:with_arguments", {"bonus": 5, "malus": 2}, where=WHERE)
@@ -131,10 +123,6 @@ class TestRefused:
         assert error.what == f"./my_rewards.py has no function {fn.split(':')[1]!r}"
         assert (error.where, error.got, error.hint) == (WHERE, fn, hint)
         assert error.expected == "one of Fails, Scorer, later, make, makes_nothing, plain, with_arguments"
-
-    def test_a_file_of_nothing_but_what_is_its_own(self, write: Write) -> None:
-        write("private.py", "def _hidden(completions): ...\nnumber = 3\n")
-        assert refusal("./private.py:plain").expected == "a function defined in that file"
 
     def test_a_file_that_is_no_python_is_named_with_its_line(self, write: Write) -> None:
         write("half.py", "x = 1\ndef plain(:\n")
@@ -189,9 +177,6 @@ class TestColumns:
         assert self.required("later") == []
         assert self.required("with_arguments") == ["answer", "bonus"]
 
-    def test_a_bound_argument_is_none(self) -> None:
-        assert self.required("with_arguments", bonus=3) == ["answer"]
-
     def test_what_trl_supplies_is_none(self) -> None:
         source = f"def reward({', '.join(sorted(REWARD_ARGUMENTS))}, solution): ..."
         namespace: dict[str, object] = {}
@@ -203,8 +188,3 @@ def test_source_file(mine: Path) -> None:
     assert source_file("./my_rewards.py:plain") == mine
     assert source_file("rlhf_cli.rewards.toy:digits_only") == Path(rlhf_cli.__file__).parent / "rewards" / "toy.py"
     assert source_file("sys:exit") is None
-
-
-def test_a_reward_that_moved_is_found_under_its_older_name() -> None:
-    older = resolve("rlhf_cli.data.worlds.toy_preferences:true_reward", {}, where=WHERE)
-    assert older(prompts=["17+5="], completions=["22"]) == [1.5]

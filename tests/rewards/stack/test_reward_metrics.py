@@ -61,14 +61,6 @@ class TestScores:
         assert found["reward"] == pytest.approx((5 + 13 + 6) / 3)
         assert found["reward_std"] == pytest.approx(((9 + 25 + 4) / 2) ** 0.5)
 
-    @pytest.mark.parametrize("num_rows", [1, 2])
-    def test_z_scored_totals_of_a_row_or_two(self, num_rows: int) -> None:
-        """1 and 4 around 2.5: 4.5 over 1; of 1 alone there is no deviation."""
-        raw = column(*[1, 4][:num_rows], *[NAN] * (4 - num_rows))
-        case = Case([raw], [Rule("a")], [1.0], aggregate="normalize_then_sum")
-        found = component_metrics(case.settle(), Counts(torch.zeros(0, 7)))["reward_std"]
-        assert found == pytest.approx(4.5**0.5 if num_rows == 2 else NAN, nan_ok=True)
-
 
 class TestCorrelations:
     def test_over_the_rows_where_both_apply_and_vary(self) -> None:
@@ -87,16 +79,6 @@ class TestCorrelations:
         )
         found = metrics_of(a, column(4, 1, 0, 7), weights=[1, 1])["rewards/correlation/a/b"]
         assert found == pytest.approx(12 / (14 * 30) ** 0.5)
-
-    def test_a_single_row_has_none(self) -> None:
-        assert not [name for name in metrics_of(A, column(NAN, 1, 2, 3), weights=[1, 1]) if "correlation" in name]
-
-    def test_of_the_first_eight_alone(self) -> None:
-        """28 pairs of eight; nobody looks at 36."""
-        columns = [column(index, 1, 2, 5) for index in range(9)]
-        settled = Case(columns, [Rule(f"r{index}") for index in range(9)], [1.0] * 9).settle()
-        found = component_metrics(settled, Counts(torch.zeros(0, 7)))
-        assert sum("correlation" in name for name in found) == 28
 
 
 class TestCounts:

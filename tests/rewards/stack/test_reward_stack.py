@@ -12,7 +12,7 @@ from rlhf_cli.numerics.group_advantages import scores_to_leave_out
 from rlhf_cli.numerics.reward_columns import Fill
 from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import GateCycle, ScoreGate
+from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from tests.support.small_batches import BATCH, Counting, raws
@@ -46,13 +46,6 @@ def test_weights_at_a_step() -> None:
     assert stack.weights(0, 100) == [-0.25, 0.0, 0.0]
     assert stack.weights(25, 100) == [-0.25, 0.0, 0.5]
     assert stack.weights(99, 100) == [-0.25, 0.0, 1.0]
-
-
-def test_a_cycle_is_refused() -> None:
-    with pytest.raises(GateCycle):
-        RewardStack(
-            [Component("a", Counting(), gates=(ScoreGate("b"),)), Component("b", Counting(), gates=(ScoreGate("a"),))]
-        )
 
 
 class TestOneEvaluationABatch:
@@ -89,13 +82,6 @@ class TestOneEvaluationABatch:
         other.scores = [9, 9]
         assert column(**BATCH) == [7.0, 8.0]
 
-    def test_outside_of_a_batch_every_call_is_one(self, stack_of: Any) -> None:
-        reward = Counting(1, 2)
-        column = stack_of(one=reward).columns()[0]
-        column(**BATCH)
-        reward.scores = [3, 4]
-        assert column(**BATCH) == [3.0, 4.0]
-
     def test_every_component_sees_the_whole_batch(self, stack_of: Any) -> None:
         reward = Counting(1, 2)
         batch = {**BATCH, "answer": ["x", "y"], "trainer_state": object(), "log_metric": print}
@@ -130,10 +116,6 @@ class TestFailing:
         assert "'one'" not in str(error.expected)
         assert isinstance(error.__cause__, JudgeIsDownError)
         assert error.exit_code == 1
-
-    def test_what_is_no_score_is_refused_by_name(self, stack_of: Any) -> None:
-        with pytest.raises(RewardError, match="reward 'broken' returned 1 values for 2 completions"):
-            stack_of(fine=Counting(1, 2), broken=Counting(1)).evaluate(**BATCH)
 
 
 # The worked example of design.md, section 4, in the numbers written there.

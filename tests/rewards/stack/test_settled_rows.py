@@ -17,7 +17,7 @@ from rlhf_cli.errors import RewardFailed
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_matrix import settle
-from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow, settled_rows, why_no_total
+from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow, settled_rows
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 NOTHING = ScoredReward(None, None, None)
@@ -65,18 +65,6 @@ def test_by_hand() -> None:
 
 
 class TestAggregate:
-    def test_by_hand(self) -> None:
-        """min(0.1, 2 * 4) - 100; min(3, 2 * 1) - 100, the 1 a closed gate's; 5 - 100, the other does not apply."""
-        found = settled(
-            [[0.1, 4.0], [3.0, None], [5.0, None], [None, None]],
-            *(component("a"), component("b")),
-            fixed=[[None, None], [None, 1.0], [None, None], [None, None]],
-            weights=[1.0, 2.0],
-            aggregate=smallest_less_100,
-        )
-        assert [row.total for row in found.rows] == [0.1 - 100.0, -98.0, -95.0, None]
-        assert found.rows[0].rewards["b"] == ScoredReward(4.0, 4.0, 8.0)  # the components are what they were
-
     @pytest.mark.parametrize("aggregate", ["sum", smallest_less_100])
     def test_a_row_has_the_total_that_training_gives_it(self, aggregate: Any) -> None:
         """Where nothing is taken from other rows, and nothing filled in, the two are one and the same."""
@@ -136,11 +124,6 @@ class TestWhatNoRowHasAlone:
         assert of_b == [ScoredReward(4.0, None, None), ScoredReward(None, 0.25, 0.25), ScoredReward(6.0, None, None)]
         assert [row.rewards["a"].weighted for row in found.rows] == [1.0, 3.0, 5.0]
 
-    def test_z_scores_of_a_group(self) -> None:
-        found = settled([[1.0], [3.0]], component("a"), aggregate="normalize_then_sum")
-        assert [(row.total, row.rewards["a"].effective) for row in found.rows] == [(None, 1.0), (None, 3.0)]
-        assert "aggregate=normalize_then_sum" in str(found.no_total)
-
     def test_an_aggregate_is_not_asked(self) -> None:
         def never(rewards: Any, weights: Any) -> list[float]:
             raise AssertionError
@@ -154,15 +137,6 @@ class TestWhatNoRowHasAlone:
         divisor = (14 / 3) ** 0.5
         assert found.no_total is None
         assert [row.total for row in found.rows] == pytest.approx([2 * 70 / divisor, 2 * 7 / divisor], rel=1e-12)
-
-
-def test_why_says_the_first_reason() -> None:
-    assert why_no_total({"a": "none", "b": "none"}, "sum") is None
-    assert why_no_total({"a": "none"}, smallest_less_100) is None
-    both = {"a": "none", "b": "running", "c": "batch"}
-    assert str(why_no_total(both, "normalize_then_sum")).startswith("rewards.b.normalize=running")
-    assert str(why_no_total(both, "sum", known={"b"})).startswith("rewards.c.normalize=batch")
-    assert why_no_total({"b": "running"}, "sum", known={"b"}) is None
 
 
 def product(rewards: dict[str, list[float | None]], weights: dict[str, float]) -> list[float | None]:

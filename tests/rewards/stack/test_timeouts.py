@@ -90,9 +90,3 @@ class TestTimeouts:
         found = bench(picky(2, raises(TimeoutError("the server")), is_async), on_error="exclude", timeout_s=5.0)
         assert found.raw == [0.0, 10.0, None, 30.0]
         assert (found.errors[2], found.timeouts) == ("TimeoutError: the server", 0)
-
-    @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-    def test_an_error_in_time_keeps_its_row(self, bench: Bench, is_async: bool) -> None:
-        found = bench(picky(1, raises(ValueError("odd")), is_async), on_error="exclude", timeout_s=5.0)
-        assert found.raw == [0.0, None, 20.0, 30.0]
-        assert found.errors[1] == "ValueError: odd"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import codecs
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rlhf_cli.models.tiny import byte_tokenizer
-from rlhf_cli.rewards.stack import token_offsets as module
 from rlhf_cli.rewards.stack.token_offsets import token_offsets
 
 Ranges = list[tuple[int, int]]
@@ -221,25 +218,6 @@ def test_falls_back_to_prefixes() -> None:
     assert token_offsets(ids, decode) == [(0, 1), (1, 2), (2, 4), (4, 5), (5, 6), (6, 8), (8, 9)]
 
 
-def test_the_windows_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slow way is for odd decoders: no byte-level or sentencepiece-like text of these tests needs it."""
-
-    ranges = module._ranges
-
-    def refuse(*args: Any, by_windows: bool) -> Ranges:
-        if args[0] and not by_windows:
-            raise AssertionError("fell back")
-        return ranges(*args, by_windows=by_windows)
-
-    monkeypatch.setattr(module, "_ranges", refuse)
-    for seed in range(3):
-        test_random_tokens_of_any_bytes(seed)
-        test_a_leading_space_random(seed)
-    test_a_leading_space_that_is_stripped()
-    with pytest.raises(AssertionError, match="fell back"):
-        test_falls_back_to_prefixes()
-
-
 @pytest.mark.parametrize("pattern", [b"a", "答".encode(), "ab😀".encode()], ids=ascii)
 def test_time_is_linear(pattern: bytes) -> None:
     """Counted in tokens decoded: twice the tokens, about twice the work."""
@@ -260,23 +238,3 @@ def test_time_is_linear(pattern: bytes) -> None:
 
     assert work(2000) < 2.3 * work(1000)
     assert work(2000) < 2000 * 80
-
-
-def test_pieces_are_kept() -> None:
-    tokenizer = byte_tokenizer(64)
-    calls = 0
-
-    def decode(ids: Sequence[int]) -> str:
-        nonlocal calls
-        calls += 1
-        return str(tokenizer.decode(ids))
-
-    pieces: dict[int, str] = {}
-    ids = tokenizer("A: 4\nB: 7").input_ids
-    first = token_offsets(ids, decode, pieces=pieces)
-    calls = 0
-    assert token_offsets(ids, decode, pieces=pieces) == first
-    assert calls <= 4  # the text, and the window of the first token
-    started = time.perf_counter()
-    token_offsets(ids * 500, decode, pieces=pieces)
-    assert time.perf_counter() - started < 1.0

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from rlhf_cli.rewards.stack.truncation import find_truncated
-from rlhf_cli.runs.metrics_file import read_metrics, series
 from tests.rewards.stack.given_completions import EOS, LIMIT, OTHER_EOS, PENALTY, ROWS, grpo
 from tests.support.tolerances import ARITHMETIC
 
@@ -70,11 +69,3 @@ class TestDetection:
         rows = (ROWS[0], [60, 61], *ROWS[2:])
         run = group("trainer.args.max_completion_length=null", rows=rows)
         assert run.event["rewards/truncation/fraction"] == 0.5
-
-    @pytest.mark.parametrize("trainer", [("trainer=grpo",), ("trainer=grpo", "trainer.dense=true"), ("trainer=rloo",)])
-    def test_in_an_evaluation_of_more_rows_than_a_round(self, group, trainer: tuple[str, ...]) -> None:
-        """TRL's table holds as many rows as a round of training has."""
-        evaluation = ("data.eval.fraction=0.5", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1")
-        run = group(*trainer, *evaluation, "trainer.args.per_device_eval_batch_size=16")
-        fractions = series(read_metrics(run.folder.metrics), "eval_rewards/truncation/fraction")[1]
-        assert fractions == [0.5]

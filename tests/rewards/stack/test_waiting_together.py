@@ -10,11 +10,10 @@ import time
 from typing import Any
 
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.concurrency import runs_elsewhere
 from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.isolated import Isolated
-from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from tests.support.small_batches import BATCH, Counting, raws
+from rlhf_cli.rewards.stack.reward_stack import RewardStack, runs_elsewhere
+from tests.support.small_batches import BATCH
 
 
 def waits(seconds: float, *scores: float) -> Any:
@@ -43,15 +42,6 @@ class TestTogether:
         started = time.perf_counter()
         stack.evaluate(**BATCH)
         return time.perf_counter() - started
-
-    def test_each_is_timed_for_itself(self, stack_of: Any) -> None:
-        stack = stack_of(slow=waits(0.5, 1, 2), quick=Counting(3, 4))
-        stack.evaluate(**BATCH)
-        assert stack.outcomes["slow"].seconds >= 0.5 > stack.outcomes["quick"].seconds
-
-    def test_scores_stay_with_their_names(self, stack_of: Any) -> None:
-        stack = stack_of(one=waits(0.03, 1, 2), sync=Counting(3, 4), two=waits(0.01, 5, 6))
-        assert raws(stack) == {"one": [1, 2], "sync": [3, 4], "two": [5, 6]}
 
     def test_one_event_loop_for_all_batches(self, stack_of: Any) -> None:
         loops: list[asyncio.AbstractEventLoop] = []
@@ -100,7 +90,7 @@ def ends_in(code: str, *, seconds: float = 30) -> subprocess.CompletedProcess[st
 RAISES_BESIDE_ASYNC = """
 import asyncio, sys
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.reward_stack import RewardStack
+from rlhf_cli.rewards.stack.reward_stack import RewardStack, runs_elsewhere
 
 async def slow(**batch):
     try:

@@ -34,14 +34,6 @@ def test_a_fraction_of_training() -> None:
     assert schedule.at(4, 16) == 0.5
 
 
-def test_downwards_and_through_zero() -> None:
-    assert [Schedule(1.0, -1.0, steps=2).at(step, 0) for step in (0, 1, 2, 3)] == [1.0, 0.0, -1.0, -1.0]
-
-
 def test_negative_control_steps_do_not_depend_on_the_length_of_training() -> None:
     schedule = Schedule(0.0, 1.0, steps=10)
     assert schedule.at(5, 10) == schedule.at(5, 1000) == 0.5
-
-
-def test_no_steps_at_all_is_the_end() -> None:
-    assert Schedule(0.0, 1.0, fraction=1.0).at(0, 0) == 1.0

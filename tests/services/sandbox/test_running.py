@@ -30,20 +30,8 @@ def test_a_program_that_is_well(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_its_last_words_are_told(run: Run) -> None:
-    outcome = run("x = 1\n1 / 0")
-    assert outcome.returncode == 1
-    assert 'File "main.py", line 2' in outcome.stderr
-    assert "ZeroDivisionError" in outcome.stderr
-
-
 def test_no_package_is_seen(run: Run) -> None:
     assert "ModuleNotFoundError" in run("import httpx2").stderr
-
-
-def test_two_runs_are_alike(run: Run) -> None:
-    source = "print({str(number) for number in range(50)})"
-    assert run(source) == run(source)
 
 
 @pytest.mark.fault(36)
@@ -119,23 +107,6 @@ def test_far_more_output_than_is_kept(run: Run, stream: str) -> None:
     assert text.endswith("xthe end")
     assert f"... {(64 << 20) + 7 - OUTPUT_BYTES} bytes left out ..." in text
     assert len(text) < OUTPUT_BYTES + 100
-
-
-def test_sys_exit(run: Run) -> None:
-    assert run("import sys\nsys.exit(0)").returncode == 0
-    assert run("import os\nos._exit(7)").returncode == 7
-    assert run("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)").returncode == -signal.SIGSEGV
-
-
-def test_deep_recursion(run: Run) -> None:
-    assert "RecursionError" in run("def f(n): return f(n + 1)\nf(0)").stderr
-    outcome = run("import sys\nsys.setrecursionlimit(10**9)\ndef f(n): return f(n + 1)\nf(0)", timeout_s=1.0)
-    assert outcome.returncode != 0
-
-
-def test_text_that_is_no_program(run: Run) -> None:
-    for source in ("\x00", "\ud800", "(" * 100_000, "-" * 100_000 + "1"):
-        assert run(source).returncode != 0
 
 
 def test_many_at_once(run: Run) -> None:
