@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Ge
 
-from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, text_of
 
 NgramUnit: TypeAlias = Literal["words", "characters"]
@@ -32,10 +31,6 @@ def score_repetition(text: str, *, ngram_size: int = 3, unit: NgramUnit = "words
 
     TRL's `get_repetition_penalty_reward` (`trl_repetition`) is the same share over token ids.
     """
-    if ngram_size < 1:
-        raise RewardError("an n-gram has no size", where="args.ngram_size", got=ngram_size, expected="1 or more")
-    if unit not in get_args(NgramUnit):
-        raise RewardError("no such unit", where="args.unit", got=unit, expected=" or ".join(get_args(NgramUnit)))
     words = text.lower().split()
     items: Sequence[str] = words if unit == "words" else "".join(words)
     num_ngrams = len(items) - ngram_size + 1

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from annotated_types import Ge
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.services.http_client import JsonClient, shown, together
@@ -34,11 +37,9 @@ class RewardServer:
         api_key_env: str | None = None,
         timeout_s: float = 30.0,
         retry_budget_s: float = 60.0,
-        batch_size: int = 32,
+        batch_size: Annotated[int, Ge(1)] = 32,
         max_concurrency: int = 8,
     ) -> None:
-        if batch_size < 1:
-            raise RewardError("no row a request", where="args.batch_size", got=batch_size, expected="1 or more")
         self._batch_size = batch_size
         self._client = JsonClient(
             url,

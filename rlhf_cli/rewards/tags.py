@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.checked_arguments import refused_by
@@ -33,7 +32,7 @@ def score_tags(
         prefilled: the prompt already ends with the first opening mark, as with some chat templates. The policy then
             does not write it, and without this option would never score.
     """
-    _check(tags, mode)
+    _check(tags)
     if prefilled:
         text = f"<{tags[0]}>" + text
     if mode == "soft":
@@ -45,7 +44,17 @@ def score_tags(
     return float(re.fullmatch(rf"\s*{blocks}\s*", text, flags=re.DOTALL) is not None)
 
 
-@refused_by(partial(score_tags, ""))
+def _check(tags: Sequence[str]) -> None:
+    if isinstance(tags, str) or not tags or len(set(tags)) != len(tags):
+        raise RewardError(
+            "the tags are not a list of different names",
+            where="args.tags",
+            got=tags,
+            expected="one name or more, without brackets: [think, answer]",
+        )
+
+
+@refused_by(_check)
 def format_tags(
     completions: Sequence[Completion],
     *,
@@ -72,15 +81,3 @@ def _num_in_place(text: str, tags: Sequence[str]) -> int:
         if end <= start < stop:
             num_in_place, end = num_in_place + 1, stop + len(closing)
     return num_in_place
-
-
-def _check(tags: Sequence[str], mode: str) -> None:
-    if isinstance(tags, str) or not tags or len(set(tags)) != len(tags):
-        raise RewardError(
-            "the tags are not a list of different names",
-            where="args.tags",
-            got=tags,
-            expected="one name or more, without brackets: [think, answer]",
-        )
-    if mode not in get_args(TagMode):
-        raise RewardError("no such mode", where="args.mode", got=mode, expected=" or ".join(get_args(TagMode)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from trl.rewards.other_rewards import get_repetition_penalty_reward
 
-from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.repetition import repetition, score_repetition
 
 
@@ -43,10 +42,3 @@ def test_same_share_as_trl_counts_over_ids(text: str, ngram_size: int) -> None:
 def test_thinking_counts() -> None:
     message = {"role": "assistant", "content": "done", "reasoning_content": "a a a a a"}
     assert repetition([[message]], ngram_size=1) == pytest.approx([-4 / 6])  # 2 different of 6
-
-
-def test_bad_arguments() -> None:
-    with pytest.raises(RewardError, match=r"args\.ngram_size"):
-        repetition(["x"], ngram_size=0)
-    with pytest.raises(RewardError, match="words or characters"):
-        repetition(["x"], unit="tokens")  # type: ignore[arg-type]

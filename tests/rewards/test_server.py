@@ -97,8 +97,3 @@ def test_is_a_factory_and_pickles(runner: asyncio.Runner) -> None:
             return await waiting
 
         assert runner.run(wait()) == [2]
-
-
-def test_a_batch_of_nothing_is_refused() -> None:
-    with pytest.raises(RewardError, match="no row a request"):
-        RewardServer("http://127.0.0.1/", batch_size=0)

@@ -113,7 +113,7 @@ def only(fn: str, **args: object) -> UserError:
         (f"{OURS}repetition:repetition", {"ngram_size": 0}, "ngram_size", "equal to 1", None),
         (f"{OURS}repetition:repetition", {"ngram_size": 2.0}, "ngram_size", "a valid integer", "2"),
         (f"{OURS}code:code_runs", {"memory_mb": 3}, "memory_mb", "equal to 64", None),
-        (f"{OURS}server:RewardServer", {"url": "http://a:1", "batch_size": 0}, "batch_size", "1 or more", None),
+        (f"{OURS}server:RewardServer", {"url": "http://a:1", "batch_size": 0}, "batch_size", "equal to 1", None),
         (f"{OURS}judge:Judge", {"url": "http://a/v1", "model": "m", "rubric": "?"}, "rubric", "{completion}", None),
         ("./own.py:typed", {"words": "a"}, "words", "a valid list", "'[a]'"),
         ("./own.py:typed", {"mode": 3}, "mode", "'soft' or 'hard'", None),
