@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlhf_cli.errors import GuardStopped, Prose
-from rlhf_cli.rewards.stack.dead_signal import DeadRound, explain_dead_rounds
 from rlhf_cli.runs.checkpoint_folders import newest_whole
 from rlhf_cli.runs.heartbeat import CHECKS, during
 from rlhf_cli.text.json_values import write_json
@@ -29,6 +28,7 @@ from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 if TYPE_CHECKING:
+    from rlhf_cli.rewards.stack.dead_signal import DeadRound
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 
 AsText = Callable[[Sequence[int]], str]
@@ -293,6 +293,8 @@ def _described(
 
 
 def _no_signal(rounds: Sequence[DeadRound]) -> GuardStopped:
+    from rlhf_cli.rewards.stack.dead_signal import explain_dead_rounds
+
     cause, lines = explain_dead_rounds(rounds)
     return GuardStopped(
         f"no signal in {len(rounds)} rounds in a row: {cause}",

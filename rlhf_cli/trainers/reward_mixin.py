@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
@@ -32,13 +32,14 @@ from trl import RLOOTrainer
 from rlhf_cli.numerics.group_advantages import process_advantages
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
 from rlhf_cli.rewards.stack.component import RewardOutcome
-from rlhf_cli.rewards.stack.dead_signal import DeadRound, component_statistics, is_dead, share_of_dead_groups
 from rlhf_cli.rewards.stack.reward_matrix import Settled, token_rewards
 from rlhf_cli.rewards.stack.reward_metrics import (
     Counts,
     advantage_shares,
     component_metrics,
+    is_dead,
     rollout_columns,
+    share_of_dead_groups,
     table_columns,
 )
 from rlhf_cli.rewards.stack.scored_rows import read_running, write_running
@@ -61,6 +62,9 @@ KEPT_ROWS, KEPT_BATCHES = "kept_rows", "kept_batches"
 """Keys of a micro-batch: the shares of the round's rows, and of its micro-batches, that are not left out."""
 
 _ROW_METRICS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "cispo_clip_ratio")
+
+if TYPE_CHECKING:
+    from rlhf_cli.rewards.stack.dead_signal import DeadRound
 
 
 class RewardMixin(ExtendedTrainer):
@@ -337,6 +341,8 @@ class RewardMixin(ExtendedTrainer):
         # A row's total does not determine token rewards, and a critic's errors always give advantages.
         if largest != 0.0 and (by_token or not is_dead(self._compared_totals(), group_size)):
             return None
+        from rlhf_cli.rewards.stack.dead_signal import DeadRound, component_statistics
+
         left_out = self.truncation.leaves_out(self._endings)
         counts = [(row[0], row[2]) for row in self._counts.values.tolist()]  # rows no gate closed, rows that failed
         return DeadRound(

@@ -16,7 +16,7 @@ import torch
 from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.dead_signal import share_of_dead_groups
+from rlhf_cli.rewards.stack.reward_metrics import share_of_dead_groups
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.trainers import completions_table

@@ -19,13 +19,11 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
-
-from pebble.concurrent import thread
 
 from rlhf_cli.errors import Prose, RewardError, RewardFailed
 from rlhf_cli.rewards.completion_text import as_completion, text_of
@@ -43,7 +41,6 @@ from rlhf_cli.rewards.stack.component import (
     token_ids,
 )
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, as_scores, as_token_values, named_spans
-from rlhf_cli.rewards.stack.token_offsets import characters
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 
 _AGAIN_S = 1.0
@@ -58,18 +55,15 @@ class _Alarm(BaseException):
     """Raised inside a call that is out of time; not an Exception, so that `except Exception` does not catch it."""
 
 
-def call_within(call: Callable[[], object], timeout_s: float, *, name: str) -> object:
+def call_within(call: Callable[[], object], timeout_s: float) -> object:
     """Return the call's result. Raise its errors, and Overdue after `timeout_s` seconds.
 
-    Outside of the main thread, run it in a new thread called `name`, which is abandoned after the timeout.
+    Outside of the main thread there is no deadline: only async and isolated rewards are called there, whose calls
+    return at once or have a deadline of their own.
     """
-    if threading.current_thread() is threading.main_thread():
-        return _interrupted_after(call, timeout_s)
-    # A Python thread cannot be killed: one that overruns is abandoned as a daemon. `isolate` can kill.
-    answer = thread(name=name, daemon=True)(call)()
-    if not wait([answer], timeout_s).done:
-        raise Overdue
-    return answer.result()
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    return _interrupted_after(call, timeout_s)
 
 
 def _interrupted_after(call: Callable[[], object], timeout_s: float) -> object:
@@ -306,6 +300,8 @@ def _call(component: Component, batch: Batch, rows: Sequence[int], outcome: Rewa
             ids = token_ids(subset, row)
             return as_token_values(value, len(ids), lambda: tools.offsets(ids), component.spread)
         # Scored outside of training, without tokens: each character counts as one.
+        from rlhf_cli.rewards.stack.token_offsets import characters
+
         text = text_of(as_completion(by_row(subset, "completions")[row]))
         is_spans = bool(value) and isinstance(value[0], list | tuple)
         num_tokens = len(text) if is_spans else len(value)
@@ -342,7 +338,7 @@ def _within(component: Component, batch: Batch, run_async: RunAsync) -> object:
         return run_async(value, None) if inspect.isawaitable(value) else value
     began = time.monotonic()
     try:
-        value = call_within(lambda: component.score(**batch), timeout_s, name=f"reward {component.name}")
+        value = call_within(lambda: component.score(**batch), timeout_s)
     except Overdue:
         raise RewardTimeout(f"no answer within {timeout_s:g} s") from None
     if not inspect.isawaitable(value):

@@ -1,4 +1,4 @@
-"""Detect rounds whose rewards give no learning signal, and explain the cause over several such rounds.
+"""Explain why several rounds gave no learning signal; reward_metrics.py detects such a round.
 
 A round is dead if all totals within each group are equal: each total equals its baseline, and every advantage is 0
 (arXiv 2402.03300, 4.1.2, with r_i = mean(r)). Rounding differences of float32 do not count. A mean of equal numbers is
@@ -10,14 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_matrix import Settled
-
-_ROUNDING = 4 * torch.finfo(torch.float32).eps
-"""Totals are equal if they differ by less than this share of the largest: 4 units in the last place of float32."""
+from rlhf_cli.rewards.stack.reward_metrics import ROUNDING, spread_within
 
 
 @dataclass(frozen=True)
@@ -49,21 +44,6 @@ class DeadRound:
     left_out: float
 
 
-def is_dead(totals: Tensor, group_size: int) -> bool:
-    """Return whether all totals (N,) are equal within each group of `group_size` rows; NaN (no total) is ignored."""
-    return share_of_dead_groups(totals, group_size) == 1.0
-
-
-def share_of_dead_groups(totals: Tensor, group_size: int) -> float:
-    """Return the share of groups of `group_size` rows with equal totals (N,); NaN is ignored.
-
-    TRL checks for a deviation below 1e-8, which misses eight totals of 1.68572: their deviation is 2.5e-7.
-    """
-    totals = totals.double().unflatten(0, (-1, group_size))
-    largest = totals.nan_to_num(0.0).abs().max(dim=1).values
-    return (_spread(totals) <= _ROUNDING * largest).double().mean().item()
-
-
 def component_statistics(
     settled: Settled, components: Sequence[Component], counts: Sequence[Sequence[float]], group_size: int
 ) -> tuple[ComponentStatistics, ...]:
@@ -88,7 +68,7 @@ def component_statistics(
                 open_fraction=None if opened is None else opened / num_rows,
                 errors=int(errors),
                 size=weighted.nan_to_num(0.0).abs().max().item(),
-                spread=_spread(weighted.unflatten(0, (-1, group_size))).max().item(),
+                spread=spread_within(weighted.unflatten(0, (-1, group_size))).max().item(),
             )
         )
     return tuple(found)
@@ -111,7 +91,7 @@ def explain_dead_rounds(rounds: Sequence[DeadRound]) -> tuple[str, list[str]]:
     if varying := names_of["varying"]:
         sizes = {name: max(one.size for one in seen) for name, seen in by_component.items()}
         largest = max(sizes, key=sizes.__getitem__)
-        if sizes[largest] * _ROUNDING >= max(one.spread for name in varying for one in by_component[name]):
+        if sizes[largest] * ROUNDING >= max(one.spread for name in varying for one in by_component[name]):
             return f"the weight of {largest} drowns {' and '.join(varying)}", lines
         return f"{' and '.join(varying)} told rows apart and the total did not: see the aggregate", lines
     if names_of["unweighted"]:
@@ -132,18 +112,10 @@ def _describe(rounds: Sequence[ComponentStatistics]) -> tuple[str, str]:
         return "nothing", f"no score: {f'{errors} rows failed' if errors else 'it returned None for every row'}"
     is_constant = min(lows) == max(highs)
     between = f"{lows[0]:g} on every row" if is_constant else f"from {min(lows):g} to {max(highs):g}"
-    if spread > _ROUNDING * size:
+    if spread > ROUNDING * size:
         return "varying", f"{between}, weight {weight:g}: up to {spread:g} apart in a group"
     if is_constant:
         return "constant", f"{between}, weight {weight:g}"
     if weight == 0.0:
         return "unweighted", f"{between}, but its weight is 0"
     return "constant", f"{between}, weight {weight:g}: the same for all rows of a group, after offset, clip and gate"
-
-
-def _spread(values: Tensor) -> Tensor:
-    """Return (groups,) max minus min of (groups, rows), ignoring NaN; 0 for a group without values."""
-    is_known = ~values.isnan()
-    high = values.masked_fill(~is_known, -torch.inf).max(dim=1).values
-    low = values.masked_fill(~is_known, torch.inf).min(dim=1).values
-    return torch.where(is_known.any(dim=1), high - low, 0.0)

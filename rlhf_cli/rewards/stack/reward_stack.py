@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rlhf_cli.errors import RewardFailed
 from rlhf_cli.rewards.completion_text import as_completion, text_of
@@ -35,7 +35,9 @@ from rlhf_cli.rewards.stack.component import (
 )
 from rlhf_cli.rewards.stack.gates import ScoreGate, levels
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, shifted
-from rlhf_cli.rewards.stack.token_offsets import Decode, ScoredPart, characters, parts_of, token_offsets
+
+if TYPE_CHECKING:
+    from rlhf_cli.rewards.stack.token_offsets import Decode, ScoredPart
 
 _MAX_HOPELESS_BATCHES = 3
 """A reward that fails on every row of this many consecutive batches ends the run, even with `on_error: exclude`."""
@@ -229,6 +231,8 @@ class RewardStack:
         outcome = self.outcomes[name]
         if (values := outcome.tokens[row]) is None:
             return None
+        from rlhf_cli.rewards.stack.token_offsets import ScoredPart, characters, parts_of
+
         text = text_of(as_completion(by_row(self._batch, "completions")[row]))
         if "completion_ids" in self._batch and self.decode is not None:
             offsets = self._offsets(token_ids(self._batch, row))
@@ -287,6 +291,8 @@ class RewardStack:
     def _offsets(self, ids: Sequence[int]) -> Sequence[Offset]:
         if self.decode is None:
             raise ValueError("spans need the tokens they fall on, and there is no tokenizer here")
+        from rlhf_cli.rewards.stack.token_offsets import token_offsets
+
         return token_offsets(ids, self.decode, pieces=self._pieces)
 
     def _threads(self) -> ThreadPoolExecutor:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 from rlhf_cli.rewards.stack.aggregating import Aggregate, aggregated
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 from rlhf_cli.text.json_values import finite_or_none
 
 if TYPE_CHECKING:
     from rlhf_cli.numerics.reward_columns import RunningDeviation
+    from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 
 _DIVISORS = {
     "group": "the deviation of a group in training",

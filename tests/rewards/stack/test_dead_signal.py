@@ -12,9 +12,9 @@ from rlhf_cli.rewards.stack.dead_signal import (
     DeadRound,
     component_statistics,
     explain_dead_rounds,
-    is_dead,
 )
 from rlhf_cli.rewards.stack.gates import ScoreGate
+from rlhf_cli.rewards.stack.reward_metrics import is_dead
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 ALL_OPEN = [(4.0, 0.0)] * 2
