@@ -118,11 +118,25 @@ def by_hydra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compose, "NotingLoader", NotingLoader)
 
 
+_freeze, _unfreeze = gc.freeze, gc.unfreeze
+# A run lays open to the collector, when it ends, all that was there before it: the next file's collection would walk
+# torch and thousands of tests, which takes 0.9 s.
+gc.freeze = gc.unfreeze = lambda: None
+
+
 @pytest.fixture(autouse=True, scope="module")
 def garbage_is_new() -> None:
-    """Every start of a training collects garbage; torch and thousands of tests need not be walked each time."""
+    """What earlier files of tests left is collected, and what is still there is not walked again."""
     gc.collect()
-    gc.freeze()
+    _freeze()
+
+
+@pytest.fixture
+def freezes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs hide and lay open what was there before them, as they do for a user."""
+    monkeypatch.setattr(gc, "freeze", _freeze)
+    monkeypatch.setattr(gc, "unfreeze", _unfreeze)
+    _unfreeze()
 
 
 @pytest.fixture

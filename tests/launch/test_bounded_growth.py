@@ -49,7 +49,7 @@ def steps_until_collected() -> int:
     return len(made) // 1000
 
 
-def test_old_garbage_is_collected_soon_however_much_was_imported() -> None:
+def test_old_garbage_is_collected_soon_however_much_was_imported(freezes: None) -> None:
     """Python's own rule, gc.set_threshold: old objects once a quarter as many are new. Of 600,000 that is 150,000."""
     imported = [[] for _ in range(600_000)]  # type: ignore[var-annotated]
     assert steps_until_collected() == 100
