@@ -24,9 +24,9 @@ def complaints(group: str, content: object) -> list[str]:
     return [".".join(map(str, best_match([one]).absolute_path)) for one in found]
 
 
-@pytest.mark.parametrize(("group", "file"), FILES, ids=[f"{file.parent.name}/{file.stem}" for _, file in FILES])
-def test_it_accepts_what_is_shipped(group: str, file: Path) -> None:
-    assert complaints(group, yaml.safe_load(file.read_text()) or {}) == []
+def test_it_accepts_what_is_shipped() -> None:
+    found = {file: complaints(group, yaml.safe_load(file.read_text()) or {}) for group, file in FILES}
+    assert {file: said for file, said in found.items() if said} == {}
 
 
 @pytest.mark.parametrize("group", groups())

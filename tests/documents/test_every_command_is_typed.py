@@ -12,10 +12,9 @@ from tests.documents.typed_pages import REASONS, blocks, pages, script_of
 PAGES = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in pages()}
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_each_is_typed_or_says_what_it_needs(name: str) -> None:
-    found = blocks(PAGES[name], name)
-    assert [line for block in found for line in block.unread] == [], "these lines look like commands: typed or text?"
+def test_each_is_typed_or_says_what_it_needs() -> None:
+    found = [block for name, text in PAGES.items() for block in blocks(text, name)]
+    assert [(block.place, block.unread) for block in found if block.unread] == [], "commands? typed or text?"
     reasons = {reason for block in found for _, reason in block.needs}
     assert {reason for reason in reasons if not REASONS.fullmatch(reason)} == set()
 
@@ -28,12 +27,11 @@ def test_most_are_typed() -> None:
     assert marked < typed / 3
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_shell_can_read_it(name: str) -> None:
-    done = subprocess.run(
-        ["bash", "-n"], input=script_of(blocks(PAGES[name], name)), capture_output=True, text=True, check=False
-    )
-    assert done.stderr == ""
+def test_a_shell_can_read_it() -> None:
+    for name, text in PAGES.items():
+        script = script_of(blocks(text, name))
+        done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+        assert done.stderr == "", name
 
 
 PAGE = """

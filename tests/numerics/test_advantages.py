@@ -110,7 +110,7 @@ def random_matrix(seed: int, *, excluded: float = 0.0, unscorable: float = 0.0) 
 
 @each_way
 @pytest.mark.parametrize(("excluded", "unscorable"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.3), (0.3, 0.3), (0.2, 0.8)])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 class TestParts:
     def test_add_up_to_trls_advantage(self, way: Way, seed: int, excluded: float, unscorable: float) -> None:
         matrix = random_matrix(seed, excluded=excluded, unscorable=unscorable)
@@ -245,8 +245,8 @@ def random_group(size: int, applies: list[int], seed: int) -> list[Row]:
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("size", "count"), [(size, count) for size in (2, 3, 4, 6) for count in range(size + 1)])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("size", "count"), [(size, count) for size in (2, 3, 4) for count in range(size + 1)])
 class TestSoManyOfSoMany:
     def test_parts_are_those_of_the_definition(self, size: int, count: int, seed: int) -> None:
         groups = [random_group(size, [count, size - count], seed + 10 * number) for number in range(3)]

@@ -38,7 +38,7 @@ def oracle(batch: Batch, gamma: float, lam: float) -> Tensor:
 
 @pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])
 @pytest.mark.parametrize("gamma", [0.3, 0.98, 1.0])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_oracle(seed: int, gamma: float, lam: float) -> None:
     batch = ragged(seed)
     advantages, returns = batch.gae(gamma, lam)

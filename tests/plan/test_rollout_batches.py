@@ -140,7 +140,7 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize("args", SIZES, ids=str)
+@pytest.mark.parametrize("args", SIZES[::4], ids=str)
 @pytest.mark.fault(40)
 def test_sizes_that_do_not_divide(args: dict[str, int]) -> None:
     error = refusal(**args)
