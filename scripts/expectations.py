@@ -22,8 +22,8 @@ from scipy import stats
 
 from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, read_columns
 from rlhf_cli.analysis.expectations import outcomes_of
-from rlhf_cli.config.schema.expect_section import Expectation, expectations_of
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.run_sections import Expectation, expectations_of
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.runs.run_folder import read_json, runs_in
 from rlhf_cli.tables.metrics import is_of_the_clock

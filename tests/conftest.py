@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.config import compose
-from rlhf_cli.config.noting_loader import NotingLoader
+from rlhf_cli.config.compose import NotingLoader
 from rlhf_cli.services import hub_lookup
 from rlhf_cli.sweeps import warm_processes
 from rlhf_cli.sweeps.warm_processes import WarmServer

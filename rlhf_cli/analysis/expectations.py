@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from rlhf_cli.analysis.comparison.measures import number_of
 from rlhf_cli.analysis.comparison.metric_columns import BEST, FIRST, LAST, MetricColumns, Window, read_columns
 from rlhf_cli.config.rules.logged_metrics import logged_name
-from rlhf_cli.config.schema import expect_section
-from rlhf_cli.config.schema.expect_section import Expectation, read_expectations
+from rlhf_cli.config.schema import run_sections
+from rlhf_cli.config.schema.run_sections import Expectation, read_expectations
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, Status, read_status
@@ -26,7 +26,7 @@ MISSED: Final = "missed"
 OPEN: Final = "open"
 
 _EVAL = "eval_"
-_KINDS = {expect_section.BEST: BEST, expect_section.FIRST: FIRST}
+_KINDS = {run_sections.BEST: BEST, run_sections.FIRST: FIRST}
 
 
 @dataclass(frozen=True)

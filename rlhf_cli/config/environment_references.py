@@ -7,11 +7,9 @@ text are frozen as values, unless they look like a secret: a run must not depend
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -116,33 +114,6 @@ def _with_texts(tree: JsonTree, change: Callable[[str, Path], str]) -> JsonTree:
         return change(node, path) if isinstance(node, str) else node
 
     return {key: walk(value, (key,)) for key, value in tree.items()}
-
-
-def variables_of(references: References) -> list[str]:
-    """Return the names of the environment variables that a configuration refers to."""
-    return sorted({match[2] for text, _ in references.values() for match in _REFERENCE.finditer(text)})
-
-
-def fingerprints(names: list[str]) -> dict[str, str]:
-    """Return `salt:check` per variable, to detect a later change. The check has only 16 bits, so it does not reveal the
-    value.
-    """
-    salts = {name: secrets.token_hex(8) for name in names}
-    return {name: f"{salt}:{_check(salt, name)}" for name, salt in salts.items()}
-
-
-def changed_variables(prints: Mapping[str, object]) -> list[str]:
-    """Return the names of the variables whose values changed since `fingerprints` was called."""
-
-    def has_changed(name: str, known: object) -> bool:
-        salt, _, check = str(known).partition(":")
-        return name in os.environ and check != _check(salt, name)
-
-    return [name for name, known in prints.items() if has_changed(name, known)]
-
-
-def _check(salt: str, name: str) -> str:
-    return hashlib.sha256(f"{salt}{os.environ.get(name, '')}".encode()).hexdigest()[:4]
 
 
 def _value_of(name: str, path: Path) -> str:

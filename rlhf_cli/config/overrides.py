@@ -123,14 +123,11 @@ def _rewrite_one(typed: str, known: Groups) -> str | None:
 def refuse_hydra(key: str, text: str) -> None:
     """Raise ConfigError for an override of Hydra's own settings, which would have no effect here."""
     if key == "hydra" or key.startswith(("hydra.", "hydra/")):
-        from rlhf_cli.tables.former_names import HYDRA_INSTEAD  # needed only for a mistake
-
-        about = key.removeprefix("hydra")[1:].partition(".")[0]
         raise ConfigError(
             "Hydra only composes the configuration; it runs nothing here",
             where="command line",
             got=text,
-            expected=HYDRA_INSTEAD.get(about, "settings of the experiment only"),
+            expected="run.root and run.name for the run folder, -m for a sweep, -j N for runs at a time",
             hint=Prose("leave it out; docs/how-to/sweeps.md says how sweeps are run"),
         )
 

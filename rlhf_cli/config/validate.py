@@ -10,13 +10,17 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.launch_rules import launch_problems, rollout_problems, slurm_problems, strategy_problems
 from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
-from rlhf_cli.config.rules.number_rules import number_problems
-from rlhf_cli.config.rules.ppo_rules import ppo_problems
 from rlhf_cli.config.rules.reward_rules import reward_model_problems, reward_problems, truncation_problems
-from rlhf_cli.config.rules.trainer_rules import quantize_problems, trainer_class_problems, trainer_problems
+from rlhf_cli.config.rules.trainer_rules import (
+    ppo_problems,
+    quantize_problems,
+    trainer_class_problems,
+    trainer_problems,
+)
 from rlhf_cli.config.schema.experiment import Experiment, leaves
 from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.errors import ConfigError, Prose, UserError, raise_any
+from rlhf_cli.rewards.stack.returned_scores import LARGEST
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.redaction import is_secret_key, remember, secret_shape, secret_variable_in
@@ -40,7 +44,7 @@ def validate(composed: Composed) -> Experiment:
         from rlhf_cli.config.accelerate_file import fill_from_accelerate_file  # few use such a file
 
         problems += fill_from_accelerate_file(tree, origins)
-    problems += [*_missing(tree, origins), *_forbidden(composed), *number_problems(tree, origins)]
+    problems += [*_missing(tree, origins), *_forbidden(composed), *_not_finite(tree, origins)]
     experiment: Experiment | None = None
     try:
         experiment = Experiment.model_validate(tree)
@@ -64,6 +68,14 @@ def _missing(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
         reward = next(iter(section(tree, "rewards")), None) if key == "sweep.objective" else None
         example = f"rewards/{reward}/mean" if reward else "VALUE"
         yield ConfigError(f"{key} must be given", where=origins.where(key), hint=f"{key}={example}")
+
+
+def _not_finite(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
+    """Yield a problem for every number that is NaN, infinite or beyond float32, wherever it is in the tree."""
+    for key, value in leaves(tree):
+        if isinstance(value, int | float) and not abs(value) <= LARGEST:  # comparisons with NaN are false
+            what = f"{key} is not a finite number"
+            yield ConfigError(what, where=origins.where(key), got=repr(value), expected="a finite number")
 
 
 def _forbidden(composed: Composed) -> Iterator[UserError]:

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.config.expand import truncation_warnings
-from rlhf_cli.config.schema.expect_section import expectations_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Gate, Reward
+from rlhf_cli.config.schema.run_sections import expectations_of
 from rlhf_cli.display.plan_tables import memory_bars, will_not_fit, workload_lines
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.plan.run_plan import Plan

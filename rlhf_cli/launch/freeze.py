@@ -12,13 +12,7 @@ import yaml
 
 from rlhf_cli.config.accelerate_file import accelerate_environment
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.environment_references import (
-    References,
-    fingerprints,
-    frozen_experiment,
-    variables_of,
-    with_references,
-)
+from rlhf_cli.config.environment_references import References, frozen_experiment, with_references
 from rlhf_cli.config.imported_code import code_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
@@ -125,7 +119,6 @@ def create_run(
         overrides=list(composed.overrides),
         seed=experiment.seed,
         files=files,
-        environment=fingerprints(variables_of(composed.references)),
         made_by=made_by(code_of(frozen)),
     )
     update_status(folder, state=CREATED)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import rlhf_cli
 from rlhf_cli.analysis.diagnosis.watch import StoppingRules
-from rlhf_cli.config.environment_references import changed_variables, frozen_experiment
+from rlhf_cli.config.environment_references import frozen_experiment
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import rules_of
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, Prose, RlhfError, RunError
@@ -45,10 +45,9 @@ from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.provenance import add_to_provenance
-from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
+from rlhf_cli.runs.run_folder import RunFolder, write_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, PREEMPTED, claim, update_status
 from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan, plan_tracking
-from rlhf_cli.text.json_values import section
 from rlhf_cli.text.redaction import redacted
 from rlhf_cli.text.terminal_output import printable
 
@@ -178,7 +177,7 @@ def _train(
     start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
     added: list[Any] = [callbacks.ShortHistory(), callbacks.KeepHeartbeat(heartbeat)]
     if is_main:
-        _describe_start(folder, trainer, resume=resume)
+        _describe_start(folder, trainer)
         recorded_to = rewind(folder.metrics, start)
         added.append(callbacks.Recorder(folder, mirror, experiment, functools.partial(pass_facts, trainer)))
         added += [callbacks.ShowProgress(screen), callbacks.SayFindings(folder, screen, experiment.warn.kinds)]
@@ -256,11 +255,8 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
     return checkpoint
 
 
-def _describe_start(folder: RunFolder, trainer: ExtendedTrainer, *, resume: bool) -> None:
+def _describe_start(folder: RunFolder, trainer: ExtendedTrainer) -> None:
     """Write the facts about a built trainer to the provenance, and print what the user should know."""
-    if resume:
-        for name in changed_variables(section(read_json(folder.provenance), "environment")):
-            print(f"warning: the environment variable {name} is not what it was when the run began")
     add_to_provenance(folder, **trainer_facts(trainer))
     for line in trainer_notes(trainer):
         print(line)

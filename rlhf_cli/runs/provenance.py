@@ -42,14 +42,13 @@ def write_provenance(
     overrides: list[str],
     seed: int,
     files: dict[str, Path],
-    environment: dict[str, str] | None = None,
     made_by: dict[str, str] | None = None,
 ) -> None:
     """Write the facts that the parent process knows before the first rank starts.
 
     `choices` are the group options (exp, model, data, ...). `files` maps name -> file or folder whose content affects
-    the result: reward code and data. `environment` holds the variables that the configuration refers to, with
-    fingerprints to detect changes. `made_by` is the entry from the function of that name.
+    the result: reward code and data. `made_by` is the entry from the function
+    of that name.
     """
     content = {
         "command": shlex.join(["rlhf", *sys.argv[1:]]),
@@ -58,7 +57,6 @@ def write_provenance(
         "choices": choices,
         "overrides": overrides,
         "seed": seed,
-        **({"environment": environment} if environment else {}),
         **({"made_by": made_by} if made_by else {}),
         "versions": {"rlhf": rlhf_cli.__version__, "python": platform.python_version(), **_versions()},
         "host": {

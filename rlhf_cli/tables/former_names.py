@@ -201,19 +201,6 @@ SECTION_SYNONYMS: dict[str, str] = {
 """Common synonym of a section -> the section."""
 
 
-HYDRA_INSTEAD: dict[str, str] = {
-    "sweeper": "a grid is what -m makes of the values",
-    "launcher": "-j N runs N at a time on this machine, launch=slurm makes an array",
-    "sweep": "run.root and run.name say where a sweep lies",
-    "run": "run.root and run.name say where a run lies",
-    "job": "run.name says what a run is called",
-    "mode": "-m makes a sweep of it",
-    "searchpath": "files in ./conf win over what is shipped",
-    "verbose": "log.txt in the run folder has what libraries said",
-    "job_logging": "log.txt in the run folder has what libraries said",
-}
-"""A part of Hydra's own section -> what replaces it here: Hydra only composes and does not run anything."""
-
 _VERBS = {
     "train": "run start fit launch",
     "train -m": "sweep multirun",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.config.overrides import rewrite
-from rlhf_cli.config.schema.expect_section import expectations_of
+from rlhf_cli.config.schema.run_sections import expectations_of
 from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.jobs.prepare import prepare
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_cli.config.rules.logged_metrics import unlogged
-from rlhf_cli.config.schema.expect_section import Expectation, expectations_of, read_expectations
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.run_sections import Expectation, expectations_of, read_expectations
 from rlhf_cli.errors import ConfigError, Problems, UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.sweeps.checked_jobs import refuse_unlogged_watch

@@ -17,8 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlhf_cli.config import conf_folders
-from rlhf_cli.config.compose import CONFIG_NAME
-from rlhf_cli.config.noting_loader import NotingLoader
+from rlhf_cli.config.compose import CONFIG_NAME, NotingLoader
 
 _merged: dict[tuple[str, ...], bytes] = {}
 

@@ -10,7 +10,7 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
-from rlhf_cli.errors import ConfigError, Prose, UserError
+from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.tables.strategies import STRATEGIES, Feature
 
 _USUAL_PORT = 29500
@@ -68,51 +68,35 @@ NAMES_A_SERVER = ("vllm_server_base_url", "vllm_server_host")
 def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with generation."""
     launch, args, trainer = experiment.launch, experiment.trainer.args, experiment.trainer
-    if experiment.data.overlong_prompts != "error" and not trainer.row.generates:
-        yield ConfigError(
-            f"trainer={trainer.name} generates nothing that needs room after a prompt",
-            where=origins.where("data.overlong_prompts"),
-            got=experiment.data.overlong_prompts,
-            expected="error, the default",
-            hint=Prose("trainer.args.max_length says what happens to long rows"),
-        )
-    if launch.rollout != "hf" and not trainer.row.generates:
-        where, got = origins.where("launch.rollout"), launch.rollout
-        yield ConfigError(f"trainer={trainer.name} generates nothing", where=where, got=got, hint="launch.rollout=hf")
+    if not trainer.row.generates:
+        for key, value, usual in (
+            ("data.overlong_prompts", experiment.data.overlong_prompts, "error"),
+            ("launch.rollout", launch.rollout, "hf"),
+        ):
+            if value != usual:
+                what = f"trainer={trainer.name} generates nothing"
+                yield ConfigError(what, where=origins.where(key), got=f"{key}={value}", hint=f"{key}={usual}")
         return
-    gpus = launch.rollout_gpus
-    named = [f"trainer.args.{name}" for name in NAMES_A_SERVER if args.get(name) is not None]
-    if launch.rollout != "vllm_server" and gpus:
-        yield ConfigError(
-            "launch.rollout_gpus is for a vLLM server",
-            where=origins.where("launch.rollout_gpus"),
-            got=f"{gpus} with launch.rollout={launch.rollout}",
-            hint="launch.rollout=vllm_server, or launch.rollout_gpus=0",
-        )
+    gpus, where = launch.rollout_gpus, origins.where("launch.rollout_gpus")
+    named = next((f"trainer.args.{name}" for name in NAMES_A_SERVER if args.get(name) is not None), None)
     if launch.rollout != "vllm_server":
-        return
-    if gpus and named:
-        yield ConfigError(
-            "there would be two vLLM servers",
-            where=origins.where(named[0]),
-            got=f"{named[0]}, and launch.rollout_gpus={gpus} starts one",
-            hint=f"launch.rollout_gpus=0, or '~{named[0]}'",
-        )
-    if not gpus and not named:
+        if gpus:
+            hint = "launch.rollout=vllm_server, or launch.rollout_gpus=0"
+            yield ConfigError("launch.rollout_gpus is for a vLLM server", where=where, got=gpus, hint=hint)
+    elif gpus and named:
+        got, hint = f"{named}, and launch.rollout_gpus={gpus} starts one", f"launch.rollout_gpus=0, or '~{named}'"
+        yield ConfigError("there would be two vLLM servers", where=origins.where(named), got=got, hint=hint)
+    elif not gpus and not named:
         yield ConfigError(
             "there is no vLLM server to generate",
             where=origins.where("launch.rollout"),
-            got="vllm_server with launch.rollout_gpus=0, and no trainer.args.vllm_server_base_url",
             expected="GPUs for a server of this run, or the address of a running one",
             hint="launch.rollout_gpus=1, or trainer.args.vllm_server_base_url=http://HOST:8000",
         )
-    if gpus and launch.nodes > 1:
-        yield ConfigError(
-            "a vLLM server that the run starts is for one machine",
-            where=origins.where("launch.rollout_gpus"),
-            got=f"{gpus} with launch.nodes={launch.nodes}",
-            hint="launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000",
-        )
+    elif gpus and launch.nodes > 1:
+        what, got = "a vLLM server that the run starts is for one machine", f"launch.nodes={launch.nodes}"
+        hint = "launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000"
+        yield ConfigError(what, where=where, got=got, hint=hint)
 
 
 def rollout_warnings(experiment: Experiment) -> list[str]:
@@ -141,15 +125,10 @@ _TIME = re.compile(
 )
 """The forms of sbatch's --time: D-H, D-H:M, D-H:M:S, H:M:S, M:S and M."""
 
-_HAS_A_KEY = {
-    **{name.replace("_", "-"): f"launch.slurm.{name}" for name in ("partition", "account", "qos", "time")},
-    **{name.replace("_", "-"): f"launch.slurm.{name}" for name in ("gpus_per_node", "cpus_per_task")},
-    **{"mem": "launch.slurm.mem_gb", "nodes": "launch.nodes", "signal": "launch.grace_s"},
-}
-"""An option of sbatch's -> the key for it."""
-_OURS = (
+_SET_BY_US = (
     *("array", "comment", "error", "export", "job-name", "no-requeue", "ntasks", "ntasks-per-node", "open-mode"),
-    *("output", "parsable", "requeue", "test-only", "wait", "wrap"),
+    *("output", "parsable", "requeue", "test-only", "wait", "wrap", "mem", "nodes", "signal", "partition", "account"),
+    *("qos", "time", "gpus-per-node", "cpus-per-task"),
 )
 """Options of sbatch's that a run is submitted with."""
 
@@ -173,14 +152,11 @@ def slurm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
     for name in slurm.extra:
         option = name.lstrip("-").replace("_", "-")
         where = origins.where(f"launch.slurm.extra.{name}")
-        if option in _HAS_A_KEY:
-            key = _HAS_A_KEY[option]
-            yield ConfigError(f"sbatch's --{option} has its own key", where=where, expected=key, hint=f"{key}=...")
-        elif option in _OURS:
+        if option in _SET_BY_US:
             yield ConfigError(
                 f"rlhf itself sets sbatch's --{option}",
                 where=where,
-                expected="an option that says where or as whom a job runs, such as constraint, reservation, nodelist",
+                expected="an option without a key of its own under launch, such as constraint, reservation",
                 hint=f"~launch.slurm.extra.{name}",
             )
 

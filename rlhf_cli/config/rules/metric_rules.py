@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 
@@ -16,10 +15,9 @@ from rlhf_cli.config.rules.logged_metrics import (
     unlogged,
     unlogged_name,
 )
-from rlhf_cli.config.schema.expect_section import Expectation, expectations_of
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.run_sections import rules_of
-from rlhf_cli.errors import ConfigError, Prose, UserError
+from rlhf_cli.config.schema.run_sections import expectations_of, rules_of
+from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.scored_rows import why_no_total
 
 _BEST = "trainer.args.metric_for_best_model"
@@ -49,7 +47,7 @@ _NOTHING = "expect=null"
 
 
 def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield every expectation that this experiment cannot meet, or that duplicates another."""
+    """Yield every expectation that this experiment cannot meet."""
     expected = expectations_of(experiment.expect)
     for name, one in expected.items():
         where, key = _place(experiment, origins, name)
@@ -72,42 +70,14 @@ def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
                 expected=f"a step up to {last_step}, or end",
                 hint=f"{key}.at=end" if key else f"at: end, or {_NOTHING}",
             )
-    for (name, one), (other_name, other) in itertools.combinations(expected.items(), 2):
-        if (clash := _clash(one, other, list(experiment.rewards))) is not None:
-            yield ConfigError(
-                clash,
-                where=_place(experiment, origins, other_name)[0],
-                got=f"{_named(name)} ({one.bound}) and {_named(other_name)} ({other.bound})",
-                expected="one expectation of it",
-                hint=Prose("leave one of them out"),
-            )
-
-
-def _clash(one: Expectation, other: Expectation, rewards: list[str]) -> str | None:
-    """Return what is wrong with two expectations of the same number: one is redundant, or they exclude each other.
-
-    `at_least` and `at_most` of one number, with the first below the second, are both useful.
-    """
-    if logged_name(one.metric, rewards) != logged_name(other.metric, rewards) or one.at != other.at:
-        return None
-    about = f"{one.metric} at {one.place}"
-    if one.low > other.high or other.low > one.high:
-        return f"{about} is expected to be two things that exclude each other"
-    if {one.at_least is None, other.at_least is None} == {True, False} and not (one.between or other.between):
-        return None
-    return f"{about} is expected twice"
 
 
 def _place(experiment: Experiment, origins: Origins, name: str) -> tuple[str, str | None]:
     """Return where an expectation was written, and its key for typing; None for the entry of a list."""
     if isinstance(experiment.expect, list):
-        return f"{origins.where('expect')}, {_named(name)}", None
+        return f"{origins.where('expect')}, entry {int(name) + 1}", None
     key = ".".join(part for part in ("expect", name) if part)
     return origins.where(key), key
-
-
-def _named(name: str) -> str:
-    return f"entry {int(name) + 1}" if name.isdigit() else name or "it"
 
 
 def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:

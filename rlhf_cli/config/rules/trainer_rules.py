@@ -1,4 +1,4 @@
-"""Check the section `trainer`, a trainer class of the user's, and quantised weights.
+"""Check the section `trainer`, a trainer class of the user's, quantised weights, and the keys of PPO.
 
 `trainer_problems` needs no valid experiment: its problems are reported together with the schema's.
 """
@@ -17,7 +17,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.errors import ConfigError, UserError
-from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import nearest
 
@@ -48,19 +48,11 @@ def trainer_problems(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
 
 def _cannot_run(name: str, origins: Origins) -> UserError:
     close = nearest(name, TRAINERS)
-    if name not in trl_args.trainers():
-        return ConfigError(
-            f"TRL ships no trainer {name!r}",
-            where=origins.where("trainer.trl"),
-            expected="one of " + ", ".join(TRAINERS),
-            hint=f"trainer.trl={close}" if close else None,
-        )
     return ConfigError(
-        f"{name} is a trainer of TRL's that rlhf cannot run",
+        f"rlhf runs no trainer {name!r} of TRL's",
         where=origins.where("trainer.trl"),
-        got="it is not in the table of trainers",
         expected=f"one of {', '.join(TRAINERS)}; or trainer.class, a class of yours that inherits from one of them",
-        hint="rlhf list trainer",
+        hint=f"trainer.trl={close}" if close else "rlhf list trainer",
     )
 
 
@@ -118,10 +110,7 @@ _FORM = "./file.py:Class, or package.module:Class"
 
 
 def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield what is wrong with the class: it does not exist, or it inherits from another TRL trainer.
-
-    If the source does not show all bases, the class is checked after its import.
-    """
+    """Yield a problem for a class that does not exist. What it inherits from is checked after its import."""
     named = experiment.trainer.own_class
     if named is None:
         return
@@ -138,34 +127,17 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
         except (SyntaxError, UnicodeDecodeError) as error:
             yield ConfigError(f"{file.name} cannot be read as Python", where=where, got=str(error))
             return
-        yield from _class_problems(file, body, named, experiment.trainer.trl, where)
-
-
-def _class_problems(file: Path, body: list[ast.stmt], named: str, trl: str, where: str) -> Iterator[UserError]:
-    module, _, name = named.rpartition(":")
-    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-    imports = [alias for node in body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    if name not in classes and name not in {alias.asname or alias.name for alias in imports}:
-        close = nearest(name, classes)
-        yield ConfigError(
-            f"{file.name} has no class {name!r}",
-            where=where,
-            got=named,
-            expected="one of " + ", ".join(classes) if classes else "a class defined in that file",
-            hint=f"{_KEY}={module}:{close}" if close else None,
-        )
-        return
-    bases = _all_bases(name, classes)
-    other = next((base for base in bases if base != trl and base in trl_args.trainers()), None)
-    if trl in bases or other is None:
-        return
-    if other in TRAINERS:
-        what, expected = f"{name} inherits from {other}, and trainer.trl is another", f"a subclass of {trl}"
-        hint = f"trainer.trl={other}"
-    else:
-        what = f"{name} inherits from {other}, a trainer of TRL's that rlhf cannot run"
-        expected, hint = f"a subclass of one of {', '.join(TRAINERS)}", "rlhf list trainer"
-    yield ConfigError(what, where=where, got=f"trainer.trl={trl}", expected=expected, hint=hint)
+        classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
+        imported = {one.asname or one.name for node in body if isinstance(node, ast.ImportFrom) for one in node.names}
+        if name not in classes | imported:
+            close = nearest(name, classes)
+            yield ConfigError(
+                f"{file.name} has no class {name!r}",
+                where=where,
+                got=named,
+                expected="one of " + ", ".join(classes) if classes else "a class defined in that file",
+                hint=f"{_KEY}={module}:{close}" if close else None,
+            )
 
 
 def class_file(named: str) -> Path | None:
@@ -182,17 +154,6 @@ def class_file(named: str) -> Path | None:
     stems = [folder.joinpath(top, *below) for folder in folders]
     files = [file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py")]
     return next((file for file in files if file.is_file()), None)
-
-
-def _all_bases(name: str, classes: dict[str, ast.ClassDef]) -> list[str]:
-    """Return the class's own name and those of all bases that the source shows."""
-    bases = [name]
-    for known in bases:  # which grows
-        for base in classes[known].bases if known in classes else ():
-            called = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else None
-            if called is not None and called not in bases:
-                bases.append(called)
-    return bases
 
 
 def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -214,3 +175,97 @@ def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[User
             expected="bf16, or float32",
             hint="launch.precision=bf16",
         )
+
+
+_ARGS = "trainer.args."
+
+
+def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield every problem with a critic, or with a section that needs a critic if the trainer has none."""
+    trainer, where = experiment.trainer, origins.where
+    sections = (("critic", experiment.critic, "critic.init=policy"), ("kl", experiment.kl, "kl.where=none"))
+    if trainer.baseline != "critic":
+        has_beta = "beta" in trl_args.trainer(trainer.trl).fields
+        for name, section, _ in sections:
+            if section is not None:
+                expected = f"{_ARGS}beta, TRL's own" if name == "kl" and has_beta else None
+                what = f"trainer={trainer.name} has no " + ("critic" if name == "critic" else "`kl` section")
+                yield ConfigError(what, where=where(name), expected=expected, hint=f"trainer=ppo, or ~{name}")
+        return
+    for name, section, instead in sections:
+        if section is None:
+            what = f"trainer={trainer.name} needs a section `{name}`"
+            yield ConfigError(what, where=where(name), got="null", hint=f"trainer=ppo, or {instead}")
+    if not trainer.row.can_have_critic:
+        able = [row.name for row in TRAINERS.values() if row.can_have_critic]
+        yield ConfigError(
+            f"there is no PPO on {trainer.trl}",
+            where=where("trainer.baseline"),
+            expected=f"trainer.trl={' or '.join(able)}, whose rollouts and clipped loss PPO uses",
+            hint=f"trainer.trl={able[0]}, or trainer.baseline=group",
+        )
+    conflicts = [*_against_a_critic(experiment), *_against_a_shared_body(experiment)]
+    yield from (ConfigError(what, where=where(key), got=got, hint=hint) for key, what, got, hint in conflicts)
+
+
+Conflict = tuple[str, str, object, str]
+"""A key, what is wrong with it, its value or why, and what to type instead."""
+
+
+def _against_a_critic(experiment: Experiment) -> Iterator[Conflict]:
+    """Yield what does not go with PPO: losses of whole sequences, settings relative to a group, fp16."""
+    args, kl = experiment.trainer.args, experiment.kl
+    loss = args.get("loss_type")
+    if experiment.trainer.row.can_have_critic and loss in POLICY_LOSSES and not POLICY_LOSSES[loss].is_clipped_ppo:
+        yield f"{_ARGS}loss_type", f"loss_type={loss} is not PPO's clipped loss", loss, f"'~{_ARGS}loss_type'"
+    if args.get("importance_sampling_level") == "sequence":
+        key = f"{_ARGS}importance_sampling_level"
+        yield key, "PPO weighs tokens, not sequences", "one ratio for all tokens of a row", f"'~{key}'"
+    if args.get("off_policy_mask_threshold") is not None:
+        key = f"{_ARGS}off_policy_mask_threshold"
+        yield key, "PPO and an off-policy mask do not go together", "it judges whole sequences", f"'~{key}'"
+    of_a_group = "PPO has a critic instead of groups"
+    if "scale_rewards" in args:
+        yield f"{_ARGS}scale_rewards", "scale_rewards means nothing to PPO", of_a_group, f"'~{_ARGS}scale_rewards'"
+    if experiment.aggregate == "normalize_then_sum":
+        yield "aggregate", "normalize_then_sum means nothing to PPO", of_a_group, "aggregate=sum"
+    generations = trl_args.setting(trl_args.trainer(experiment.trainer.trl), args, "num_generations")
+    if isinstance(generations, int) and generations < 2:
+        for name in [name for name, reward in experiment.rewards.items() if reward.normalize == "group"]:
+            key, what = f"rewards.{name}.normalize", "a group of one has no deviation to divide by"
+            yield key, what, f"normalize=group with {_ARGS}num_generations={generations}", f"{key}=running"
+    if experiment.launch.precision == "fp16":
+        got = "one gradient scaler cannot serve the optimizers of the policy and of the critic"
+        yield "launch.precision", "PPO does not run in fp16", got, "launch.precision=bf16"
+    if kl is not None and kl.form.needs_reference and kl.coef == 0:
+        yield "kl.coef", "a KL penalty of 0 still costs a reference model", f"kl.where={kl.where}", "kl.where=none"
+    if kl is not None and args.get("use_bias_correction_kl") and not kl.form.in_loss:
+        key, what = f"{_ARGS}use_bias_correction_kl", "use_bias_correction_kl corrects a KL in the loss"
+        yield key, what, f"kl.where={kl.where}", f"'~{key}', or kl.where=loss"
+
+
+def _against_a_shared_body(experiment: Experiment) -> Iterator[Conflict]:
+    """Yield what does not go with a critic that is an adapter on the policy's body."""
+    critic, args, own_body = experiment.critic, experiment.trainer.args, "critic.share=none"
+    if critic is None or critic.share != "lora":
+        return
+    if experiment.model.lora is None:
+        what = "a critic on the policy's body wants a policy that is an adapter, too"
+        yield "critic.share", what, "critic.share=lora without model.lora", "+model.lora.r=16"
+    recomputed = "activations are recomputed under the other adapter, and gradients are silently wrong"
+    if args.get("gradient_checkpointing") is not False:  # TRL's default is on
+        key, what = (
+            f"{_ARGS}gradient_checkpointing",
+            "gradient checkpointing and a critic on the policy's body conflict",
+        )
+        yield key, what, recomputed, f"{key}=false, or {own_body}"
+    if args.get("activation_checkpointing"):  # transformers reads this name first
+        key, what = f"{_ARGS}activation_checkpointing", "a critic on the policy's body and recomputation conflict"
+        yield key, what, recomputed, f"'~{key}', or {own_body}"
+    if args.get("ddp_find_unused_parameters"):
+        key = f"{_ARGS}ddp_find_unused_parameters"
+        what = "ranks that look for unused parameters count those of a critic on the policy's body twice, and crash"
+        yield key, what, True, f"'~{key}'"
+    if critic.init != "policy":
+        what = "a critic on the policy's body begins as the policy"
+        yield "critic.init", what, critic.init, f"critic.init=policy, or {own_body}"

@@ -14,11 +14,10 @@ from typing import Annotated, TypeGuard
 from pydantic import BaseModel, BeforeValidator, Field
 from pydantic.fields import FieldInfo
 
-from rlhf_cli.config.schema.expect_section import Expectations
 from rlhf_cli.config.schema.launch_sections import Launch, Sweep
 from rlhf_cli.config.schema.model_and_data import Data, Model
 from rlhf_cli.config.schema.reward_sections import Gate, Reward, RewardModel, Truncation
-from rlhf_cli.config.schema.run_sections import Guards, Profile, Run, StopRules, Track, Warn, all_switches
+from rlhf_cli.config.schema.run_sections import Expectations, Guards, Profile, Run, StopRules, Track, Warn, all_switches
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import Critic, Kl, Trainer
 

@@ -10,7 +10,7 @@ import pytest
 from rlhf_cli.analysis.expectations import MISSED
 from rlhf_cli.cli import main
 from rlhf_cli.config.conf_folders import shipped_dir
-from rlhf_cli.config.schema.expect_section import expectations_of
+from rlhf_cli.config.schema.run_sections import expectations_of
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.runs.run_status import FINISHED
 from scripts.expectations import PROBABILITY, Spread
