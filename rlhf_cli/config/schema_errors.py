@@ -102,7 +102,9 @@ def _wrong(path: Path, details: list[ErrorDetails], tree: JsonTree, origins: Ori
         where=origins.where(key),
         got=shown,
         expected=", or ".join(dict.fromkeys(_expected(detail, path) for detail in details)),
-        hint=_reward_choice(path, given, details[0]["type"], tree) or _meant_value(path, given, origins),
+        hint=_model_choice(path, given)
+        or _reward_choice(path, given, details[0]["type"], tree)
+        or _meant_value(path, given, origins),
     )
 
 
@@ -117,6 +119,13 @@ def _meant_value(path: Path, given: JsonValue, origins: Origins) -> str | None:
     else:
         hint = meant_value(key, field, given) if field is not None else None
     return f"{path[-1]}: {hint.partition('=')[2]}" if hint is not None and _in_a_list(path) else hint
+
+
+def _model_choice(path: Path, given: JsonValue) -> str | None:
+    """Return the group choice for a path that was typed beside an embedded model, or for no model at all."""
+    if path != ["model"] or not isinstance(given, dict) or bool(given.get("path")) != bool(given.get("build")):
+        return None
+    return f"model=local model.path={given.get('path') or 'FOLDER_OR_HUB_ID'}"
 
 
 def _reward_choice(path: Path, given: JsonValue, kind: str, tree: JsonTree) -> str | None:

@@ -57,17 +57,6 @@ def package_dir(package: str) -> Path:
 
 
 @cache
-def trainers() -> dict[str, Path]:
-    """Return every trainer class in TRL -> the file that defines it; of two with the same name, the stable one."""
-    trl = package_dir("trl")
-    file_by_class: dict[str, Path] = {}
-    for file in (*sorted(trl.glob("trainer/*_trainer.py")), *sorted(trl.glob("experimental/*/*_trainer.py"))):
-        for name in re.findall(r"^class ([A-Z]\w*Trainer)\(", file.read_text(encoding="utf-8"), re.MULTILINE):
-            file_by_class.setdefault(name, file)
-    return file_by_class
-
-
-@cache
 def trainer(name: str) -> TrainerFields:
     """Return the arguments of a trainer's config class. Raise KeyError for a trainer without a row in the table."""
     config_class = TRAINERS[name].config_class

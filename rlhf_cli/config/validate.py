@@ -44,7 +44,7 @@ def validate(composed: Composed) -> Experiment:
         from rlhf_cli.config.accelerate_file import fill_from_accelerate_file  # few use such a file
 
         problems += fill_from_accelerate_file(tree, origins)
-    problems += [*_missing(tree, origins), *_forbidden(composed), *_not_finite(tree, origins)]
+    problems += [*_missing(tree, origins), *_forbidden(composed)]
     experiment: Experiment | None = None
     try:
         experiment = Experiment.model_validate(tree)
@@ -55,6 +55,8 @@ def validate(composed: Composed) -> Experiment:
         problems += [new for new in schema_problems(error, tree, origins) if new.where not in places]
     places = {problem.where for problem in problems}
     problems += [new for new in trainer_problems(tree, origins) if new.where not in places]
+    places = {problem.where for problem in problems}
+    problems += [new for new in _not_finite(tree, origins) if new.where not in places]
     if experiment is not None and experiment.trainer.trl in TRAINERS:
         for rules in _RULES:
             problems += rules(experiment, origins)

@@ -7,10 +7,7 @@ import yaml
 
 from rlhf_cli.config.compose import compose, compose_frozen
 from rlhf_cli.config.environment_references import (
-    changed_variables,
-    fingerprints,
     resolved_references,
-    variables_of,
     with_references,
 )
 from rlhf_cli.errors import ConfigError
@@ -95,20 +92,3 @@ def test_a_variable_that_is_gone_is_named_with_its_key(monkeypatch: pytest.Monke
         assert caught.value.where == "track.notes"
         assert "PW is not set" in caught.value.what
         assert caught.value.hint == "export PW=..."
-
-
-def test_a_change_of_a_variable_is_seen_and_its_value_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    composed = compose(["+exp=quickstart", "track.notes=${oc.env:PW}", "rewards.format.args.x=${oc.env:MODEL}"])
-    assert variables_of(composed.references) == ["MODEL", "PW"]
-    prints = fingerprints(variables_of(composed.references))
-    assert changed_variables(prints) == []
-    assert "pass-word-1" not in str(prints)
-    assert fingerprints(["PW"]) != {"PW": prints["PW"]}, "two runs' prints of one value are not to be compared"
-    # 16 bits: of four other values one is taken for the first once in 16,000 times.
-    seen = []
-    for value in ("b", "c", "d", "e"):
-        monkeypatch.setenv("PW", value)
-        seen += changed_variables(prints)
-    assert len(seen) >= 3
-    monkeypatch.delenv("PW")
-    assert changed_variables(prints) == [], "a variable that is gone is an error of its own"

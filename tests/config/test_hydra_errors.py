@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.config.overrides import rewrite
-from rlhf_cli.config.schema.run_sections import expectations_of
 from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.jobs.prepare import prepare
 
@@ -42,10 +41,6 @@ Write = Callable[[str, str], Path]
 )
 def test_one(typed: str, expected: str) -> None:
     assert rewrite([typed]) == [expected]
-
-
-def test_the_order_of_values_is_kept() -> None:
-    assert rewrite(["seed=1", "seed=2"]) == ["++seed=1", "++seed=2"]
 
 
 @pytest.mark.parametrize(
@@ -101,21 +96,12 @@ def test_an_option_of_the_users_own_is_known(write: Write) -> None:
     assert rewrite(["model=mine"]) == ["model=mine"]
 
 
-@pytest.mark.parametrize(
-    ("typed", "instead"),
-    [
-        ("hydra.run.dir=mine", "run.root and run.name say where a run lies"),
-        ("hydra/launcher=joblib", "-j N runs N at a time"),
-        ("+hydra.sweeper.n_trials=3", "-m makes of the values"),
-        ("hydra.mode=MULTIRUN", "-m makes a sweep"),
-    ],
-)
-def test_words_about_hydra_itself_are_refused_on_one_run(typed: str, instead: str) -> None:
+@pytest.mark.parametrize("typed", ["hydra.run.dir=mine", "hydra/launcher=joblib", "+hydra.sweeper.n_trials=3"])
+def test_words_about_hydra_itself_are_refused_on_one_run(typed: str) -> None:
     """Nothing of ours reads them: taken in silence they would seem to have been obeyed."""
     with pytest.raises(ConfigError, match="Hydra only composes") as caught:
         rewrite(["+exp=quickstart", typed])
     assert caught.value.got == typed
-    assert instead in str(caught.value.expected)
 
 
 Refused = Callable[..., ConfigError]
@@ -131,7 +117,6 @@ class TestReferences:
             ("${rewards.fromat.weight}", "${rewards.format.weight}"),
             ("${..format.weigth}", "${rewards.format.weight}"),
             ("${trainer.args.max_step}", "${trainer.args.max_steps}"),
-            ("${oc.evn:HOME}", "${oc.env:HOME}"),
         ],
     )
     def test_the_line_and_the_nearest(self, write: Write, refused: Refused, text: str, hint: str) -> None:
@@ -185,60 +170,6 @@ class TestAForgottenHeader:
         assert prepare(["exp=mine"]).experiment.seed == 3
 
 
-class TestADefaultsList:
-    @pytest.mark.parametrize(
-        ("entry", "meant"),
-        [
-            ("/reward@rewards.a: brevty", "- /reward@rewards.a: brevity"),
-            ("/rewrad@rewards.a: brevity", "- /reward@rewards.a: brevity"),
-            ("override /trainr: ppo", "- override /trainer: ppo"),
-            ("override /trainer: pppo", "- override /trainer: ppo"),
-            ("/trainer: ppo", "- override /trainer: ppo"),
-            ("quikstart", "- quickstart"),
-            ("/exp/toy_stf", "- /exp/toy_sft"),
-            ("override /reward: brevity", "- /reward@rewards.NAME: brevity"),
-        ],
-    )
-    def test_the_line_and_the_nearest(self, write: Write, refused: Refused, entry: str, meant: str) -> None:
-        write("conf/exp/mine.yaml", f"{HEADER}# mine\ndefaults:\n  - /reward@rewards.b: brevity\n  - {entry}\n")
-        error = refused("exp=mine")
-        assert (error.where, error.hint) == ("conf/exp/mine.yaml:5", meant)
-
-    def test_all_at_once_and_in_the_file_it_builds_on(self, write: Write) -> None:
-        write("conf/exp/base.yaml", f"{HEADER}defaults:\n  - override /modle: tiny\n")
-        write("conf/exp/mine.yaml", f"{HEADER}defaults:\n  - base\n  - _self_\n  - override /data: toy_smus\n")
-        with pytest.raises(Problems) as caught:
-            prepare(["exp=mine"])
-        told = [(problem.where, problem.hint) for problem in caught.value.problems]
-        assert told == [
-            ("conf/exp/base.yaml:3", "- override /model: tiny"),
-            ("conf/exp/mine.yaml:5", "- override /data: toy_sums"),
-        ]
-
-    def test_an_entry_behind_the_overrides(self, write: Write, refused: Refused) -> None:
-        text = "defaults:\n  - override /trainer: ppo\n  - /reward@rewards.a: brevity\n"
-        write("conf/exp/mine.yaml", HEADER + text)
-        error = refused("exp=mine")
-        assert (error.where, error.hint) == ("conf/exp/mine.yaml:4", "put line 4 above line 3")
-
-
-@pytest.mark.parametrize(
-    ("typed", "hint"),
-    [
-        ("track.tags=[a,b", "'track.tags=[a,b]'"),
-        ("model.lora={r: 8", "'model.lora={r: 8}'"),
-        ("stop={when: kl > 0.5, for: 3}", "\"stop={when: 'kl > 0.5', for: 3}\""),
-        ("~rewards.brevty", "'~rewards.brevity'"),
-        ("~trainer.args.max_step", "'~trainer.args.max_steps'"),
-        ("~rewards.brevity=3", "'~rewards.brevity'"),
-    ],
-)
-def test_words_that_hydra_does_not_take(refused: Refused, typed: str, hint: str) -> None:
-    error = refused("exp=quickstart", typed)
-    assert (error.where, error.hint) == ("command line", hint)
-    assert str(error.got).startswith(typed)
-
-
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
@@ -249,7 +180,6 @@ def test_words_that_hydra_does_not_take(refused: Refused, typed: str, hint: str)
         (["brevity"], "reward@rewards.brevity=brevity"),
         (["seed"], "seed=VALUE"),
         (["trainer.args.learning_rate", "1e-5"], "trainer.args.learning_rate=1e-5"),
-        (["rewards.a.gate={by:", "format}"], "'rewards.a.gate={by: format}'"),
         (["wombat"], "rlhf list exp"),
     ],
 )
@@ -285,28 +215,9 @@ def test_negative_control_what_a_file_says_stays_the_files(write: Write, refused
     assert refused("exp=mine", "seed=4").where == "stop.when (conf/exp/mine.yaml:3)"
 
 
-@pytest.mark.parametrize(
-    ("mine", "where", "got"),
-    [
-        (
-            "expect:\n  good: {metric: total, at_least: 0.2}",
-            "expect (conf/exp/mine.yaml:3)",
-            "a list in exp/quickstart",
-        ),
-        ("rewards: [correct]", "rewards (conf/exp/mine.yaml:3)", "keys with values in exp/quickstart"),
-    ],
-)
-def test_a_list_and_a_mapping_under_one_key(write: Write, refused: Refused, mine: str, where: str, got: str) -> None:
-    """The quickstart has a list of expectations, and a mapping of rewards: OmegaConf merges like into like alone."""
-    write("conf/exp/mine.yaml", HEADER + "defaults: [quickstart, _self_]\n" + mine + "\n")
+def test_an_option_that_a_defaults_list_misspells(write: Write, refused: Refused) -> None:
+    """In Hydra's words, with the file and the nearest option."""
+    write("conf/exp/mine.yaml", f"{HEADER}defaults:\n  - quickstart\n  - override /trainer: pppo\n  - _self_\n")
     error = refused("exp=mine")
-    assert error.what.endswith("which cannot be merged")
-    assert error.where == where
-    assert f"; {got}.yaml:" in str(error.got)
-
-
-def test_negative_control_a_list_takes_the_place_of_a_list(write: Write) -> None:
-    mine = "defaults: [quickstart, _self_]\nexpect: [{metric: total, at_least: 0.125}]\n"
-    write("conf/exp/mine.yaml", HEADER + mine)
-    (one,) = expectations_of(prepare(["exp=mine"]).experiment.expect).values()
-    assert one.at_least == 0.125
+    assert "trainer/pppo" in str(error.got)
+    assert error.hint == "ppo"

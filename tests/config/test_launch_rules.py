@@ -54,7 +54,7 @@ class TestRollout:
 
     def test_long_prompts_of_a_trainer_that_reads_none(self, refused: Refused) -> None:
         error = refused("exp=toy_dpo", "data.overlong_prompts=drop")
-        assert error.what.startswith("trainer=dpo generates nothing that needs room after a prompt")
+        assert (error.what, error.hint) == ("trainer=dpo generates nothing", "data.overlong_prompts=error")
 
     def test_gpus_for_no_server(self, refused: Refused) -> None:
         error = refused("exp=quickstart", "launch.rollout=vllm", "launch.rollout_gpus=1")
@@ -113,10 +113,8 @@ def test_a_job_of_slurm_is_a_configuration(judged: Judged) -> None:
         ("launch.slurm.time=4h", "launch.slurm.time", "launch.slurm.time=4:00:00"),
         ("launch.slurm.time=14400", "launch.slurm.time", "in quotes"),
         ("launch.slurm.time=2:00", "launch.slurm.time", "launch.grace_s=120"),
-        ("launch.slurm.extra.time=1", "launch.slurm.extra.time", "launch.slurm.time"),
-        ("launch.slurm.extra.gpus_per_node=1", "launch.slurm.extra.gpus_per_node", "launch.slurm.gpus_per_node"),
-        ("launch.slurm.extra.signal=USR2@9", "launch.slurm.extra.signal", "launch.grace_s"),
-        ("launch.slurm.extra.output=x", "launch.slurm.extra.output", "constraint"),
+        ("launch.slurm.extra.time=1", "launch.slurm.extra.time", "constraint"),
+        ("launch.slurm.extra.gpus_per_node=1", "launch.slurm.extra.gpus_per_node", "constraint"),
         ("launch.slurm.partiton=x", "launch.slurm.partiton", "launch.slurm.partition"),
         ("launch.slurm.mem_gb=0", "launch.slurm.mem_gb", "greater than 0"),
     ],

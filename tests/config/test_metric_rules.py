@@ -197,21 +197,6 @@ def test_the_key_of_a_named_one_can_be_typed() -> None:
     assert refused("expect={right: {metric: corect, at_least: 1}}").hint == "expect.right.metric=correct"
 
 
-@pytest.mark.parametrize(
-    ("second", "what"),
-    [
-        ("{metric: rewards/correct/mean, at_least: 0.7}", "is expected twice"),
-        ("{metric: correct, at_most: 0.4}", "exclude each other"),
-        ("{metric: correct, between: [0.1, 0.2]}", "exclude each other"),
-        ("{metric: correct, between: [0.6, 0.9]}", "is expected twice"),
-    ],
-)
-def test_twice_or_against_each_other(second: str, what: str) -> None:
-    error = refused(f"expect=[{{metric: correct, at_least: 0.5}}, {second}]")
-    assert what in error.what
-    assert "entry 1 (at least 0.5)" in str(error.got)
-
-
 def test_a_step_that_never_comes() -> None:
     error = refused("expect={right: {metric: correct, at: 200, at_least: 0.5}}")
     assert (error.got, error.hint) == ("at: 200", "expect.right.at=end")

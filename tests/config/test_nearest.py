@@ -184,36 +184,6 @@ def test_a_schedule_in_other_words_is_told_once_a_key() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "hint", "line"),
-    [
-        ("trainer.args.max_steps: 3\n", "trainer: {args: {max_steps: 3}}", 6),
-        ("trainer:\n  args.max_steps: 3\n", "args: {max_steps: 3}", 7),
-        ("rewards:\n  short: {gate.by: x}\n", "gate: {by: x}", 7),
-        ("run.name: a\n", "run: {name: a}", 6),
-    ],
-)
-def test_a_key_with_dots_in_a_file_is_to_be_nested(
-    write: Write, refused: Refused, judged: Judged, text: str, hint: str, line: int
-) -> None:
-    mine(write, text)
-    error = refused("exp=mine")
-    assert "one key with dots in it" in error.what
-    assert str(error.where).endswith(f"(conf/exp/mine.yaml:{line})")
-    assert error.hint == hint
-    if line == 6:
-        mine(write, f"{hint}\n")
-        judged("exp=mine")
-
-
-def test_null_for_a_ready_made_section_in_a_file(write: Write, refused: Refused, judged: Judged) -> None:
-    mine(write, "track: null\n")
-    error = refused("exp=mine")
-    assert error.hint == "- override /track: none"
-    write("conf/exp/mine.yaml", MINE.replace("_self_\n", f"_self_\n  {error.hint}\n"))
-    assert judged("exp=mine").track.mode == "none"
-
-
 def test_a_key_twice_in_a_file(write: Write, refused: Refused) -> None:
     mine(write, "seed: 1\nseed: 2\n")
     error = refused("exp=mine")

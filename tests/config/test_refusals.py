@@ -219,7 +219,7 @@ def test_several_problems_are_told_at_once(write: Write) -> None:
         (["rewards.kl={fn: 'a:b'}"], "a reward cannot be named 'kl'"),
         (["rewards.truncation={fn: 'a:b'}"], "a reward cannot be named 'truncation'"),
         (["~rewards"], "trainer=grpo needs at least one reward"),
-        (["trainer.trl=GRPOTrainr"], "TRL ships no trainer 'GRPOTrainr'"),
+        (["trainer.trl=GRPOTrainr"], "rlhf runs no trainer 'GRPOTrainr' of TRL's"),
     ],
 )
 def test_rules_between_keys(refused: Refused, words: list[str], what: str) -> None:

@@ -46,12 +46,6 @@ def test_a_subclass_of_what_trainer_trl_names(judged: Judged) -> None:
     ("name", "what", "hint"),
     [
         ("./mine.py:Min", "mine.py has no class 'Min'", "trainer.class=./mine.py:Mine"),
-        ("./mine.py:Rloo", "Rloo inherits from RLOOTrainer, and trainer.trl is another", "trainer.trl=RLOOTrainer"),
-        (
-            "trl.experimental.gkd:GKDTrainer",
-            "GKDTrainer inherits from GKDTrainer, a trainer of TRL's that rlhf cannot run",
-            "rlhf list trainer",
-        ),
         ("./nowhere.py:Mine", "there is no such file or module", None),
         ("no_such_package.x:Mine", "there is no such file or module", None),
         ("./mine.py", "this is no class name", None),
@@ -77,15 +71,8 @@ def test_a_module_is_found_without_being_imported(place: Path) -> None:
     assert class_file("trl.trainer.grpo_trainer:GRPOTrainer") is not None
 
 
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("DistillationTrainer", "DistillationTrainer is a trainer of TRL's that rlhf cannot run"),
-        ("OnlineDPOTrainer", "OnlineDPOTrainer is a trainer of TRL's that rlhf cannot run"),
-        ("GRPOTrainr", "TRL ships no trainer 'GRPOTrainr'"),
-    ],
-)
-def test_a_trainer_without_a_row(refused: Refused, name: str, what: str) -> None:
+@pytest.mark.parametrize("name", ["DistillationTrainer", "GRPOTrainr"])
+def test_a_trainer_without_a_row(refused: Refused, name: str) -> None:
     error = refused(QUICK, f"trainer.trl={name}")
-    assert error.what == what
+    assert error.what == f"rlhf runs no trainer {name!r} of TRL's"
     assert "GRPOTrainer" in str(error.expected)

@@ -13,8 +13,6 @@ from rlhf_cli.config.trl_args import (
     expected_instead,
     owner_of,
     real_number,
-    trainer,
-    trainers,
     whole_number,
     whole_number_or_none,
 )
@@ -109,14 +107,6 @@ def test_owner_of() -> None:
     assert owner_of("loss_type") == ["DPOConfig", "GRPOConfig", "KTOConfig", "SFTConfig"]
     assert len(owner_of("learning_rate")) == sum(row.module == "trl" for row in TRAINERS.values())
     assert owner_of("no_such_option") == []
-
-
-def test_trainers() -> None:
-    assert {"DPOTrainer", "GRPOTrainer", "RLOOTrainer", "SFTTrainer", "RewardTrainer", "KTOTrainer"} <= set(trainers())
-    assert {"ORPOTrainer", "OnlineDPOTrainer", "DistillationTrainer"} <= set(trainers())
-    assert trainer("GRPOTrainer").config_class == "GRPOConfig"
-    with pytest.raises(KeyError):
-        trainer("PPOTrainer")
 
 
 def test_numbers_among_the_arguments() -> None:
