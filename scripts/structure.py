@@ -53,7 +53,7 @@ def file_graph(known: Mapping[str, Path]) -> Graph:
 
 
 def room_of(module: str) -> str:
-    """`rlhf_cli.config.rules.ppo_rules` -> `config`; a top-level module is a room of its own."""
+    """`rlhf_cli.config.rules.trainer_rules` -> `config`; a top-level module is a room of its own."""
     return module.split(".")[1] if "." in module else module
 
 

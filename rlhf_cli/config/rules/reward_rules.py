@@ -104,7 +104,7 @@ def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
 def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     trainer, args = experiment.trainer, experiment.trainer.args
     not_dense = "trainer.dense=false"
-    # ppo_rules.py checks PPO's loss and z-scores.
+    # trainer_rules.py checks PPO's loss and z-scores.
     if experiment.aggregate not in (AGGREGATES if trainer.baseline == "critic" else ("sum",)):
         what = "trainer.dense sums the rewards token by token"
         where, got = origins.where("aggregate"), experiment.aggregate
