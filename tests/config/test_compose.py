@@ -13,7 +13,7 @@ from omegaconf import OmegaConf, open_dict
 
 from rlhf_cli.config import compose as composition
 from rlhf_cli.config.compose import CONFIG_NAME, Composed, compose, compose_frozen, composing
-from rlhf_cli.config.conf_folders import caption, groups, shipped_dir, user_dir
+from rlhf_cli.config.conf_folders import groups, shipped_dir, user_dir
 from rlhf_cli.text.yaml_loader import SAFE_LOADER
 from tests.support import small_reward_runs
 from tests.support.quick_loader import QuickLoader
@@ -32,14 +32,6 @@ def test_the_experiment_wins_over_its_defaults_and_the_command_line_over_both() 
     assert compose(["reward@rewards.format=digits_only"]).tree["rewards"]["format"]["weight"] == 0.2
     assert compose(["exp=quickstart"]).tree["rewards"]["format"]["weight"] == 0.5
     assert compose(["rewards.format.weight=0.7", "exp=quickstart"]).tree["rewards"]["format"]["weight"] == 0.7
-
-
-def test_the_choices_are_remembered() -> None:
-    choices = compose(["exp=quickstart", "trainer=rloo"]).choices
-    assert choices["exp"] == "quickstart"
-    assert choices["trainer"] == "rloo"
-    assert choices["data"] == "toy_sums"
-    assert not any(name.startswith("hydra") for name in choices)
 
 
 def test_debug_wins_over_the_experiment_wherever_it_is_typed(write: Write) -> None:
@@ -108,18 +100,6 @@ def test_a_dict_on_the_command_line_merges_and_only_its_keys_come_from_there() -
     assert origin(composed, "trainer.args.num_generations") == "exp/quickstart.yaml:25"
 
 
-def test_a_section_on_the_command_line_that_is_also_a_group() -> None:
-    composed = compose(["exp=quickstart", "model={path: a/b, build: null}"])
-    assert (composed.tree["model"]["path"], composed.tree["model"]["build"]) == ("a/b", None)
-    assert origin(composed, "model.path") == "command line"
-
-
-def test_a_parent_replaced_by_a_value_takes_its_children_along() -> None:
-    composed = compose(["exp=quickstart", "model.build=null"])
-    assert composed.tree["model"]["build"] is None
-    assert composed.origins.where("model.build.hidden_size") == "model.build.hidden_size (command line)"
-
-
 def test_the_users_file_wins_over_the_shipped_one_of_the_same_name(write: Write) -> None:
     assert compose(["exp=quickstart"]).tree["data"]["args"]["max_value"] == 20
     file = write("conf/data/toy_sums.yaml", "# my sums\nworld: toy_sums\nargs: {num_rows: 9, max_value: 4}\n")
@@ -131,17 +111,8 @@ def test_the_users_file_wins_over_the_shipped_one_of_the_same_name(write: Write)
     assert user_dir() == file.parents[1]
 
 
-def test_captions(write: Write) -> None:
-    assert caption(write("a.yaml", "# @package _global_\n# what it is\n# more\nseed: 1\n")) == "what it is"
-    assert caption(write("b.yaml", "seed: 1\n# too late\n")) == ""
-
-
 class TestAFileInPlaceOfAHubDataset:
     """data=gsm8k says subset: main, split: train."""
-
-    def test_the_hub_dataset_by_itself(self) -> None:
-        data = compose(["data=gsm8k"]).tree["data"]
-        assert (data["path"], data["subset"], data["split"]) == ("openai/gsm8k", "main", "train")
 
     def test_a_typed_path_drops_what_belonged_to_it(self) -> None:
         composed = compose(["data=gsm8k", "data.path=mine.jsonl"])
@@ -153,13 +124,6 @@ class TestAFileInPlaceOfAHubDataset:
     def test_but_not_what_was_typed_too(self) -> None:
         data = compose(["data=gsm8k", "data.path=other/set", "data.subset=socratic", "data.revision=abc"]).tree["data"]
         assert (data["subset"], data["split"], data["revision"]) == ("socratic", None, "abc")
-
-    def test_nor_what_a_file_says_beside_its_own_path(self, write: Write) -> None:
-        write(
-            "conf/exp/mine.yaml",
-            "# @package _global_\n# mine\ndefaults:\n  - override /data: gsm8k\n  - _self_\ndata: {path: other/set}\n",
-        )
-        assert compose(["exp=mine"]).tree["data"]["subset"] == "main"
 
 
 class TestAReferenceToWhatIsStillToBeGiven:

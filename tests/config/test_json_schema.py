@@ -29,11 +29,6 @@ def test_it_accepts_what_is_shipped() -> None:
     assert {file: said for file, said in found.items() if said} == {}
 
 
-@pytest.mark.parametrize("group", groups())
-def test_it_is_a_schema(group: str) -> None:
-    Draft202012Validator.check_schema(configuration_schema(group))
-
-
 @pytest.mark.parametrize(
     ("wrong", "where"),
     [

@@ -9,7 +9,7 @@ import pytest
 from rlhf_cli.config.rules.logged_metrics import unlogged
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import Expectation, expectations_of, read_expectations
-from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.sweeps.checked_jobs import refuse_unlogged_watch
 
@@ -73,11 +73,6 @@ def test_a_metric_that_nobody_logs(metric: str, hint: str | None) -> None:
         assert error.hint == f"'stop.when={hint}'"
 
 
-def test_a_trainer_without_rewards_has_none_to_name() -> None:
-    assert prepare(["+exp=toy_dpo", "stop.when=rewards/accuracies > 0.9"]).experiment.stop is not None
-    assert "does not log it" in refused("stop.when=reward > 0.9", exp="toy_dpo").what
-
-
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
@@ -118,14 +113,6 @@ def test_accepted_expectations(word: str, names: list[str]) -> None:
     assert list(expectations_of(prepare(["+exp=quickstart", word]).experiment.expect)) == names
 
 
-def test_a_part_of_a_named_one_can_be_typed() -> None:
-    named = "expect={right: {metric: correct, at_least: 0.5}}"
-    right = expectations_of(prepare(["+exp=quickstart", named, "expect.right.at_least=0.25"]).experiment.expect)[
-        "right"
-    ]
-    assert (right.at_least, right.at, right.low, right.high) == (0.25, "end", 0.25, float("inf"))
-
-
 def test_what_is_frozen_is_read_again() -> None:
     """A frozen expectation has nulls for the bounds it has not."""
     before = Expectation(metric="loss", at="last-3", between=(0.0, 1.0))
@@ -163,17 +150,6 @@ def test_what_is_none(one: str, key: str, expected: str, hint: str | None) -> No
     assert error.hint == hint
 
 
-def test_a_part_of_one_alone_can_be_typed() -> None:
-    assert refused("expect={metric: correct, at: ennd, at_least: 1}").hint == "expect.at=end"
-
-
-def test_everything_wrong_is_said_at_once() -> None:
-    error = refused("expect=[{metric: correct}, {metric: x, at: now, at_least: a}]")
-    assert isinstance(error, Problems)
-    keys = [str(problem.where).partition(" ")[0] for problem in error.problems]
-    assert keys == ["expect.0", "expect.1.at", "expect.1.at_least"]
-
-
 @pytest.mark.parametrize(
     ("one", "hint"),
     [
@@ -193,20 +169,10 @@ def test_an_expected_metric_that_nobody_logs(one: str, hint: str) -> None:
     assert error.hint == hint
 
 
-def test_the_key_of_a_named_one_can_be_typed() -> None:
-    assert refused("expect={right: {metric: corect, at_least: 1}}").hint == "expect.right.metric=correct"
-
-
 def test_a_step_that_never_comes() -> None:
     error = refused("expect={right: {metric: correct, at: 200, at_least: 0.5}}")
     assert (error.got, error.hint) == ("at: 200", "expect.right.at=end")
     assert "ends at step 120" in error.what
-
-
-def test_a_debug_run_expects_nothing() -> None:
-    word = "expect=[{metric: correct, at_least: 0.5}]"
-    assert prepare(["+exp=quickstart", word]).experiment.expect
-    assert prepare(["+exp=quickstart", "debug=one_step"]).experiment.expect is None
 
 
 @pytest.mark.parametrize(
@@ -282,10 +248,6 @@ def test_attempts_are_as_many_as_are_sampled(judged: Judged, refused: Refused) -
     )
 
 
-def test_names_of_other_trainers_are_theirs(judged: Judged) -> None:
-    judged("exp=toy_reward", f"{BEST}=eval_accuracy")
-
-
 RELATIVE = "rewards.brevity.normalize"
 
 
@@ -297,20 +259,6 @@ def test_a_total_in_units_of_its_own_chooses_no_checkpoint(refused: Refused, nam
     assert f"{RELATIVE}={how}" in str(error.got)
     prefix = "eval_" if name.startswith("eval_") else ""
     assert error.hint == f"{BEST}={prefix}greedy/rewards/correct"
-
-
-def test_z_scores_have_no_total_and_what_they_are_made_from_has(judged: Judged, refused: Refused) -> None:
-    words = (*QUICK, "aggregate=normalize_then_sum")
-    assert "normalize_then_sum" in str(refused(*words, f"{BEST}=greedy/total").got)
-    judged(*words, f"{BEST}=eval_reward")  # TRL logs the weighted sum of the scores themselves
-
-
-def test_what_can_be_chosen_instead(judged: Judged, refused: Refused) -> None:
-    words = (*QUICK, f"{RELATIVE}=running")
-    for name in ("greedy/rewards/brevity", "sampled/rewards/correct", "pass@8/correct", "greedy/tokens"):
-        judged(*words, f"{BEST}={name}")
-    gated = ("primary={by: format, at_least: 1}",)
-    assert str(refused(*words, *gated, f"{BEST}=greedy/total").hint).endswith("greedy/rewards/format")
 
 
 @pytest.mark.parametrize(
@@ -340,10 +288,6 @@ def test_negative_control_what_may_come_is_left_alone(judged: Judged, typed: str
     assert unlogged(typed, experiment) is None
     refuse_unlogged_watch(typed, [experiment])
     refuse_unlogged_watch(None, [experiment])
-
-
-def test_what_one_run_of_a_sweep_logs_can_be_watched(judged: Judged) -> None:
-    refuse_unlogged_watch("short", [judged("exp=quickstart"), judged("exp=quickstart", "reward@rewards.short=brevity")])
 
 
 pytestmark = pytest.mark.usefixtures("place")

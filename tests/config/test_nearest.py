@@ -10,9 +10,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from rlhf_cli.config.compose import compose
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.suggestions import meant_inside, meant_key, meant_value
-from rlhf_cli.errors import ConfigError, Problems, UserError
+from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.text.json_values import JsonTree
 
@@ -56,12 +55,6 @@ def test_the_trainer_says_what_a_name_of_once_means(trainer: str) -> None:
     tree = compose(["exp=quickstart", f"trainer={trainer}"]).tree
     assert meant_key("kl_coef", tree) == {"grpo": "trainer.args.beta", "ppo": "kl.coef"}[trainer]
     assert meant_key("gae_lamda", tree) == {"grpo": None, "ppo": "trainer.args.gae_lambda"}[trainer]
-
-
-def test_what_is_set_elsewhere_is_not_suggested(tree: JsonTree) -> None:
-    """trainer.args.seed is refused: the key of its own is."""
-    assert meant_key("trainer.args.sed", tree) != "trainer.args.seed"
-    assert meant_key("run.seed", tree) == "seed"
 
 
 class Sample(BaseModel):
@@ -122,26 +115,8 @@ def test_a_section_says_which_of_its_keys_takes_it() -> None:
     assert meant_inside("sample", Sample, -5.5) == "sample.wait_s=-5.5"
 
 
-@pytest.mark.parametrize("typed", ["no", "fp32", "off", "32"])
-def test_the_precision_that_accelerate_calls_no(place: Path, typed: str) -> None:
-    """accelerate's `mixed_precision: no` is float32 here; YAML 1.1 makes a boolean of a bare `no`."""
-    with pytest.raises(UserError) as caught:
-        prepare(["+exp=quickstart", f"launch.precision={typed}"])
-    assert caught.value.hint == "launch.precision=float32"
-
-
-def test_a_bare_no_in_a_file_is_that_too(place: Path) -> None:
-    (place / "conf" / "exp").mkdir(parents=True)
-    header = "# @package _global_\ndefaults: [quickstart, _self_]\n"
-    (place / "conf" / "exp" / "mine.yaml").write_text(header + "launch: {precision: no}\n")
-    with pytest.raises(UserError) as caught:
-        prepare(["+exp=mine"])
-    assert caught.value.hint == "launch.precision=float32"
-
-
 pytestmark = pytest.mark.usefixtures("place")
 Write = Callable[[str, str], Path]
-Judged = Callable[..., Experiment]
 Refused = Callable[..., ConfigError]
 
 MINE = "# @package _global_\n# mine\ndefaults:\n  - /reward@rewards.short: brevity\n  - _self_\n"

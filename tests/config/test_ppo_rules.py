@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rlhf_cli.config.compose import compose
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.trainer_sections import Critic, Kl, PpoArgs
+from rlhf_cli.config.schema.trainer_sections import Critic, Kl
 from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.jobs.prepare import prepare
 
@@ -28,38 +26,6 @@ Write = Callable[[str, str], Path]
 
 
 class TestGood:
-    def test_the_shipped_sections_write_every_default_out(self) -> None:
-        """So that a file and a bare `critic: {}` mean the same, and a key is found where it is set."""
-        tree = compose(["trainer=ppo"]).tree
-        assert tree["critic"] == Critic().model_dump()
-        assert tree["kl"] == Kl().model_dump()
-        assert {name: tree["trainer"]["args"][name] for name in PpoArgs.model_fields} == PpoArgs().model_dump()
-
-    @pytest.mark.parametrize(
-        "words",
-        [
-            ["kl.where=loss"],
-            ["kl.where=loss", "trainer.args.use_bias_correction_kl=true"],
-            ["kl.where=none", "kl.coef=0"],
-            ["kl.controller={target: 6, horizon: 10000}"],
-            ["trainer.args.use_bias_correction_kl=false"],
-            ["trainer.args.loss_type=grpo"],
-            ["trainer.args.loss_type=bnpo"],
-            ["trainer.args.loss_type=dr_grpo"],
-            ["trainer.args.importance_sampling_level=token"],
-            ["rewards.format.normalize=running"],
-            ["rewards.format.normalize=group", "trainer.args.num_generations=2"],
-            ["launch.precision=bf16"],
-            ["critic.value_clip=null"],
-            ["critic.init=org/judge"],
-            ["trainer.dense=false", "aggregate=./mine.py:product"],
-            ["truncation=bootstrap"],
-        ],
-        ids=str,
-    )
-    def test_variants(self, judged: Judged, words: list[str]) -> None:
-        assert judged(*PPO, *words)
-
     def test_a_critic_on_the_policys_body(self, judged: Judged) -> None:
         words = ("trainer.args.gradient_checkpointing=false", "critic.dropout=0.1")
         assert judged(*SHARED, *words).critic == Critic(share="lora", dropout=0.1)
@@ -189,51 +155,7 @@ class TestTheGroupInItsPlace:
         assert judged("exp=mine", "trainer=grpo", hint.rpartition(" ")[2])
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "value", "expected"),
-    [
-        ("trainer", "baseline", "value", "'group' or 'critic'"),
-        ("critic", "share", "all", "'none' or 'lora'"),
-        ("critic", "learning_rate", 0, "greater than 0"),
-        ("critic", "warmup_steps", -1, "greater than or equal to 0"),
-        ("critic", "value_clip", 0, "greater than 0"),
-        ("critic", "loss_coef", 0, "greater than 0"),
-        ("critic", "max_grad_norm", 0, "greater than 0"),
-        ("critic", "dropout", 1, "less than 1"),
-        ("kl", "where", "both", "'reward', 'loss' or 'none'"),
-        ("kl", "coef", -1, "greater than or equal to 0"),
-        ("kl.controller", "target", 0, "greater than 0"),
-        ("kl.controller", "horizon", 0, "greater than 0"),
-    ],
-)
-def test_one_value(refused: Refused, section: str, key: str, value: Any, expected: str) -> None:
-    good = ["kl.controller={target: 6, horizon: 10}"] if section == "kl.controller" else []
-    error = refused(*PPO, *good, f"{section}.{key}={value}")
-    assert error.where == f"{section}.{key} (command line)"
-    assert expected in str(error.expected)
-
-
-@pytest.mark.parametrize(("kl", "estimator"), [("reward", "k1"), ("loss", "k3"), ("none", None)])
-def test_the_estimator_that_is_used(judged: Judged, kl: str, estimator: str | None) -> None:
-    section = judged(*PPO, f"kl.where={kl}").kl
-    assert section is not None
-    assert section.form.estimator == estimator
-
-
-def test_what_is_frozen_is_read_again_as_it_was(judged: Judged) -> None:
-    """Ranks read the dumped configuration, in which every key is given."""
-    experiment = judged(*PPO, "truncation=bootstrap", "kl.controller={target: 6, horizon: 10}")
-    assert Experiment.model_validate(experiment.model_dump(mode="json")) == experiment
-
-
 class TestArguments:
-    def test_they_are_taken_out_of_trls(self, judged: Judged) -> None:
-        trainer = judged(*PPO, "trainer.args.gamma=0.99", "trainer.args.whiten_advantages=false").trainer
-        assert trainer.ppo == PpoArgs(gamma=0.99, gae_lambda=0.95, whiten_advantages=False)
-        assert not set(PpoArgs.model_fields) & set(trainer.trl_args)
-        assert trainer.trl_args["num_iterations"] == 4
-        assert {**trainer.trl_args, **trainer.ppo.model_dump()} == trainer.args
-
     @pytest.mark.parametrize(
         ("typed", "got", "expected"),
         [

@@ -107,25 +107,12 @@ def test_a_missing_value(refused: Refused, judged: Judged) -> None:
     assert judged("exp=gsm8k_grpo", "model.path=a/b").model.path == "a/b"
 
 
-def test_a_missing_section_key(write: Write, refused: Refused) -> None:
-    mine(write, "data:\n  mix:\n    one: {world: toy_sums}\n  world: null\n  prompt: [{role: user}]\n")
-    error = refused("exp=mine")
-    assert error.what == "data.prompt.0.content must be given"
-    assert "conf/exp/mine.yaml:10" in str(error.where)
-
-
 @pytest.mark.parametrize("name", RESERVED_ARGS)
 def test_an_argument_that_has_a_home_of_ours(refused: Refused, name: str) -> None:
     error = refused("exp=quickstart", f"trainer.args.{name}=1")
     assert error.what == f"trainer.args.{name} is set elsewhere"
     assert error.hint == RESERVED_ARGS[name]
     assert error.where == f"trainer.args.{name} (command line)"
-
-
-def test_the_homes_exist(judged: Judged) -> None:
-    """The keys those messages send a user to are keys of ours."""
-    words = ("seed=1", "run.name=a", "run.resume=auto", "launch.precision=bf16", "launch.device=cpu", "track=none")
-    assert judged("exp=quickstart", "rewards.format.weight=2", "model.dtype=auto", "model.revision=a", *words)
 
 
 def test_target_is_refused(refused: Refused, write: Write) -> None:
@@ -153,11 +140,6 @@ def test_a_secret_is_refused_and_not_repeated(refused: Refused, typed: str) -> N
     assert "HF_TOKEN" in str(error)
 
 
-@pytest.mark.parametrize("name", ["pad_token", "eos_token", "max_tokens", "tokens"])
-def test_a_token_of_text_is_no_secret(judged: Judged, name: str) -> None:
-    assert judged("exp=quickstart", f"rewards.format.args.{name}=x").rewards["format"].args == {name: "x"}
-
-
 def test_trust_remote_code_is_for_the_command_line(write: Write, refused: Refused, judged: Judged) -> None:
     mine(write, "model:\n  trust_remote_code: true\n")
     error = refused("exp=mine")
@@ -169,24 +151,12 @@ def test_trust_remote_code_is_for_the_command_line(write: Write, refused: Refuse
     assert not judged("exp=mine", "model.trust_remote_code=false").model.trust_remote_code
 
 
-def test_trust_remote_code_in_a_dict_beside_another(write: Write, refused: Refused) -> None:
-    """A dict on the command line merges into the file's: what it does not name still comes from the file."""
-    mine(write, "rewards:\n  short:\n    args: {trust_remote_code: true}\n")
-    error = refused("exp=mine", "rewards.short.args={full: 3}")
-    assert error.where == "rewards.short.args.trust_remote_code (conf/exp/mine.yaml:8)"
-
-
 def test_broken_yaml(write: Write, refused: Refused) -> None:
     mine(write, "seed: 3\nrun: {name: a\n")
     error = refused("exp=mine")
     assert error.what == "a configuration file is not valid YAML"
     assert str(error.where).endswith("conf/exp/mine.yaml:8")
     assert error.expected == "`key: value` lines, indented with spaces"
-
-
-def test_a_tab_in_yaml(write: Write, refused: Refused) -> None:
-    mine(write, "run:\n\tname: a\n")
-    assert str(refused("exp=mine").where).endswith("conf/exp/mine.yaml:7")
 
 
 def test_several_values_are_for_a_sweep(refused: Refused) -> None:
@@ -240,13 +210,6 @@ def test_a_reward_name_that_no_override_could_name(write: Write, refused: Refuse
     assert error.where == "rewards.a-b (conf/exp/mine.yaml:7)"
     assert error.expected == "at most 128 letters, digits and '_', the first no digit: overrides name the reward so"
     assert error.hint == "rewards.a_b"
-
-
-def test_rewards_for_a_trainer_that_takes_none(refused: Refused) -> None:
-    error = refused(*DPO, "reward@rewards.short=brevity")
-    assert error.what == "trainer=dpo does not use rewards"
-    assert error.got == "short"
-    assert error.where is not None
 
 
 def test_an_option_of_another_trainer(refused: Refused) -> None:

@@ -7,16 +7,11 @@ from typing import Any
 import pytest
 
 from rlhf_cli.config.trl_args import (
-    TrainerFields,
     TrlField,
     config_fields,
     expected_instead,
     owner_of,
-    real_number,
-    whole_number,
-    whole_number_or_none,
 )
-from rlhf_cli.errors import ConfigError
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 GRPO = config_fields("GRPOConfig")
@@ -81,19 +76,6 @@ def test_a_scalar_where_trl_takes_a_list() -> None:
     assert expected_instead(TrlField("f", "list[float]", None, ()), "a") == "list[float]"
 
 
-def test_a_list_where_trl_takes_a_tuple() -> None:
-    clip = config_fields("RLOOConfig")["reward_clip_range"]
-    assert expected_instead(clip, [-1.0, 1]) is None
-    assert expected_instead(clip, None) is None
-    for wrong in ([1.0], [1.0, 2.0, 3.0], ["low", "high"], 1.0):
-        assert expected_instead(clip, wrong) == "tuple[float, float] | None"
-
-
-def test_a_type_only_trl_knows_takes_anything() -> None:
-    assert expected_instead(TrlField("f", "ParallelismConfig", None, ()), object()) is None
-    assert expected_instead(TrlField("f", "torch.dtype | None", None, ()), "bfloat16") is None
-
-
 def test_the_values_of_an_enum_are_read_from_transformers() -> None:
     assert GRPO["lr_scheduler_type"].choices[:2] == ("linear", "cosine")
     assert GRPO["save_strategy"].choices == ("no", "steps", "epoch", "best")
@@ -107,24 +89,3 @@ def test_owner_of() -> None:
     assert owner_of("loss_type") == ["DPOConfig", "GRPOConfig", "KTOConfig", "SFTConfig"]
     assert len(owner_of("learning_rate")) == sum(row.module == "trl" for row in TRAINERS.values())
     assert owner_of("no_such_option") == []
-
-
-def test_numbers_among_the_arguments() -> None:
-    """The experiment's, else TRL's own; what is no number is refused by its key."""
-    fields = {
-        "steps": TrlField("steps", "int", 7, ()),
-        "size": TrlField("size", "int | None", None, ()),
-        "epochs": TrlField("epochs", "float", 1.5, ()),
-    }
-    made = TrainerFields("NoTrainer", "NoConfig", fields)
-    assert (whole_number(made, {}, "steps"), whole_number(made, {"steps": 3}, "steps")) == (7, 3)
-    assert whole_number_or_none(made, {}, "size") is None
-    assert (real_number(made, {}, "epochs"), real_number(made, {"epochs": 2}, "epochs")) == (1.5, 2.0)
-    for read, name, value in (
-        *((read, "steps", value) for read in (whole_number, whole_number_or_none) for value in ("3", 2.5, [3])),
-        (whole_number, "size", None),
-        (real_number, "epochs", None),
-        (real_number, "epochs", "two"),
-    ):
-        with pytest.raises(ConfigError, match=rf"wrong value for trainer\.args\.{name}"):
-            read(made, {name: value}, name)

@@ -17,10 +17,6 @@ Judged = Callable[..., Experiment]
 Refused = Callable[..., ConfigError]
 
 QUICK = "exp=quickstart"  # max_completion_length 16
-DPO = (
-    *("trainer={trl: DPOTrainer, name: dpo}", "data=toy_preferences"),
-    *("~trainer.args.log_completions", "~trainer.args.num_completions_to_print", "~trainer.args.max_completion_length"),
-)
 
 
 @pytest.mark.parametrize("trainer", ["grpo", "rloo", "ppo"])
@@ -54,15 +50,6 @@ def test_bootstrap_wants_a_critic(refused: Refused, judged: Judged) -> None:
         assert error.hint == "trainer=ppo, or truncation=eos_penalty"
 
 
-@pytest.mark.parametrize("policy", ["eos_penalty", "exclude", "soft_overlong", "bootstrap"])
-def test_a_trainer_that_generates_nothing(refused: Refused, judged: Judged, policy: str) -> None:
-    assert judged(*DPO).truncation.policy == "none"
-    error = refused(*DPO, f"truncation={policy}")
-    assert error.what == "trainer=dpo generates nothing that could be cut off"
-    assert (error.got, error.hint) == (policy, "truncation=none")
-    assert str(error.where).startswith("truncation.policy (truncation/")
-
-
 @pytest.mark.parametrize(
     ("policy", "typed", "expected"),
     [
@@ -81,12 +68,6 @@ def test_a_key_that_the_policy_does_not_read(refused: Refused, policy: str, type
     assert error.where == f"{key} (command line)"
     assert (error.got, error.expected) == (f"truncation.policy={policy}", expected)
     assert str(error.hint).startswith(f"truncation={policy}, or truncation=")
-
-
-def test_a_key_that_a_file_gave(refused: Refused) -> None:
-    """The policy is another, what the file of the old one said is still there."""
-    error = refused(QUICK, "truncation=eos_penalty", "truncation.policy=exclude")
-    assert error.where == "truncation.mode (truncation/eos_penalty.yaml:4)"
 
 
 def test_a_penalty_is_a_size(refused: Refused, judged: Judged) -> None:
@@ -110,12 +91,6 @@ def test_the_ramp_is_shorter_than_a_completion(refused: Refused, judged: Judged)
     default = (*soft, "~trainer.args.max_completion_length")
     assert judged(*default, "truncation.cache=511")  # TRL's limit is 512
     assert refused(*default, "truncation.cache=512").expected == "below 512"
-
-
-def test_a_ramp_wants_a_limit(refused: Refused) -> None:
-    error = refused(QUICK, "truncation=soft_overlong", "trainer.args.max_completion_length=null")
-    assert error.what == "soft_overlong needs a limit of the length"
-    assert str(error.where).startswith("trainer.args.max_completion_length")
 
 
 PPO = ("exp=quickstart", "trainer=ppo", "truncation=bootstrap", "~rewards")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -41,13 +39,6 @@ def test_switches(words: tuple[str, ...], off: set[str]) -> None:
 @pytest.mark.parametrize("text", ["warn: {redundant: off}", 'warn: {redundant: "off"}', "warn: {redundant: no}"])
 def test_in_a_file_where_yaml_makes_false_of_it(text: str) -> None:
     assert Warn.model_validate(yaml.safe_load(text)["warn"]).redundant is False
-
-
-def test_in_an_experiment_of_ones_own(place: Path) -> None:
-    file = place / "conf" / "exp" / "mine.yaml"
-    file.parent.mkdir(parents=True)
-    file.write_text("# @package _global_\n# mine\ndefaults:\n  - quickstart\n  - _self_\nwarn: off\n")
-    assert prepare(["+exp=mine"]).experiment.warn.kinds == []
 
 
 def test_what_is_no_switch(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,6 @@ from rlhf_cli.evaluation.targets import file_source, model_to_sample
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.services import hub_lookup
 from rlhf_cli.services.hub_lookup import HubAnswer, HubQuestion
-from tests.support.model_copies import model_copy
 from tests.support.planning import Refused, planned
 
 QUICK = ("exp=quickstart", "launch=cpu")
@@ -86,13 +85,6 @@ def test_negative_control_what_the_hub_has(monkeypatch: pytest.MonkeyPatch) -> N
     questions = hub_says(monkeypatch, HubAnswer("there"))
     assert planned(*QUICK, "model=local", "model.path=org/name").model == "org/name (hub)"
     assert questions == [HubQuestion("model", "org/name")]
-
-
-def test_nothing_of_the_hub_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, place) -> None:
-    questions = hub_says(monkeypatch, HubAnswer("missing"))
-    model_copy(place / "model")
-    planned(*QUICK, "model=local", "model.path=model")
-    assert questions == []
 
 
 @pytest.mark.parametrize(

@@ -75,12 +75,6 @@ def test_what_a_config_json_leaves_out_is_what_transformers_takes(family: str) -
     }.get(family)
 
 
-def test_the_name_of_before_transformers_5() -> None:
-    old = {"model_type": "llama", "rope_theta": 5e5, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
-    assert of(old) == Passes("trimmed", "its rotary embeddings (dynamic) change with the longest row")
-    assert of(old | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}) == Passes("packed")
-
-
 def test_an_adapter_s_rows_go_as_its_base_takes_them(place: Path) -> None:
     """Its own folder has no config.json; where it has one beside it (as a merged model), that is what is loaded."""
     for name, config in {"windowed": {"model_type": "mistral"}, "whole": {"model_type": "llama"}}.items():

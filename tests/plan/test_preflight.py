@@ -8,7 +8,6 @@ import pytest
 
 from rlhf_cli.errors import ConfigError, DataError, ModelError, Problems
 from tests.support import planning
-from tests.support.model_copies import EMPTY_WEIGHTS
 from tests.support.planning import MINE, ROWS, Refused, Write, planned
 
 
@@ -93,13 +92,6 @@ class TestData:
         assert "rewards.correct.args.b=VALUE" in str(error.expected)
         assert str(error.hint).startswith("data.rename.b=")
 
-    def test_no_prompt(self, refused: Refused, write: Write) -> None:
-        write("rows.jsonl", ROWS.replace('"prompt"', '"prompts"'))
-        error = refused(*MINE)
-        assert error.what == "the data has no column 'prompt'"
-        assert str(error.expected) == "prompt, which trainer=grpo reads"
-        assert str(error.hint).startswith("data.rename.prompt=prompts, or data.prompt=")
-
     def test_a_template_that_asks_for_more_than_there_is(self, refused: Refused, write: Write) -> None:
         write("rows.jsonl", ROWS)
         error = refused(*MINE, "data.prompt='Q: {question}'")
@@ -148,16 +140,6 @@ class TestModels:
         assert str(Path.cwd() / "there") in str(error.got)
         assert "a hub id such as" in str(error.expected)
 
-    def test_a_folder_without_a_tokenizer(self, refused: Refused, write: Write) -> None:
-        write("there/config.json", '{"architectures": ["Tiny"]}')
-        write("there/model.safetensors", EMPTY_WEIGHTS)
-        error = refused(*self.WORDS)
-        assert error.what == "the model folder has no tokenizer in it"
-        assert error.hint == "model.tokenizer=FOLDER_OR_HUB_ID"
-        assert planned(*self.WORDS, "model.tokenizer=org/name").model == "there (Tiny)"
-        write("there/tokenizer_config.json", "{}")
-        assert planned(*self.WORDS).model == "there (Tiny)"
-
     def test_a_reward_model(self, refused: Refused, write: Write) -> None:
         write("judge/readme.txt", "hello")
         error = refused("exp=quickstart", "rewards.style={model: judge}")
@@ -178,11 +160,6 @@ class TestModels:
         assert str(error.where).startswith("model.build")
         assert "a multiple of 8" in str(error.expected)
         assert planned("exp=quickstart", "model.build.hidden_size=56", "model.build.warm_start=null")
-
-    def test_a_world_nobody_demonstrates(self, refused: Refused) -> None:
-        error = refused("exp=quickstart", "model.build.warm_start.worlds=[toy_sum]")
-        assert error.what == "there are no demonstrations of a world 'toy_sum'"
-        assert "toy_sums" in str(error.hint)
 
 
 def test_everything_is_told_at_once(write: Write) -> None:

@@ -22,12 +22,6 @@ class TestRewards:
         assert error.got == str(Path.cwd() / "gone.py")
         assert error.expected == "./file.py:function"
 
-    def test_a_file_called_nearly_so(self, refused: Refused, write: Write) -> None:
-        write("rewards_mine.py", "def right(completions): ...\n")
-        assert (
-            refused("exp=quickstart", "rewards.mine={fn: './reward_mine.py:right'}").hint == "./rewards_mine.py:right"
-        )
-
     def test_an_unknown_argument(self, refused: Refused) -> None:
         error = refused("exp=quickstart", "rewards.brevity.args.fulll=3")
         assert error.what == "rlhf_cli.rewards.length:length_ramp has no argument 'fulll'"
@@ -47,13 +41,6 @@ class TestRewards:
         on_hub = ("exp=gsm8k_grpo", "model.path=org/model")
         assert planned(*on_hub, "rewards.x={fn: './sloppy.py:reward'}").num_rows is None
         assert refused(*on_hub, "rewards.x={fn: './sloppy.py:strict'}").hint == "rewards.x.args.least=VALUE"
-
-    @pytest.mark.parametrize("parameters", ["rewards", "rewards, weights, power", "rewards, weights, /"])
-    def test_an_aggregate_that_cannot(self, write: Write, refused: Refused, parameters: str) -> None:
-        name = f"no_aggregate_{len(parameters)}.py"
-        write(name, f"def together({parameters}): return [0.0]\n")
-        error = refused("exp=quickstart", f"aggregate=./{name}:together")
-        assert error.what == "the aggregate takes other arguments than it is given"
 
 
 class TestRunFolder:

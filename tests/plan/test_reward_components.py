@@ -33,12 +33,6 @@ def judged(*words: str) -> Experiment:
     return prepare([QUICK, *words], keep_run_names=True).experiment
 
 
-def test_what_is_not_said_is_the_components_own_default() -> None:
-    from rlhf_cli.rewards.stack.component import Component
-
-    assert made() == Component("mine", score, timeout_s=900.0)
-
-
 @pytest.mark.parametrize(
     ("section", "seconds"),
     [

@@ -148,11 +148,6 @@ class TestModels:
             assert "trains a language model, and this is a classifier" in error.what
         assert planned("+exp=toy_reward", "model=local", path)
 
-    def test_a_classifier_of_several_labels_is_no_reward_model(self, write: Write) -> None:
-        names = {"0": "a", "1": "b", "2": "c"}
-        path = self.folder(write, architectures=["LlamaForSequenceClassification"], id2label=names)
-        assert refused("+exp=toy_reward", "model=local", path).what == "this model has 3 labels; a reward model has one"
-
     def test_a_causal_checkpoint_where_a_reward_model_is_wanted(self, write: Write) -> None:
         path = self.folder(write, architectures=["LlamaForCausalLM"]).partition("=")[2]
         error = refused("+exp=quickstart", f"rewards.judge={{model: '{path}'}}")
@@ -174,7 +169,3 @@ class TestQuantised:
         error = refused("+exp=toy_sft", "model.quantize=8bit", "model.lora.r=4")
         assert "pip install bitsandbytes" in str(error.hint)
         assert str(error.where) == "model.quantize (command line)"
-
-    def test_not_in_fp16(self) -> None:
-        error = refused("+exp=toy_sft", "model.quantize=4bit", "model.lora.r=4", "launch.precision=fp16")
-        assert error.hint == "launch.precision=bf16"

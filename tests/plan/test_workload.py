@@ -38,13 +38,6 @@ def test_grpo_generates_for_every_step() -> None:
     assert lines(*GRPO)["steps"] == "120, a round each; 1 x 64 completions a device each"
 
 
-def test_two_rounds_are_added_up_before_a_step() -> None:
-    """4 accumulated micro-batches, 2 of them a round: 10 steps take 20 rounds."""
-    words = ("trainer.args.gradient_accumulation_steps=4", "trainer.args.steps_per_generation=2")
-    work = planned(*GRPO, *words, "trainer.args.max_steps=10").workload
-    assert (work.steps_a_round, work.rounds, work.completions) == (0.5, 20, 20 * 128)
-
-
 def test_rows_that_are_learned_from() -> None:
     """3600 pairs are left of 4000 where a tenth is held out, which are 56 steps of 64 and one of the 16 that are left:
     150 steps are two epochs of 57 and 36 steps more, so 2 x 3600 + 36 x 64 = 9504 rows.

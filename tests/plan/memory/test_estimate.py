@@ -12,7 +12,6 @@ from rlhf_cli.plan.memory.estimate import (
     Device,
     held_bytes,
     memory_plan,
-    optimizer_bytes,
 )
 from rlhf_cli.plan.memory.tensors import Architecture, LoadedModel
 from rlhf_cli.plan.run_plan import MemoryPlan, Moment, Part, RowLengths
@@ -243,11 +242,6 @@ def test_vllm_takes_its_share_and_leaves_when_it_sleeps() -> None:
     assert "vLLM" not in at("generating", planned(device=device)).parts
 
 
-def test_a_server_generates_elsewhere() -> None:
-    words = ("launch.rollout=vllm_server", "trainer.args.vllm_server_base_url=http://there:8000")
-    assert planned(*words).fullest("generation") is None
-
-
 def test_reward_models_on_the_device(place: Path) -> None:
     """A reward model has a head of one value and the configured dtype. `device: cpu` keeps it off the GPU."""
     shape = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -323,17 +317,6 @@ def test_shards_of_a_run() -> None:
     assert ddp["gradients"] == 2 * WEIGHTS + 4 * EMBEDDING
     assert ddp["critic"] == 5 * (WEIGHTS + 4 * 16)
     assert ddp["weights"] == WEIGHTS
-
-
-def test_optimizers_by_name() -> None:
-    """For a weight of 2 bytes: AdamW keeps two numbers of 2 bytes, 8-bit AdamW two of 1 byte, SGD no state."""
-    names = {
-        **{"adamw_torch": 4, "adamw_torch_fused": 4, "adamw_torch_xla": 4, "adamw_apex_fused": 4, "adamw_32bit": 8},
-        **{"paged_adamw_32bit": 8, "adamw_bnb_8bit": 2, "paged_adamw_8bit": 2, "adamw_torch_8bit": 2},
-        **{"adamw_torch_4bit": 1, "lion_32bit": 4, "paged_lion_8bit": 1, "adafactor": 0, "sgd": 0},
-        **{"adagrad": 2, "rmsprop": 2, "somebodys": None},
-    }
-    assert {name: optimizer_bytes(name, 2.0) for name in names} == names
 
 
 def test_the_peak_is_one_moment_and_never_a_sum() -> None:

@@ -136,15 +136,6 @@ def test_bytes_of_weights_by_hand() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("weight", "autocast", "computed", "casts"),
-    [(4.0, True, 2.0, True), (2.0, True, 2.0, False), (4.0, False, 4.0, False)],
-)
-def test_autocast_computes_in_2_bytes(weight: float, autocast: bool, computed: float, casts: bool) -> None:
-    model = LoadedModel(architecture_of(LLAMA_2_7B), weight, autocast=autocast)
-    assert (model.compute_bytes, model.casts) == (computed, casts)
-
-
 def test_the_stored_dtype_is_that_of_the_largest_weight(tmp_path: Path) -> None:
     """A head may have another dtype. Without weights the dtype is that of config.json, else float32."""
     config = tmp_path / "config.json"

@@ -146,10 +146,6 @@ def test_passes_by_hand() -> None:
     assert backward_bytes(mixed, batch, checkpointing=False) == 15 * 2 * (2 * 16 + 4 * 8)
 
 
-def test_places_of_rows_that_are_not_packed() -> None:
-    assert (Batch(3, 5).size, Batch(3, 5).mask_size, Batch(3, 5, padded=False).mask_size) == (15, 75, 0)
-
-
 @pytest.mark.parametrize("group", [1, 3, 4, 8])
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 6, 8, 12])
 def test_prompts_of_a_part_of_whole_groups(rows: int, group: int) -> None:
