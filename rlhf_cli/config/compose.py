@@ -96,7 +96,7 @@ def _composed(
             from rlhf_cli.config.composing_errors import refuse_missing_headers
 
             refuse_missing_headers(overrides)
-        references = references_of(config, tree)
+        references = references_of(config)
     _let_typed_sources_win(tree, origins)
     return Composed(
         tree, choices if chosen is None else chosen, origins, tuple(overrides), frozen=file, references=references

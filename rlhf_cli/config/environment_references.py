@@ -34,21 +34,21 @@ _NAMES_OF_THINGS = frozenset(
 )
 
 
-def references_of(config: DictConfig, tree: JsonTree) -> References:
-    """Return the texts of `tree`, the resolved form of `config`, that came from the environment, even through other
-    keys.
+def references_of(config: DictConfig) -> References:
+    """Return the texts of a composed configuration that came from the environment, even through other keys.
 
     From now on, all output hides their values.
     """
     raw = leaves(OmegaConf.to_container(config, resolve=False))
     if not any("oc.env:" in value for _, value in raw if isinstance(value, str)):
         return {}
+    values = dict(_texts(config))
     with _marking():
         marked = list(_texts(config))
     references: References = {}
     for path, text in marked:
-        value = _at(tree, path)
-        if _MARK.search(text) is None or not isinstance(value, str):
+        value = values.get(path)
+        if _MARK.search(text) is None or value is None:
             continue
         if path[-1] in _NAMES_OF_THINGS and secret_shape(value) is None:
             continue
@@ -156,14 +156,3 @@ def _texts(node: DictConfig | ListConfig, path: Path = ()) -> Iterator[tuple[Pat
             yield from _texts(value, (*path, key))
         elif isinstance(value, str):
             yield (*path, key), value
-
-
-def _at(tree: JsonValue, path: Path) -> JsonValue:
-    node: Any = tree
-    for part in path:
-        is_there = part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
-        if not is_there:
-            return None
-        node = node[part]
-    value: JsonValue = node
-    return value

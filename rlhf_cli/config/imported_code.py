@@ -35,7 +35,9 @@ def imported_code(experiment: Experiment) -> dict[str, Path]:
     """
     folders = code_folders(experiment)
     waiting = [place for module in _modules(experiment) for place in _named(module, folders)]
-    found = _remote_code(experiment)
+    model, found = experiment.model, set[Path]()
+    if model.trust_remote_code and model.path and (folder := Path(model.path).expanduser()).is_dir():
+        found = {file.resolve() for file in folder.rglob("*.py")}
     while waiting:
         file, package = waiting.pop()
         file = file.resolve()
@@ -82,12 +84,6 @@ def _modules(experiment: Experiment) -> list[str]:
     """Return the modules that the experiment names, without the function: `./file.py`, `package.module`."""
     named = [*(reward.fn for reward in experiment.rewards.values()), experiment.aggregate, experiment.trainer.own_class]
     return [module for one in named if one and (module := one.rpartition(":")[0])]
-
-
-def _remote_code(experiment: Experiment) -> set[Path]:
-    model = experiment.model
-    folder = Path(model.path).expanduser() if model.trust_remote_code and model.path else None
-    return {file.resolve() for file in folder.rglob("*.py")} if folder is not None and folder.is_dir() else set()
 
 
 def _is_users(file: Path, folders: set[Path]) -> bool:

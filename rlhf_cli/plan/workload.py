@@ -57,9 +57,6 @@ def evaluations(context: CheckContext) -> Evaluations | None:
     if strategy in (None, "no", False):
         return None
     every, times = _how_often(context, str(strategy), "eval_steps")
-    delay = context.setting("eval_delay")
-    if isinstance(delay, int | float) and delay > 0:
-        every += f", from {'epoch' if strategy == 'epoch' else 'step'} {delay:g} on"
     if times is not None and on_start is True:
         times += 1
     rows, completions = context.num_held_out, None
@@ -82,30 +79,24 @@ def checkpoints(context: CheckContext) -> Checkpoints | None:
 
 
 def _how_often(context: CheckContext, strategy: str, key: str) -> tuple[str, int | None]:
-    """Return when something happens, in words, and how often; None if the data decides."""
+    """Return when something happens, in words, and how often; None if the data or `eval_delay` decides."""
     steps = context.steps
-    delay = context.setting("eval_delay") if key == "eval_steps" else 0
-    least = delay if isinstance(delay, int | float) else 0
     if strategy == "epoch":
         epochs = context.stage.epochs if context.stage is not None else _epochs_of_rounds(context)
-        if epochs is None:
-            return "every epoch", None
-        return "every epoch", sum(end >= least for end in [*range(1, math.ceil(epochs)), epochs])
-    if strategy != "steps":
-        return f"when it is {strategy}", None
+        return "every epoch", math.ceil(epochs) if epochs is not None else None
     asked = context.setting(key)
     if key == "eval_steps" and not asked:
         asked = context.setting("logging_steps")  # transformers' default
-    if not isinstance(asked, int | float) or asked <= 0:
-        return "every so many steps", None
+    if strategy != "steps" or not isinstance(asked, int | float) or asked <= 0:
+        return f"when it is {strategy}", None
     if asked < 1 and steps is None:
         return f"every {asked:.0%} of the run", math.ceil(1 / asked)
     interval = int(asked) if asked >= 1 else math.ceil((steps or 0) * asked)
     every = "every step" if interval == 1 else f"every {interval} steps and after the last"
-    if steps is None:
+    if steps is None or (key == "eval_steps" and context.setting("eval_delay")):
         return every, None
     # The last step always counts (transformers' DefaultFlowCallback.on_step_end).
-    return every, sum(step >= least for step in {*range(interval, steps + 1, interval), steps})
+    return every, len({*range(interval, steps + 1, interval), steps})
 
 
 def _epochs_of_rounds(context: CheckContext) -> float | None:

@@ -115,7 +115,10 @@ class TestDense:
         [
             ("trainer.args.importance_sampling_level=sequence", "trainer.dense means nothing under"),
             ("trainer.args.loss_type=luspo", "trainer.dense means nothing under loss_type=luspo"),
-            ("trainer.args.off_policy_mask_threshold=0.5", "trainer.dense and an off-policy mask do not go together"),
+            (
+                "trainer.args.off_policy_mask_threshold=0.5",
+                "trainer.dense means nothing under off_policy_mask_threshold",
+            ),
             ("aggregate=normalize_then_sum", "trainer.dense sums the rewards token by token"),
             ("aggregate=./mine.py:product", "trainer.dense sums the rewards token by token"),
         ],

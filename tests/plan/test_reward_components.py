@@ -64,18 +64,6 @@ def test_ready_made_rewards_that_keep_their_own_time_are_those_with_a_time_for_e
     assert seen == {True, False}
 
 
-@pytest.mark.parametrize(("timeout_s", "is_fine"), [("60", True), ("off", True), ("auto", True), ("1800", False)])
-def test_a_deadline_comes_before_the_run_is_given_up(timeout_s: str, is_fine: bool) -> None:
-    """launch.hang_timeout_s is 1800."""
-    word = f"rewards.brevity.timeout_s={timeout_s}"
-    if is_fine:
-        judged(word)
-    else:
-        with pytest.raises(ConfigError, match=r"launch\.hang_timeout_s=3600, or rewards\.brevity\.timeout_s=900"):
-            judged(word)
-    judged(word, "launch.hang_timeout_s=off")
-
-
 def test_where_somebody_looks_on_a_call_may_take_any_time() -> None:
     from rlhf_cli.trainers.assemble.stack_building import reward_stack
 

@@ -49,16 +49,6 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
                 expected="package.module:function, or ./file.py:function",
                 hint=f"reward@rewards.{name}={ready_made}",
             )
-        own_s, watched_s = reward.timeout_s, experiment.launch.hang_timeout_s
-        if isinstance(own_s, float) and isinstance(watched_s, float) and own_s >= watched_s:
-            key = f"rewards.{name}.timeout_s"
-            yield ConfigError(
-                f"a run is ended as hanging before reward {name!r} reaches its time limit",
-                where=where(key),
-                got=f"{key}={own_s:g}, launch.hang_timeout_s={watched_s:g}",
-                expected="launch.hang_timeout_s longer than it, or off",
-                hint=f"launch.hang_timeout_s={2 * own_s:g}, or {key}={watched_s / 2:g}",
-            )
     if experiment.aggregate not in AGGREGATES and ":" not in experiment.aggregate:
         close = nearest(experiment.aggregate, AGGREGATES)
         yield ConfigError(
@@ -102,40 +92,24 @@ def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
 
 
 def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    trainer, args = experiment.trainer, experiment.trainer.args
-    not_dense = "trainer.dense=false"
+    trainer, args, not_dense = experiment.trainer, experiment.trainer.args, "trainer.dense=false"
+    conflicts: list[tuple[str, str, object, str]] = []  # key, what, got, hint
     # trainer_rules.py checks PPO's loss and z-scores.
     if experiment.aggregate not in (AGGREGATES if trainer.baseline == "critic" else ("sum",)):
         what = "trainer.dense sums the rewards token by token"
-        where, got = origins.where("aggregate"), experiment.aggregate
-        yield ConfigError(what, where=where, got=got, hint=f"aggregate=sum, or {not_dense}")
-    if trainer.baseline == "critic":
-        return
-    if trainer.row.advantages != "token":
-        yield ConfigError(
-            f"trainer={trainer.name} cannot use per-token advantages",
-            where=origins.where("trainer.dense"),
-            got="its loss is per sequence" if trainer.row.generates else f"{trainer.trl} has no rewards",
-            expected="trainer=grpo; without trainer.dense the tokens' rewards are summed",
-            hint=f"trainer=grpo, or {not_dense}",
-        )
-    for name, values in _TOKEN_LEVEL_ONLY.items():
-        if args.get(name) in values:
-            yield ConfigError(
-                f"trainer.dense means nothing under {name}={args[name]}",
-                where=origins.where(f"trainer.args.{name}"),
-                got=f"{name}={args[name]}: one number a sequence",
-                expected="token level, such as loss_type=dapo and importance_sampling_level=token",
-                hint=f"'~trainer.args.{name}', or {not_dense}",
-            )
-    mask = "trainer.args.off_policy_mask_threshold"
-    if args.get("off_policy_mask_threshold") is not None:
-        yield ConfigError(
-            "trainer.dense and an off-policy mask do not go together",
-            where=origins.where(mask),
-            got="the mask judges whole sequences by their advantage",
-            hint=f"'~{mask}', or {not_dense}",
-        )
+        conflicts.append(("aggregate", what, experiment.aggregate, "aggregate=sum"))
+    if trainer.baseline != "critic":
+        if trainer.row.advantages != "token":
+            what = f"trainer={trainer.name} cannot use per-token advantages"
+            got = "its loss is per sequence" if trainer.row.generates else f"{trainer.trl} has no rewards"
+            conflicts.append(("trainer.dense", what, got, "trainer=grpo"))
+        of_a_sequence = [name for name, values in _TOKEN_LEVEL_ONLY.items() if args.get(name) in values]
+        of_a_sequence += ["off_policy_mask_threshold"] if args.get("off_policy_mask_threshold") is not None else []
+        for name in of_a_sequence:
+            key, what = f"trainer.args.{name}", f"trainer.dense means nothing under {name}={args[name]}"
+            conflicts.append((key, what, "one number a sequence", f"'~{key}'"))
+    for key, what, value, hint in conflicts:
+        yield ConfigError(what, where=origins.where(key), got=value, hint=f"{hint}, or {not_dense}")
 
 
 def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
