@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.trl_args import TrainerFields, real_number, setting, whole_number, whole_number_or_none
+from rlhf_cli.config.trl_args import TrainerFields, setting, whole_number, whole_number_or_none
 from rlhf_cli.errors import ConfigError, Prose
 
 _BATCH_SIZE, _ROUND_SIZE = "per_device_train_batch_size", "generation_batch_size"
@@ -136,7 +136,7 @@ def plan_batches(
         steps = None
         if num_rows is not None:
             an_epoch = max(1, math.ceil(num_rows // prompts * micro_batches * num_iterations / accumulation))
-            steps = math.ceil(real_number(trainer, args, "num_train_epochs") * an_epoch)
+            steps = math.ceil(_epochs(trainer, args) * an_epoch)
     return BatchPlan(
         per_device=per_device,
         processes=processes,
@@ -148,6 +148,12 @@ def plan_batches(
         prompts_a_round=prompts,
         steps=steps,
     )
+
+
+def _epochs(trainer: TrainerFields, args: Mapping[str, object]) -> float:
+    value = setting(trainer, args, "num_train_epochs")
+    assert isinstance(value, int | float)
+    return float(value)
 
 
 def _too_small(name: str, value: int, expected: str, origins: Origins) -> ConfigError:
@@ -192,7 +198,7 @@ def plan_stage(
         if value < 1:
             raise _too_small(name, value, "at least 1", origins)
     max_steps = whole_number(trainer, args, "max_steps")
-    epochs = real_number(trainer, args, "num_train_epochs")
+    epochs = _epochs(trainer, args)
     a_batch = per_device * processes
     if num_rows is None or setting(trainer, args, "packing"):  # the number of packed rows is known only after packing
         steps = max_steps if max_steps > 0 else None

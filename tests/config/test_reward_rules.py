@@ -117,7 +117,7 @@ class TestDense:
             ("trainer.args.loss_type=luspo", "trainer.dense means nothing under loss_type=luspo"),
             (
                 "trainer.args.off_policy_mask_threshold=0.5",
-                "trainer.dense means nothing under off_policy_mask_threshold",
+                "trainer.dense means nothing under off_policy",
             ),
             ("aggregate=normalize_then_sum", "trainer.dense sums the rewards token by token"),
             ("aggregate=./mine.py:product", "trainer.dense sums the rewards token by token"),

@@ -81,20 +81,10 @@ def _place(experiment: Experiment, origins: Origins, name: str) -> tuple[str, st
 
 
 def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield a problem for an evaluation without rows or with two sources of rows, and for a best checkpoint by a metric
-    that is not logged or whose values cannot be compared.
+    """Yield a problem for an evaluation without rows, and for a best checkpoint by a metric that is not logged or whose
+    values cannot be compared.
     """
     args, held_out = experiment.trainer.args, experiment.data.eval
-    if held_out is not None and held_out.fraction is not None:
-        for name in [name for name in ("path", "world") if getattr(held_out, name) is not None]:
-            key = f"data.eval.{name}"
-            yield ConfigError(
-                "held-out rows are a fraction of the training rows, or have a source of their own",
-                where=origins.where("data.eval.fraction"),
-                got=f"data.eval.fraction={held_out.fraction:g}, and {origins.where(key)}={getattr(held_out, name)}",
-                expected="one of them",
-                hint=f"'~{key}', or '~data.eval.fraction'",
-            )
     if evaluates(experiment) and held_out is None:
         key = "eval_on_start" if args.get("eval_on_start") is True else "eval_strategy"
         yield ConfigError(

@@ -48,6 +48,12 @@ class Eval(Source):
 
     fraction: float | None = Field(default=None, gt=0, lt=1)
 
+    @model_validator(mode="after")
+    def _one_origin(self) -> Eval:
+        if self.fraction is not None and (self.path is not None or self.world is not None):
+            raise ValueError("a `fraction` of the training rows, or a `path` or `world` of their own")
+        return self
+
 
 class Data(Source):
     """The training rows, from one source or a `mix` of named sources.

@@ -70,8 +70,7 @@ class CheckContext:
 
     def whole(self, name: str) -> int | None:
         """Return an argument of TRL's that is an integer; None for anything else."""
-        value = self.setting(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return trl_args.whole_number_or_none(self.trainer, self.experiment.trainer.args, name)
 
     def folder_of(self, path: str | None) -> Path | None:
         """Return the local folder of a model; None for a hub model that is not in the cache."""
