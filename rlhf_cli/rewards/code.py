@@ -203,15 +203,7 @@ def _parsed(text: str, row: int) -> ast.Module:
 
 
 def _in_parallel(score: Callable[[_Row], _Value], rows: Sequence[_Row], max_workers: int | None) -> list[_Value]:
-    if not rows:
-        return []
     # Threads, because they only wait for processes. A run ends with the thread that started it, so that thread must
     # wait for it.
     with ThreadPoolExecutor(max_workers or os.cpu_count() or 1) as pool:
-        running = [pool.submit(score, row) for row in rows]
-        try:
-            return [future.result() for future in running]
-        except BaseException:
-            for future in running:
-                future.cancel()
-            raise
+        return list(pool.map(score, rows))

@@ -16,7 +16,6 @@ from rlhf_cli.data.rows import (
     hold_out_places,
     is_empty,
     refuse_no_text,
-    values_of,
 )
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.transcripts import split_row, split_transcripts
@@ -110,18 +109,6 @@ def test_labels_that_are_true_or_false() -> None:
 ROWS = [{"n": number, "t": f"t{number}"} for number in range(2500)]
 
 
-def test_a_table_in_memory_is_read_as_one_of_datasets_is() -> None:
-    ours, theirs = RowTable(ROWS, ["t", "n"]), datasets.Dataset.from_list(ROWS)
-    for table in (ours, theirs):
-        assert len(table) == 2500
-        assert dict(table[2]) == ROWS[2]
-        assert list(values_of(table, "n")) == list(range(2500))
-        assert [len(batch["t"]) for batch in table.select_columns(["t"]).iter(batch_size=999)] == [999, 999, 502]
-    assert ours.column_names == ["t", "n"]
-    assert ours.select([3, 1])[0] == {"t": "t3", "n": 3}
-    assert RowTable([{"a": 1}], ["a", "b"])[0] == {"a": 1, "b": None}
-
-
 @pytest.mark.parametrize(
     ("source", "prompt", "transcripts"),
     [
@@ -163,15 +150,6 @@ def test_so_many_are_held_out(fraction: float, held: int | None, refusal) -> Non
     train, out = hold_out_places(table, fraction, 0)
     assert (len(out), sorted(train + out)) == (held, list(range(10)))
     assert out == sorted(out)
-
-
-def test_all_rows_of_a_prompt_are_held_out_together() -> None:
-    """Ten rows of two prompts: five of them are as many as one wants, and one prompt has five."""
-    rows = [{"prompt": [{"role": "user", "content": str(n % 2)}]} for n in range(10)]
-    for fraction in (0.1, 0.5):
-        train, out = hold_out_places(RowTable(rows, ["prompt"]), fraction, 3)
-        assert {row % 2 for row in out} ^ {row % 2 for row in train} == {0, 1}
-        assert len(out) == 5
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,6 @@ def test_text_stays_text(jsonl) -> None:
     assert load(DataSource(path=jsonl(rows))).to_list() == rows
 
 
-def test_columns_that_come_late_and_numbers_that_turn_out_fractions(jsonl) -> None:
-    dataset = load(DataSource(path=jsonl([{"n": 1}] * 1500 + [{"n": 0.5, "new": "x"}])))
-    assert (dataset[0], dataset[1500]) == ({"n": 1.0, "new": None}, {"n": 0.5, "new": "x"})
-
-
 def test_messages_with_uneven_keys_and_contents(jsonl) -> None:
     messages = [{"role": "user", "content": "hi"}, {"role": "tool", "content": [{"type": "text"}], "name": "t"}]
     (row,) = load(DataSource(path=jsonl([{"prompt": messages}]))).to_list()
@@ -101,14 +96,6 @@ def test_split_faults(jsonl, refusal) -> None:
     assert "5, the number of rows" in refusal(load, DataSource(path=path, select=(2, 6)))
 
 
-def test_missing_columns(jsonl, refusal) -> None:
-    path = jsonl(numbered(5))
-    message = refusal(load, DataSource(path=path, rename={"question": "promt"}))
-    assert "data.rename.question" in message
-    assert message.endswith("prompt")
-    assert "no column 'question'" in refusal(load, DataSource(path=path), prompt="{question}")
-
-
 def test_a_null_in_a_template_names_its_row(jsonl, refusal) -> None:
     path = jsonl([{"q": "a"}, {"q": "b"}, {"q": None}])
     message = refusal(load, DataSource(path=path, name="data.mix.mine"), prompt="Q: {q}")
@@ -136,16 +123,6 @@ def test_a_mixture_follows_its_weights_and_its_seed(jsonl) -> None:
     assert load(heavy, off)["kind"][:] == ["heavy"] * 900
 
 
-def test_a_mixture_that_cannot_be(jsonl, refusal) -> None:
-    numbers = DataSource(path=jsonl([{"answer": 1}], "a.jsonl"), name="data.mix.a")
-    texts = DataSource(path=jsonl([{"answer": "1"}], "b.jsonl"), name="data.mix.b")
-    message = refusal(load, numbers, texts)
-    assert "disagree about the column 'answer'" in message
-    assert "where:    data.mix.b" in message
-    assert "as in data.mix.a" in message
-    assert "weight above 0" in refusal(load, DataSource(world="toy_sums", weight=0))
-
-
 @pytest.mark.fault(45)
 def test_hub_offline_for_real(monkeypatch: pytest.MonkeyPatch, refusal) -> None:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
@@ -164,15 +141,6 @@ def test_hold_out_is_disjoint_in_prompts_and_the_same_again() -> None:
     # Negative control: a split by rows would have leaked.
     by_rows = dataset.train_test_split(0.2, seed=1)
     assert set(by_rows["train"]["prompt"]) & set(by_rows["test"]["prompt"])
-
-
-def test_hold_out_without_prompts_and_with_messages() -> None:
-    train, held = hold_out(datasets.Dataset.from_dict({"chosen": ["same"] * 10}), 0.3, seed=0)
-    assert (len(train), len(held)) == (7, 3)
-    chats = [[{"role": "user", "content": str(number % 5)}] for number in range(10)]
-    train, held = hold_out(datasets.Dataset.from_dict({"prompt": chats}), 0.4, seed=0)
-    said = [{chat[0]["content"] for chat in part["prompt"]} for part in (train, held)]
-    assert (len(held), said[0] & said[1]) == (4, set())
 
 
 @pytest.mark.parametrize("fraction", [0, 1, 1.5, -0.1])
@@ -199,14 +167,3 @@ def test_check_rows_passes_the_sound_and_names_what_is_missing(refusal) -> None:
     assert "no column 'pronpt'" in message
     assert message.endswith("prompt")
     assert "an empty dataset" in refusal(check_rows, dataset.select([]), ["prompt"])
-
-
-def test_real_files(shared: Path) -> None:
-    gsm8k = load(DataSource(path=str(shared / "gsm8k-test.jsonl"), select=30), prompt="Question: {question}\nAnswer:")
-    check_rows(gsm8k, ["prompt", "answer"])
-    assert gsm8k[0]["prompt"].startswith("Question: Janet’s ducks")
-    pairs = load(DataSource(path=str(shared / "hh-harmless.jsonl.gz")))
-    check_rows(pairs, ["chosen", "rejected"])
-    assert len(pairs) == 1156
-    solutions = load(DataSource(path=str(shared / "gsm8k-model-solutions.jsonl")))
-    assert solutions[0]["6b_finetuning"]["is_correct"] is False

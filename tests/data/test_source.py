@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.data import data_files
-from rlhf_cli.data.data_files import find_files, format_of, near_files
+from rlhf_cli.data.data_files import find_files, near_files
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import first_rows, peek
 from rlhf_cli.data.rows import renamed
@@ -134,15 +134,6 @@ def test_only_what_is_in_the_cache_is_not_read_again(jsonl, monkeypatch: pytest.
     assert len(read) == 2  # to scan it, and to write it
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [("a.JSONL", "jsonl"), ("a.jsonl.gz", "jsonl"), ("a.json", "json"), ("a.CSV.GZ", "csv"), ("a.parquet", "parquet"),
-     ("a.parquet.gz", None), ("jsonl", None)],
-)  # fmt: skip
-def test_a_format_by_its_ending(path: str, expected: str | None) -> None:
-    assert format_of(Path(path)) == expected
-
-
 def test_what_lies_near_a_path_that_is_not_there(workplace: Path, jsonl) -> None:
     assert near_files(Path("rows.jsonl")) == f"data files in {workplace}: none"
     (workplace / "sub").mkdir()
@@ -155,18 +146,6 @@ def test_what_lies_near_a_path_that_is_not_there(workplace: Path, jsonl) -> None
     for number in range(9):
         (workplace / "sub" / f"{number}.csv").write_text("x")
     assert near_files(Path("zzzzzz.parquet")).count(",") == 7
-
-
-def test_a_preview_of_many_rows(jsonl) -> None:
-    path = jsonl([{"n": number} for number in range(20)])
-    found = peek(DataSource(path=path))
-    assert (len(found.rows), found.num_rows) == (8, 20)
-    jsonl([{"n": 1}], "more.jsonl")
-    several = peek(DataSource(path=[path, "more.jsonl"]))
-    assert several.origin == f"2 jsonl files, the first is {path}"
-    assert several.num_rows == 21
-    hub = peek(DataSource(path="owner/name", subset="main"))
-    assert (hub.rows, hub.num_rows, hub.origin) == ([], None, "hub dataset owner/name (main), read when the run starts")
 
 
 @pytest.mark.parametrize("limit", [1, 3, 50])

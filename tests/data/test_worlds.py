@@ -16,7 +16,6 @@ from rlhf_cli.data.worlds import toy_preferences as toy_judgements
 from rlhf_cli.data.worlds import toy_tasks as toy_speakers
 from rlhf_cli.data.worlds import toy_tasks as toy_sums
 from rlhf_cli.data.worlds.toy_preferences import true_score
-from rlhf_cli.errors import DataError
 from rlhf_cli.rewards.toy import score_speakers
 
 
@@ -148,31 +147,6 @@ def test_judgements_are_one_half_of_a_pair_each_and_half_of_them_good() -> None:
         assert (row["prompt"], row["completion"]) == (pair["prompt"], pair[side])
         assert row["score"] == pair[f"score_{side}"]
     assert sum(row["label"] is True for row in rows) / 2000 == pytest.approx(0.5, abs=0.04)
-
-
-def test_demonstrations_are_a_world_too() -> None:
-    rows = worlds.generate("toy_demonstrations", {"wrong_fraction": 0.0, "num_rows": 5}, seed=3)
-    assert rows == toy_sums.demonstrations(5, 3, wrong_fraction=0.0)
-    with pytest.raises(DataError, match="share"):
-        worlds.generate("toy_demonstrations", {"wordy_fraction": 2.0}, seed=3)
-
-
-def test_of_a_world_of_one_number_and_of_all_that_may_be_near() -> None:
-    """Numbers from 0 to 1 and no further; a wrong answer is 1, 2 or 10 off, and never below 0."""
-    assert {(row["a"], row["b"]) for row in toy_sums.generate(4, 0, max_value=1)} == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    rng = Random(0)
-    assert {toy_sums.near_miss(3, rng) for _ in range(300)} == {1, 2, 4, 5, 13}
-    assert {toy_sums.near_miss(10, rng) for _ in range(300)} == {0, 8, 9, 11, 12, 20}
-    said = [row["completion"] for row in toy_speakers.speaker_demonstrations(300, 0, max_value=1, sloppy_fraction=0.0)]
-    assert {int(number) for text in said for number in re.findall("[0-9]+", text)} == {0, 1}
-    for share in (0.0, 1.0):
-        toy_tasks.check_fraction("x", share)
-    for share in (-0.01, 1.01):
-        with pytest.raises(DataError, match="share"):
-            toy_tasks.check_fraction("x", share)
-    toy_tasks.check_max_value(1)
-    texts = [row["completion"] for row in toy_sums.demonstrations(300, 0, wrong_fraction=1.0, wordy_fraction=1.0)]
-    assert not any(text.isdigit() for text in texts)
 
 
 def test_demonstrations_of_a_world_by_its_name(refusal) -> None:

@@ -52,12 +52,6 @@ class TestDead:
             settled = Case([column(1000, 1000 + apart)], [Rule("a")], [1.0], num_generations=2).settle()
             assert is_dead(settled.totals, 2) is expected
 
-    def test_a_drowned_reward_is_dead(self) -> None:
-        small, big = column(0, 1, 0, 1), column(1, 1, 1, 1)
-        for weight, expected in ((1e9, True), (1e3, False)):
-            settled = Case([small, big], [Rule("small"), Rule("big")], [1.0, weight]).settle()
-            assert is_dead(settled.totals, 4) is expected
-
 
 class TestSeen:
     def test_of_two_components(self) -> None:
@@ -119,11 +113,6 @@ class TestCause:
         cause, lines = explain_dead_rounds(rounds(SEEN, watched))
         assert cause == "what watched told apart did not reach the total"
         assert lines[1] == "watched: from 0 to 2, but its weight is 0"
-
-    def test_all_left_out(self) -> None:
-        cause, _ = explain_dead_rounds(rounds(SEEN, left_out=1.0))
-        assert cause == "every completion was cut off, and truncation leaves such rows out"
-        assert explain_dead_rounds(rounds(SEEN, left_out=0.9))[0] != cause
 
 
 def test_a_mean_of_equal_numbers_is_not_always_one_of_them() -> None:

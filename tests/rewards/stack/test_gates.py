@@ -137,11 +137,6 @@ class TestWhatIsComputed:
         assert stack.outcomes["b"].fixed == [None, 5.0, None, 5.0]
         assert c.asked == [[0, 2]]
 
-    def test_a_gate_reads_raw_scores_whatever_is_done_to_them(self) -> None:
-        """offset, clip and normalise come after: they would make 10 into 0 here."""
-        a = Component("a", Table(10, 0, 10, 0), offset=10.0, clip=(0.0, 0.0), normalize="batch", weight=0.0)
-        assert evaluated(a, Component("b", Table(1, 2, 3, 4), gates=(at_least("a"),))).outcomes["b"].num_open == 2
-
     def test_all_of_several_must_open(self) -> None:
         c = Table(1, 2, 3, 4)
         gates = (at_least("a"), ScoreGate("b", high=0.5, otherwise="exclude"))
@@ -195,9 +190,6 @@ class TestLogExtra:
         stack.close()
         assert columns == []  # the trainer is given it once, with every row in its place
         return stack.outcomes["b"].extra
-
-    def test_lands_on_the_rows_it_was_said_of(self) -> None:
-        assert self.outcome(0, 1, 0, 1) == {"said": [None, "row 1", None, "row 3"]}
 
     def test_a_batch_in_which_nothing_is_said_has_the_column_too(self) -> None:
         """TRL would otherwise show the last batch's values beside this batch's completions."""

@@ -8,14 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import psutil
 import pytest
-from pebble import ProcessFuture
 
-from rlhf_cli.rewards.stack.isolated import Isolated, ProcessEnded, _outcome
+from rlhf_cli.rewards.stack.isolated import Isolated
 
 MINE = """
 import os, pathlib, re, time
@@ -79,31 +77,6 @@ def test_a_worker_that_hangs_ends_with_the_process_that_was_killed(place: Path, 
     assert alive == []
 
 
-def test_workers_outlive_the_thread_that_first_asked(place: Path) -> None:
-    """The kernel ends them with the thread that started them; here two threads ask, the second when the first is gone.
-
-    A third of the rows of a worker that was lost would be tried again, by another process: the same ones answer.
-    """
-    isolated = Isolated("./mine.py:where", {}, timeout_s=30.0)
-    answers: list[list[object]] = []
-
-    def ask() -> None:
-        answers.append(isolated(completions=["a"] * 8, prompts=[""] * 8))
-
-    try:
-        for _ in range(2):
-            thread = threading.Thread(target=ask)
-            thread.start()
-            thread.join()
-            time.sleep(0.3)
-        (first, second) = answers
-        children = {process.pid for process in psutil.Process().children(recursive=True)}
-        assert {int(float(str(pid))) for pid in first} <= children
-        assert {*second} <= {float(pid) for pid in children}
-    finally:
-        isolated.close()
-
-
 @pytest.mark.fault(17)
 def test_rows_are_scored_when_all_workers_were_ended_at_once(place: Path) -> None:
     """As by a signal for every process of a job: seen in a real run, whose pool gave up, so that it failed unsaved."""
@@ -126,25 +99,5 @@ def test_rows_are_scored_when_all_workers_were_ended_at_once(place: Path) -> Non
             os.kill(pid, signal.SIGTERM)
         asks.join(60)
         assert answers == [[1.0] * num_workers]
-    finally:
-        isolated.close()
-
-
-def test_a_pool_that_has_given_up_is_replaced(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pebble says so where all processes had expired: to those that wait, and to whoever asks afterwards."""
-    waits: ProcessFuture = ProcessFuture()
-    waits.set_exception(BrokenProcessPool("All workers expired"))
-    assert isinstance(_outcome(waits, None), ProcessEnded)
-    isolated = Isolated("./mine.py:where", {}, timeout_s=60.0)
-
-    def given_up(*_: object, **__: object) -> None:
-        raise RuntimeError("Unexpected error within the Pool")
-
-    try:
-        pool = isolated._processes()
-        monkeypatch.setattr(pool, "schedule", given_up)
-        (answer,) = isolated(completions=["a"], prompts=[""])
-        assert isinstance(answer, float)
-        assert isolated._processes() is not pool
     finally:
         isolated.close()

@@ -83,11 +83,6 @@ class TestFound:
         reward = resolve("./my_rewards.py:make", {"target": 5}, where=WHERE)
         assert reward(completions=["abc"]) == [4]  # 2 x (5 - 3)
 
-    def test_a_class(self) -> None:
-        reward = resolve("./my_rewards.py:Scorer", {"target": "yes"}, where=WHERE)
-        assert reward(completions=["yes", "no"], answer=["", ""]) == [1.0, 0.0]
-        assert required_columns(reward) == ["answer"]
-
     def test_a_factory_of_trl(self) -> None:
         """DAPO (arXiv 2503.14476), eq. 13: limit 100, cache 20: 80 -> 0, 90 -> -10/20, 101 -> -1."""
         fn = "trl.rewards.other_rewards:get_soft_overlong_punishment"
@@ -133,12 +128,6 @@ class TestRefused:
         write("deep_two.py", "\n\nraise ValueError('no key in the environment')\n")
         assert refusal("deep_one:plain").got == "ValueError: no key in the environment (deep_two.py:3)"
 
-    def test_a_file_mended_after_a_failure_is_read_again(self, write: Write) -> None:
-        write("mended.py", "import no_such_package_at_all\n")
-        refusal("./mended.py:plain")
-        write("mended.py", "def plain(completions): return [7]\n")
-        assert resolve("./mended.py:plain", {}, where=WHERE)(completions=["a"]) == [7]
-
     @pytest.mark.parametrize(
         ("fn", "args", "expected"),
         [
@@ -155,11 +144,6 @@ class TestRefused:
         assert error.what.startswith(f"./my_rewards.py:{fn} ")
         assert str(error.where).startswith("args")
         assert error.expected == expected
-
-    def test_a_factory_that_makes_nothing(self) -> None:
-        error = refusal("./my_rewards.py:makes_nothing", target=3)
-        assert (error.what, error.got) == ("./my_rewards.py:makes_nothing made no reward function", "int")
-        assert (error.where, error.expected) == (WHERE, "a callable")
 
     def test_what_a_factory_makes_of_its_arguments_is_told(self) -> None:
         error = refusal("./my_rewards.py:Fails", target=3)

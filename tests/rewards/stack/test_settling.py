@@ -29,16 +29,6 @@ class TestSettledRows:
         assert settled.effective[:, 0].tolist() == [1.0, 0.0, 3.0, 4.0]
         assert one(1, NAN, 3, 4).is_unscorable.tolist() == [False, True, False, False]  # negative control
 
-    def test_an_environments_columns_pass_through(self) -> None:
-        """No rules, no fixed values of its own; excluded and summed like any other."""
-        rules = [Rule("a", offset=1.0, normalize="batch")]
-        settled = Case([column(1, 2, 3, 4), column(7, NAN, 9, 11)], rules, [1.0, 0.5]).settle()
-        assert settled.names == ("a", "env0")
-        assert settled.unfilled[[0, 2, 3], 1].tolist() == [7.0, 9.0, 11.0]
-        assert settled.effective[:, 1].tolist() == [7.0, 9.0, 9.0, 11.0]
-        assert settled.contributions[:, 1].tolist() == [3.5, 4.5, 4.5, 5.5]
-        assert settled.divisors.shape == (4, 1)
-
 
 class TestCustomAggregate:
     raw = (column(1, 2, 3, 4), column(10, NAN, 30, 50))
@@ -200,14 +190,6 @@ class TestReplaced:
         settled = nothing.settle()
         assert settled.is_unscorable.tolist() == [True, False, False, False]
         assert settled.effective[1, 1] == 19.0  # of 30 and 8; with a 0 more it would be 38 / 3
-
-    def test_of_z_scores(self) -> None:
-        """8 and 30 are z = -1/sqrt(2) and 1/sqrt(2); with 0 for the third row the excluded ones get -z/2 each."""
-        z = 1 / 2**0.5
-        settled = self.settled(False, False, True, False, aggregate="normalize_then_sum")
-        assert settled.for_trl[:, 1].tolist() == pytest.approx([-z, -z / 2, z, -z / 2], rel=1e-4)
-        control = self.settled(aggregate="normalize_then_sum")
-        assert control.for_trl[:, 1].tolist() == pytest.approx([-z, 0.0, z, 0.0], rel=1e-4)
 
 
 class TestRunningDeviation:

@@ -80,17 +80,6 @@ def test_the_oracle_decodes_as_python_does() -> None:
         assert characters_of_bytes(data)[0] == data.decode("utf-8", "replace")
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=ascii)
-def test_byte_tokenizer(text: str) -> None:
-    tokenizer = byte_tokenizer(64)
-    ids = [*tokenizer(text).input_ids, tokenizer.eos_token_id]
-    decode = partial(tokenizer.decode, skip_special_tokens=True)
-    decoded, expected = oracle([*(bytes([byte]) for byte in text.encode()), b""])
-    assert decode(ids) == decoded == text
-    assert token_offsets(ids, decode) == expected
-    assert expected[-1] == (len(text), len(text))
-
-
 def test_by_hand() -> None:
     tokenizer = byte_tokenizer(64)
     ids = tokenizer("a€\ufffd!").input_ids
@@ -177,20 +166,6 @@ def test_a_leading_space_that_is_stripped() -> None:
     assert tokenizer.decode(ids) == "a ab€  b ."
     expected = [(0, 1), (1, 4), (4, 5), (4, 5), (4, 5), (5, 7), (7, 8), (8, 9), (9, 10)]
     assert token_offsets(ids, tokenizer.decode) == expected
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_leading_space_random(seed: int) -> None:
-    """Without byte tokens a token's text is its own, less the first space of the whole: the oracle is a sum."""
-    tokenizer, words = _llama_like()
-    rng = Random(seed)
-    plain = range(257, len(words))
-    for _ in range(50):
-        ids = [rng.choice(plain) for _ in range(rng.randint(1, 40))]
-        lengths = [len(words[token]) for token in ids]
-        stripped = int(words[ids[0]].startswith("▁"))
-        ends = [sum(lengths[: index + 1]) - stripped for index in range(len(ids))]
-        assert token_offsets(ids, tokenizer.decode) == list(zip([0, *ends], ends, strict=False))
 
 
 def test_a_decoder_that_changes_the_text_before() -> None:

@@ -68,13 +68,6 @@ def test_a_ramp_over_the_last_tokens(
     assert settled.totals.tolist() == pytest.approx(added)
 
 
-def test_what_nothing_applies_to_gets_no_penalty() -> None:
-    settled = with_truncation(rows(1, NAN, 3, 6), TruncationPolicy("eos_penalty"), CUT)
-    assert settled.is_unscorable.tolist() == [False, True, False, False]
-    assert settled.for_trl[1].isnan().all()
-    assert settled.unfilled[1].isnan().all()
-
-
 def test_logged() -> None:
     """The two that were cut had 4 and 12, and have 3 and 11."""
     before = rows(1, 2, 3, 6)
