@@ -18,7 +18,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.data_files import near_files
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, ModelError, UserError, raise_any
@@ -119,6 +118,8 @@ def read_completions(path: Path, *, limit: int | None) -> list[Row]:
     """
     file = path
     if not path.exists() and not glob.has_magic(str(path)):
+        from rlhf_cli.data.data_files import near_files
+
         # Otherwise the training data loader would look for a hub dataset of this name.
         raise DataError(
             f"{path}: no such file",

@@ -25,7 +25,6 @@ from rlhf_cli.numerics.intervals import (
     wilson,
 )
 from rlhf_cli.rewards.completion_text import Completion, text_of
-from rlhf_cli.rewards.numeric import last_number
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
 from rlhf_cli.runs.run_folder import POLICY, SAMPLED, write_text
 from rlhf_cli.text.redaction import redacted_tree
@@ -227,5 +226,7 @@ def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:
 
 
 def _answer(text: str) -> str:
+    from rlhf_cli.rewards.numeric import last_number
+
     number = last_number(text)
     return text.strip() if number is None else str(number)
