@@ -282,7 +282,7 @@ def expectations_of(expect: Expectations) -> dict[str, Expectation]:
     return _entries_of(expect)
 
 
-def _entries_of(section: Any) -> dict[str, Any]:
+def _entries_of(section: Any) -> dict[str, Any]:  # noqa: ANN401 - three shapes of a section that pydantic has judged
     if section is None:
         return {}
     if isinstance(section, Section):
