@@ -178,7 +178,7 @@ def _datasets(data: JsonTree) -> list[str]:
 
 
 def _data(data: JsonTree, known: JsonTree, hashes: dict[str, str]) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, source in _sources(data).items():
         what = ", ".join(_last_part(path) for path in _paths(source)) or f"embedded world {source.get('world')}"
         details = [f"{key} {source[key]}" for key in ("subset", "split", "revision") if source.get(key)]

@@ -214,7 +214,7 @@ class TrainedCritic:
 
     def save(self, folder: Path) -> None:
         """Save a folder that AutoModelForTokenClassification.from_pretrained(folder) loads."""
-        self.model.save_pretrained(folder)
+        self.model.save_pretrained(str(folder))
 
     def save_state(self, folder: Path) -> None:
         """Save what resuming needs: the weights, the optimizer, the schedule."""
