@@ -159,12 +159,6 @@ def _enums() -> dict[str, tuple[str, ...]]:
     return values_by_enum
 
 
-def owner_of(field: str) -> list[str]:
-    """Return the names of TRL's stable config classes that have `field`."""
-    stable = sorted(row.config_class for row in TRAINERS.values() if row.module == "trl")
-    return [name for name in stable if field in config_fields(name)]
-
-
 def expected_instead(field: TrlField, value: object) -> str | None:
     """Return what a field accepts, in words, if it does not accept `value`; else None."""
     words = value if isinstance(value, list) else [value]

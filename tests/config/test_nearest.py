@@ -10,9 +10,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from rlhf_cli.config.compose import compose
-from rlhf_cli.config.suggestions import meant_inside, meant_key, meant_value
-from rlhf_cli.errors import ConfigError, Problems
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.config.suggestions import meant_key, meant_value
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.json_values import JsonTree
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -43,18 +42,6 @@ def tree(request: pytest.FixtureRequest) -> JsonTree:
 )
 def test_what_was_meant(tree: JsonTree, typed: str, meant: str) -> None:
     assert meant_key(typed, tree) == meant
-
-
-@pytest.mark.parametrize("typed", ["xyzzy", "rewards.zebra.weight", "trainer.args.banana", "a.b.c.d.e", "r"])
-def test_what_is_like_nothing(tree: JsonTree, typed: str) -> None:
-    assert meant_key(typed, tree) is None
-
-
-@pytest.mark.parametrize("trainer", ["grpo", "ppo"])
-def test_the_trainer_says_what_a_name_of_once_means(trainer: str) -> None:
-    tree = compose(["exp=quickstart", f"trainer={trainer}"]).tree
-    assert meant_key("kl_coef", tree) == {"grpo": "trainer.args.beta", "ppo": "kl.coef"}[trainer]
-    assert meant_key("gae_lamda", tree) == {"grpo": None, "ppo": "trainer.args.gae_lambda"}[trainer]
 
 
 class Sample(BaseModel):
@@ -108,13 +95,6 @@ def test_what_was_meant_and_is_taken(name: str, given: object, meant: str | None
     assert meant_value(name, Sample.model_fields[name], given) == meant
 
 
-def test_a_section_says_which_of_its_keys_takes_it() -> None:
-    assert meant_inside("sample", Sample, 3) == "sample.count=3"
-    assert meant_inside("sample", Sample, "epoch") == "sample.word=epoch"
-    assert meant_inside("sample", Sample, True) == "'sample={}'"
-    assert meant_inside("sample", Sample, -5.5) == "sample.wait_s=-5.5"
-
-
 pytestmark = pytest.mark.usefixtures("place")
 Write = Callable[[str, str], Path]
 Refused = Callable[..., ConfigError]
@@ -138,7 +118,6 @@ def mine(write: Write, text: str) -> None:
         ("rewards.brevity.gate={by: correct, min: 1}", "rewards.brevity.gate.at_least"),
         ("rewards.brevity.gate={by: correct, max: 1}", "rewards.brevity.gate.at_most"),
         ("aggregate=normalise_then_sum", "aggregate=normalize_then_sum"),
-        ("rewards.brevity.fn=exact_mach", "reward@rewards.brevity=exact_match"),
         ("model.path=Some/Model-0.5B", "model=local model.path=Some/Model-0.5B"),
         ("model=Some/Model-0.5B", "model=local model.path=Some/Model-0.5B"),
         ("model=run:quickstart", "model=local model.path=run:quickstart"),
@@ -148,15 +127,6 @@ def mine(write: Write, text: str) -> None:
 )
 def test_what_people_call_it(refused: Refused, typed: str, hint: str) -> None:
     assert refused("exp=quickstart", typed).hint == hint
-
-
-def test_a_schedule_in_other_words_is_told_once_a_key() -> None:
-    with pytest.raises(Problems) as caught:
-        prepare(["exp=quickstart", "rewards.brevity.weight={from: 0, to: 1, steps: 10}"], keep_run_names=True)
-    assert [(str(one.where).partition(" ")[0], one.hint) for one in caught.value.problems] == [
-        ("rewards.brevity.weight.from", "rewards.brevity.weight.start"),
-        ("rewards.brevity.weight.to", "rewards.brevity.weight.end"),
-    ]
 
 
 def test_a_key_twice_in_a_file(write: Write, refused: Refused) -> None:

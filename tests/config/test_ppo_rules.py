@@ -102,13 +102,6 @@ def test_a_critic_on_the_policys_body_and_checkpointing(refused: Refused, word: 
     assert error.hint == "trainer.args.gradient_checkpointing=false, or critic.share=none"
 
 
-def test_a_critic_on_the_policys_body_begins_as_it(refused: Refused) -> None:
-    error = refused(*SHARED, "trainer.args.gradient_checkpointing=false", "critic.init=org/judge")
-    assert error.what == "a critic on the policy's body begins as the policy"
-    assert (error.where, error.got) == ("critic.init (command line)", "org/judge")
-    assert error.hint == "critic.init=policy, or critic.share=none"
-
-
 @pytest.mark.parametrize("name", ["activation_checkpointing", "ddp_find_unused_parameters"])
 def test_a_shared_critic_and_what_would_break_its_gradients(refused: Refused, judged: Judged, name: str) -> None:
     off = "trainer.args.gradient_checkpointing=false"
@@ -184,14 +177,6 @@ class TestArguments:
         assert "or one of gamma, gae_lambda, whiten_advantages" in str(error.expected)
         assert error.hint == f"trainer.args.{meant}"
         assert refused(*PPO, "trainer.args.num_iteration=1").hint == "trainer.args.num_iterations"
-
-    @pytest.mark.parametrize("trainer", ["grpo", "rloo"])
-    def test_elsewhere_they_are_unknown(self, refused: Refused, trainer: str) -> None:
-        error = refused(QUICK, f"trainer={trainer}", "trainer.args.gamma=1")
-        assert error.what.startswith("unknown option 'gamma'")
-        assert error.where == "trainer.args.gamma (command line)"
-        assert "gamma belongs to trainer=ppo" in str(error.expected)
-        assert error.hint == "trainer=ppo"
 
     def test_beta_has_a_home_of_ours_here_and_is_trls_elsewhere(self, refused: Refused, judged: Judged) -> None:
         error = refused(*PPO, "trainer.args.beta=0.1")

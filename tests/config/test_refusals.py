@@ -159,12 +159,6 @@ def test_broken_yaml(write: Write, refused: Refused) -> None:
     assert error.expected == "`key: value` lines, indented with spaces"
 
 
-def test_several_values_are_for_a_sweep(refused: Refused) -> None:
-    error = refused("exp=quickstart", "seed=1,2")
-    assert error.what == "several values for one key are a sweep: a run for each"
-    assert error.hint == "rlhf train -m ... 'seed=1,2'"
-
-
 @pytest.mark.fault(39)
 def test_several_problems_are_told_at_once(write: Write) -> None:
     mine(write, "sed: 3\ntrainer:\n  args:\n    learning_rat: 1\n    seed: 3\n")
@@ -194,28 +188,6 @@ def test_several_problems_are_told_at_once(write: Write) -> None:
 )
 def test_rules_between_keys(refused: Refused, words: list[str], what: str) -> None:
     assert refused("exp=quickstart", *words).what == what
-
-
-DPO = (
-    "trainer={trl: DPOTrainer, name: dpo}",
-    "~trainer.args.log_completions",
-    "~trainer.args.num_completions_to_print",
-    "~trainer.args.max_completion_length",
-)
-
-
-def test_a_reward_name_that_no_override_could_name(write: Write, refused: Refused) -> None:
-    mine(write, "rewards:\n  a-b: {fn: 'a:b'}\n")
-    error = refused("exp=mine")
-    assert error.where == "rewards.a-b (conf/exp/mine.yaml:7)"
-    assert error.expected == "at most 128 letters, digits and '_', the first no digit: overrides name the reward so"
-    assert error.hint == "rewards.a_b"
-
-
-def test_an_option_of_another_trainer(refused: Refused) -> None:
-    error = refused(*DPO, "trainer.args.num_generations=4")
-    assert error.what == "unknown option 'num_generations' for DPOConfig"
-    assert error.expected == "a field of DPOConfig; num_generations belongs to GRPOConfig, RLOOConfig"
 
 
 pytestmark = pytest.mark.usefixtures("place")

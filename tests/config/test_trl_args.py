@@ -10,9 +10,7 @@ from rlhf_cli.config.trl_args import (
     TrlField,
     config_fields,
     expected_instead,
-    owner_of,
 )
-from rlhf_cli.tables.trl_trainers import TRAINERS
 
 GRPO = config_fields("GRPOConfig")
 
@@ -82,10 +80,3 @@ def test_the_values_of_an_enum_are_read_from_transformers() -> None:
     assert expected_instead(GRPO["lr_scheduler_type"], "cosin") == "one of " + ", ".join(
         GRPO["lr_scheduler_type"].choices
     )
-
-
-def test_owner_of() -> None:
-    assert owner_of("num_generations") == ["GRPOConfig", "RLOOConfig"]
-    assert owner_of("loss_type") == ["DPOConfig", "GRPOConfig", "KTOConfig", "SFTConfig"]
-    assert len(owner_of("learning_rate")) == sum(row.module == "trl" for row in TRAINERS.values())
-    assert owner_of("no_such_option") == []

@@ -28,18 +28,6 @@ def test_what_every_trainer_honours(judged: Judged, trainer: str, policy: str) -
     assert experiment.truncation.replaces == (policy == "bootstrap")
 
 
-@pytest.mark.parametrize(
-    ("policy", "mode", "valid"),
-    [("eos_penalty", "add", ["subtract", "replace"]), ("bootstrap", "subtract", ["replace", "add"])],
-)
-def test_a_mode_of_another_policy(refused: Refused, judged: Judged, policy: str, mode: str, valid: list[str]) -> None:
-    error = refused(QUICK, "trainer=ppo", f"truncation={policy}", f"truncation.mode={mode}")
-    assert error.what == f"{policy} has no mode {mode}"
-    assert (error.where, error.expected) == ("truncation.mode (command line)", " or ".join(valid))
-    assert error.hint == f"truncation.mode={valid[0]}"
-    assert judged(QUICK, "trainer=ppo", f"truncation={policy}", "truncation.mode=replace").truncation.replaces
-
-
 def test_bootstrap_wants_a_critic(refused: Refused, judged: Judged) -> None:
     assert judged(QUICK, "trainer=ppo", "truncation=bootstrap").truncation.policy == "bootstrap"
     for trainer in ("grpo", "rloo"):
@@ -68,15 +56,6 @@ def test_a_key_that_the_policy_does_not_read(refused: Refused, policy: str, type
     assert error.where == f"{key} (command line)"
     assert (error.got, error.expected) == (f"truncation.policy={policy}", expected)
     assert str(error.hint).startswith(f"truncation={policy}, or truncation=")
-
-
-def test_a_penalty_is_a_size(refused: Refused, judged: Judged) -> None:
-    error = refused(QUICK, "truncation=eos_penalty", "truncation.penalty=-2.5")
-    assert (error.where, error.got) == ("truncation.penalty (command line)", "-2.5")
-    assert error.expected == "0 or more: it is subtracted from the reward"
-    assert error.hint == "truncation.penalty=1"  # the default
-    assert judged(QUICK, "truncation=eos_penalty", "truncation.penalty=2.5").truncation.penalty == 2.5
-    assert judged(QUICK, "truncation=eos_penalty", "truncation.penalty=0").truncation.penalty == 0
 
 
 def test_the_ramp_is_shorter_than_a_completion(refused: Refused, judged: Judged) -> None:

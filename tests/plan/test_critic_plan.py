@@ -11,7 +11,6 @@ import pytest
 
 from rlhf_cli.errors import ConfigError, ModelError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.models.model_folders import TINY_VOCABULARY
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
 from tests.support.model_copies import EMPTY_WEIGHTS, tokenizer_json
@@ -117,12 +116,6 @@ class TestAPolicyOfOnesOwn:
         make("there", CRITIC, tokens=TOKENS)
         assert planned(*self.WORDS)
 
-    def test_more_tokens_are_no_harm(self, make: Make) -> None:
-        """A reward model that was given a padding token of its own."""
-        make("mine", POLICY, tokens=TOKENS)
-        make("there", REWARD_MODEL, tokens={**TOKENS, "<pad>": 258}, vocab_size=259)
-        assert planned(*self.WORDS)
-
     @pytest.mark.parametrize(("ours", "theirs"), [({"a": 0, "b": 1}, {"a": 1, "b": 0}), (["a", "b"], ["b", "a"])])
     def test_other_tokens(self, make: Make, ours: Any, theirs: Any) -> None:
         make("mine", POLICY, tokens=ours)
@@ -152,13 +145,6 @@ class TestAdapters:
     def test_of_a_language_model(self, make: Make, write: Write) -> None:
         make("base", POLICY)
         assert "adapter of a causal language model" in refused(self.adapter(write, "CAUSAL_LM")).what
-
-
-def test_the_number_of_tokens_of_the_embedded_model() -> None:
-    """Written down a second time, because the tokenizer's own module is slow to import."""
-    from rlhf_cli.models.tiny import byte_tokenizer
-
-    assert len(byte_tokenizer(512)) == TINY_VOCABULARY
 
 
 def test_a_kl_controller_whose_horizon_is_shorter_than_a_round() -> None:

@@ -101,11 +101,6 @@ class TestRanks:
         assert [plan.log.name for plan in plans] == ["log.txt", "log-machine2.txt", "log-machine3.txt"]
         assert plans[0].on_machine(2) == plans[2]
 
-    def test_resume(self) -> None:
-        plan = planned("launch.processes=2", "launch.device=cpu", resume=True)
-        assert {rank.argv[-1] for rank in plan.ranks} == {"--resume"}
-        assert plan.resume_command.startswith("rlhf resume '")
-
     def test_the_command_is_what_a_shell_runs(self) -> None:
         """The printed line, run by a shell, puts the variables and the arguments where they belong."""
         program = "import os, sys; print(os.environ['PLACE'], sys.argv[1:])"
@@ -145,14 +140,6 @@ class TestServer:
             assert ours[-len(imposed) :] == imposed
             for option in ("--host", "--port", "--tensor-parallel-size"):
                 assert ours[ours.index(option) + 1] == theirs[theirs.index(option) + 1]
-
-    def test_the_ranks_know_where_it_is(self, gpus: HaveGpus) -> None:
-        gpus(2)
-        plan = planned(*SERVER, "launch.rollout_gpus=1").at_ports(1, server_port=8123, group_port=4567)
-        assert plan.server is not None
-        assert plan.server.url == "http://127.0.0.1:8123"
-        env = plan.ranks[0].env
-        assert (env["RLHF_VLLM_URL"], env["RLHF_VLLM_GROUP_PORT"]) == ("http://127.0.0.1:8123", "4567")
 
     def test_a_port_of_the_user_s_stays(self, gpus: HaveGpus) -> None:
         gpus(2)

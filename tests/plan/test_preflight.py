@@ -36,12 +36,6 @@ class TestGoodPlans:
         assert planned(*MINE, "data.select=[4,20]").num_rows == 16
         assert planned(*MINE, "data.split='train[:50%]'").num_rows is None
 
-    def test_several_processes(self) -> None:
-        plan = planned("exp=quickstart", "launch.processes=4")
-        assert plan.processes == 4
-        assert plan.batches is not None
-        assert plan.batches.prompts_a_round == 32
-
     def test_a_hub_dataset_decides_later(self) -> None:
         plan = planned("exp=gsm8k_grpo", "model.path=org/model")
         assert (plan.num_rows, plan.columns) == (None, ())
@@ -117,10 +111,6 @@ class TestData:
         assert error.hint == "more rows, or a smaller trainer.args.per_device_train_batch_size"
         assert planned(*MINE, "trainer.args.per_device_train_batch_size=56").batches is not None
 
-    def test_the_eval_data_is_looked_at_too(self, refused: Refused, write: Write) -> None:
-        write("rows.jsonl", ROWS)
-        assert refused(*MINE, "data.eval={path: gone.jsonl}").where == "data.eval.path"
-
 
 class TestModels:
     WORDS = ("exp=quickstart", "model=local", "model.path=there")
@@ -152,14 +142,6 @@ class TestModels:
         assert (
             planned("exp=quickstart", "rewards.style={model: org/judge}").rewards["style"] == "reward model org/judge"
         )
-
-    @pytest.mark.parametrize("size", [65, 60, 12])
-    def test_heads_of_uneven_width(self, refused: Refused, size: int) -> None:
-        """transformers' Llama of 4 heads refuses 65 (no multiple of 4), 60 (15 a head) and 12 (3 a head)."""
-        error = refused("exp=quickstart", f"model.build.hidden_size={size}")
-        assert str(error.where).startswith("model.build")
-        assert "a multiple of 8" in str(error.expected)
-        assert planned("exp=quickstart", "model.build.hidden_size=56", "model.build.warm_start=null")
 
 
 def test_everything_is_told_at_once(write: Write) -> None:

@@ -122,16 +122,6 @@ class TestTokenizer:
         assert error.what == "the tokenizer writes tokens that the model does not know"
         assert str(error.got).startswith("58 tokens of model are 200 and more")
 
-    def test_a_spare_token_beyond_the_vocabulary_is_let_through(self, place, write: Write) -> None:
-        folder = model_copy(place / "model")
-        tokenizer = json.loads((folder / "tokenizer.json").read_text())
-        spare = {"id": 258, "content": "<image>", "special": True}
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        tokenizer["added_tokens"].append(spare | flags)
-        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-        write("rows.jsonl", ROWS)
-        assert planned(*MINE, *MODEL).num_rows == 20
-
     @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
     def test_a_damaged_file_is_told_once(self, place, write: Write, refused: Refused, name: str) -> None:
         """Although who counts the tokens of the long prompt stumbles over it as well."""
@@ -140,25 +130,6 @@ class TestTokenizer:
         error = refused(*MINE, *MODEL, "data.overlong_prompts=drop")
         assert error.where == "model.path (command line)"
         assert name in str(error.got)
-
-
-class TestTokensAroundATextCount:
-    """A tokenizer that begins every text with a token of its own, as Llama's does: 496 bytes are 497 tokens."""
-
-    @staticmethod
-    def beginning_with(number: int) -> dict[str, object]:
-        mark = {"SpecialToken": {"id": "<pad>", "type_id": 0}}
-        first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-        special = {"<pad>": {"id": "<pad>", "ids": [0], "tokens": ["<pad>"]}}
-        single = [*[mark] * number, first]
-        return {"type": "TemplateProcessing", "single": single, "pair": [*single, second], "special_tokens": special}
-
-    @pytest.mark.parametrize("number", [1, 2])
-    def test_a_text_that_fits_without_them(self, place, write: Write, refused: Refused, number: int) -> None:
-        model_copy(place / "model", tokenizer={"post_processor": self.beginning_with(number)})
-        write("rows.jsonl", ROWS + one_of(ROOM - number) + one_of(ROOM))
-        error = refused(*MINE, *MODEL)
-        assert error.got == f"1 of 22 prompts are longer, the longest has {ROOM + number} tokens"
 
 
 class TestFormat:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.errors import ConfigError, DataError, ModelError, Problems, UserError
+from rlhf_cli.errors import DataError, ModelError, Problems, UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
@@ -111,14 +111,6 @@ def test_steps(write: Write, words: tuple[str, ...], steps: int | None, epochs: 
     assert (stage.steps, stage.epochs) == (steps, epochs)
 
 
-def test_kto_counts_the_pairs_it_takes_apart(write: Write) -> None:
-    stage = planned("trainer=kto", "data=file", rows(write, ROW), "trainer.args.num_train_epochs=1", "launch=cpu").stage
-    assert stage is not None
-    assert stage.steps == 5  # 40 rows, 8 a device
-    assert stage.describe() == "8 rows a device x 1 process = 8 a step"
-    assert stage.describe_steps() == "5, 1 epoch"
-
-
 @pytest.mark.parametrize(
     ("trainer", "data", "words", "at_least"),
     [
@@ -157,12 +149,6 @@ class TestModels:
 
 
 class TestQuantised:
-    def test_not_without_an_adapter(self) -> None:
-        error = refused("+exp=toy_sft", "model.quantize=4bit")
-        assert isinstance(error, ConfigError)
-        assert error.what == "quantised weights cannot be trained"
-        assert str(error.hint).startswith("model.lora.r=16")
-
     def test_not_without_bitsandbytes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = importlib.util.find_spec
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "bitsandbytes" else real(name))

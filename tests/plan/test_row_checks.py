@@ -52,24 +52,6 @@ class TestPairs:
         assert error.what == "no pair is left to learn from"
         assert error.got == "1 with empty answers, 1 with identical answers"
 
-    def test_text_beside_messages(self, write: Write, refused: Refused) -> None:
-        write("pairs.jsonl", lines(pair(chosen=[{"role": "assistant", "content": "2"}])))
-        error = refused("exp=toy_dpo", *PAIRS)
-        assert error.what == "text and messages do not go together"
-        assert error.got == "prompt is text, chosen is messages, rejected is text"
-
-    def test_numbers_in_json(self, write: Write, refused: Refused) -> None:
-        write("pairs.jsonl", lines(pair(chosen=2, rejected=3)))
-        error = refused("exp=toy_dpo", *PAIRS)
-        assert error.what == "the column 'chosen' holds neither text nor messages"
-        assert error.got == "2 (int)"
-        assert "data.rename.chosen=COLUMN" in str(error.hint)
-
-    def test_labels_of_text(self, write: Write, refused: Refused) -> None:
-        write("pairs.jsonl", lines({"prompt": "1+1=", "completion": "2", "label": "good"}))
-        error = refused("exp=toy_kto", *PAIRS)
-        assert (error.what, error.got) == ("a label is true or false", "'good'")
-
 
 class TestPrompts:
     def test_an_empty_one_is_named_by_its_row(self, write: Write, refused: Refused) -> None:
@@ -85,10 +67,6 @@ class TestPrompts:
         assert "data.prompt='{prompt}'" in str(error.hint)
         assert planned(*MINE, "data.rename={question: prompt}", "data.prompt='{question}'").num_rows == 20
 
-    def test_what_is_not_selected_is_not_looked_at(self, write: Write) -> None:
-        write("rows.jsonl", ROWS + lines({"prompt": " ", "a": 1, "b": 1}))
-        assert planned(*MINE, "data.select=20").num_rows == 20
-
 
 class TestHeldOut:
     EVALUATED = ("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=60")
@@ -103,11 +81,6 @@ class TestHeldOut:
             ("the data has no column 'b'", "data.eval"),
         ]
         assert str(caught.value.problems[0].hint).startswith("data.eval.rename.a=")
-
-    def test_a_learner_is_told_of_theirs_too(self, write: Write, refused: Refused) -> None:
-        write("held.jsonl", lines({"prompt": "1+1=", "chosen": "2"}))
-        error = refused("exp=toy_dpo", "data.eval.path=held.jsonl")
-        assert (error.what, error.where) == ("the data has no column 'rejected'", "data.eval")
 
     def test_a_fraction_beside_a_path_is_a_contradiction(self, write: Write, refused: Refused) -> None:
         write("rows.jsonl", ROWS)
@@ -149,8 +122,3 @@ class TestHeldOut:
             notices = [notice.text for notice in plan.notices if notice.subject == "data.eval"]
             assert len(notices) == (said is not None)
             assert said is None or notices[0].startswith(said)
-
-    def test_too_few_are_left_for_a_round(self, write: Write, refused: Refused) -> None:
-        write("rows.jsonl", ROWS)
-        error = refused(*MINE, "data.eval.fraction=0.75", *self.EVALUATED)
-        assert error.what == "one round takes 8 prompts and the dataset has 5"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 
 import pytest
@@ -41,14 +40,6 @@ def test_a_file_that_was_cut(place: Path, refused: Refused) -> None:
 def test_a_pointer_of_git_lfs(place: Path, refused: Refused) -> None:
     (model_copy(place / "model") / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
     assert "git lfs pull" in str(refused(*MODEL).got)
-
-
-def test_a_part_that_is_not_there(place: Path, refused: Refused) -> None:
-    folder = model_copy(place / "model")
-    (folder / WEIGHTS).rename(folder / "model-00001-of-00002.safetensors")
-    parts = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
-    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": parts}))
-    assert "1 of 2 parts are not there, the first is model-00002-of-00002.safetensors" in str(refused(*MODEL).got)
 
 
 @pytest.mark.fault(46)
@@ -101,6 +92,3 @@ class TestPackages:
         assert f"{package}, which is not installed" in error.what
         assert str(error.where).startswith(key)
         assert str(error.hint).startswith("pip install ")
-
-    def test_negative_control_what_needs_nothing(self) -> None:
-        planned("exp=quickstart", "launch=cpu", "trainer.args.optim=adamw_torch", "trainer.args.use_liger_kernel=false")

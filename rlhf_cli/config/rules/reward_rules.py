@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, RESERVED_REWARD_NAMES, Gate
@@ -36,19 +35,10 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
     if experiment.rewards and not takes_rewards:
         got, what = ", ".join(experiment.rewards), f"trainer={trainer.name} does not use rewards"
         yield ConfigError(what, where=where("rewards"), got=got, hint="trainer=grpo, or '~rewards'")
-    for name, reward in experiment.rewards.items():
+    for name in experiment.rewards:
         if name in RESERVED_REWARD_NAMES:
             expected = "a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES))
             yield ConfigError(f"a reward cannot be named {name!r}", where=where(f"rewards.{name}"), expected=expected)
-        ready_made = nearest(reward.fn, groups().get("reward", {})) if reward.fn and ":" not in reward.fn else None
-        if ready_made is not None:
-            yield ConfigError(
-                f"rewards.{name}.fn names a ready-made reward, and takes a function",
-                where=where(f"rewards.{name}.fn"),
-                got=reward.fn,
-                expected="package.module:function, or ./file.py:function",
-                hint=f"reward@rewards.{name}={ready_made}",
-            )
     if experiment.aggregate not in AGGREGATES and ":" not in experiment.aggregate:
         close = nearest(experiment.aggregate, AGGREGATES)
         yield ConfigError(

@@ -94,14 +94,13 @@ def _unknown_argument(
             expected=f"{today}, as it is called here",
             hint=today,
         )
-    owners = ["trainer=ppo"] if name in PpoArgs.model_fields else trl_args.owner_of(name)
+    is_of_ppo = name in PpoArgs.model_fields
     of_ppo = f" or one of {', '.join(PpoArgs.model_fields)}" if has_critic else ""
-    of_others = f"; {name} belongs to {', '.join(owners)}" if owners else ""
     return ConfigError(
         f"unknown option {name!r} for {config}",
         where=where,
-        expected=f"a field of {config}{of_ppo}{of_others}",
-        hint=owners[0] if owners == ["trainer=ppo"] else None if owners else meant_key(key, tree),
+        expected=f"a field of {config}{of_ppo}",
+        hint="trainer=ppo" if is_of_ppo else meant_key(key, tree),
     )
 
 

@@ -105,16 +105,6 @@ def test_the_end_of_a_backward_pass_has_all_gradients() -> None:
     assert again == parts["activations"] + kept(80) - 80 * 12 * 16 + 8 * 10 * 10 * 4
 
 
-def test_gradients_wait_where_they_are_added_up() -> None:
-    """Over two micro-batches; and in generation where a step's second micro-batch is of another round."""
-    assert "gradients" not in at("learning", planned()).parts
-    twice = planned("trainer.args.gradient_accumulation_steps=2", completions=16)
-    assert at("learning", twice).parts["gradients"] == WEIGHTS
-    assert "gradients" not in at("generating", twice).parts
-    between = planned("trainer.args.gradient_accumulation_steps=2", "trainer.args.steps_per_generation=1")
-    assert at("generating", between).parts["gradients"] == WEIGHTS
-
-
 @pytest.mark.parametrize(
     ("words", "part", "there"),
     [
@@ -157,13 +147,6 @@ def test_a_critic_on_the_policys_body_keeps_both_passes() -> None:
     shared, alone = planned(*PPO_SMALL, *words), planned("model.lora.r=2", KEPT)
     assert "critic" not in at("generating", shared).parts
     assert at("learning", shared).parts["activations"] == 2 * at("learning", alone).parts["activations"]
-
-
-def test_an_adapter_trains_little_and_keeps_the_weights() -> None:
-    """r=2 on q, k, v, o (16+16) and gate, up, down (16+64): 2 * (4*32 + 3*80) numbers."""
-    adapter = 4 * 2 * (4 * 32 + 3 * 80)
-    parts = at("the end", planned("model.lora.r=2")).parts
-    assert (parts["weights"], parts["gradients"], parts["optimizer"]) == (WEIGHTS + adapter, adapter, 2 * adapter)
 
 
 def test_a_gpu_computes_in_bfloat16() -> None:
@@ -216,17 +199,6 @@ def test_rows_that_are_learned_from(exp: str, rows: int) -> None:
     assert rows_learned(exp, "trainer.args.max_length=null", longest=0).unknown == (
         "how long the rows are is known when they are read"
     )
-
-
-def test_an_evaluation_of_more_rows_than_a_micro_batch() -> None:
-    words = ("trainer.args.eval_strategy=steps", "data.eval.fraction=0.2", "trainer.args.per_device_eval_batch_size=12")
-    plan = planned(*words)
-    assert at("generating", plan).what.startswith("generating 12 completions")
-    evaluating = at("evaluating 12 rows at a time", plan).parts
-    assert evaluating["activations"] == 120 * (4 * (3 * 64 + 16) + 8 * 16)
-    assert evaluating["logits"] == 4 * 4 * 120 * 258
-    assert not any(one.what.startswith("eval") for one in planned(*words[1:]).moments)
-    assert not any(one.what.startswith("eval") for one in planned(*words[:2]).moments)  # 8, as in training
 
 
 def test_vllm_takes_its_share_and_leaves_when_it_sleeps() -> None:
@@ -344,15 +316,3 @@ def test_an_unknown_architecture_is_said_and_not_guessed(place: Path) -> None:
     assert plan.as_json()["peak_bytes"] is None
     assert plan.peak is None
     assert "nobodys/model" in planned("model.build=null", "model.path=nobodys/model").unknown
-
-
-def test_what_is_not_counted_is_named() -> None:
-    judged = ("rewards.judge.model=nobodys/judge", "rewards.judge.with_eos=true")
-    assert planned(*judged, "trainer.args.optim=galore_adamw").leaves_out == (
-        "the reward model judge, whose shape is not known",
-        "the state of the optimizer galore_adamw",
-    )
-    assert planned().leaves_out == rows_learned("toy_reward").leaves_out == ()
-    args = ["+exp=toy_dpo", "trainer=orpo", "launch=cpu", "track=none"]
-    orpo = memory_plan(prepare(args, keep_run_names=True).experiment, RowLengths(6, 10), 0)
-    assert orpo.leaves_out == ("the logits of ORPOTrainer, which are all there at once",)
