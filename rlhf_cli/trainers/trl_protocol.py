@@ -91,7 +91,6 @@ if TYPE_CHECKING:
         importance_sampling_level: str
         loss_type: str
         max_completion_length: int
-        normalize_advantages: bool
         num_generations: int
         num_generations_eval: int
         num_iterations: int

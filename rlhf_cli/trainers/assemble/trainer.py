@@ -20,7 +20,6 @@ from rlhf_cli.data.rows import (
     check_rows,
     describe_shared,
     hold_out,
-    prompt_key,
     prompt_keys,
     shared_prompts,
 )
@@ -145,7 +144,7 @@ def assemble(
     with loading_unsharded(args), args.main_process_first(desc="the policy"):
         policy = policy_path(experiment, on_progress)
     train_dataset, eval_dataset = readable_rows(experiment, args, policy, train_dataset, eval_dataset)
-    trained_on = _trained_on(train_dataset, eval_dataset, says=args.process_index == 0)
+    num_trained_on = _num_trained_on(train_dataset, eval_dataset, says=args.process_index == 0)
     ppo = None
     if experiment.critic is not None:
         from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
@@ -162,7 +161,7 @@ def assemble(
         profile=None
         if profiled is None
         else StepProfile(*profiled, stack.names if stack is not None else None, has_critic=ppo is not None),
-        rewards=_reward_setup(experiment, stack, folder, args, trained_on) if stack is not None else None,
+        rewards=_reward_setup(experiment, stack, folder, args, num_trained_on) if stack is not None else None,
         ppo=ppo,
     )
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
@@ -196,17 +195,19 @@ def _stack(
     return training_stack(experiment, device=args.device, run=folder, rank=rank, running=running)
 
 
-def _trained_on(train: Dataset, held_out: Dataset | None, *, says: bool) -> frozenset[bytes]:
-    """Return the keys of the held-out prompts that are also trained on, and log a warning about them."""
-    trained_on = frozenset[bytes]() if held_out is None else shared_prompts(held_out, [train])
-    if held_out is not None and trained_on and says:
-        shared = sum(key in trained_on for key in prompt_keys(held_out))
+def _num_trained_on(train: Dataset, held_out: Dataset | None, *, says: bool) -> int:
+    """Return the number of held-out prompts that are also trained on, and log a warning about them."""
+    if held_out is None:
+        return 0
+    trained_on = shared_prompts(held_out, [train])
+    shared = sum(key in trained_on for key in prompt_keys(held_out))
+    if shared and says:
         logging.getLogger("rlhf").warning("data.eval: %s", describe_shared(shared, len(held_out)))
-    return trained_on
+    return shared
 
 
 def _reward_setup(
-    experiment: Experiment, stack: RewardStack, folder: RunFolder, args: TrainingArguments, trained_on: frozenset[bytes]
+    experiment: Experiment, stack: RewardStack, folder: RunFolder, args: TrainingArguments, num_trained_on: int
 ) -> RewardSetup:
     section, aggregate = experiment.trainer, aggregate_of(experiment)
     sum_up = TrainingEvaluation(
@@ -215,7 +216,7 @@ def _reward_setup(
         describe_eval_rows(experiment.data),
         writes=args.process_index == 0,
         aggregate=aggregate,
-        trained_on=trained_on,
+        num_trained_on=num_trained_on,
     )
     return RewardSetup(
         stack=stack,
@@ -273,7 +274,7 @@ def _check_learns(trainer: ExtendedTrainer) -> None:
 class TrainingEvaluation:
     """Summarise a policy's answers in a trainer's evaluation; every rank has one, and only the first `writes`.
 
-    `aggregate` computes totals as in training; `trained_on` holds the `prompt_key` of prompts also trained on.
+    `aggregate` computes totals as in training; `num_trained_on` of the held-out prompts are also trained on.
     """
 
     def __init__(
@@ -284,9 +285,9 @@ class TrainingEvaluation:
         *,
         writes: bool,
         aggregate: Aggregate = "sum",
-        trained_on: frozenset[bytes] = frozenset(),
+        num_trained_on: int = 0,
     ) -> None:
-        self._trained_on = trained_on
+        self._num_trained_on = num_trained_on
         self._folder, self._data, self._writes = folder, data, writes
         self._components, self._aggregate = list(components), aggregate
         self._has_warned = False
@@ -329,8 +330,7 @@ class TrainingEvaluation:
         folder = in_training(self._folder)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"step-{step}"
-        answers = next(iter(parts.values()))
-        shared = sum(prompt_key(one.row) in self._trained_on for one in answers.answers[:: answers.each])
+        shared = self._num_trained_on
         heading = Heading(
             name=name,
             step=step,

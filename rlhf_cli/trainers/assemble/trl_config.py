@@ -67,12 +67,6 @@ def trainer_class_of(section: Trainer) -> type:
     return own
 
 
-def config_class_of(section: Trainer) -> Callable[..., TrlArguments]:
-    """Return the config dataclass of the trainer."""
-    config_class: Callable[..., TrlArguments] = getattr(_module(section), section.row.config_class)
-    return config_class
-
-
 def _module(section: Trainer) -> ModuleType:
     # TRL warns about experimental trainers; naming one in the configuration counts as consent.
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -172,7 +166,7 @@ def start_process_group(trainer: TrainerFields, args: Mapping[str, object], *, d
 def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
     """Return TRL's own config object. Raise ConfigError with TRL's message if it rejects a value."""
     trainer = experiment.trainer
-    config_class = config_class_of(trainer)
+    config_class: Callable[..., TrlArguments] = getattr(_module(trainer), trainer.row.config_class)
     reserved: dict[str, object] = {
         "output_dir": str(folder.path),
         "run_name": folder.label,
