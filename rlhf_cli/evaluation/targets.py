@@ -10,6 +10,7 @@ from rlhf_cli.config.origins import COMMAND_LINE, Origins
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model, is_reward_model
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.runs.run_folder import POLICY, REWARD_MODEL, RunFolder, evaluations_of, open_run, run_of
@@ -147,8 +148,9 @@ def model_to_sample(named: str, run: RunFolder | None) -> Target:
         target = _policy_of(run.path)
         model, label = target.model, target.label
     else:
+        label, named = named, str(model_folder(named, where="rlhf generate"))
         describe_model(named, where="rlhf generate")
-        model, label = Path(named).expanduser(), named
+        model = Path(named).expanduser()
         if not model.exists():
             require_on_hub(HubQuestion("model", named), where="rlhf generate", local="rlhf generate FOLDER +exp=NAME")
         model = model.resolve() if model.is_dir() else model

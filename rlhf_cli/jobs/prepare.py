@@ -4,7 +4,8 @@ A critic starts from that run's critic if it has one (a PPO run), else from its 
 of a reward model becomes its measured mean, `with_eos: auto` the way it was trained.
 
 In this order: compose, validate, expand `primary` into gates, spell out the truncation policy's mode, replace
-`run:NAME` by model folders. Every verb prepares its experiment here, so all verbs accept and refuse the same input.
+`run:NAME`, `package:NAME` and GGUF files by model folders. Every verb prepares its experiment here, so all verbs accept
+and refuse the same input.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.config.validate import validate
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.evaluation.score_completions import NOT_GIVEN
+from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.runs.failure_capsules import Capsule
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, newest_run, read_status
@@ -34,9 +36,12 @@ _CRITIC = "critic"
 
 
 def resolve_runs(experiment: Experiment) -> Experiment:
-    """Return the experiment with model folders instead of `run:NAME`, and numbers instead of `auto` offsets.
+    """Return the experiment with model folders instead of `run:NAME`, `package:NAME` and GGUF files.
 
-    Raises RunError, naming the command that helps, if no run of a name has finished or has been evaluated.
+    An `auto` offset becomes a number.
+
+    Raises RunError, naming the command that helps, if no run of a name has finished or has been evaluated, and
+    ModelError if a packaged model or a GGUF file cannot be had.
     """
     root = Path(experiment.run.root).expanduser()
     rewards = {name: _reward(name, reward, root) for name, reward in experiment.rewards.items()}
@@ -73,7 +78,7 @@ def _reward(name: str, reward: Reward, root: Path) -> Reward:
 
 def _model(named: str | None, root: Path, where: str) -> str | None:
     if named is None or not named.startswith(_PREFIX):
-        return named
+        return model_folder(named, where=where)
     return str(_find_run(named, root, where).model)
 
 
@@ -82,6 +87,7 @@ def _critic(named: str, root: Path) -> str:
         return named
     if not named.startswith(_PREFIX):
         # Freezing makes paths under `path` and `model` absolute; the critic's path is made absolute here.
+        named = str(model_folder(named, where="critic.init"))
         local = Path(named).expanduser()
         return str(local.resolve()) if local.exists() else named
     run = _find_run(named, root, "critic.init")

@@ -1,4 +1,4 @@
-"""Keep models that are made here once: the embedded ones and merged adapters.
+"""Keep models that are made here once: the embedded ones, merged adapters and converted GGUF files.
 
 A reference model or a critic is loaded from the same path as the policy; from an adapter's folder they would be loaded
 without the adapter.
@@ -20,6 +20,11 @@ from rlhf_cli.errors import ModelError
 from rlhf_cli.services.cache_folder import cache_folder
 
 
+def is_built(name: str) -> bool:
+    """Return whether the folder of the model called `name` is there, whole."""
+    return (cache_folder("models") / name / "config.json").is_file()
+
+
 def build_once(name: str, make: Callable[[Path], None]) -> Path:
     """Return the folder of the model called `name`; on first use `make` writes it.
 
@@ -29,7 +34,7 @@ def build_once(name: str, make: Callable[[Path], None]) -> Path:
     folder = cache_folder("models") / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
-        if not (folder / "config.json").is_file():
+        if not is_built(name):
             shutil.rmtree(folder, ignore_errors=True)  # an incomplete model
             with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
                 unfinished = Path(temporary, "model")

@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from rlhf_cli.errors import ConfigError, RewardError
+from rlhf_cli.models.gguf import PACKAGED_MODELS, packaged_state
 from rlhf_cli.plan.devices import host_bytes
 from rlhf_cli.runs.disk_space import size
 from rlhf_cli.services.cache_folder import cache_folder
@@ -161,6 +162,23 @@ def extra_conditions(required: RequiredPackages, installed: InstalledVersion = v
         found = f"{_PURPOSES.get(name, '')}{f': {there}' if there else ''}"
         fix = None if fits else f"pip install '{_DISTRIBUTION}[{name}]'"
         conditions.append(Condition("extras", name, state, found, fix))
+    return conditions
+
+
+def packaged_model_conditions() -> list[Condition]:
+    """Return a condition per packaged model: where it comes from, or the command that installs it."""
+    conditions = []
+    for name, model in PACKAGED_MODELS.items():
+        source = packaged_state(model)
+        state, found = (
+            (State.MISSING, f"model={name} needs it, or {model.hub} of the hub")
+            if source is None
+            else (
+                State.OK,
+                f"model={name}, from {source}",
+            )
+        )
+        conditions.append(Condition("extras", name, state, found, None if source else model.install))
     return conditions
 
 
@@ -393,7 +411,7 @@ def examine() -> list[Condition]:
         lambda: gpu_condition(read_driver(shutil.which("nvidia-smi")), installed_torch()),
         lambda: python_condition(required),
         lambda: package_conditions(required),
-        lambda: extra_conditions(required),
+        lambda: [*extra_conditions(required), *packaged_model_conditions()],
         hub_condition,
         hub_login_condition,
         wandb_login_condition,

@@ -22,6 +22,7 @@ def test_all_are_here() -> None:
         "file",
         "gsm8k",
         "hh_rlhf",
+        "split_sums",
         "tldr",
         "toy_demonstrations",
         "toy_judgements",
@@ -40,7 +41,7 @@ def test_file(file: Path) -> None:
     assert text.startswith("# ")
     content = yaml.safe_load(text)
     assert set(content) <= SOURCE_KEYS | {"mix", "transcripts", "prompt", "eval"}
-    prompt = content.pop("prompt", None)
+    prompt, _ = content.pop("prompt", None), content.pop("eval", None)
     assert content.pop("transcripts", False) == (file.stem == "hh_rlhf")
     columns_line = next((line for line in text.splitlines() if line.startswith("# columns: ")), "")
     if prompt is not None:

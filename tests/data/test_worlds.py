@@ -11,7 +11,7 @@ import pytest
 from rlhf_cli.data import worlds
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.worlds import WORLDS, toy_preferences, toy_tasks
+from rlhf_cli.data.worlds import WORLDS, split_sums, toy_preferences, toy_tasks
 from rlhf_cli.data.worlds import toy_preferences as toy_judgements
 from rlhf_cli.data.worlds import toy_tasks as toy_speakers
 from rlhf_cli.data.worlds import toy_tasks as toy_sums
@@ -154,3 +154,20 @@ def test_demonstrations_of_a_world_by_its_name(refusal) -> None:
     message = refusal(worlds.demonstrations, "toy_sum", 7, seed=3, name="x")
     assert "one of toy_speakers, toy_sums" in message
     assert "there are no demonstrations" in refusal(worlds.demonstrations, "toy_preferences", 7, seed=3, name="x")
+
+
+def _pair(row: dict[str, str]) -> tuple[int, ...]:
+    return tuple(sorted(int(addend) for addend in row["question"].removesuffix(" =").split(" + ")))
+
+
+def test_held_out_sums_are_in_no_training_row_in_either_order() -> None:
+    for seed in (0, 1):
+        train = worlds.generate("split_sums", {"num_rows": 800}, seed=seed)
+        held_out = worlds.generate("split_sums", {"num_rows": 200, "held_out": True}, seed=seed)
+        pairs, others = {_pair(row) for row in train}, {_pair(row) for row in held_out}
+        assert pairs.isdisjoint(others)
+        assert len(pairs | others) == 29 * 30 // 2  # every unordered pair of 2..30
+        assert all(int(row["answer"]) == sum(_pair(row)) for row in [*train, *held_out])
+    assert {_pair(row) for row in worlds.generate("split_sums", {"num_rows": 200, "held_out": True}, seed=9)} == others
+    with pytest.raises(DataError, match="max_value"):
+        split_sums.generate(3, 0, max_value=2)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import get_type_hints
 
-from rlhf_cli.data.worlds import toy_preferences, toy_tasks
+from rlhf_cli.data.worlds import split_sums, toy_preferences, toy_tasks
 from rlhf_cli.errors import DataError
 from rlhf_cli.text.suggest import nearest
 
@@ -30,6 +30,7 @@ class World:
 
 
 WORLDS = {
+    "split_sums": World(split_sums.generate),
     "toy_demonstrations": World(toy_tasks.demonstrations),
     "toy_judgements": World(toy_preferences.generate_judgements),
     "toy_preferences": World(toy_preferences.generate),
@@ -112,5 +113,5 @@ def _check_arguments(world: str, args: Mapping[str, object], name: str) -> None:
                 expected=f"one of {', '.join(valid)}",
                 hint=f"{name}.args.{close}" if close is not None else None,
             )
-        if isinstance(value, bool) or not isinstance(value, hints[key]):
+        if (isinstance(value, bool) and hints[key] is not bool) or not isinstance(value, hints[key]):
             raise DataError(f"wrong type for {key}", where=where, got=repr(value), expected=hints[key].__name__)

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rlhf_cli.data import worlds
 from rlhf_cli.errors import UserError
+from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.project.scaffold.own_rows import OwnRows, RowKind, Training
 from rlhf_cli.tables.trl_trainers import TRAINERS
@@ -44,15 +45,15 @@ _TINY_CONTEXT = 512
 
 
 def read_starting_model(word: str) -> StartingModel:
-    """Return the model for a typed word: `tiny`, a folder or a hub id.
+    """Return the model for a typed word: `tiny`, a folder, a GGUF file, `package:NAME` or a hub id.
 
     Raises ModelError if the folder has no model, or the word is neither a folder nor a possible hub id.
     """
     if word == TINY:
         return StartingModel(None, _TINY_CONTEXT)
-    describe_model(word, where="--model")
-    folder = Path(word).expanduser()
-    return StartingModel(word, _context_tokens(folder / "config.json"), is_folder=folder.is_dir())
+    folder = Path(str(model_folder(word, where="--model"))).expanduser()
+    describe_model(str(folder), where="--model")
+    return StartingModel(word, _context_tokens(folder / "config.json"), is_folder=Path(word).expanduser().exists())
 
 
 def _context_tokens(config: Path) -> int | None:

