@@ -132,11 +132,12 @@ def garbage_is_new() -> None:
 
 
 @pytest.fixture
-def freezes(monkeypatch: pytest.MonkeyPatch) -> None:
+def freezes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs hide and lay open what was there before them, as they do for a user."""
     monkeypatch.setattr(gc, "freeze", _freeze)
     monkeypatch.setattr(gc, "unfreeze", _unfreeze)
-    _unfreeze()
+    yield
+    _freeze()
 
 
 @pytest.fixture

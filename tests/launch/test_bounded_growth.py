@@ -82,7 +82,7 @@ class Leftovers(TrainerCallback):
 
 @pytest.mark.parametrize("trainer", ["grpo", "ppo"])
 def test_no_tensor_of_a_step_and_no_class_waits_for_the_garbage_collector(
-    train, train_ppo, before_training, freezes: None, trainer: str
+    train, train_ppo, before_training, trainer: str
 ) -> None:
     """In a process of half a million objects it comes to the old ones after thousands of steps."""
     leftovers = Leftovers()
