@@ -72,7 +72,8 @@ def run_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
         create_run(experiment, composed, files=plan.files, at=folder.path)
         with only_writer(folder):
             show_start(console, experiment, plan, title=experiment_name(composed), folder=folder.shown)
-            _train_and_show(console, folder, launch, experiment.launch, resume=False)
+            train_frozen(console, folder, launch, experiment.launch, resume=False)
+            _show_end(console, folder)
     return folder
 
 
@@ -121,7 +122,8 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
         for line in [*([taken_over] if taken_over else []), *changes]:
             console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
         with holding(gpus_of(launch), folder.shown):
-            _train_and_show(console, folder, launch, run.prepared.experiment.launch, resume=True)
+            train_frozen(console, folder, launch, run.prepared.experiment.launch, resume=True)
+            _show_end(console, folder)
 
 
 def was_in_words(status: Status) -> str:
@@ -131,8 +133,7 @@ def was_in_words(status: Status) -> str:
     return f"was {was} at step {status.step}{reason}"
 
 
-def _train_and_show(console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch, *, resume: bool) -> None:
-    train_frozen(console, folder, plan, launch, resume=resume)
+def _show_end(console: Console, folder: RunFolder) -> None:
     from rlhf_cli.display.run_end import show_end  # needed only after a run
 
     show_end(console, folder)
@@ -149,7 +150,7 @@ def train_frozen(console: Console, folder: RunFolder, plan: LaunchPlan, launch: 
     except BaseException as error:
         if not isinstance(error, Preempted | UserError | GuardStopped):  # their messages already say how to go on
             error.add_note(resume_hint(folder))
-        error.add_note(_run_folder_line(folder))
+        error.add_note(f"run folder: {folder.shown}")
         raise
 
 
@@ -166,12 +167,7 @@ def say_finished(console: Console, folder: RunFolder) -> None:
 
 def show_run_folder(console: Console, folder: RunFolder) -> None:
     """Print the path of the run folder, the last line of every run."""
-    console.print(_run_folder_line(folder), soft_wrap=True, highlight=False)
-
-
-def _run_folder_line(folder: RunFolder) -> str:
-    """Return the line `run folder: runs/quickstart/...`, which also follows the message of a failed run."""
-    return f"run folder: {folder.shown}"
+    console.print(f"run folder: {folder.shown}", soft_wrap=True, highlight=False)
 
 
 def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> dict[str, object]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.compose import Composed, compose, compose_frozen
 from rlhf_cli.config.conf_folders import groups
@@ -24,15 +25,16 @@ from rlhf_cli.config.validate import validate
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.evaluation.score_completions import NOT_GIVEN
 from rlhf_cli.models.gguf import model_folder
-from rlhf_cli.runs.failure_capsules import Capsule
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, newest_run, read_status
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import nearest
 
+if TYPE_CHECKING:
+    from rlhf_cli.runs.failure_capsules import Capsule
+
 _PREFIX = "run:"
-_CRITIC = "critic"
 
 
 def resolve_runs(experiment: Experiment) -> Experiment:
@@ -43,7 +45,7 @@ def resolve_runs(experiment: Experiment) -> Experiment:
     Raises RunError, naming the command that helps, if no run of a name has finished or has been evaluated, and
     ModelError if a packaged model or a GGUF file cannot be had.
     """
-    root = Path(experiment.run.root).expanduser()
+    root = experiment.run.root
     rewards = {name: _reward(name, reward, root) for name, reward in experiment.rewards.items()}
     policy = experiment.model
     policy = policy.model_copy(update={"path": _model(policy.path, root, "model.path")})
@@ -53,17 +55,12 @@ def resolve_runs(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"rewards": rewards, "model": policy, "critic": critic})
 
 
-def find_run(named: str, root: str, *, where: str) -> RunFolder:
-    """Return the run that `run:NAME` means. Raises RunError if no run of that name has finished."""
-    return _find_run(named, Path(root).expanduser(), where)
-
-
 def is_run_name(named: str) -> bool:
     """Return whether a word has the form `run:NAME`."""
     return named.startswith(_PREFIX)
 
 
-def _reward(name: str, reward: Reward, root: Path) -> Reward:
+def _reward(name: str, reward: Reward, root: str) -> Reward:
     model = _model(reward.model, root, f"rewards.{name}.model")
     if model is None:
         return reward
@@ -76,39 +73,42 @@ def _reward(name: str, reward: Reward, root: Path) -> Reward:
     return reward.model_copy(update={"model": model, "with_eos": with_eos, "offset": offset})
 
 
-def _model(named: str | None, root: Path, where: str) -> str | None:
-    if named is None or not named.startswith(_PREFIX):
+def _model(named: str | None, root: str, where: str) -> str | None:
+    if named is None or not is_run_name(named):
         return model_folder(named, where=where)
-    return str(_find_run(named, root, where).model)
+    return str(find_run(named, root, where=where).model)
 
 
-def _critic(named: str, root: Path) -> str:
+def _critic(named: str, root: str) -> str:
     if named == "policy":
         return named
-    if not named.startswith(_PREFIX):
+    if not is_run_name(named):
         # Freezing makes paths under `path` and `model` absolute; the critic's path is made absolute here.
         named = str(model_folder(named, where="critic.init"))
         local = Path(named).expanduser()
         return str(local.resolve()) if local.exists() else named
-    run = _find_run(named, root, "critic.init")
-    return str(critic if (critic := run.path / _CRITIC).is_dir() else run.model)
+    run = find_run(named, root, where="critic.init")
+    return str(run.critic if run.critic.is_dir() else run.model)
 
 
-def _find_run(named: str, root: Path, where: str) -> RunFolder:
-    name = named.removeprefix(_PREFIX)
-    candidates = [RunFolder(path.parent.resolve()) for path in (root / name).glob("*/config.yaml")]
-    if (root / name / "config.yaml").is_file():
-        candidates.append(RunFolder((root / name).resolve()))
-    states_of = {run: _state(run) for run in sorted(candidates, key=lambda run: run.path)}
-    finished = [run for run, state in states_of.items() if state == FINISHED and run.model.is_dir()]
+def find_run(named: str, root: str, *, where: str) -> RunFolder:
+    """Return the run that `run:NAME` means, the newest. Raises RunError if no run of that name has finished."""
+    name, below = named.removeprefix(_PREFIX), Path(root).expanduser()
+    configs = [*(below / name).glob("*/config.yaml"), *(below / name).glob("config.yaml")]
+    states: dict[RunFolder, str] = {}
+    for run in sorted((RunFolder(file.parent.resolve()) for file in configs), key=lambda run: run.path):
+        try:
+            states[run] = read_status(run).state
+        except RunError:  # another run may still be found
+            states[run] = "with an unreadable status.json"
+    finished = [run for run, state in states.items() if state == FINISHED and run.model.is_dir()]
     if not finished:
-        states = ", ".join(f"{run.path.name} {state}" for run, state in states_of.items())
         raise RunError(
             f"no run of {name!r} has finished",
             where=where,
-            got=states or f"no runs in {root / name}{_sweeps_clause(root / name)}",
+            got=", ".join(f"{run.path.name} {state}" for run, state in states.items()) or f"no runs in {below / name}",
             expected="run:EXPERIMENT, whose newest finished run is taken, or run:EXPERIMENT/RUN",
-            hint=_nearest_run(name, root),
+            hint=_nearest_run(name, below),
         )
     return max(finished, key=lambda run: read_status(run).updated_at)
 
@@ -127,20 +127,6 @@ def _nearest_run(name: str, root: Path) -> str:
         newest = newest_run(root, finished=True)
         return "rlhf list exp" if newest is None else newest.shown
     return f"rlhf train +exp={close}  # then {_PREFIX}{close}"
-
-
-def _sweeps_clause(folder: Path) -> str:
-    """Return a clause that points at the sweeps in a folder; their runs are named by path only."""
-    sweeps = sorted(path.parent.name for path in folder.glob("*/sweep.json"))
-    return f" but those of sweeps, such as {folder / sweeps[-1]}" if sweeps else ""
-
-
-def _state(run: RunFolder) -> str:
-    """Return the state of a run, also if its status.json is unreadable: another run may still be found."""
-    try:
-        return read_status(run).state
-    except RunError:
-        return "with an unreadable status.json"
 
 
 Adjust = Callable[[JsonTree, Origins], None]
@@ -204,10 +190,9 @@ def fill_in_policy_and_data(tree: JsonTree, origins: Origins) -> None:
 
 
 def _is_unfinished_run(named: object, tree: JsonTree) -> bool:
-    if not isinstance(named, str) or not is_run_name(named):
-        return False
     try:
-        find_run(named, str(section(tree, "run").get("root")), where="model.path")
+        if isinstance(named, str) and is_run_name(named):
+            find_run(named, str(section(tree, "run").get("root")), where="model.path")
     except RunError:
         return True
     return False

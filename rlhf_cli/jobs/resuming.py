@@ -81,20 +81,14 @@ CONDITIONS: dict[str, Condition] = {
 """The names that tables/resume_keys.py uses."""
 
 
-_NOT_THERE = "not set"
 _MEASURED = ("offset", "with_eos")
 _HOW_IT_WAS_FOUND = ("run.name", "run.root", "run.resume")
 """Keys that only locate the run; their changes are not shown."""
 _LONGEST = 60
 
 
-class _Absent:
-    def __repr__(self) -> str:
-        return _NOT_THERE
-
-
-ABSENT = _Absent()
-"""Marks a key without a value."""
+ABSENT = "not set"
+"""Marks a key without a value; compared by identity."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +99,8 @@ class Change:
     """
 
     path: tuple[str, ...]
-    old: JsonValue | _Absent
-    new: JsonValue | _Absent
+    old: JsonValue
+    new: JsonValue
 
     @property
     def key(self) -> str:
@@ -136,7 +130,14 @@ def _changes_between(frozen: JsonTree, typed: Prepared) -> list[Change]:
     """
     new = absolute_paths(typed.experiment.model_dump(mode="json"))
     words = typed.as_written.model_dump(mode="json")
-    return [change for change in _different(frozen, new, ()) if not _still_means(_at(words, change.path), change)]
+    found = []
+    for change in _different(frozen, new, ()):
+        word: JsonValue = words
+        for part in change.path:
+            word = word.get(part) if isinstance(word, dict) else None
+        if not _still_means(word, change):
+            found.append(change)
+    return found
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class Apply:
                 if not isinstance(below, dict):
                     below = node[part] = {}
                 node = below
-            if isinstance(change.new, _Absent):
+            if change.new is ABSENT:
                 node.pop(name, None)
             else:
                 node[name] = change.new
@@ -172,19 +173,12 @@ def _verdict(change: Change, allowed: Collection[str], experiment: Experiment, r
     return ChangeVerdict(change, effect == "taken", effect != "never", reason)
 
 
-def _different(old: JsonValue | _Absent, new: JsonValue | _Absent, path: tuple[str, ...]) -> Iterator[Change]:
+def _different(old: JsonValue, new: JsonValue, path: tuple[str, ...]) -> Iterator[Change]:
     if isinstance(old, dict) and isinstance(new, dict):
         for name in dict.fromkeys((*old, *new)):
             yield from _different(old.get(name, ABSENT), new.get(name, ABSENT), (*path, name))
     elif old != new:
         yield Change(path, old, new)
-
-
-def _at(tree: JsonTree, path: tuple[str, ...]) -> JsonValue:
-    node: JsonValue = tree
-    for part in path:
-        node = node.get(part) if isinstance(node, dict) else None
-    return node
 
 
 def _still_means(word: JsonValue, change: Change) -> bool:
@@ -198,7 +192,7 @@ def _still_means(word: JsonValue, change: Change) -> bool:
     return run[-len(name) :] == name or run[-len(name) - 1 : -1] == name
 
 
-def _shown(value: JsonValue | _Absent) -> str:
+def _shown(value: JsonValue) -> str:
     if isinstance(value, dict) and ("fn" in value or "model" in value):
         return str(value.get("fn") or value.get("model"))
     text = "null" if value is None else str(value)
@@ -265,14 +259,12 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
             expected=f"checkpoint-{status.step}",
             hint=f"rlhf train ... model.path={folder.model}",
         )
-    notices = []
-    if not provenance:
-        notices.append("there is no provenance.json: whether data or reward code have changed cannot be said")
+    unknown = "there is no provenance.json: whether data or reward code have changed cannot be said"
     newest = checkpoints_in(folder.checkpoints)[-1][1] if step else None
     # Refuse within a second what the ranks would refuse only after loading a model.
     if newest and (missing := missing_state(newest)) and not prepared.experiment.run.resume_weights_only:
         refuse_missing(newest, missing)
-    return Resumed(folder, status, prepared, plan, taken, tuple(other), tuple(notices), is_done=False)
+    return Resumed(folder, status, prepared, plan, taken, tuple(other), () if provenance else (unknown,), is_done=False)
 
 
 def shown_changes(run: Resumed) -> list[str]:
@@ -344,8 +336,7 @@ def _is_longer(change: Change, step: int) -> bool:
 
 
 def _newest_step(folder: RunFolder) -> int:
-    found = checkpoints_in(folder.checkpoints)
-    return found[-1][0] if found else 0
+    return max((step for step, _ in checkpoints_in(folder.checkpoints)), default=0)
 
 
 @dataclass(frozen=True)

@@ -103,48 +103,34 @@ def named_experiment(words: list[str]) -> NamedExperiment:
 
     Raises ConfigError for a word that is neither, ConfigError if no experiment is named, and what `prepare` raises.
     """
-    overrides, others = _overrides(words)
+    overrides = [word for word in words if word.startswith("~") or ("=" in word and not Path(word).is_dir())]
+    others = [word for word in words if word not in overrides]
     runs = [word for word in others if is_run_name(word) or (Path(word) / "config.yaml").is_file()]
     keys = [word.strip(".") for word in others if word not in runs]
     if len(runs) > 1:
         raise ConfigError("one run at a time", where="command line", got=" ".join(runs), hint="--against RUN")
-    if runs:
-        word = runs[0]
-        run = find_run(word, "runs", where="command line") if is_run_name(word) else open_run(Path(word))
-        prepared = prepare_from(run, overrides)
-        _refuse_unknown(keys, prepared)
-        return NamedExperiment(" ".join([run.shown, *overrides]), prepared, tuple(keys), run)
-    if not overrides:
+    run = run_at(runs[0], overrides, where="command line") if runs else None
+    if run is None and not overrides:
         raise _of_which(keys)
-    prepared = prepare(overrides, keep_run_names=True)
+    prepared = prepare(overrides, keep_run_names=True) if run is None else prepare_from(run, overrides)
     _refuse_unknown(keys, prepared)
-    return NamedExperiment(" ".join(overrides), prepared, tuple(keys))
-
-
-def _overrides(words: Iterable[str]) -> tuple[list[str], list[str]]:
-    overrides: list[str] = []
-    others: list[str] = []
-    for word in words:
-        is_override = word.startswith("~") or ("=" in word and not Path(word).is_dir())
-        (overrides if is_override else others).append(word)
-    return overrides, others
+    label = " ".join([*([run.shown] if run is not None else []), *overrides])
+    return NamedExperiment(label, prepared, tuple(keys), run)
 
 
 def _of_which(keys: list[str]) -> ConfigError:
     experiments = groups().get("exp", {})
-    if keys and keys[0] in experiments:
-        return ConfigError(
-            f"{keys[0]!r} is an experiment, and is chosen by its group",
-            where="command line",
-            hint=" ".join([f"+exp={keys[0]}", *keys[1:]]),
-        )
-    close = nearest(keys[0], experiments) if keys and keys[0] not in valid_keys([]) else None
+    first, rest = keys[:1], keys[1:]
+    close = first[0] if first and first[0] in experiments else None
+    if first and close is None and first[0] not in valid_keys([]):
+        close, rest = nearest(first[0], experiments), []
+    hint = [f"+exp={close}", *rest] if close else ["+exp=quickstart", *keys]
     return ConfigError(
         "of which experiment?",
         where="command line",
         got=" ".join(keys) or "no words",
         expected="+exp=NAME, a run folder or run:NAME",
-        hint=" ".join([f"+exp={close}"] if close else ["+exp=quickstart", *keys]) + ", or rlhf list exp",
+        hint=" ".join(hint),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +34,8 @@ _JOB_NAME = "rlhf:"
 _OF_OURSELVES = frozenset({"COMPLETED", "FAILED"})
 _SAYS_NOTHING = frozenset({"", "Priority", "Resources", "BeginTime"})
 """Slurm reasons that only mean that a job waits for its turn."""
+_ASKED = (QUEUED, RUNNING, KILLED, PREEMPTED)
+"""States that Slurm may know better."""
 
 
 def overview(places: list[Path], *, mine: bool = False) -> Overview:
@@ -42,21 +43,28 @@ def overview(places: list[Path], *, mine: bool = False) -> Overview:
 
     Raises RunError for a place without runs.
     """
-    folders = list(dict.fromkeys(folder for place in places for folder in runs_in(place)))
-    read: dict[RunFolder, Status | str] = {folder: _read(folder) for folder in folders}
-    with_job = {status.job_id for status in read.values() if isinstance(status, Status) and _asks_slurm(status)}
-    answer = ask_slurm([job_id for job_id in with_job if job_id is not None], mine=mine)
+    read: dict[RunFolder, Status] = {}
+    for folder in dict.fromkeys(folder for place in places for folder in runs_in(place)):
+        try:
+            read[folder] = read_status(folder)
+        except RunError as error:  # one damaged run must not hide the others
+            read[folder] = Status(UNREADABLE, reason=f"{error.what}: {error.got}")
+    answer = ask_slurm(
+        {status.job_id for status in read.values() if status.job_id is not None and status.state in _ASKED}, mine=mine
+    )
     rows = []
     for folder, status in read.items():
-        if isinstance(status, str):
-            rows.append(_row(folder, Status(UNREADABLE, reason=status), None))
-            continue
         job = answer.jobs.get(status.job_id or "")
-        knows = answer.problem is None
-        rows.append(_row(folder, conclude(status, job) if job or knows else status, job))
+        if job is not None or answer.problem is None:
+            status = conclude(status, job)
+        rows.append(_row(folder, status, job))
     seen = {row.job_id for row in rows}
-    if mine:
-        rows += [_elsewhere(job_id, job) for job_id, job in answer.jobs.items() if _is_elsewhere(job_id, job, seen)]
+    for job_id, job in answer.jobs.items() if mine else ():
+        # an unfinished job of ours, from a folder that was not scanned
+        if job.name.startswith(_JOB_NAME) and job_id not in seen and not job.has_ended:
+            state, shown = QUEUED if job.waits else RUNNING, job.comment or job.name
+            reason = "in another folder" if job.reason in _SAYS_NOTHING else job.reason
+            rows.append(RunState(shown, state, job_id=job_id, slurm_state=job.state, reason=reason))
     return Overview(rows, answer.problem)
 
 
@@ -65,48 +73,24 @@ def conclude(status: Status, job: SlurmJob | None) -> Status:
 
     A run whose status is finished or failed stays so.
     """
-    if status.job_id is None or not _asks_slurm(status):
+    if status.job_id is None or status.state not in _ASKED:
         return status
+    state, reason = status.state, status.reason
+    begun = ", before it began" if state == QUEUED else ""
     if job is None:
-        # Slurm forgets a job some minutes after its end.
-        gone = {QUEUED, RUNNING, KILLED}
-        reason = f"Slurm has no job {status.job_id} any more{_before_it_began(status)}"
-        return _with(status, KILLED, status.reason or reason) if status.state in gone else status
-    if job.waits:
+        if state != PREEMPTED:  # Slurm forgets a job some minutes after its end
+            state, reason = KILLED, reason or f"Slurm has no job {status.job_id} any more{begun}"
+    elif job.waits:
         goes_on = f"goes on from {status.last_checkpoint}" if status.last_checkpoint else ""
         waits_for = "" if job.reason in _SAYS_NOTHING else job.reason
-        return _with(status, QUEUED, ", ".join(part for part in (goes_on, waits_for) if part) or None)
-    if job.has_ended:
-        by_slurm = f"Slurm: {job.state}{_before_it_began(status)}"
-        if status.state == PREEMPTED:
-            # The run saved in time; its own exit code made the job fail, which is expected.
-            is_news = job.state not in _OF_OURSELVES
-            parts = [part for part in (status.reason, by_slurm if is_news else None) if part]
-            return _with(status, PREEMPTED, "; ".join(parts) or None)
-        return _with(status, KILLED, by_slurm)
-    if status.state == QUEUED:
-        return _with(status, RUNNING, "starting")
-    return status
-
-
-def _asks_slurm(status: Status) -> bool:
-    return status.job_id is not None and status.state in (QUEUED, RUNNING, KILLED, PREEMPTED)
-
-
-def _before_it_began(status: Status) -> str:
-    return ", before it began" if status.state == QUEUED else ""
-
-
-def _with(status: Status, state: str, reason: str | None) -> Status:
+        state, reason = QUEUED, ", ".join(part for part in (goes_on, waits_for) if part) or None
+    elif job.has_ended and state != PREEMPTED:
+        state, reason = KILLED, f"Slurm: {job.state}{begun}"
+    elif job.has_ended and job.state not in _OF_OURSELVES:  # a run that saved in time makes its job fail
+        reason = "; ".join(part for part in (reason, f"Slurm: {job.state}") if part)
+    elif state == QUEUED:
+        state, reason = RUNNING, "starting"
     return replace(status, state=state, reason=reason)
-
-
-def _read(folder: RunFolder) -> Status | str:
-    """Return the status of a run, or what is wrong with its file: one damaged run must not hide the others."""
-    try:
-        return read_status(folder)
-    except RunError as error:
-        return f"{error.what}: {error.got}"
 
 
 def _row(folder: RunFolder, status: Status, job: SlurmJob | None) -> RunState:
@@ -130,17 +114,6 @@ def _row(folder: RunFolder, status: Status, job: SlurmJob | None) -> RunState:
         slurm_state=job.state if job else None,
         reason=status.reason,
     )
-
-
-def _is_elsewhere(job_id: str, job: SlurmJob, seen: set[str | None]) -> bool:
-    """Return whether a job is an unfinished one of ours, from a folder that was not scanned."""
-    return job.name.startswith(_JOB_NAME) and job_id not in seen and not job.has_ended
-
-
-def _elsewhere(job_id: str, job: SlurmJob) -> RunState:
-    state = QUEUED if job.waits else RUNNING
-    reason = job.reason if job.reason not in _SAYS_NOTHING else f"of {getpass.getuser()}, in another folder"
-    return RunState(run=job.comment or job.name, state=state, job_id=job_id, slurm_state=job.state, reason=reason)
 
 
 def submit_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:

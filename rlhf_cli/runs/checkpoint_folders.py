@@ -25,8 +25,6 @@ _HASH = "xxh3_128"
 """Detects damage by a kill, a disk or a copy at memory speed; SHA-256 would take twice as long as saving itself
 (docs/development/chaos.md). It does not protect against tampering: no hash stored beside its file can.
 """
-_HASHES = (_HASH, "sha256")
-"""The hash names a manifest may use; older manifests have SHA-256."""
 _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 _STAGED = "tmp-*"
 _REPLACED = "replaced"
@@ -62,23 +60,22 @@ def problem_with(checkpoint: Path) -> str | None:
     """
     try:
         files = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
-        listed = {name: (entry["size"], _kind(entry), entry[_kind(entry)]) for name, entry in files.items()}
+        listed = {name: (entry["size"], entry[_HASH]) for name, entry in files.items()}
     except FileNotFoundError:
         return f"no {MANIFEST} in it"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"its {MANIFEST} cannot be read ({type(error).__name__})"
     # Compare all sizes before the first hash: this finds a truncated file without reading gigabytes.
-    for name, (size, _, _) in listed.items():
+    for name, (size, _) in listed.items():
         file = checkpoint / name
         if not file.is_file():
             return f"{name} is missing"
         if file.stat().st_size != size:
             return f"{name} has {file.stat().st_size} bytes and its manifest says {size}"
-    for name, (_, kind, known) in listed.items():
+    for name, (_, known) in listed.items():
         with (checkpoint / name).open("rb") as stream:
-            digest = hashlib.file_digest(stream, xxhash.xxh3_128 if kind == _HASH else kind)
-            if digest.hexdigest() != known:
-                return f"{name} is not what was written (another {kind})"
+            if hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest() != known:
+                return f"{name} is not what was written (another {_HASH})"
     return None
 
 
@@ -144,11 +141,6 @@ def write_manifest(folder: Path) -> None:
     for inner in [path for path in folder.rglob("*") if path.is_dir()]:
         flush(inner)
     flush(folder)
-
-
-def _kind(entry: dict[str, object]) -> str:
-    """Return the name of the hash in a file's entry. Looking it up raises KeyError if the entry has no known hash."""
-    return next((kind for kind in _HASHES if kind in entry), _HASH)
 
 
 def _flushed_and_hashed(file: Path) -> str:

@@ -184,15 +184,6 @@ def pace(folder: RunFolder) -> Pace:
     return Pace(s_per_step, max(0.0, time.time() - folder.metrics.stat().st_mtime))
 
 
-def training_time_s(folder: RunFolder) -> float | None:
-    """Return the training seconds at a run's last log event, or None if it has none.
-
-    Raises OSError if the file cannot be read.
-    """
-    points = _last_points(folder) if folder.metrics.is_file() else []
-    return points[-1][1] if points else None
-
-
 def _last_points(folder: RunFolder) -> list[tuple[int, float]]:
     """Return (step, training seconds) of the log events at the end of the metrics."""
     with folder.metrics.open("rb") as stream:

@@ -111,20 +111,19 @@ def open_run(path: Path) -> RunFolder:
     """Return the run folder at `path`. Raises RunError if it is not one."""
     folder = RunFolder(path.resolve())
     if not folder.config.is_file():
-        held = _runs_held(path)
+        is_sweep = (path / _SWEEP).is_file()
+        held = runs_below(path) if path.is_dir() else []
+        got = "a file" if path.is_file() else "no config.yaml in it" if path.is_dir() else "no such folder"
+        if held:
+            got = "a sweep: several runs of one command" if is_sweep else f"a folder that holds {len(held)} runs"
+        newest = max(held, key=lambda run: run.config.stat().st_mtime, default=None)
         raise RunError(
             f"{path} is not a run folder",
-            got=_what_is_there(path, held),
+            got=got,
             expected="a folder that `rlhf train` made, such as runs/quickstart/20260131-101500",
-            hint=os.path.relpath(held[1]) if held else _instead(path),
+            hint=_instead(path) if newest is None else os.path.relpath(path) if is_sweep else newest.shown,
         )
     return folder
-
-
-def _what_is_there(path: Path, held: tuple[str, Path] | None) -> str:
-    if path.is_file():
-        return "a file"
-    return "no such folder" if not path.is_dir() else held[0] if held else "no config.yaml in it"
 
 
 def refuse_links(folder: Path) -> None:
@@ -157,42 +156,21 @@ def _is_a_log_of_wandb(folder: Path, link: Path) -> bool:
 
 
 def _instead(path: Path) -> str:
-    """Return a suggestion for a path without a run: the same path below runs/, or a similar name."""
+    """Return a suggestion for a path without a run: the run around it, the same path below runs/, or a similar name."""
     root = Path("runs")
-    if path.is_file():
-        around = next((folder for folder in path.parents if (folder / "config.yaml").is_file()), None)
-        if around is not None:
-            return os.path.relpath(around)
+    around = next((folder for folder in path.parents if (folder / "config.yaml").is_file()), None)
+    if path.is_file() and around is not None:
+        return os.path.relpath(around)
     if path.exists():
         return "ls " + os.path.relpath(path)
     if not path.is_absolute() and path.parts[:1] != root.parts and (root / path).is_dir():
         return str(root / path)
-    folder = path.parent
-    if not path.is_absolute() and folder == Path(".") and root.is_dir():
-        folder = root  # only an experiment's name was typed
-    names = sorted(place.name for place in folder.glob("*/"))
-    longer = [name for name in names if name.startswith(path.name)]
-    if (close := longer[-1] if longer else nearest(path.name, names)) is not None:
-        return str(folder / close)
-    while not folder.is_dir():
-        folder = folder.parent
     if not path.is_absolute() and not root.is_dir():
         return FIRST_RUN
-    return "rlhf status" if folder == root else f"ls {os.path.relpath(folder)}"
-
-
-def _runs_held(path: Path) -> tuple[str, Path] | None:
-    """Describe a folder that holds runs, and return its newest run or sweep; None if it holds none."""
-    for depth in ("", "*/", "*/*/"):
-        sweeps = [file.parent for file in path.glob(f"{depth}sweep.json")]
-        runs = [file.parent for file in path.glob(f"{depth}config.yaml") if file.parent.parent not in sweeps]
-        if sweeps == [path]:
-            return "a sweep: several runs of one command", path
-        if sweeps or runs:
-            counts = [(len(sweeps), "sweep"), (len(runs), "run")]
-            told = " and ".join(f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts if count)
-            return f"a folder that holds {told}", max([*sweeps, *runs], key=lambda folder: folder.stat().st_mtime)
-    return None
+    folder = root if path.parent == Path(".") else path.parent  # only an experiment's name was typed
+    names = sorted(place.name for place in folder.glob("*/"))
+    close = next((name for name in reversed(names) if name.startswith(path.name)), None) or nearest(path.name, names)
+    return "rlhf status" if close is None else str(folder / close)
 
 
 def write_json(path: Path, content: Mapping[str, object], *, durable: bool = False) -> None:

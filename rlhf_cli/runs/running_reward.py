@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,10 +94,7 @@ def running_rewards(folder: Path) -> list[Running]:
     return found
 
 
-def while_running(folder: Path, besides: Collection[int] = ()) -> str:
-    """Return a status suffix such as `, while reward 'x' ran on rank 0`, or ''.
-
-    `besides` are ranks that have already reported why they ended.
-    """
+def while_running(folder: Path) -> str:
+    """Return a status suffix such as `, while reward 'x' ran on rank 0`, or ''."""
     names = rewards_at_the_end(folder)
-    return "".join(f", while reward {names[rank]!r} ran on rank {rank}" for rank in names if rank not in besides)
+    return "".join(f", while reward {name!r} ran on rank {rank}" for rank, name in names.items())

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.live import Live
 
-from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.display.sweep_tables import PRUNED, STARTING, WAITING, JobRow, SweepRows, sweep_table
 from rlhf_cli.display.terminal import span
 from rlhf_cli.errors import RunError, in_one_line
@@ -52,12 +51,6 @@ class JobWatch:
     def took_s(self) -> float | None:
         """Return its duration, or None if it has not ended."""
         return None if self.began_at is None or self.ended_at is None else self.ended_at - self.began_at
-
-    @property
-    def will_take_s(self) -> float | None:
-        """Return the estimated total duration of a running job, or None if unknown."""
-        left = self.left_s()
-        return None if self.began_at is None or left is None else time.monotonic() - self.began_at + left
 
     def begins(self) -> None:
         """Record that its process is about to start."""
@@ -140,11 +133,10 @@ class SweepDisplay:
 
     num_to_come: int = 0
 
-    def __init__(self, console: Console, watches: Sequence[JobWatch], *, at_once: int, verbose: bool) -> None:
+    def __init__(self, console: Console, watches: Sequence[JobWatch], *, at_once: int) -> None:
         self._console = console
         self._watches = watches
         self._at_once = at_once
-        self._verbose = verbose
         self._began_at = time.monotonic()
         self._drawn_at = float("-inf")
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
@@ -169,22 +161,16 @@ class SweepDisplay:
         self._drawn_at = time.monotonic()
 
     def began(self, watch: JobWatch) -> None:
-        """Print that a job starts."""
-        job = watch.job
-        if self._verbose:
-            show_start(self._console, job.experiment, job.plan, title=job.name, folder=job.folder.shown)
-        elif not self._console.is_terminal:
+        """Print that a job starts, where no table shows it."""
+        if not self._console.is_terminal:
             begun = sum(one.began_at is not None for one in self._watches)
-            again = " again" if job.resume else ""
-            self._say(f"[{begun}/{len(self._watches) + self.num_to_come}] {job.name} begins{again}")
+            again = " again" if watch.job.resume else ""
+            self._say(f"[{begun}/{len(self._watches) + self.num_to_come}] {watch.job.name} begins{again}")
 
     def ended(self, watch: JobWatch, status: Status) -> None:
-        """Print how a job ended; in verbose mode also its results. A failed job always prints its reason."""
-        if self._verbose and status.state == FINISHED:
-            from rlhf_cli.display.run_end import show_end  # needed only after a run
-
-            self._say(f"{watch.job.name}:", "bold")
-            show_end(self._console, watch.job.folder)
+        """Print how a job ended, with its reason if it failed."""
+        if self._console.is_terminal and status.state == FINISHED:
+            return
         ended = sum(one.ended_at is not None for one in self._watches)
         of = len(self._watches) + self.num_to_come
         start_to_end = start_and_end(watch.values_of(watch.shown_metric))
@@ -193,8 +179,6 @@ class SweepDisplay:
         told = told_state(status.state, status.reason)
         reason = in_one_line(status.reason or "")
         why = f": {reason}" if reason and status.state != FINISHED and told == status.state else ""
-        if self._console.is_terminal and status.state == FINISHED:
-            return
         left = self.rows().left_s
         to_come = f" (about {span(left)} left)" if left and status.state == FINISHED else ""
         line = f"[{ended}/{of}] {watch.job.name} {told}{took}{value}{to_come}{why}"
@@ -221,18 +205,18 @@ class SweepDisplay:
     def _left_s(self) -> float | None:
         """Return the estimated seconds until the last job ends, or None if the time of a job is unknown.
 
-        This is the remaining time of all jobs divided by the number of places. The times of finished jobs are
-        preferred.
+        A job takes as long as the finished ones did on average, else as long as the running ones will take.
         """
+        now = time.monotonic()
         took = [watch.took_s for watch in self._watches if watch.took_s is not None and watch.state == FINISHED]
-        known_s = took or [total for watch in self._running() if (total := watch.will_take_s) is not None]
-        one_s = sum(known_s) / len(known_s) if known_s else None
-        running = [left if (left := watch.left_s()) is not None else one_s for watch in self._running()]
-        num_waiting = sum(watch.state == WAITING for watch in self._watches) + self.num_to_come
-        known = [left for left in [*running, *[one_s] * num_waiting] if left is not None]
-        if len(known) < len(running) + num_waiting:
+        running = [(watch.left_s(), watch.began_at or now) for watch in self._running()]
+        known = took or [now - began + left for left, began in running if left is not None]
+        if not known:
             return None
-        return max(sum(known) / self._at_once, max(known, default=0.0))
+        one_s = sum(known) / len(known)
+        left_s = [one_s if left is None else left for left, _ in running]
+        left_s += [one_s] * (sum(watch.state == WAITING for watch in self._watches) + self.num_to_come)
+        return max(sum(left_s) / self._at_once, max(left_s, default=0.0))
 
     def _running(self) -> list[JobWatch]:
         return [watch for watch in self._watches if watch.state in (STARTING, RUNNING)]

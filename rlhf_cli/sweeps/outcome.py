@@ -15,7 +15,6 @@ from rlhf_cli.analysis.comparison.comparison import Comparison, compare
 from rlhf_cli.analysis.comparison.comparison_export import comparison_json
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import is_shown
-from rlhf_cli.analysis.comparison.settings import SettingRuns
 from rlhf_cli.analysis.expectations import MISSED, verify
 from rlhf_cli.display.comparison_tables import show_comparison, show_left_out
 from rlhf_cli.display.run_tables import missed_line, tally
@@ -23,36 +22,7 @@ from rlhf_cli.display.terminal import show_commands
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder, runs_below
 from rlhf_cli.runs.run_status import CREATED, FINISHED, UNREADABLE, read_status, run_result
-from rlhf_cli.sweeps.sweep_folder import SweepFolder, typed_words
-
-_SEEDS = "seed=range(0,5)"
-_NOT_AGAIN = ("run.name", "seed")
-"""Keys to drop when the command is repeated with other seeds: a folder with that run.name exists by then."""
-
-
-def next_command(sweep: SweepFolder, comparison: Comparison | None) -> dict[str, str]:
-    """Return command -> purpose. `comparison` is None if no run could be read."""
-    shown = shlex.quote(RunFolder(sweep.path).shown)
-    if comparison is not None and any(run.metrics.num_events for run in comparison.runs):
-        settings = comparison.grouped.settings
-        if len(settings) > 1 and all(len(setting.by_seed) == 1 for setting in settings):
-            words = [word for word in typed_words(sweep.path) if word.lstrip("+").partition("=")[0] not in _NOT_AGAIN]
-            return {f"rlhf train -m {shlex.join([*words, _SEEDS])}": "five seeds a setting: intervals, and a verdict"}
-        if (best := _winner(comparison)) is not None and best.runs and (folder := best.runs[0].folder) is not None:
-            return {f"rlhf eval {shlex.quote(folder.shown)}": f"the model of {best.name}, measured"}
-    return {f"rlhf why {shown}": "what the logs say, the worst of each run"}
-
-
-def _winner(comparison: Comparison) -> SettingRuns | None:
-    """Return the setting that a verdict names as the winner, or None."""
-    key_of = {axis.short: axis.key for axis in comparison.grouped.axes}
-    for verdict in comparison.verdicts:
-        key = key_of[verdict.key]
-        won = [one for one in comparison.grouped.settings if one.values[key] == verdict.winner]
-        if verdict.winner is not None and len(won) == 1:
-            return won[0]
-    return None
-
+from rlhf_cli.sweeps.sweep_folder import SweepFolder
 
 _PICTURE = "comparison.png"
 
@@ -67,7 +37,8 @@ def show_outcome(console: Console, sweep: SweepFolder) -> None:
     show_left_out(console, problems)
     _show_expectations(console, folders)
     report(console, sweep.path, comparison)
-    show_commands(console, next_command(sweep, comparison))
+    shown = shlex.quote(RunFolder(sweep.path).shown)
+    show_commands(console, {f"rlhf why {shown}": "what the logs say, the worst of each run"})
     print_folder(console, sweep.path)
 
 
@@ -90,7 +61,8 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
 
     Never raise: the training itself has succeeded.
     """
-    if not any(_has_begun(RunFolder(config.parent)) for config in folder.glob("*/config.yaml")):
+    runs = [RunFolder(config.parent) for config in folder.glob("*/config.yaml")]
+    if all(not run.status.is_file() or _state(run) == CREATED for run in runs):
         return
     from rlhf_cli.display.comparison_picture import draw_comparison
     from rlhf_cli.display.page.page_content import report_at_the_end
@@ -107,7 +79,7 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
             draw_comparison(comparison, picture)
         except Exception as error:  # a plotting error must not fail a trained sweep
             say(f"no {_PICTURE}: {error}")
-    if any(unsent(config.parent) for config in folder.glob("*/config.yaml")):
+    if any(unsent(run.path) for run in runs):
         say(f"wandb recorded it here; `rlhf sync {shlex.quote(RunFolder(folder).shown)}` sends it")
 
 
@@ -121,10 +93,6 @@ def resume_hint(sweep: SweepFolder) -> str:
     left = [_state(sweep.run_of(job)) != FINISHED for job in sweep.jobs]
     runs = f"{sum(left)} of {len(left)} runs {'is' if sum(left) == 1 else 'are'} not done"
     return f"{runs}; `rlhf resume {shlex.quote(RunFolder(sweep.path).shown)}` goes on with them"
-
-
-def _has_begun(run: RunFolder) -> bool:
-    return run.status.is_file() and _state(run) != CREATED
 
 
 def _state(run: RunFolder) -> str:

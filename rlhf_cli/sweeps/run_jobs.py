@@ -147,7 +147,7 @@ class _Runner:
         self._asked: list[str] = []
         self._heard = 0
         self._has_said_busy = False
-        self._display = SweepDisplay(console, self._watches, at_once=self._at_once, verbose=options.verbose)
+        self._display = SweepDisplay(console, self._watches, at_once=self._at_once)
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
         """Record a request to stop. It is handled in the main loop."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from rlhf_cli.sweeps.search_space import (
     NumberRange,
     OptionList,
     SearchPlan,
-    Space,
     few_digits,
     refuse_unlogged,
     search_plan,
@@ -247,7 +246,7 @@ def _show_found(console: Console, plan: SearchPlan, study: SearchStudy) -> None:
     ]
     first = next((trial for trial in tried if trial.number in best), None)
     fixed = [word for word in plan.fixed if not word.startswith("run.name=")]
-    again = ["rlhf", "train", "-m", *fixed, *rounded_words(first.words if first else (), plan.space), _SEEDS]
+    again = ["rlhf", "train", "-m", *fixed, *(first.words if first else ()), _SEEDS]
     show_best_trials(console, rows, objectives=[*map(str, plan.objectives)], again=shlex.join(again))
 
 
@@ -256,16 +255,3 @@ def _in_words(may_be: NumberRange | OptionList) -> str:
         return ", ".join(may_be.values)
     kind = " whole numbers" if may_be.is_whole else ""
     return f"{may_be.low:g} to {may_be.high:g}{kind}{', logarithmic' if may_be.is_log else ''}"
-
-
-def rounded_words(words: Sequence[str], space: Space) -> list[str]:
-    """Return words with the number of digits a user would type. Whole numbers and options are not changed.
-
-    `max_completion_length=1.235e+04` would not be a whole number, and not the value that was tried.
-    """
-    rounded = []
-    for key, _, value in (word.partition("=") for word in words):
-        may_be = space.get(key)
-        is_any_number = isinstance(may_be, NumberRange) and not may_be.is_whole
-        rounded.append(f"{key}={float(value):.4g}" if is_any_number else f"{key}={value}")
-    return rounded

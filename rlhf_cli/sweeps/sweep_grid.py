@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,14 +29,22 @@ _EXPONENT = re.compile(r"(\d)e([+-])0+(\d)")
 def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """Return a name for each job: its values, under the shortest unambiguous suffixes of their keys.
 
-    Names are unique and valid as folder names. Characters that are unsafe in a shell or file system become `-`. A value
-    that is long, or equal to another one after that, ends in a hash.
+    Names are unique and valid as folder names. Characters that are unsafe in a shell or file system become `-`. A name
+    with a value that is long, or equal to another one after that, ends in a hash.
     """
-    keys = list(rows[0]) if rows else []
-    short = short_keys(keys)
-    cells = {key: _cells([row[key] for row in rows]) for key in keys}
-    names = [",".join(f"{short[key]}={cells[key][row[key]]}" for key in keys) for row in rows]
-    return [name if len(name) <= _MOST_OF_A_NAME else f"{name[:_MOST_OF_A_NAME]}~{_hash(name)}" for name in names]
+    short = short_keys(list(rows[0]) if rows else [])
+    plain = [{key: _plain(value) for key, value in row.items()} for row in rows]
+    counts = Counter(tuple(row.items()) for row in plain)
+    names = []
+    for row, texts in zip(rows, plain, strict=True):
+        is_cut = {key for key, text in texts.items() if len(text) > _MOST_OF_A_VALUE}
+        # The end of a path is its most telling part.
+        cells = {key: text[-_MOST_OF_A_VALUE:].lstrip("-.") if key in is_cut else text for key, text in texts.items()}
+        name = ",".join(f"{short[key]}={text}" for key, text in cells.items())
+        if is_cut or len(name) > _MOST_OF_A_NAME or counts[tuple(texts.items())] > 1:
+            name = f"{name[:_MOST_OF_A_NAME]}~{hashlib.sha256(repr(row).encode()).hexdigest()[:_HASH]}"
+        names.append(name)
+    return names
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
@@ -53,16 +62,6 @@ def short_keys(keys: Sequence[str]) -> dict[str, str]:
     return short
 
 
-def _cells(values: Sequence[str]) -> dict[str, str]:
-    """Return value -> its text in a name. Different values have different texts."""
-    plain = {value: _plain(value) for value in values}
-    several = [text for text in plain.values() if list(plain.values()).count(text) > 1]
-    return {
-        value: _shortened(value, text) if text in several or len(text) > _MOST_OF_A_VALUE else text
-        for value, text in plain.items()
-    }
-
-
 def _plain(value: str) -> str:
     """Return a value without unsafe characters, and a number as a user would type it: 1e-5, not Python's 1e-05."""
     text = _EXPONENT.sub(r"\1e\2\3", value)
@@ -71,15 +70,6 @@ def _plain(value: str) -> str:
     except ValueError:
         text = _UNSAFE.sub("-", text).strip("-")
     return text or "empty"
-
-
-def _shortened(value: str, text: str) -> str:
-    """Return the end of a value, which is the most telling part of a path, with a hash that makes it unique."""
-    return f"{text[-(_MOST_OF_A_VALUE - _HASH - 1) :].lstrip('-.')}~{_hash(value)}"
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.usage import Options
 
 SWEEP_FILE = "sweep.json"
-_OF_SWEEPS = ("-j", "--watch", "-v", "--failed")
+_OF_SWEEPS = ("-j", "--watch", "--failed")
 """Flags that do not apply to a single run."""
 
 
@@ -18,12 +18,11 @@ class SweepOptions:
     """How a sweep runs.
 
     `at_once` is the number of concurrent jobs. `watch` is the metric in the table (None: the reward, else the loss).
-    `verbose` shows every run's panels; `dry_run` starts nothing; `only_failed` resumes failed jobs only.
+    `dry_run` starts nothing; `only_failed` resumes failed jobs only.
     """
 
     at_once: int = 1
     watch: str | None = None
-    verbose: bool = False
     dry_run: bool = False
     only_failed: bool = False
 
@@ -38,7 +37,6 @@ def sweep_options(options: Options) -> SweepOptions:
     return SweepOptions(
         at_once=options.number("-j") or 1,
         watch=options.text("--watch"),
-        verbose=options.on("-v"),
         dry_run=options.on("--dry-run"),
         only_failed="--failed" in options.usage.flags and options.on("--failed"),
     )

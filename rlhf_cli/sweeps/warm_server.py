@@ -21,10 +21,16 @@ import signal
 import sys
 import traceback
 import weakref
+from pathlib import Path
 
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
-from rlhf_cli.process import die_with, leave
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Preempted, RewardFailed, RlhfError
+from rlhf_cli.launch.freeze import plan_frozen
+from rlhf_cli.process import die_with, lasting_output, leave
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps.warm_processes import JobRequest
+from rlhf_cli.text.redaction import remember_typed
+from rlhf_cli.text.terminal_output import safe_output
 
 _NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
@@ -35,20 +41,17 @@ def main(argv: list[str]) -> None:
     die_with(parent)
     for number in _NOT_FOR_US:
         signal.signal(number, signal.SIG_IGN)
-    import rlhf_cli.sweeps.job_process
+    import torch
 
-    _refuse_begun(rlhf_cli.sweeps.job_process.__name__)
+    import rlhf_cli.jobs.one_run
+    import rlhf_cli.trainers.assemble.trainer  # noqa: F401
+
+    if torch.cuda.is_initialized():
+        raise RuntimeError("an import has initialised CUDA, which no child of a fork can use")
     gc.collect()
     gc.freeze()  # otherwise each child's first collection would write to, and so copy, all imported objects
     _Server(requests, answers).serve()
     leave(EXIT_OK)
-
-
-def _refuse_begun(module: str) -> None:
-    import torch
-
-    if torch.cuda.is_initialized():
-        raise RuntimeError(f"importing {module} has initialised CUDA, which no child of a fork can use")
 
 
 class _Server:
@@ -149,9 +152,36 @@ def _run(request: JobRequest) -> int:
     for descriptor in (1, 2):
         os.dup2(console, descriptor)
     os.close(console)
-    from rlhf_cli.sweeps.job_process import run_job
+    remember_typed(sys.argv[1:])
+    with lasting_output(), safe_output():
+        try:
+            _train(RunFolder(Path(request.run)), request)
+        except RlhfError as error:
+            if isinstance(error, RewardFailed) and error.__cause__ is not None:
+                traceback.print_exception(error.__cause__)
+            notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+            print(f"{'stopped' if isinstance(error, Preempted) else 'error'}: {error}{notes}", file=sys.stderr)
+            return error.exit_code
+        except KeyboardInterrupt:
+            return Preempted.exit_code
+        except Exception:  # last handler of this process; the traceback goes to console.txt
+            traceback.print_exc()
+            return EXIT_CRASH
+    return EXIT_OK
 
-    return run_job(request)
+
+def _train(folder: RunFolder, request: JobRequest) -> None:
+    import torch
+
+    from rlhf_cli.display.terminal import Screen
+    from rlhf_cli.jobs.one_run import train_frozen
+
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) != torch.get_num_threads():
+        torch.set_num_threads(int(asked))  # torch was imported with another environment
+    with only_writer(folder, take_over=request.take_over):
+        plan, launch = plan_frozen(folder, resume=request.resume)
+        train_frozen(Screen(), folder, plan, launch, resume=request.resume)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.sweeps.search import rounded_words
 from rlhf_cli.sweeps.search_space import (
     NumberRange,
     OptionList,
@@ -87,14 +86,3 @@ def test_corners_are_the_values_to_check_before_the_first_trial() -> None:
     assert NumberRange(0, 2).corners() == ["0.0", "2.0"]
     assert NumberRange(1, 8, is_whole=True).corners() == ["1", "8"]
     assert OptionList(("a", "b", "c")).corners() == ["a", "b", "c"]
-
-
-def test_the_settings_to_try_again_are_those_that_were_tried() -> None:
-    """Four digits of a real number; a whole number and one of several values as they were: 12345 is not 1.234e+04."""
-    space = {
-        "rate": NumberRange(1e-6, 1e-2),
-        "limit": NumberRange(1, 20_000, is_whole=True),
-        "size": OptionList(("0.123456", "a")),
-    }
-    words = ["rate=0.000123456789", "limit=12345", "size=0.123456", "trainer=grpo"]
-    assert rounded_words(words, space) == ["rate=0.0001235", "limit=12345", "size=0.123456", "trainer=grpo"]

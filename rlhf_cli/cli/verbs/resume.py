@@ -15,7 +15,6 @@ of a sweep
   --failed         only the failed runs
   -j, --jobs N     number of runs at a time
   --watch METRIC   the metric that the table shows
-  -v, --verbose    show the panels of every run
 """
 
 from __future__ import annotations

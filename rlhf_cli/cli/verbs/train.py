@@ -9,7 +9,6 @@ submitted to Slurm; `rlhf status` shows its state.
   -m, --multirun   sweep: a,b,c, choice(), range(), glob() as in Hydra; all runs are checked before the first starts
   -j, --jobs N     with -m: number of runs at a time
   --watch METRIC   with -m: the metric of metrics.jsonl that the table shows (default: the total reward)
-  -v, --verbose    with -m: show the panels of every run, before and after it
   --dry-run        show what would be started, process by process, and start nothing
   --allow KEY ...  with run.resume=auto: accept that this key, or `data`, `code`, `config`, has changed
   --take-over      with run.resume=auto: continue a run that another machine left without a final status

@@ -10,7 +10,6 @@ import netrc
 import os
 import shlex
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeGuard
@@ -218,18 +217,6 @@ def at_the_end(event: Event) -> dict[str, float]:
 def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a finite number; bools are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def flat(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Return dotted key -> value of a nested configuration; an empty section is a value."""
-    leaves: dict[str, object] = {}
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and value:
-            leaves |= flat(value, f"{key}.")
-        else:
-            leaves[key] = value
-    return leaves
 
 
 def begun_in(folder: RunFolder) -> Path:

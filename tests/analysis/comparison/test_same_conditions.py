@@ -18,8 +18,6 @@ from rlhf_cli.display.page.page_content import write_report
 from rlhf_cli.display.page.tables import verdict_lines
 from rlhf_cli.errors import UserError
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.sweeps.outcome import next_command
-from rlhf_cli.sweeps.sweep_folder import SweepFolder
 from rlhf_cli.text.json_values import JsonTree
 from tests.support.logged_runs import configured, write_run
 from tests.support.terminal import printed
@@ -173,10 +171,3 @@ def test_the_page_says_why(confounded: list[RunFolder], place: Path) -> None:
         assert key in verdict
     assert "beats" not in html
     assert 'best": {' not in html, "no front either"
-
-
-def test_a_sweep_recommends_no_setting_of_which_none_is_known_to_be_better(
-    confounded: list[RunFolder], place: Path
-) -> None:
-    sweep = SweepFolder(place / "s", ())
-    assert not any("rlhf eval" in command for command in next_command(sweep, of(confounded)))
