@@ -13,11 +13,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.modelcard import parse_log_history
 
 from rlhf_cli.cli import main
-from rlhf_cli.config.schema.run_sections import KeepCompletions
 from rlhf_cli.launch import callbacks
-from rlhf_cli.launch.callbacks import KeepTables, ShortHistory, early_collection
+from rlhf_cli.launch.callbacks import ShortHistory, early_collection
 from rlhf_cli.runs.metrics_file import prune_completions, read_metrics
-from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_folder import read_json
 from tests.support.cut_runs import cut, events, is_same
 
 
@@ -98,36 +97,22 @@ def test_no_tensor_of_a_step_and_no_class_waits_for_the_garbage_collector(
 @pytest.mark.parametrize(
     ("last", "every", "kept"),
     [
-        (3, None, [1, 9, 10, 100_000]),
-        (1, 5, [1, 5, 10, 100_000]),
-        (99, None, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 100_000]),
+        (3, None, [1, 10, 99_999, 100_000]),
+        (1, 5, [0, 1, 5, 10, 100_000]),
+        (99, None, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 99_999, 100_000]),
     ],
 )
 def test_the_newest_stay_and_those_of_every_so_many_steps(
     tmp_path: Path, last: int, every: int | None, kept: list[int]
 ) -> None:
-    """The first stays, and what TRL did not name."""
-    for step in (*range(1, 11), 100_000):
+    """The first of training stays, not of an evaluation before it, and what TRL did not name."""
+    for step in (*range(11), 99_999, 100_000):
         table(tmp_path, step)
     mine = tmp_path / "completions" / "mine.parquet"
     mine.touch()
     prune_completions(tmp_path, last=last, every=every)
     mine.unlink()
     assert steps(tmp_path) == kept
-
-
-def test_five_and_six_digits_are_compared_as_numbers(tmp_path: Path) -> None:
-    for step in (99_999, 100_000, 100_001):
-        table(tmp_path, step)
-    prune_completions(tmp_path, last=1, every=None)
-    assert steps(tmp_path) == [99_999, 100_001]
-
-
-def test_the_first_is_the_first_of_training_not_of_an_evaluation_before_it(tmp_path: Path) -> None:
-    for step in range(6):
-        table(tmp_path, step)
-    prune_completions(tmp_path, last=2, every=None)
-    assert steps(tmp_path) == [1, 4, 5]
 
 
 def test_wandb_s_copies_are_as_many(tmp_path: Path) -> None:
@@ -146,20 +131,6 @@ def test_wandb_s_copies_are_as_many(tmp_path: Path) -> None:
         ["ns_4_ab.table.json"[-17:], "ns_5_ab.table.json"[-17:]],
         ["tmp4", "tmp5"],
     ]
-
-
-def test_pruning_is_now_and_then_and_at_the_end(tmp_path: Path) -> None:
-    args, control = TrainingArguments(output_dir=str(tmp_path), use_cpu=True), TrainerControl()
-    prune = KeepTables(RunFolder(tmp_path), KeepCompletions(last=2), None)
-    for step in range(13):
-        prune.on_step_begin(args, TrainerState(global_step=step), control)
-        table(tmp_path, step + 1)
-        assert len(steps(tmp_path)) <= 1 + 2 + 10
-    prune.on_train_end(args, TrainerState(global_step=13), control)
-    assert steps(tmp_path) == [1, 12, 13]
-    keep_all = KeepTables(RunFolder(tmp_path), KeepCompletions(last="all"), None)
-    keep_all.on_train_end(args, TrainerState(global_step=13), control)
-    assert steps(tmp_path) == [1, 12, 13]
 
 
 def test_the_history_is_short_and_a_model_card_has_its_evaluations(tmp_path: Path) -> None:

@@ -85,17 +85,6 @@ def planned(program: str, place: Path, folder: RunFolder) -> LaunchPlan:
     )
 
 
-def test_all_end_well(two: Two, folder: RunFolder) -> None:
-    update_status(folder, state=FINISHED)
-    two("")
-    assert read_status(folder).state == "finished"
-
-
-def test_ranks_that_end_before_the_run_has_are_a_failure(two: Two) -> None:
-    with pytest.raises(RankFailed, match="training failed"):
-        two("")
-
-
 @pytest.mark.fault(22)
 def test_the_rank_that_failed_is_named_and_the_one_that_hangs_is_ended(two: Two, folder: RunFolder, capsys) -> None:
     began = time.monotonic()
@@ -105,21 +94,6 @@ def test_the_rank_that_failed_is_named_and_the_one_that_hangs_is_ended(two: Two,
     status = read_status(folder)
     assert (status.state, status.failing_rank, status.reason) == ("failed", 1, "it is unhappy")
     assert "traceback of 1" in capsys.readouterr().err
-
-
-@pytest.mark.fault(22)
-def test_the_first_of_two_that_speak_is_the_cause(two: Two) -> None:
-    program = """
-if rank == 1:
-    tell("the cause")
-    sys.exit(1)
-while not (folder / "failure-rank1.json").exists():
-    time.sleep(0.02)
-tell("what it brought about")
-sys.exit(1)
-"""
-    with pytest.raises(RankFailed, match="rank 1 failed: the cause"):
-        two(program)
 
 
 @pytest.mark.fault(23)
@@ -146,12 +120,6 @@ sys.exit(1)
 def test_what_a_rank_says_of_a_user_s_mistake_or_a_guard_is_said_as_such(two: Two, told: str, kind: type) -> None:
     with pytest.raises(kind, match="mend it"):
         two(f"tell('mend it', {told})\nsys.exit(1)")
-
-
-def test_a_rank_whose_words_were_cut_off_has_said_nothing(two: Two) -> None:
-    program = "(folder / f'failure-rank{rank}.json').write_text('{\"rank\": 0, \"ti')\nsys.exit(3)"
-    with pytest.raises(RankFailed, match="ended with code 3 and did not say why"):
-        two(program)
 
 
 LISTENS = """
@@ -182,35 +150,25 @@ def test_a_signal_is_handed_to_every_rank(two: Two, folder: RunFolder, number: s
     assert capsys.readouterr().err == f"{key}: saving at the end of this step; once more ends it at once\n"
 
 
-@pytest.mark.fault(19)
-def test_a_rank_that_does_not_listen_is_ended_after_its_grace(two: Two, folder: RunFolder) -> None:
-    at_once_ready(folder, lambda: os.kill(os.getpid(), signal.SIGTERM))
+DEAF = LISTENS.replace("signal.SIGTERM, hear", "signal.SIGTERM, signal.SIG_IGN")
+
+
+@pytest.mark.parametrize(("grace_s", "requests"), [(0.2, 1), (40.0, 2)])
+@pytest.mark.fault(19, 20)
+def test_deaf_ranks_are_ended_after_their_grace_or_a_moment_after_a_second_request(
+    two: Two, folder: RunFolder, grace_s: float, requests: int
+) -> None:
+    def ask() -> None:
+        for _ in range(requests):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.3)
+
+    at_once_ready(folder, ask)
     began = time.monotonic()
     with pytest.raises(Preempted):
-        two(LISTENS.replace("signal.SIGTERM, hear", "signal.SIGTERM, signal.SIG_IGN"), grace_s=0.2)
+        two(DEAF, grace_s=grace_s)
     assert time.monotonic() - began < 30
-    assert read_status(folder).reason == "it did not end within 0.2 s of being asked to"
-
-
-DEAF = """
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-(folder / f"ready-{rank}").touch()
-time.sleep(60)
-"""
-
-
-@pytest.mark.fault(20)
-def test_a_second_request_leaves_ranks_only_a_moment(two: Two, folder: RunFolder) -> None:
-    def twice() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    at_once_ready(folder, twice)
-    began = time.monotonic()
-    with pytest.raises(Preempted):
-        two(DEAF, grace_s=40.0)
-    assert time.monotonic() - began < 30
+    assert read_status(folder).reason == f"it did not end within {grace_s:g} s of being asked to"
 
 
 @pytest.mark.fault(21)
@@ -234,21 +192,6 @@ def test_a_rank_of_another_machine_is_not_named_here(folder: RunFolder, tmp_path
     end = elastic.run_ranks(folder, plan, Launch(), store=elastic.listening_store(MeetingPlace("127.0.0.1", 0)))
     assert (folder.path / "failure-rank7.json").exists()
     assert 1 in {one.rank for one in end.failures} <= {0, 1}
-
-
-UPLOADS = """
-if rank == 0:
-    (folder / "status.json").write_text(json.dumps({"state": "preempted", "reason": "SIGTERM"}))
-    time.sleep(1.5)
-    (folder / "uploaded").touch()
-"""
-
-
-def test_a_rank_that_stopped_waits_for_the_first_to_upload_what_it_logged(two: Two, folder: RunFolder) -> None:
-    """Ranks that stopped at the same step end with code 0, so that torch does not end those that still save."""
-    with pytest.raises(Preempted):
-        two(UPLOADS)
-    assert (folder.path / "uploaded").exists()
 
 
 def test_who_was_interrupted_first_is_the_cause_of_what_the_other_says(two: Two, folder: RunFolder) -> None:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,15 +112,6 @@ def test_one_that_dies_is_told_with_its_last_words(server: ServerPlan, monkeypat
     assert caught.value.where == os.path.relpath(server.log)
 
 
-def test_one_that_is_never_healthy_is_given_up(server: ServerPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STAND_IN_START_S", "600")
-    given_up = pytest.raises(RankFailed, match="did not answer within 3 s")
-    with given_up as caught, rollout_server(server, console(), timeout_s=3.0):
-        pytest.fail("it never was up")
-    assert caught.value.got == "loading weights"
-    assert all_gone(pids_of(server))
-
-
 def test_one_that_dies_under_a_run_is_named_in_what_the_run_failed_of(server: ServerPlan) -> None:
     def train() -> None:
         os.kill(pids_of(server)[0], signal.SIGKILL)
@@ -133,17 +123,6 @@ def test_one_that_dies_under_a_run_is_named_in_what_the_run_failed_of(server: Se
         train()
     (note,) = caught.value.__notes__
     assert note == "the vLLM server had ended by itself, with code 137:\nloading weights"
-
-
-def test_without_a_plan_nothing_is_started() -> None:
-    screen = console()
-    with rollout_server(None, screen):
-        assert said(screen) == ""
-
-
-def test_ports_are_chosen_before(server: ServerPlan) -> None:
-    with pytest.raises(ValueError, match="have not been chosen"), rollout_server(replace(server, port=0), console()):
-        pytest.fail("it has no port")
 
 
 @pytest.mark.fault(25)

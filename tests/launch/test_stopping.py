@@ -62,15 +62,6 @@ def test_the_process_leaves_when_no_step_ends_in_time(late: tuple[list[str], thr
     assert codes == ["SIGTERM", "exit 75"]
 
 
-def test_a_run_that_ended_in_time_leaves_nothing_behind(late: tuple[list[str], threading.Event]) -> None:
-    codes, left = late
-    stopping = wish(codes, grace_s=0.2)
-    stopping.steps_begin()
-    stopping.ask("SIGTERM")
-    stopping.close()
-    assert not left.wait(0.6)
-
-
 @pytest.mark.fault(27)
 def test_it_stops_where_another_step_would_leave_no_grace() -> None:
     """100 s are left and 60 of them the grace: a step of 30 s fits, one of 50 s does not."""
@@ -146,15 +137,6 @@ def test_an_echo_interrupts_nothing(begun: Stopping, second: signal.Signals) -> 
         except Interrupted:
             pytest.fail("the echo was taken for a second wish")
     assert begun.reason == "SIGTERM"
-
-
-def test_a_second_signal_later_interrupts(begun: Stopping, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ONE_WISH_S", 0.05)
-    with stopped_by_signals(begun):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.2)
-        with pytest.raises(Interrupted):
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.fault(20)

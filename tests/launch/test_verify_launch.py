@@ -15,7 +15,7 @@ from rlhf_cli.errors import EXIT_CRASH, ConfigError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.rollout_server import free_ports
-from rlhf_cli.launch.verify_launch import pass_facts, refuse_unless_as_asked, trainer_notes
+from rlhf_cli.launch.verify_launch import refuse_unless_as_asked, trainer_notes
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.runs.run_status import FAILED, read_status
 from rlhf_cli.tables.passes import Passes, RowAttention
@@ -147,9 +147,3 @@ def trainer_on(device: str, why: str | None, mode: Any = "packed") -> Any:
 def test_a_gpu_that_could_be_faster_is_told_of(device: str, why: str | None, lines: list[str]) -> None:
     said = trainer_notes(trainer_on(device, why))
     assert said == [f"note: packed rows attend {line} (docs/reference/passes.md)" for line in lines]
-
-
-def test_the_provenance_says_how_packed_rows_attend() -> None:
-    assert pass_facts(trainer_on("cuda", None))["attention"] == "all rows at once (torch's varlen_attn)"
-    assert pass_facts(trainer_on("cpu", "the device is cpu"))["attention"] == "a row each (SDPA): the device is cpu"
-    assert "attention" not in pass_facts(trainer_on("cuda", None, mode="trimmed"))

@@ -132,21 +132,6 @@ run_rank(train)
     assert str(status.reason).endswith("while reward 'mine' ran on rank 0")
 
 
-def test_what_is_not_watched_may_take_its_time(alone: Alone, folder: RunFolder) -> None:
-    ended = alone(f"""
-def train():
-    with heartbeat.during(SAVING, is_watched=False):
-        time.sleep({4 * TIMEOUT_S})
-    for _ in range(8):
-        time.sleep({TIMEOUT_S / 2})
-        heartbeat.beat()
-
-run_rank(train)
-""")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert not [*folder.path.glob("failure-*"), *folder.path.glob("pulse-*")]
-
-
 def test_a_run_that_was_suspended_begins_anew(alone: Alone, folder: RunFolder) -> None:
     """Ctrl-Z, and a scheduler that suspends a job, stop a process for longer than it may be silent."""
     go_on(folder, after=lambda pid: os.kill(pid, signal.SIGTSTP), then_s=3 * TIMEOUT_S)

@@ -57,18 +57,28 @@ def failure(folder: RunFolder, rank: int = 0) -> dict[str, Any]:
 
 
 class TestGood:
-    def test_it_is_this_very_process_s_while_it_runs(self, folder: RunFolder, trainer: Ranked) -> None:
-        seen: list[dict[str, Any]] = []
-        trainer(lambda: seen.append(read_json(folder.status)))
-        run_rank(folder, resume=False)
-        assert (seen[0]["state"], seen[0]["pid"], seen[0]["host"]) == ("running", os.getpid(), socket.gethostname())
-
-    def test_what_was_said_of_an_earlier_try_is_gone(self, folder: RunFolder, trainer: Ranked) -> None:
+    @pytest.mark.fault(14)
+    def test_it_is_this_very_process_s_while_it_runs_and_an_earlier_try_is_forgotten(
+        self, folder: RunFolder, trainer: Ranked
+    ) -> None:
+        """Told to resume without a checkpoint, it begins."""
         write_json(folder.status, {"state": "failed", "reason": "of old", "failing_rank": 0, "warnings": 4, "step": 2})
-        trainer()
-        run_rank(folder, resume=False)
-        status = read_status(folder)
-        assert (status.state, status.reason, status.failing_rank, status.warnings) == ("finished", None, None, 0)
+        seen: list[dict[str, Any]] = []
+
+        def work() -> None:
+            logging.getLogger("some.library").warning("mind the gap")
+            seen.append(read_json(folder.status))
+
+        fake = trainer(work)
+        fake.extensions.left_out = {"train": {"equal": 2}}
+        run_rank(folder, resume=True)
+        assert fake.began_at is None
+        assert (seen[0]["state"], seen[0]["pid"], seen[0]["host"]) == ("running", os.getpid(), socket.gethostname())
+        status, written = read_status(folder), read_json(folder.provenance)
+        assert (status.state, status.reason, status.failing_rank, status.warnings) == ("finished", None, None, 1)
+        assert "rank0 WARNING some.library: mind the gap" in folder.log.read_text()
+        assert (written["num_parameters"], written["num_train_rows"], written["world_size"]) == (7, 5, 1)
+        assert written["left_out"] == {"train": {"equal": 2}}
 
     def test_at_its_last_step_it_is_saved_and_finished(self, folder: RunFolder, trainer: Ranked) -> None:
         fake = trainer(ends_at=5, max_steps=5)
@@ -82,14 +92,6 @@ class TestGood:
         assert fake.callbacks == ["ShortHistory", "KeepHeartbeat", *shown, "StopBetweenSteps"]
         assert fake.began_at is None
 
-    def test_what_was_seen_is_in_the_provenance(self, folder: RunFolder, trainer: Ranked) -> None:
-        fake = trainer()
-        fake.extensions.left_out = {"train": {"equal": 2}}
-        run_rank(folder, resume=False)
-        written = read_json(folder.provenance)
-        assert (written["num_parameters"], written["num_train_rows"], written["world_size"]) == (7, 5, 1)
-        assert written["left_out"] == {"train": {"equal": 2}}
-
     def test_the_card_goes_to_the_model_and_a_critic_is_saved(self, folder: RunFolder, trainer: Ranked) -> None:
         fake = trainer(lambda: (folder.path / "README.md").write_text("# card") and None)
         saved: list[Path] = []
@@ -98,12 +100,6 @@ class TestGood:
         assert (folder.model / "README.md").read_text() == "# card"
         assert not (folder.path / "README.md").exists()
         assert saved == [folder.critic]
-
-    def test_warnings_are_counted_and_logged(self, folder: RunFolder, trainer: Ranked) -> None:
-        trainer(lambda: logging.getLogger("some.library").warning("mind the gap"))
-        run_rank(folder, resume=False)
-        assert read_status(folder).warnings == 1
-        assert "rank0 WARNING some.library: mind the gap" in folder.log.read_text()
 
     def test_another_rank_leaves_the_telling_to_the_first(
         self, folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch
@@ -150,23 +146,6 @@ class TestFailures:
         assert failure(folder)["exit_code"] == 2
         assert failure(folder)["message"].startswith("this cannot be")
         assert "UserError" not in failure(folder)["message"]
-
-    def test_an_error_before_training_is_recorded_too(self, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-        import rlhf_cli.trainers.assemble.trainer
-
-        monkeypatch.setattr(
-            rlhf_cli.trainers.assemble.trainer, "assemble", lambda *args, **named: raising(OSError("gone"))()
-        )
-        with pytest.raises(OSError, match="gone"):
-            run_rank(folder, resume=False)
-        assert read_status(folder).reason == "OSError: gone"
-
-    def test_what_ends_a_process_is_recorded_too(self, folder: RunFolder, trainer: Ranked) -> None:
-        trainer(raising(SystemExit(3)))
-        with pytest.raises(SystemExit):
-            run_rank(folder, resume=False)
-        assert read_status(folder).state == "failed"
-        assert failure(folder)["message"] == "SystemExit: 3"
 
     def test_another_rank_s_has_a_file_of_its_own(
         self, folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch
@@ -258,27 +237,12 @@ class TestResume:
         assert "warning: skipped checkpoint-2" in capsys.readouterr().out
         assert read_status(folder).warnings == 1
 
-    @pytest.mark.fault(14)
-    def test_without_one_it_starts_anew(
-        self, folder: RunFolder, trainer: Ranked, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        fake = trainer()
-        run_rank(folder, resume=True)
-        assert fake.began_at is None
-        assert "starting at step 0" in capsys.readouterr().out
-
     def test_when_none_is_whole_nothing_is_overwritten(self, folder: RunFolder, trainer: Ranked) -> None:
         (write_checkpoint(folder, 1) / "manifest.json").unlink()
         fake = trainer()
         with pytest.raises(RunError, match="no checkpoint of this run is whole"):
             run_rank(folder, resume=True)
         assert fake.began_at == "not at all"
-
-    def test_not_asked_to_it_does_not(self, folder: RunFolder, trainer: Ranked) -> None:
-        write_checkpoint(folder, 1)
-        fake = trainer()
-        run_rank(folder, resume=False)
-        assert fake.began_at is None
 
 
 @pytest.mark.parametrize(
@@ -310,10 +274,3 @@ def test_one_of_several_ranks_that_is_interrupted_records_when(
     trainer(raising(KeyboardInterrupt("SIGTERM")))
     assert main([str(folder.path)]) == 75
     assert (failure(folder, 1)["exit_code"], failure(folder, 1)["message"]) == (75, "SIGTERM")
-
-
-def test_a_rank_that_is_told_to_resume_does(folder: RunFolder, trainer: Ranked) -> None:
-    write_checkpoint(folder, 2)
-    fake = trainer()
-    assert main([str(folder.path), "--resume"]) == 0
-    assert fake.began_at == str(folder.checkpoints / "checkpoint-2")

@@ -9,11 +9,9 @@ import pytest
 
 from rlhf_cli.runs import heartbeat as module
 from rlhf_cli.runs.heartbeat import (
-    EVALUATION,
     GENERATION,
     LOADING,
     LOSS,
-    SAVING,
     TRAINING,
     Heartbeat,
     heartbeat_files,
@@ -41,18 +39,6 @@ def test_what_is_within_is_said_and_both_ends_are_seams(heartbeat: Heartbeat, tm
         assert (beat.phase, beat.seams) == (GENERATION, 3)
     beat = heartbeats(tmp_path)[3]
     assert (beat.phase, beat.seams) == (TRAINING, 5)
-
-
-def test_of_an_evaluation_that_is_said(heartbeat: Heartbeat) -> None:
-    with heartbeat.during(EVALUATION), heartbeat.during(GENERATION):
-        assert heartbeat.read().phase == "generation of an evaluation"
-
-
-def test_what_is_not_watched_stays_so_within(heartbeat: Heartbeat) -> None:
-    heartbeat.enter(TRAINING)
-    with heartbeat.during(SAVING, is_watched=False), heartbeat.during(LOSS):
-        assert not heartbeat.read().is_watched
-    assert heartbeat.read().is_watched
 
 
 def test_an_error_leaves_what_was_being_done(heartbeat: Heartbeat) -> None:

@@ -45,12 +45,6 @@ def test_a_cut_last_line_is_left_out(path: Path) -> None:
     assert [event["step"] for event in read_metrics(path)] == [1, 2]
 
 
-def test_no_file_is_no_event(path: Path) -> None:
-    assert read_metrics(path) == []
-    rewind(path, 3)
-    assert not path.exists()
-
-
 def test_rewind(path: Path) -> None:
     steps = [1, 2, 3, 4]
     path.write_text("".join(json.dumps({"step": step, "time_s": step}) + "\n" for step in steps) + '{"step": 5, "t')
@@ -65,23 +59,6 @@ def test_rewind_forgets_the_summary_of_the_last_attempt(path: Path) -> None:
     path.write_text('{"step": 2, "time_s": 1, "loss": 1}\n{"step": 2, "time_s": 1, "train_runtime": 9}\n')
     rewind(path, 2)
     assert [event.get("loss") for event in read_metrics(path)] == [1]
-
-
-def test_rewind_to_the_start(path: Path) -> None:
-    path.write_text('{"step": 1, "time_s": 1}\n')
-    rewind(path, 0)
-    assert read_metrics(path) == []
-
-
-def test_the_clock_goes_on_where_it_stopped(path: Path) -> None:
-    path.write_text('{"step": 1, "time_s": 100.0}\n')
-    MetricsWriter(path).write(2, {})
-    assert 100 <= read_metrics(path)[-1]["time_s"] < 105
-
-
-def test_series_leaves_out_what_lacks_it() -> None:
-    events = [{"step": 1, "loss": 2}, {"step": 2}, {"step": 3, "loss": None}, {"step": 4, "loss": 0.5}]
-    assert series(events, "loss") == ([1, 4], [2.0, 0.5])
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,6 @@ def test_a_file_has_the_hash_that_sha256sum_gives(tmp_path: Path) -> None:
     assert sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
-def test_nothing_has_no_hash(tmp_path: Path) -> None:
-    assert sha256(tmp_path / "gone") is None
-
-
 def folder(path: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         file = path / name
@@ -42,10 +38,6 @@ def test_a_folder_is_its_names_and_bytes(tmp_path: Path) -> None:
         ({"a.txt": "x"}, {"a.txt": "x", "deep/b.txt": "z"}, {"c.txt": "x", "deep/b.txt": "y"}, {"a.txt": "x", "b": "y"})
     ):
         assert sha256(folder(tmp_path / f"other{number}", other)) != base
-
-
-def test_a_byte_that_moves_from_a_name_into_the_file_changes_the_hash(tmp_path: Path) -> None:
-    assert sha256(folder(tmp_path / "one", {"ab": "c"})) != sha256(folder(tmp_path / "two", {"a": "bc"}))
 
 
 def test_weights_are_the_same_whatever_lies_beside_them(tmp_path: Path) -> None:
@@ -82,13 +74,6 @@ def test_git_clean_and_dirty(repository: Path) -> None:
     subprocess.run(["git", "checkout", "-q", "a.py"], cwd=repository, check=True)
     (repository / "untracked.txt").write_text("notes")
     assert git_state(repository) == {"commit": head.stdout.strip(), "dirty": False}
-
-
-def test_no_git(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert git_state(tmp_path) is None
-    monkeypatch.setenv("PATH", "")
-    assert git_state(repository) is None
 
 
 def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

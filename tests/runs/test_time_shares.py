@@ -37,16 +37,6 @@ def test_what_only_the_last_events_have_took_nothing_before() -> None:
     assert shares.seconds("waiting") == pytest.approx(6.0)
 
 
-def test_nothing_timed_is_nothing() -> None:
-    assert of({"loss": [1.0]}) is None
-
-
-def test_slots_that_nobody_counted_have_no_ratio() -> None:
-    shares = of({"time/elapsed_s": [1.0], "time/share/rest": [1.0]})
-    assert shares is not None
-    assert shares.slots_per_token is None
-
-
 @pytest.mark.parametrize(
     ("key", "label"),
     [("reference_logps", "reference log-probabilities"), ("reward/judge", "reward judge"), ("of another version",) * 2],

@@ -57,13 +57,6 @@ def test_nobody_comes_in_time(machines: TwoMachines) -> None:
     assert not (machines.folder.path / TOKEN).exists()
 
 
-def test_the_first_does_not_answer_in_time(machines: TwoMachines) -> None:
-    second = machines.join(JOIN_TIMEOUT_S=0.8)
-    assert second.wait() == 2
-    assert "error: the first machine does not answer" in second.said
-    assert "got:      Connection refused, for 1 s" in second.said
-
-
 def test_a_signal_while_the_first_waits(machines: TwoMachines) -> None:
     first = machines.first()
     os.kill(first.process.pid or 0, signal.SIGTERM)
@@ -166,12 +159,6 @@ def test_something_else_listens_there(place: Path, capsys: pytest.CaptureFixture
         monkeypatch.setattr("rlhf_cli.launch.machines.ANSWER_S", 1.0)
         assert main(["join", f"127.0.0.1:{server.getsockname()[1]}"]) == 2
     assert "is no run that waits for machines" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [[], ["host"], ["host:0"], ["host:70000"], ["one:1", "two:2"]])
-def test_join_is_told_where(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["join", *words]) == 2
-    assert "error: join needs the address of the first machine" in capsys.readouterr().err
 
 
 def test_what_is_said_is_data() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.launch import slurm_node
-from rlhf_cli.launch.slurm_node import RunInJob, node_command
+from rlhf_cli.launch.slurm_node import RunInJob
 from rlhf_cli.plan.devices import ON_SLURM_NODE
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
@@ -107,10 +106,6 @@ def attempts(folder: RunFolder) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder.path / "slurm" / "attempts.jsonl").read_text().splitlines()]
 
 
-def test_the_run_is_the_ordinary_one(tmp_path: Path) -> None:
-    assert node_command(RunFolder(tmp_path))[1:] == ["-m", "rlhf_cli", "resume", str(tmp_path)]
-
-
 def test_the_run_knows_that_this_machine_is_the_one_it_trains_on(slurm, job_here, tmp_path: Path) -> None:
     """What was left to the node when it was submitted is looked at there."""
     job_here(f"import os; open({str(tmp_path / 'seen')!r}, 'w').write(os.environ['{ON_SLURM_NODE}'])")
@@ -158,16 +153,6 @@ def test_a_run_that_comes_no_further_is_not_put_back_for_ever(slurm, folder, job
         job_here("import sys; sys.exit(75)")
     assert slurm.calls.count("scontrol requeue 7") == 1
     assert "too short for a step" in str(read_status(folder).reason)
-
-
-def test_a_run_that_comes_further_is_put_back_each_time(slurm, folder, job_here) -> None:
-    forward = (
-        f"import json, sys; file = {str(folder.status)!r}; now = json.load(open(file)); now['step'] += 1; "
-        "json.dump(now, open(file, 'w')); sys.exit(75)"
-    )
-    for _ in range(3):
-        job_here(forward)
-    assert slurm.calls.count("scontrol requeue 7") == 3
 
 
 def test_where_slurm_does_not_put_it_back_the_status_says_so(slurm, folder, job_here, capsys) -> None:
@@ -219,10 +204,3 @@ def test_the_job_does_not_wait_for_ever(slurm, folder, job_here, monkeypatch) ->
     monkeypatch.setattr(slurm_node, "_TOLD_TIMEOUT_S", 0.1)
     job_here("")
     assert read_status(folder).job_id == "7"
-
-
-def test_it_is_pickled_as_a_path(tmp_path: Path) -> None:
-    import cloudpickle
-
-    again = cloudpickle.loads(cloudpickle.dumps(RunInJob(tmp_path)))
-    assert again.folder == os.fspath(tmp_path)

@@ -89,12 +89,6 @@ def test_the_first_is_told_where_and_the_others_join_there(slurm: StandInSlurm, 
     assert call.endswith(f"-m rlhf_cli join {place}")
 
 
-def test_a_job_of_one_node_has_no_others(slurm: StandInSlurm, folder: RunFolder) -> None:
-    folder.config.write_text("launch: {nodes: 1}\n")
-    assert run_job(folder, "import os, sys; sys.exit(3 if 'RLHF_MEETS_AT' in os.environ else 0)").returncode == 0
-    assert not any(call.startswith("srun") for call in slurm.calls)
-
-
 def test_a_run_whose_others_never_come_has_failed_and_is_not_put_back(slurm: StandInSlurm, folder: RunFolder) -> None:
     slurm.says("srun", error="srun: error: Unable to create step")
     done = run_job(folder, WAITS)
@@ -106,15 +100,6 @@ def test_a_run_whose_others_never_come_has_failed_and_is_not_put_back(slurm: Sta
     assert not any(call.startswith("scontrol requeue") for call in slurm.calls)
     (line,) = (folder.path / "slurm" / "attempts.jsonl").read_text().splitlines()
     assert json.loads(line)["exit_code"] == 1
-
-
-def test_a_run_that_is_saved_is_put_back_though_the_others_have_left(slurm: StandInSlurm, folder: RunFolder) -> None:
-    """They leave with 75 a moment before the first does."""
-    srun = slurm.folder / "srun"
-    srun.write_text("#!/bin/sh\nexit 75\n")
-    done = run_job(folder, "import sys, time; time.sleep(2); sys.exit(75)")
-    assert done.returncode == 75
-    assert "scontrol requeue 7" in slurm.calls
 
 
 def test_those_that_do_not_leave_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

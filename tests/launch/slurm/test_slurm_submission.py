@@ -73,13 +73,6 @@ def test_every_key_is_an_option_of_sbatch(slurm: StandInSlurm) -> None:
     assert commands[-1].startswith(f"exec {sys.executable} ")
 
 
-def test_what_is_not_said_is_left_to_the_cluster(slurm: StandInSlurm) -> None:
-    """submitit would ask for 5 minutes and for a wckey of its own."""
-    script = sbatch_script(Launch(slurm=Slurm()), Path("/shared/run"), name="rlhf:x")
-    said = set(options(script))
-    assert said == {"job-name", "comment", "output", "open-mode", "requeue", "nodes", "signal"}
-
-
 def test_a_run_is_frozen_queued_and_left(slurm: StandInSlurm, place: Path, capsys) -> None:
     assert main(["train", *ON_SLURM, "launch.slurm.time=4:00:00"]) == 0
     folder = RunFolder(place / "runs" / "quickstart" / "one")
@@ -107,11 +100,6 @@ def test_a_sweep_is_one_array(slurm: StandInSlurm, place: Path, capsys) -> None:
     assert options(slurm.submitted)["array"] == "0-2%2"
     assert sum("--test-only" not in call for call in slurm.calls if call.startswith("sbatch")) == 1
     assert "array 42: 3 jobs, 42_0 to 42_2" in capsys.readouterr().out
-
-
-def test_a_sweep_over_what_is_asked_of_slurm_is_an_array_for_each(slurm: StandInSlurm, place: Path) -> None:
-    assert main(["train", "-m", *ON_SLURM, "launch.slurm.cpus_per_task=1,2"]) == 0
-    assert sum("--test-only" not in call for call in slurm.calls if call.startswith("sbatch")) == 2
 
 
 def test_submitting_imports_no_torch(slurm: StandInSlurm, place: Path) -> None:
