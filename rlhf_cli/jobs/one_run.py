@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +18,6 @@ from rlhf_cli.jobs.rank_process import RankScreen
 from rlhf_cli.jobs.resuming import Resumed, noted, shown_changes
 from rlhf_cli.launch import local
 from rlhf_cli.launch.freeze import MEETS_AT, create_run, experiment_name, freeze_again, new_folder, planned_folder
-from rlhf_cli.launch.gpu_locks import gpus_of, holding
 from rlhf_cli.launch.rank_failures import resume_hint
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch
 from rlhf_cli.plan.run_plan import Plan
@@ -68,13 +68,23 @@ def run_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
     experiment, composed = prepared.experiment, prepared.composed
     folder = RunFolder(new_folder(experiment, composed))
     launch = _plan_launch(prepared, plan, folder.path)
-    with holding(gpus_of(launch), folder.shown):
+    with gpus_held(launch, folder):
         create_run(experiment, composed, files=plan.files, at=folder.path)
         with only_writer(folder):
             show_start(console, experiment, plan, title=experiment_name(composed), folder=folder.shown)
             train_frozen(console, folder, launch, experiment.launch, resume=False)
             _show_end(console, folder)
     return folder
+
+
+def gpus_held(launch: LaunchPlan, folder: RunFolder) -> AbstractContextManager[None]:
+    """Open a context in which no other run may use this run's GPUs. Raises RunError if one does already."""
+    gpus = (*launch.gpus, *(launch.server.gpus if launch.server is not None else ()))
+    if not gpus:
+        return nullcontext()
+    from rlhf_cli.launch.gpu_locks import holding
+
+    return holding(gpus, folder.shown)
 
 
 def _plan_launch(prepared: Prepared, plan: Plan, folder: Path, *, resume: bool = False) -> LaunchPlan:
@@ -121,7 +131,7 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
             console.print(f"{folder.label} {was_in_words(status)}", highlight=False)
         for line in [*([taken_over] if taken_over else []), *changes]:
             console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
-        with holding(gpus_of(launch), folder.shown):
+        with gpus_held(launch, folder):
             train_frozen(console, folder, launch, run.prepared.experiment.launch, resume=True)
             _show_end(console, folder)
 

@@ -11,10 +11,9 @@ from rlhf_cli.analysis.comparison.metric_columns import read_columns
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.logged_metrics import STEP
 from rlhf_cli.errors import RunError
-from rlhf_cli.jobs.one_run import train_frozen
+from rlhf_cli.jobs.one_run import gpus_held, train_frozen
 from rlhf_cli.jobs.prepare import Prepared, prepare_from
 from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.launch.gpu_locks import gpus_of, holding
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
@@ -94,7 +93,7 @@ def run_again(console: Console, again: PlannedReproduction) -> RunFolder:
     choices = {key: str(value) for key, value in section(read_json(again.earlier.provenance), "choices").items()}
     composed = replace(composed, choices={**choices, **composed.choices})
     launch = plan_launch(experiment, again.folder, accelerate_env=again.plan.accelerate_env)
-    with holding(gpus_of(launch), RunFolder(again.folder).shown):
+    with gpus_held(launch, RunFolder(again.folder)):
         folder = create_run(experiment, composed, files=again.plan.files, at=again.folder)
         with only_writer(folder):
             steps = f"{again.num_steps} steps" if again.num_steps > 1 else "the first step"

@@ -20,7 +20,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.runs.provenance import made_by, rewrite_config, write_provenance
 from rlhf_cli.runs.run_folder import RunFolder, write_text
-from rlhf_cli.runs.run_status import CREATED, FINISHED, KILLED, QUEUED, RUNNING, read_status, told_state, update_status
+from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, read_status, told_state, update_status
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 MEETS_AT = "RLHF_MEETS_AT"
@@ -50,42 +50,29 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
             expected="a name that is free",
             hint=f"run.name={experiment.run.name}-2",
         )
-    status = read_status(folder)
+    status, name = read_status(folder), experiment.run.name
+    problem, got, hint = "", "", "run.name=ANOTHER"
     if status.state == RUNNING and status.host == socket.gethostname():
-        raise RunError(
-            f"run {experiment.run.name!r} is being trained right now",
-            where=str(folder.path),
-            got=f"process {status.pid} on {status.host}, step {status.step}",
-            hint="run.name=ANOTHER",
-        )
-    if status.state == QUEUED:
-        raise RunError(
-            f"run {experiment.run.name!r} is queued: Slurm will start it",
-            where=str(folder.path),
-            got=f"job {status.job_id}",
-            hint=f"run.name=ANOTHER, or rlhf status {folder.shown}",
-        )
-    if experiment.run.resume == "never":
-        told = told_state(status.state, status.reason)
-        say = {
-            FINISHED: "it finished",
-            KILLED: "it was killed",
-            RUNNING: f"process {status.pid} on {status.host} trained it",
-        }.get(status.state, f"it is {status.state}" if told == status.state else f"it was {told}")
-        raise RunError(
-            f"run {experiment.run.name!r} exists already",
-            where=str(folder.path),
-            got=f"{say}, at step {status.step}",
-            expected="a name that is free, or run.resume=auto to go on with that run",
-            hint="run.resume=auto" if status.state != FINISHED else f"run.name={experiment.run.name}-2",
-        )
+        problem = "is being trained right now"
+        got = f"process {status.pid} on {status.host}, step {status.step}"
+    elif status.state == QUEUED:
+        problem, got = "is queued: Slurm will start it", f"job {status.job_id}"
+        hint = f"run.name=ANOTHER, or rlhf status {folder.shown}"
+    elif experiment.run.resume == "never":
+        problem = "exists already"
+        got = f"it is {told_state(status.state, status.reason)}, at step {status.step}"
+        hint = f"run.name={name}-2" if status.state == FINISHED else "run.resume=auto"
+    if problem:
+        expected = "a name that is free, or run.resume=auto to go on with that run"
+        raise RunError(f"run {name!r} {problem}", where=str(folder.path), got=got, expected=expected, hint=hint)
     return folder
 
 
 def new_folder(experiment: Experiment, composed: Composed) -> Path:
     """Return the folder for a new run of this experiment, named by the start time if the run has no name."""
-    parent = _parent(experiment, composed).resolve()
-    return parent / (experiment.run.name or _fresh_name(parent))
+    parent, now = _parent(experiment, composed).resolve(), time.strftime("%Y%m%d-%H%M%S")
+    fresh = now if not (parent / now).exists() else f"{now}-{secrets.token_hex(2)}"
+    return parent / (experiment.run.name or fresh)
 
 
 def create_run(
@@ -112,7 +99,7 @@ def create_run(
             hint="run.root=SOMEWHERE_ELSE",
         ) from error
     frozen = _frozen(experiment, composed.references)
-    write_text(folder.config, _as_text(frozen), durable=True)
+    write_text(folder.config, yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True), durable=True)
     write_provenance(
         folder,
         choices=composed.choices,
@@ -134,20 +121,13 @@ def freeze_again(
     folder: RunFolder, experiment: Experiment, composed: Composed, *, files: dict[str, Path], note: JsonTree
 ) -> None:
     """Replace the experiment of a run that is resumed; see `rewrite_config`."""
-    rewrite_config(folder, frozen_text(experiment, composed.references), files=files, note=note)
-
-
-def frozen_text(experiment: Experiment, references: References) -> str:
-    """Return config.yaml: the whole experiment, with absolute local paths and references to environment variables."""
-    return _as_text(_frozen(experiment, references))
+    text = yaml.safe_dump(_frozen(experiment, composed.references), sort_keys=False, allow_unicode=True)
+    rewrite_config(folder, text, files=files, note=note)
 
 
 def _frozen(experiment: Experiment, references: References) -> JsonTree:
+    """Return the whole experiment, with absolute local paths and references to environment variables."""
     return absolute_paths(with_references(experiment.model_dump(mode="json"), references))
-
-
-def _as_text(frozen: JsonTree) -> str:
-    return yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True)
 
 
 def _is_unbegun(folder: Path) -> bool:
@@ -157,25 +137,19 @@ def _is_unbegun(folder: Path) -> bool:
 
 def absolute_paths(tree: JsonTree) -> JsonTree:
     """Return the same tree with absolute local paths, so that the run can be resumed from any folder."""
+    return {key: _absolute(value, is_path=key in _PATHS) for key, value in tree.items()}
 
-    def section(node: JsonTree) -> JsonTree:
-        return {key: _absolute(value) if key in _PATHS else walk(value) for key, value in node.items()}
 
-    def walk(node: JsonValue) -> JsonValue:
-        if isinstance(node, dict):
-            return section(node)
-        return [walk(item) for item in node] if isinstance(node, list) else node
-
-    def _absolute(value: JsonValue) -> JsonValue:
-        if isinstance(value, list):
-            return [_absolute(item) for item in value]
-        if not isinstance(value, str):
-            return walk(value)
-        head, colon, tail = value.partition(".py:")
-        local = Path(head + ".py" if colon else value).expanduser()
-        return f"{local.resolve()}{colon and ':'}{tail}" if local.exists() else value
-
-    return section(tree)
+def _absolute(value: JsonValue, *, is_path: bool) -> JsonValue:
+    if isinstance(value, dict):
+        return absolute_paths(value)
+    if isinstance(value, list):
+        return [_absolute(item, is_path=is_path) for item in value]
+    if not is_path or not isinstance(value, str):
+        return value
+    head, colon, tail = value.partition(".py:")
+    local = Path(head + ".py" if colon else value).expanduser()
+    return f"{local.resolve()}{colon and ':'}{tail}" if local.exists() else value
 
 
 def _parent(experiment: Experiment, composed: Composed) -> Path:
@@ -185,11 +159,6 @@ def _parent(experiment: Experiment, composed: Composed) -> Path:
 def experiment_name(composed: Composed) -> str:
     """Return the name of the chosen experiment, or of the trainer if none was chosen."""
     return composed.choices.get("exp") or composed.choices.get("trainer") or "run"
-
-
-def _fresh_name(parent: Path) -> str:
-    name = time.strftime("%Y%m%d-%H%M%S")
-    return name if not (parent / name).exists() else f"{name}-{secrets.token_hex(2)}"
 
 
 def plan_frozen(

@@ -53,7 +53,7 @@ class TestRunFolder:
     @pytest.mark.parametrize(
         ("state", "says", "hint"),
         [
-            ("finished", "it finished, at step 7", "run.name=first-2"),
+            ("finished", "it is finished, at step 7", "run.name=first-2"),
             ("failed", "it is failed, at step 7", "run.resume=auto"),
             ("preempted", "it is preempted, at step 7", "run.resume=auto"),
         ],
