@@ -130,7 +130,7 @@ def _of_which(keys: list[str]) -> ConfigError:
         where="command line",
         got=" ".join(keys) or "no words",
         expected="+exp=NAME, a run folder or run:NAME",
-        hint=" ".join(hint),
+        hint=" ".join(hint) + ", or rlhf list exp",
     )
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlhf_cli.cli import main
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.prepare import prepare, prepare_from
 from rlhf_cli.jobs.resuming import Change, Resumed, _still_means, resumed, shown_changes
@@ -94,14 +93,6 @@ def test_all_at_once_with_both_values() -> None:
     got = str(caught.value.got)
     for line in ("seed: 0 -> 3", "trainer.args.learning_rate: 0.001 -> 0.5", "rewards.brevity.weight: 0.2 -> 0.7"):
         assert line in got
-
-
-def test_a_section_names_all_below_it_and_no_other() -> None:
-    folder = begun()
-    words = ("rewards.brevity.weight=0.7", "rewards.brevity.args.full=1")
-    assert len(typed(folder, *words, allow=("rewards.brevity",)).taken) == 2
-    with pytest.raises(RunError):
-        typed(folder, *words, allow=("rewards.brev",))
 
 
 def test_the_same_words_once_more_change_nothing(capsys) -> None:
@@ -276,8 +267,3 @@ def test_another_run_of_that_name_has_finished_meanwhile() -> None:
     assert not _still_means("run:other", Change(("rewards", "a", "model"), old, "/elsewhere"))
     assert _still_means("auto", Change(("rewards", "a", "offset"), 0.25, 0.5))
     assert not _still_means("auto", Change(("launch", "processes"), 2, "auto"))
-
-
-def test_allow_without_a_key(capsys) -> None:
-    assert main(["resume", str(begun().path), "--allow"]) == 2
-    assert "--allow wants a value" in capsys.readouterr().err

@@ -31,13 +31,6 @@ def test_the_newest_finished_run_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
     assert model_of("run:my_reward") == str(newest)
 
 
-def test_a_run_can_be_named_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    old = make_run(tmp_path / "runs/my_reward/old", "finished", 1.0)
-    make_run(tmp_path / "runs/my_reward/new", "finished", 2.0)
-    assert model_of("run:my_reward/old") == str(old)
-
-
 def test_a_slip_is_answered_with_the_runs_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "runs/my_reward/a", "finished", 3.0)
@@ -71,10 +64,6 @@ def test_without_one_the_error_gives_the_command_that_makes_one(tmp_path: Path, 
         model_of("run:my_reward")
     assert "broken failed" in str(caught.value)
     assert "rlhf train +exp=my_reward" in str(caught.value)
-
-
-def test_other_models_are_left_as_they_are() -> None:
-    assert model_of("org/model") == "org/model"
 
 
 def critic_of(named: str) -> str:

@@ -56,10 +56,6 @@ def test_what_slurm_says_of_a_run(state: str, job: SlurmJob | None, shown: str, 
     assert (concluded.state, concluded.reason) == (shown, reason)
 
 
-def test_a_run_that_slurm_never_had_is_as_it_says() -> None:
-    assert conclude(Status("running"), None) == Status("running")
-
-
 def test_one_question_for_all(slurm: StandInSlurm, place: Path) -> None:
     slurm.says("squeue", "7|RUNNING|None|rlhf:a|/a\n8_1|PENDING|Resources|rlhf:s|/s\n8_0|TIMEOUT|TimeLimit|rlhf:s|/s\n")
     for name, job_id in (("a", "7"), ("b", "8_0"), ("c", "8_1")):

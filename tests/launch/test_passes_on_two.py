@@ -34,10 +34,9 @@ def weights(workplace: Path, name: str, *words: str) -> tuple[dict[str, torch.Te
     return load_file(folder.path / "model" / "model.safetensors"), folder
 
 
-@pytest.mark.parametrize("trainer", [[], PPO_SMALL], ids=["grpo", "ppo"])
-def test_they_end_alike(tmp_path: Path, trainer: list[str]) -> None:
+def test_they_end_alike(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(HALF_ALIKE)
-    words = [*trainer, "++rewards.alike.fn=./mine.py:alike"]
+    words = [*PPO_SMALL, "++rewards.alike.fn=./mine.py:alike"]
     packed, folder = weights(tmp_path, "packed", *words)
     plain, other = weights(tmp_path, "plain", *words, "trainer.passes=plain")
     assert read_json(folder.provenance)["passes"] == "packed"

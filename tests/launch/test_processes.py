@@ -14,7 +14,6 @@ from peft import AutoPeftModelForTokenClassification
 from transformers import AutoModelForTokenClassification
 
 from rlhf_cli.cli import main
-from rlhf_cli.jobs import rank_process
 from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
@@ -178,18 +177,3 @@ def test_the_failing_rank_is_shown_with_its_traceback(workplace: Path, train) ->
     status = read_status(RunFolder(workplace / "runs" / "quickstart" / "two"))
     assert (status.state, status.failing_rank) == ("failed", 1)
     assert "ValueError: rank one is unhappy" in status.reason
-
-
-@pytest.mark.fault(29)
-def test_fewer_processes_than_asked_are_refused(train, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker alone, as a launcher leaves it that fell back to one process."""
-    _, folder = train("trainer.args.max_steps=1")
-    config = folder.config.read_text().replace("processes: 1", "processes: 2")
-    assert "processes: 2" in config
-    folder.config.write_text(config)
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    assert rank_process.main([str(folder.path)]) != 0
-    failure = json.loads((folder.path / "failure-rank0.json").read_text())
-    assert "2 processes were asked for and 1 came up" in failure["message"]
-    assert read_status(folder).state == "failed"

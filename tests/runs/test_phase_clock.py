@@ -12,7 +12,6 @@ from rlhf_cli.runs.heartbeat import (
     CLIPPING,
     CRITIC,
     DATA,
-    ENDING,
     EVALUATION,
     FORWARD,
     GENERATION,
@@ -24,21 +23,12 @@ from rlhf_cli.runs.heartbeat import (
     REFERENCE_LOGPS,
     REWARDS,
     ROLLOUT,
-    SAVING,
     TRAINING,
     VALUES,
     Heartbeat,
 )
 from rlhf_cli.runs.phase_clock import PhaseClock
-from rlhf_cli.tables.metrics import PHASES
 
-IN_THE_TABLE = {
-    **{DATA: "data", GENERATION: "generation", ROLLOUT: "rest of a rollout", REWARDS: "around rewards"},
-    **{OLD_LOGPS: "old log-probabilities", REFERENCE_LOGPS: "reference log-probabilities", VALUES: "values"},
-    **{FORWARD: "forward", LOSS: "backward", CRITIC: "critic", CHECKS: "checks of numbers", CLIPPING: "optimizer"},
-    **{OPTIMIZER: "optimizer", LOGGING: "logging", SAVING: "saving", EVALUATION: "evaluation", TRAINING: "the rest"},
-}
-"""What a rank says that it does -> the line of a person's table that has the time of it (docs/how-to/profile.md)."""
 OF_THE_MODELS = {FORWARD, LOSS, OLD_LOGPS, REFERENCE_LOGPS, VALUES, CRITIC, CLIPPING, OPTIMIZER}
 """What asks a device for matrix products, of weights or of gradients."""
 
@@ -109,33 +99,11 @@ def test_a_phase_has_what_no_other_within_it_has(heartbeat: Heartbeat, clock: Ph
     assert taken(clock) == {"rest": 5.0}
 
 
-@pytest.mark.parametrize("phase", [*IN_THE_TABLE, "of another version"])
-def test_the_line_of_a_phase(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands, phase: str) -> None:
-    heartbeat.enter(TRAINING)
-    with heartbeat.during(phase):
-        hands.move(3)
-    label = IN_THE_TABLE.get(phase, "the rest")
-    assert {PHASES[key].label: seconds for key, seconds in taken(clock).items()} == {label: 3.0}
-
-
 def test_an_evaluation_is_one_whatever_happens_within(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
     heartbeat.enter(TRAINING)
     with heartbeat.during(EVALUATION), heartbeat.during(GENERATION), clock.waiting():
         hands.move(7)
     assert taken(clock) == {"evaluation": 7.0}
-
-
-def test_before_and_after_the_training_nothing_is_counted(
-    heartbeat: Heartbeat, clock: PhaseClock, hands: Hands
-) -> None:
-    hands.move(50)
-    with heartbeat.during(DATA):  # rows are prepared while it loads
-        hands.move(50)
-    heartbeat.enter(TRAINING)
-    hands.move(1)
-    heartbeat.enter(ENDING, is_watched=False)
-    hands.move(50)
-    assert taken(clock) == {"rest": 1.0}
 
 
 def test_rewards_that_run_at_once_share_the_time(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
@@ -187,7 +155,7 @@ def test_a_device_is_waited_for_before_its_phase_ends(heartbeat: Heartbeat, cloc
     assert taken(clock) == {"forward": 10.0, "backward": 5.0, "logging": 4.0}
 
 
-@pytest.mark.parametrize("phase", IN_THE_TABLE)
+@pytest.mark.parametrize("phase", [*sorted(OF_THE_MODELS), DATA, GENERATION, ROLLOUT, REWARDS, CHECKS, LOGGING])
 def test_which_phases_a_device_is_waited_for(heartbeat: Heartbeat, clock: PhaseClock, phase: str) -> None:
     waits: list[int] = []
     clock.settle = lambda: waits.append(1)

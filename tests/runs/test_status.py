@@ -17,7 +17,6 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import (
     FINISHED,
     RUNNING,
-    Status,
     claim,
     name_who_asked,
     read_status,
@@ -36,10 +35,6 @@ def dead_pid() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
-
-
-def test_a_new_folder_is_created(make_run: MakeRun) -> None:
-    assert read_status(make_run()) == Status(state="created")
 
 
 def test_running_with_a_dead_process_is_killed(make_run: MakeRun, dead_pid: int) -> None:
@@ -128,19 +123,6 @@ def test_a_process_that_ended_and_was_not_asked_how_is_dead(make_run: MakeRun) -
     child.wait()
 
 
-def test_running_with_a_living_process_is_running(make_run: MakeRun) -> None:
-    status = read_status(make_run(status={"state": "running", "pid": os.getpid(), "host": HERE}))
-    assert (status.state, status.reason) == ("running", None)
-
-
-def test_a_process_of_another_person_lives(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    def kill(pid: int, signal: int) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "kill", kill)
-    assert read_status(make_run(status={"state": "running", "pid": 1, "host": HERE})).state == "running"
-
-
 def test_another_machine_is_not_judged(make_run: MakeRun, dead_pid: int) -> None:
     folder = make_run(status={"state": "running", "pid": dead_pid, "host": HERE + "-other"})
     assert read_status(folder).state == "running"
@@ -149,14 +131,6 @@ def test_another_machine_is_not_judged(make_run: MakeRun, dead_pid: int) -> None
 @pytest.mark.parametrize("state", ["finished", "failed", "preempted", "created"])
 def test_a_last_word_stands_whatever_became_of_the_process(make_run: MakeRun, dead_pid: int, state: str) -> None:
     assert read_status(make_run(status={"state": state, "pid": dead_pid, "host": HERE})).state == state
-
-
-def test_running_without_a_pid_is_killed(make_run: MakeRun) -> None:
-    assert read_status(make_run(status={"state": "running", "host": HERE})).state == "killed"
-
-
-def test_a_key_of_another_version_is_passed_over(make_run: MakeRun) -> None:
-    assert read_status(make_run(status={"state": "failed", "mood": "bad"})).state == "failed"
 
 
 def test_updates_merge_and_are_stamped(make_run: MakeRun) -> None:

@@ -8,8 +8,8 @@ from statistics import fmean
 import pytest
 
 from rlhf_cli.config.schema.launch_sections import Sweep
+from rlhf_cli.sweeps.search import SearchStudy
 from rlhf_cli.sweeps.search_space import NumberRange, OptionList, Space, read_objective
-from rlhf_cli.sweeps.study import SearchStudy
 
 SPACE: Space = {"w": NumberRange(0.0, 1.0)}
 BEST = 0.3

@@ -15,9 +15,8 @@ from rlhf_cli.jobs.resuming import ResumeOptions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, claim, read_status, update_status
 from rlhf_cli.sweeps.job_watch import JobWatch
-from rlhf_cli.sweeps.search import Trials
+from rlhf_cli.sweeps.search import SearchStudy, Trials
 from rlhf_cli.sweeps.search_space import SearchPlan, search_plan
-from rlhf_cli.sweeps.study import SearchStudy
 from rlhf_cli.sweeps.sweep_folder import begin_sweep, open_sweep
 
 METRIC = "rewards/correct/mean"
