@@ -130,7 +130,7 @@ def _of_which(keys: list[str]) -> ConfigError:
         where="command line",
         got=" ".join(keys) or "no words",
         expected="+exp=NAME, a run folder or run:NAME",
-        hint=" ".join(hint) + ", or rlhf list exp",
+        hint=" ".join(hint) + ("" if first and first[0] in experiments else ", or rlhf list exp"),
     )
 
 
