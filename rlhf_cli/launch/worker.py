@@ -196,7 +196,9 @@ def _train(
         profiled_calls(wanted=is_main and track.profiling) as timings,
         contextlib.nullcontext()
         if mirror is None
-        else tracked(mirror, folder, trainer, timings=timings, goes_on_from=start, recorded_to=recorded_to),
+        else tracked(
+            mirror, folder, trainer.add_callback, timings=timings, goes_on_from=start, recorded_to=recorded_to
+        ),
         callbacks.early_collection(),
     ):
         try:

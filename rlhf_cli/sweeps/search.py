@@ -383,7 +383,8 @@ class SearchStudy:
 def _sampler(name: str, seed: int) -> BaseSampler:
     from optuna.samplers import NSGAIISampler, RandomSampler, TPESampler
 
-    return {"random": RandomSampler, "nsga2": NSGAIISampler, "tpe": TPESampler}[name](seed=seed)
+    kinds: dict[str, Callable[..., BaseSampler]] = {"random": RandomSampler, "nsga2": NSGAIISampler, "tpe": TPESampler}
+    return kinds[name](seed=seed)
 
 
 def _pruner(name: str) -> BasePruner:

@@ -135,7 +135,7 @@ class _Watched(Protocol):
 def tracked(
     mirror: Mirror,
     folder: RunFolder,
-    trainer: _Watched | None = None,
+    add_callback: Callable[[TrainerCallback], None] | None = None,
     *,
     timings: Timings = dict,
     goes_on_from: int = 0,
@@ -143,7 +143,7 @@ def tracked(
 ) -> Iterator[None]:
     """Keep a run's tracker open during its training, and tell it how the run ended.
 
-    `mirror` logs to wandb; a callback of `trainer` reports to any other tracker. `goes_on_from` is the checkpoint's
+    `mirror` logs to wandb; `add_callback` gets one that reports to any other tracker. `goes_on_from` is the checkpoint's
     step at which training starts, `recorded_to` the last step that an earlier attempt logged.
     """
     plan = mirror.plan
@@ -157,9 +157,9 @@ def tracked(
     else:
         from rlhf_cli.runs.tracking.report_to import ReportingCallback
 
-        assert trainer is not None
+        assert add_callback is not None
         callback = ReportingCallback(plan.tracker, run, mirror.say)
-        trainer.add_callback(callback)
+        add_callback(callback)
         finish = callback.finish
     ending: Ending = "failed"
     try:
