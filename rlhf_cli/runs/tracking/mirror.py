@@ -143,7 +143,7 @@ def tracked(
 ) -> Iterator[None]:
     """Keep a run's tracker open during its training, and tell it how the run ended.
 
-    `mirror` logs to wandb; `add_callback` gets one that reports to any other tracker. `goes_on_from` is the checkpoint's
+    `mirror` logs to wandb; `add_callback` gets one that reports to another tracker. `goes_on_from` is the checkpoint's
     step at which training starts, `recorded_to` the last step that an earlier attempt logged.
     """
     plan = mirror.plan
