@@ -47,11 +47,13 @@ from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.run_folder import RunFolder, write_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, PREEMPTED, claim, update_status
-from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan, plan_tracking
+from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 from rlhf_cli.text.redaction import redacted
 from rlhf_cli.text.terminal_output import printable
 
 if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
     from rlhf_cli.launch.callbacks import StopByRule
     from rlhf_cli.measure.scored_pairs import ScoredPair
     from rlhf_cli.runs.tracking.mirror import Mirror
@@ -152,21 +154,8 @@ def _train(
     from rlhf_cli.trainers.assemble.trainer import assemble
     from rlhf_cli.trainers.step_profile import profiled_calls
 
-    track = experiment.track
-    tracking = plan_tracking(track.mode, track.tracker) if is_main else TrackingPlan("none")
-    mirror: Mirror | None = None
-    if tracking.mode != "none":
-        from rlhf_cli.runs.tracking.mirror import Mirror, tracked
-
-        unique_prompts = bool(experiment.trainer.args.get("log_unique_prompts"))
-        mirror = Mirror(folder, tracking, say=functools.partial(print, flush=True), unique_prompts=unique_prompts)
-
-    def show_pairs(pairs: list[ScoredPair]) -> None:
-        """Show scored pairs above the bar, in log.txt and in the tracker."""
-        screen.show_pairs(pairs, folder.log)
-        if mirror is not None:
-            mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
-
+    mirror = _mirror_of(folder, experiment) if is_main else None
+    show_pairs = functools.partial(_show_pairs, screen, folder, mirror)
     with screen.spinner("loading data and models", shown=is_main) as say:
         trainer = assemble(
             experiment, folder, on_progress=say, on_pairs=show_pairs, heartbeat=heartbeat, profiled=profiled
@@ -179,28 +168,18 @@ def _train(
     if is_main:
         _describe_start(folder, trainer)
         recorded_to = rewind(folder.metrics, start)
-        added.append(callbacks.Recorder(folder, mirror, experiment, functools.partial(pass_facts, trainer)))
-        added += [callbacks.ShowProgress(screen), callbacks.SayFindings(folder, screen, experiment.warn.kinds)]
-        added.append(callbacks.KeepTables(folder, experiment.run.keep_completions, mirror))
-        if experiment.profile == "trace":
-            from rlhf_cli.launch.step_trace import TraceSteps
-
-            added.append(TraceSteps(folder, heartbeat, say=screen.print))
-    rules = rules_of(experiment.stop)
+        added += _main_callbacks(folder, experiment, trainer, screen, mirror, heartbeat)
+    rules, stop = rules_of(experiment.stop), callbacks.StopBetweenSteps(stopping)
     by_rule = callbacks.StopByRule(folder, screen, StoppingRules(rules, experiment.rewards), is_main=is_main)
-    stop = callbacks.StopBetweenSteps(stopping)
     for callback in [*added, *([by_rule] if rules else []), stop]:
         trainer.add_callback(callback)
-    with (
-        _timed_on_device(trainer, profiled),
-        profiled_calls(wanted=is_main and track.profiling) as timings,
-        contextlib.nullcontext()
-        if mirror is None
-        else tracked(
-            mirror, folder, trainer.add_callback, timings=timings, goes_on_from=start, recorded_to=recorded_to
-        ),
-        callbacks.early_collection(),
-    ):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_timed_on_device(trainer, profiled))
+        timings = stack.enter_context(profiled_calls(wanted=is_main and experiment.track.profiling))
+        if mirror is not None:
+            attempt = mirror.attempt(trainer.add_callback, timings, goes_on_from=start, recorded_to=recorded_to)
+            stack.enter_context(attempt)
+        stack.enter_context(callbacks.early_collection())
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
@@ -210,6 +189,48 @@ def _train(
         if stop.has_stopped and not by_rule.has_stopped:
             raise preempted(folder, stopping.reason or ANOTHER_RANK)
         _finish(folder, trainer, is_main=is_main, by_rule=by_rule)
+
+
+def _show_pairs(screen: TrainingScreen, folder: RunFolder, mirror: Mirror | None, pairs: list[ScoredPair]) -> None:
+    """Show scored pairs above the bar, in log.txt and in the tracker."""
+    screen.show_pairs(pairs, folder.log)
+    if mirror is not None:
+        mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
+
+
+def _mirror_of(folder: RunFolder, experiment: Experiment) -> Mirror | None:
+    """Return the mirror of a run in its tracker, or None if it has none."""
+    tracking = plan_tracking(experiment.track.mode, experiment.track.tracker)
+    if tracking.mode == "none":
+        return None
+    from rlhf_cli.runs.tracking.mirror import Mirror
+
+    unique_prompts = bool(experiment.trainer.args.get("log_unique_prompts"))
+    return Mirror(folder, tracking, say=functools.partial(print, flush=True), unique_prompts=unique_prompts)
+
+
+def _main_callbacks(
+    folder: RunFolder,
+    experiment: Experiment,
+    trainer: ExtendedTrainer,
+    screen: TrainingScreen,
+    mirror: Mirror | None,
+    heartbeat: Heartbeat,
+) -> list[TrainerCallback]:
+    """Return the callbacks of rank 0, which write the run's files and show its progress."""
+    from rlhf_cli.launch import callbacks
+
+    added: list[TrainerCallback] = [
+        callbacks.Recorder(folder, mirror, experiment, functools.partial(pass_facts, trainer)),
+        callbacks.ShowProgress(screen),
+        callbacks.SayFindings(folder, screen, experiment.warn.kinds),
+        callbacks.KeepTables(folder, experiment.run.keep_completions, mirror),
+    ]
+    if experiment.profile == "trace":
+        from rlhf_cli.launch.step_trace import TraceSteps
+
+        added.append(TraceSteps(folder, heartbeat, say=screen.print))
+    return added
 
 
 def _import_libraries(experiment: Experiment) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.errors import Preempted
 from rlhf_cli.runs.metrics_file import TOTAL, Event, read_metrics, reward_names, series, table_file
@@ -40,7 +40,7 @@ Timings = Callable[[], Mapping[str, float]]
 
 
 class Mirror:
-    """A run's mirror in wandb; it does nothing for other trackers, and after its first error, which is printed.
+    """A run's mirror in its tracker. Only wandb gets tables. It does nothing after its first error, which is printed.
 
     With `unique_prompts`, a completion table has one row per prompt.
     """
@@ -49,15 +49,49 @@ class Mirror:
         self, folder: RunFolder, plan: TrackingPlan, *, say: Callable[[str], None], unique_prompts: bool = False
     ) -> None:
         self.plan, self.say = plan, say
-        is_wandb = plan.tracker == "wandb" and plan.mode != "none"
         self._tracker: WandbTracker | None = None
-        if is_wandb:
+        if plan.tracker == "wandb":
             from rlhf_cli.runs.tracking.wandb_tracker import WandbTracker
 
             self._tracker = WandbTracker("online" if plan.mode == "online" else "offline")
         self._folder, self._unique_prompts = folder, unique_prompts
         self._timings: Timings = dict
         self._kept_to = self._tables_to = 0
+
+    @contextlib.contextmanager
+    def attempt(
+        self,
+        add_callback: Callable[[TrainerCallback], None] | None = None,
+        timings: Timings = dict,
+        *,
+        goes_on_from: int = 0,
+        recorded_to: int = 0,
+    ) -> Iterator[None]:
+        """Keep a run's tracker open during its training, and tell it how the run ended.
+
+        A tracker other than wandb is driven by a callback, which `add_callback` gets. `goes_on_from` is the
+        checkpoint's step at which training starts, `recorded_to` the last step that an earlier attempt logged.
+        """
+        run = tracked_run(self._folder, goes_on_from=goes_on_from, recorded_to=recorded_to)
+        finish = self.finish
+        if self.plan.tracker == "wandb":
+            self.start(run, timings)
+        else:
+            from rlhf_cli.runs.tracking.report_to import ReportingCallback
+
+            assert add_callback is not None
+            callback = ReportingCallback(self.plan.tracker, run, self.say)
+            add_callback(callback)
+            finish = callback.finish
+        ending: Ending = "failed"
+        try:
+            yield
+            ending = "finished"
+        except (Preempted, KeyboardInterrupt):
+            ending = "preempted"
+            raise
+        finally:
+            finish(ending)
 
     def start(self, run: TrackedRun, timings: Timings) -> None:
         """Start the tracker, and print which later steps it already has and keeps. See Timings for `timings`."""
@@ -123,53 +157,6 @@ class Mirror:
         except Exception as error:
             self._tracker = None
             self.say(failed_line("wandb", when, error))
-
-
-class _Watched(Protocol):
-    """What a callback is added to: a trainer."""
-
-    def add_callback(self, callback: TrainerCallback) -> None: ...
-
-
-@contextlib.contextmanager
-def tracked(
-    mirror: Mirror,
-    folder: RunFolder,
-    add_callback: Callable[[TrainerCallback], None] | None = None,
-    *,
-    timings: Timings = dict,
-    goes_on_from: int = 0,
-    recorded_to: int = 0,
-) -> Iterator[None]:
-    """Keep a run's tracker open during its training, and tell it how the run ended.
-
-    `mirror` logs to wandb; `add_callback` gets one that reports to another tracker. `goes_on_from` is the checkpoint's
-    step at which training starts, `recorded_to` the last step that an earlier attempt logged.
-    """
-    plan = mirror.plan
-    if plan.mode == "none":
-        yield
-        return
-    run = tracked_run(folder, goes_on_from=goes_on_from, recorded_to=recorded_to)
-    finish = mirror.finish
-    if plan.tracker == "wandb":
-        mirror.start(run, timings)
-    else:
-        from rlhf_cli.runs.tracking.report_to import ReportingCallback
-
-        assert add_callback is not None
-        callback = ReportingCallback(plan.tracker, run, mirror.say)
-        add_callback(callback)
-        finish = callback.finish
-    ending: Ending = "failed"
-    try:
-        yield
-        ending = "finished"
-    except (Preempted, KeyboardInterrupt):
-        ending = "preempted"
-        raise
-    finally:
-        finish(ending)
 
 
 def final_values(events: Sequence[Event]) -> dict[str, float]:

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking.mirror import Mirror, Timings, tracked
+from rlhf_cli.runs.tracking.mirror import Mirror, Timings
 from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan
 from tests.runs.tracking.tracked_runs import Mirrored
 
@@ -28,7 +28,7 @@ def mirrored(place: Path) -> Mirrored:
         said: list[str] = []
         mirror = Mirror(folder, TrackingPlan("offline"), say=said.append)
         try:
-            with tracked(mirror, folder, timings=timings, goes_on_from=goes_on_from, recorded_to=recorded_to):
+            with mirror.attempt(timings=timings, goes_on_from=goes_on_from, recorded_to=recorded_to):
                 for event in read_metrics(folder.metrics):
                     step = event["step"]
                     assert isinstance(step, int)

@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking import wandb_tracker
-from rlhf_cli.runs.tracking.mirror import Mirror, Row, tracked
+from rlhf_cli.runs.tracking.mirror import Mirror, Row
 from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackedRun, TrackingPlan
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import remember
@@ -107,7 +107,7 @@ def test_an_evaluation_before_the_first_step_is_told(told, folder: RunFolder, mi
     mirrored(folder)
     # The fixture tells only what lies after the checkpoint, step 0 for none.
     with_zero = Mirror(folder, TrackingPlan("offline"), say=print)
-    with tracked(with_zero, folder):
+    with with_zero.attempt():
         with_zero.event({"step": 0, "eval_greedy/total": 0.2})
     assert tracker.metrics == {0: {"eval/greedy/total": 0.2}}
 

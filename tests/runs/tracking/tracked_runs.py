@@ -13,7 +13,7 @@ import yaml
 
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking.mirror import Mirror, tracked
+from rlhf_cli.runs.tracking.mirror import Mirror
 from rlhf_cli.runs.tracking.tracking_plan import TrackerName, TrackingPlan
 
 Mirrored = Callable[..., list[str]]
@@ -106,15 +106,6 @@ def write_evaluation(folder: RunFolder, step: int) -> None:
     (place / f"step-{step}.completions.jsonl").write_text(json.dumps({**answer, **rest}) + "\n")
 
 
-class StandInTrainer:
-    """Keeps the callback that is added to it."""
-
-    callback: Any
-
-    def add_callback(self, callback: Any) -> None:
-        self.callback = callback
-
-
 def report(
     folder: RunFolder,
     tracker: TrackerName,
@@ -127,15 +118,17 @@ def report(
     from transformers import TrainerControl, TrainerState, TrainingArguments  # torch comes with it
 
     printed: list[str] = []
-    mirror, trainer = Mirror(folder, TrackingPlan("offline", tracker=tracker), say=printed.append), StandInTrainer()
+    mirror = Mirror(folder, TrackingPlan("offline", tracker=tracker), say=printed.append)
+    added: list[Any] = []
     args = TrainingArguments(str(folder.path), use_cpu=True, report_to=[])
     state, control = TrainerState(is_world_process_zero=True), TrainerControl()
-    with tracked(mirror, folder, trainer, goes_on_from=goes_on_from, recorded_to=recorded_to):  # type: ignore[arg-type]
-        trainer.callback.on_train_begin(args, state, control)
+    with mirror.attempt(added.append, goes_on_from=goes_on_from, recorded_to=recorded_to):
+        (callback,) = added
+        callback.on_train_begin(args, state, control)
         for event in read_metrics(folder.metrics):
             state.global_step = int(str(event["step"]))
             if state.global_step > goes_on_from:
-                trainer.callback.on_log(args, state, control, logs={**event})
+                callback.on_log(args, state, control, logs={**event})
         if error is not None:
             raise error
     return printed
