@@ -44,12 +44,12 @@ from rlhf_cli.launch.machines import (
     MachineState,
     Offer,
     store_at,
-    versions,
     wait,
 )
 from rlhf_cli.launch.stopping import interrupted_by_signals
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.network import MeetingPlace, towards, why_not_reached
+from rlhf_cli.runs.provenance import versions
 from rlhf_cli.runs.run_folder import RunFolder
 
 _SHARED_FOLDER_S = 5.0
@@ -121,7 +121,7 @@ def _wait_for_first(place: MeetingPlace, console: Console) -> None:
 def _refuse_other_versions(offer: Offer) -> None:
     here = versions()
     differ = {
-        name: f"{name}: {here.get(name, 'none')} here, {theirs} on {offer.host}"
+        name: f"{name}: {here.get(name)} here, {theirs} on {offer.host}"
         for name, theirs in offer.versions.items()
         if theirs != here.get(name)
     }

@@ -8,10 +8,8 @@ in the store of the first, reads that of the others, and ends its ranks when the
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import os
-import platform
 import secrets
 import socket
 import threading
@@ -25,7 +23,6 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from torch.distributed import TCPStore
 
-import rlhf_cli
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import (
     CTRL_C,
@@ -41,6 +38,7 @@ from rlhf_cli.launch.rank_failures import RankFailure, RanksEnd, conclude, forge
 from rlhf_cli.launch.stopping import interrupted_by_signals, preempted
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.network import MeetingPlace, meeting_place, towards
+from rlhf_cli.runs.provenance import versions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, PREEMPTED, update_status
 from rlhf_cli.text.redaction import redacted
@@ -55,7 +53,8 @@ EVERY_S = 0.2
 ANSWER_S = 10.0
 OFFER, PLACE, _STATE = "rlhf/offer", "rlhf/place/", "rlhf/state/"
 TOKEN_FILE = ".meeting.json"
-_PACKAGES = ("torch", "trl", "transformers", "accelerate", "peft")
+PACKAGES = ("rlhf", "python", "torch", "trl", "transformers", "accelerate", "peft")
+"""What has to be of one version on all machines; another Python is a warning."""
 
 
 @dataclass(frozen=True)
@@ -72,18 +71,7 @@ class Offer:
     processes: int
     on_gpus: bool
     resume: bool
-    versions: dict[str, str]
-
-
-def versions() -> dict[str, str]:
-    """Return this machine's versions of Python and of the training libraries."""
-    found = {"rlhf": rlhf_cli.__version__, "python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "none"
-    return found
+    versions: dict[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -290,7 +278,7 @@ def _offered(
         processes=len(plan.ranks),
         on_gpus=bool(plan.gpus),
         resume=resume,
-        versions=versions(),
+        versions={name: versions().get(name) for name in PACKAGES},
     )
     try:
         store.set(OFFER, json.dumps(asdict(offer)))

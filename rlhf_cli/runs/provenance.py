@@ -58,7 +58,7 @@ def write_provenance(
         "overrides": overrides,
         "seed": seed,
         **({"made_by": made_by} if made_by else {}),
-        "versions": {"rlhf": rlhf_cli.__version__, "python": platform.python_version(), **_versions()},
+        "versions": versions(),
         "host": {
             "name": socket.gethostname(),
             "platform": f"{platform.system()} {platform.release()}",
@@ -166,12 +166,14 @@ def _hash_of_files(files: Mapping[str, Path]) -> str:
 
 
 @functools.cache
-def _versions() -> dict[str, str | None]:
-    versions: dict[str, str | None] = dict.fromkeys(_PACKAGES)
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the training libraries, None for those that are not installed."""
+    found: dict[str, str | None] = {"rlhf": rlhf_cli.__version__, "python": platform.python_version()}
     for package in _PACKAGES:
+        found[package] = None
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return versions
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 DATA, CODE, CONFIG = "data", "code", "config"

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
 
 from rlhf_cli.errors import Prose, RunError
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
@@ -52,10 +53,7 @@ def only_writer(folder: RunFolder, *, take_over: bool = False, what: str = "run"
         try:
             lock.acquire(timeout=_READERS_S)
             taken_over = _taken_over(folder, take_over=take_over, what=what)
-            ours = Writer(this_process(), time.time(), os.environ.get(_SLURM_JOB))
-            write_json(
-                folder.path / _RECORD, {**asdict(ours.process), "since": ours.since, "slurm_job": ours.slurm_job}
-            )
+            write_json(folder.path / _RECORD, asdict(Writer(this_process(), time.time(), os.environ.get(_SLURM_JOB))))
         except Timeout:
             raise _busy(folder, read_writer(folder), what) from None
         except OSError as error:
@@ -75,18 +73,9 @@ def only_writer(folder: RunFolder, *, take_over: bool = False, what: str = "run"
 
 def read_writer(folder: RunFolder) -> Writer | None:
     """Return the recorded writer of the folder, or None if there is none or it cannot be read."""
-    try:
-        content = read_json(folder.path / _RECORD)
-        pid, host, since = content["pid"], content["host"], content["since"]
-    except (RunError, KeyError):
-        return None
-    if not isinstance(pid, int) or not isinstance(host, str) or not isinstance(since, int | float):
-        return None
-    ticks, boot, job = content.get("start_ticks"), content.get("boot"), content.get("slurm_job")
-    process = ProcessIdentity(
-        pid, host, ticks if isinstance(ticks, int) else None, boot if isinstance(boot, str) else None
-    )
-    return Writer(process, since, job if isinstance(job, str) else None)
+    with suppress(RunError, ValidationError):
+        return TypeAdapter(Writer).validate_python(read_json(folder.path / _RECORD))
+    return None
 
 
 def _forget(folder: RunFolder) -> None:

@@ -23,7 +23,7 @@ from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, name_w
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
 from rlhf_cli.sweeps.job_watch import JobWatch, SweepDisplay
 from rlhf_cli.sweeps.sweep_options import SweepOptions
-from rlhf_cli.sweeps.warm_processes import Began, JobEnded, JobRequest, WarmProcesses
+from rlhf_cli.sweeps.warm_processes import JobRequest, WarmProcesses
 
 _THREADS = "OMP_NUM_THREADS"
 _GPUS = "CUDA_VISIBLE_DEVICES"
@@ -163,12 +163,12 @@ class _Runner:
                 ):
                     pass
                 for event in self._processes.events(_LOOK_EVERY_S):
-                    if isinstance(event, Began):
-                        self._pids[event.job] = event.pid
-                        self._watches[event.job].begins()  # restart its clock after the shared imports
-                        self._signal(event.job, times=self._heard)
-                    else:
-                        self._end(event)
+                    if event.pid is not None:
+                        self._pids[event.id] = event.pid
+                        self._watches[event.id].begins()  # restart its clock after the shared imports
+                        self._signal(event.id, times=self._heard)
+                    elif event.code is not None:
+                        self._end(event.id, event.code)
                 self._prune()
                 self._display.look()
         if self._asked and (self._waiting or EXIT_PREEMPTED in self._codes):
@@ -243,13 +243,13 @@ class _Runner:
         self._has_said_busy = True
         self._display.say(f"{job.name} waits for a GPU. {'; '.join(holders_of(seen))}")
 
-    def _end(self, event: JobEnded) -> None:
-        watch = self._watches[event.job]
-        self._running.pop(event.job).held.release()
-        self._pids.pop(event.job, None)
-        status = self._concluded(watch.job, event.code)
-        self._codes.append({FINISHED: EXIT_OK, FAILED: event.code}.get(status.state, EXIT_PREEMPTED))
-        if status.state == FAILED and event.code not in (EXIT_CRASH, EXIT_USER_ERROR):
+    def _end(self, number: int, code: int) -> None:
+        watch = self._watches[number]
+        self._running.pop(number).held.release()
+        self._pids.pop(number, None)
+        status = self._concluded(watch.job, code)
+        self._codes.append({FINISHED: EXIT_OK, FAILED: code}.get(status.state, EXIT_PREEMPTED))
+        if status.state == FAILED and code not in (EXIT_CRASH, EXIT_USER_ERROR):
             self._codes[-1] = EXIT_CRASH
         watch.ends(status)
         if self._to_come is not None:

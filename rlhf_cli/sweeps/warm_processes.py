@@ -41,19 +41,12 @@ _CLEARING_UP_S = 5.0
 
 
 @dataclass(frozen=True)
-class Began:
-    """A job's process has started."""
+class JobEvent:
+    """A job's process has started, as `pid`, or ended, with its exit code or the negative number of a signal."""
 
-    job: int
-    pid: int
-
-
-@dataclass(frozen=True)
-class JobEnded:
-    """A job's process has ended, with its exit code or the negative number of the signal that killed it."""
-
-    job: int
-    code: int
+    id: int
+    pid: int | None = None
+    code: int | None = None
 
 
 class WarmServer:
@@ -128,7 +121,7 @@ class WarmProcesses:
             while left:
                 left = left[os.write(self._server.requests, left) :]
 
-    def events(self, timeout_s: float) -> list[Began | JobEnded]:
+    def events(self, timeout_s: float) -> list[JobEvent]:
         """Return new events, after waiting at most `timeout_s` seconds for one.
 
         Raise RlhfError with the server's last output if it has died, and the jobs with it.
@@ -146,14 +139,8 @@ class WarmProcesses:
                 hint="rlhf resume SWEEP",
             )
         *lines, self._buffer = (self._buffer + read).split(b"\n")
-        events: list[Began | JobEnded] = []
-        for line in lines:
-            answer = json.loads(line)
-            if "pid" in answer:
-                events.append(Began(answer["id"], answer["pid"]))
-            elif "code" in answer:
-                events.append(JobEnded(answer["id"], answer["code"]))
-        return events
+        answers = map(json.loads, lines)
+        return [JobEvent(**answer) for answer in answers if "id" in answer]
 
     def close(self) -> None:
         """End the server and every remaining job."""

@@ -48,8 +48,9 @@ def holder(make_run: MakeRun) -> Iterator[tuple[RunFolder, subprocess.Popen[str]
 
 def record(folder: RunFolder, **fields: Any) -> None:
     """What a writer leaves that was killed."""
-    known = {"pid": os.getpid(), "host": HERE, "start_ticks": None, "boot": None, "since": 0.0, "slurm_job": None}
-    (folder.path / ".writer.json").write_text(json.dumps({**known, **fields}))
+    known = {"since": 0.0, "slurm_job": fields.pop("slurm_job", None)}
+    process = {"pid": os.getpid(), "host": HERE, "start_ticks": None, "boot": None, **fields}
+    (folder.path / ".writer.json").write_text(json.dumps({**known, "process": process}))
 
 
 @pytest.mark.fault(26)
@@ -139,7 +140,7 @@ class TestLeft:
         with only_writer(folder) as taken_over:
             assert taken_over is not None
 
-    @pytest.mark.parametrize("content", [b"", b'{"pid"', b"\xff\xfe\x00", b"[]", b'{"pid": "x"}'])
+    @pytest.mark.parametrize("content", [b"", b'{"pid"', b"\xff\xfe\x00", b"[]", b'{"process": {"pid": "x"}}'])
     def test_by_nobody_knows_whom(self, make_run: MakeRun, content: bytes) -> None:
         folder = make_run()
         (folder.path / ".writer.json").write_bytes(content)

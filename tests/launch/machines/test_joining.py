@@ -15,7 +15,8 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.launch import joining
 from rlhf_cli.launch.joining import find_run_to_join, read_offer
-from rlhf_cli.launch.machines import Offer, versions
+from rlhf_cli.launch.machines import Offer
+from rlhf_cli.runs.provenance import versions
 from rlhf_cli.runs.run_status import read_status
 from tests.launch.machines.two_machines import TwoMachines, until
 
