@@ -150,27 +150,20 @@ def _clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-_SLURM_END = "SLURM_JOB_END_TIME"
-
-
 def preempted(folder: RunFolder, reason: str | None = None) -> Preempted:
     """Return the error for a stopped run, with its last saved step and the resume command, in one line.
 
     `reason` is why it stopped, for its status.
     """
-    error = Preempted(_saved(folder))
+    checkpoint, go_on = folder.last_checkpoint(), f"`rlhf resume {os.path.relpath(folder.path)}`"
+    if checkpoint is None:
+        error = Preempted(f"nothing is saved yet; {go_on} begins again")
+    else:
+        step, reached = int(checkpoint.name.rpartition("-")[2]), read_status(folder).step
+        lost = f" (it had come to step {reached})" if reached > step else ""
+        error = Preempted(f"saved step {step}{lost}; {go_on}")
     error.reason = reason
     return error
-
-
-def _saved(folder: RunFolder) -> str:
-    checkpoint = folder.last_checkpoint()
-    go_on = f"`rlhf resume {os.path.relpath(folder.path)}`"
-    if checkpoint is None:
-        return f"nothing is saved yet; {go_on} begins again"
-    step, reached = int(checkpoint.name.rpartition("-")[2]), read_status(folder).step
-    lost = f" (it had come to step {reached})" if reached > step else ""
-    return f"saved step {step}{lost}; {go_on}"
 
 
 def must_save_by(launch: Launch, environment: Mapping[str, str] = os.environ) -> float | None:
@@ -180,6 +173,6 @@ def must_save_by(launch: Launch, environment: Mapping[str, str] = os.environ) ->
     `launch.must_save_by` is not a time.
     """
     times = [datetime.fromisoformat(launch.must_save_by).timestamp()] if launch.must_save_by is not None else []
-    if environment.get(_SLURM_END, "").isdigit():
-        times.append(float(environment[_SLURM_END]))
+    if (end := environment.get("SLURM_JOB_END_TIME", "")).isdigit():
+        times.append(float(end))
     return min(times, default=None)

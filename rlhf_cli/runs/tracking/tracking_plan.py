@@ -17,7 +17,6 @@ from urllib.parse import urlparse
 
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.runs.metrics_file import Event
-from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.tracking.wandb_files import unsent
 from rlhf_cli.text.json_values import JsonTree, section
@@ -154,7 +153,7 @@ def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 
     name, group = folder.path.name, folder.sweep_group
     return TrackedRun(
         path=folder.path,
-        run_id=_run_id(folder, provenance),
+        run_id=str(provenance.get("wandb_id") or hashlib.sha256(str(folder.path).encode()).hexdigest()[:10]),
         name=redacted(folder.label if group is None or name.isdigit() else name),
         label=redacted(folder.label),
         group=redacted(group) if group else None,
@@ -167,19 +166,6 @@ def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 
         goes_on_from=goes_on_from,
         recorded_to=max(recorded_to, goes_on_from),
     )
-
-
-def _run_id(folder: RunFolder, provenance: JsonTree) -> str:
-    """Return the id of this run, which stays the same if its folder moves.
-
-    A run from before ids were stored uses the hash of its path.
-    """
-    known = provenance.get("wandb_id")
-    if isinstance(known, str):
-        return known
-    of_path = hashlib.sha256(str(folder.path).encode()).hexdigest()[:10]
-    add_to_provenance(folder, wandb_id=of_path)  # store it, so that the folder can move from now on
-    return of_path
 
 
 def failed_line(tracker: str, when: str, error: Exception) -> str:
