@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from rlhf_cli.config.imported_code import code_of
 from rlhf_cli.config.schema.launch_sections import Launch
-from rlhf_cli.display.plan_tables import show_launch
-from rlhf_cli.display.start_panel import show_start, show_whole_plan
+from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import GuardStopped, Preempted, RunError, UserError
 from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.jobs.rank_process import RankScreen
-from rlhf_cli.jobs.resuming import Resumed, noted, shown_changes
 from rlhf_cli.launch import local
 from rlhf_cli.launch.freeze import MEETS_AT, create_run, experiment_name, freeze_again, new_folder, planned_folder
 from rlhf_cli.launch.rank_failures import resume_hint
@@ -34,6 +33,9 @@ from rlhf_cli.runs.run_status import (
     told_state,
 )
 from rlhf_cli.runs.writer_lock import only_writer
+
+if TYPE_CHECKING:
+    from rlhf_cli.jobs.resuming import Resumed
 
 
 def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
@@ -94,6 +96,9 @@ def _plan_launch(prepared: Prepared, plan: Plan, folder: Path, *, resume: bool =
 
 def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> None:
     """Show what `run_once` would start: panel, processes, their commands. Start nothing."""
+    from rlhf_cli.display.plan_tables import show_launch
+    from rlhf_cli.display.start_panel import show_whole_plan
+
     experiment, composed = prepared.experiment, prepared.composed
     folder = earlier.path if earlier else planned_folder(experiment, composed)
     launch = _plan_launch(prepared, plan, folder, resume=earlier is not None)
@@ -112,6 +117,8 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
         say_finished(console, folder)
         return
     with only_writer(folder, take_over=take_over) as taken_over:
+        from rlhf_cli.jobs.resuming import noted, shown_changes
+
         changes = shown_changes(run)
         if run.taken or run.files:
             experiment, composed = run.prepared.experiment, run.prepared.composed

@@ -13,7 +13,6 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Weight
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.prepare import Prepared, prepare_from
-from rlhf_cli.jobs.usage import Options
 from rlhf_cli.launch.freeze import absolute_paths
 from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.preflight import preflight
@@ -337,22 +336,3 @@ def _is_longer(change: Change, step: int) -> bool:
 
 def _newest_step(folder: RunFolder) -> int:
     return max((step for step, _ in checkpoints_in(folder.checkpoints)), default=0)
-
-
-@dataclass(frozen=True)
-class ResumeOptions:
-    """What the user allows.
-
-    `allowed` are changed keys, sections or kinds of files; `take_over` permits taking over a run of another machine;
-    `trust` permits code from a run folder made by another user.
-    """
-
-    allowed: tuple[str, ...] = ()
-    take_over: bool = False
-    trust: bool = False
-
-
-def resume_options(options: Options) -> ResumeOptions:
-    """Return the typed resume options. Without a `--trust` flag, a verb trusts no foreign code."""
-    trust = "--trust" in options.usage.flags and options.on("--trust")
-    return ResumeOptions(tuple(options.texts("--allow")), options.on("--take-over"), trust)

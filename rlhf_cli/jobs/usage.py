@@ -227,3 +227,22 @@ def _take(options: Options, word: str, left: deque[str]) -> None:
         what = f"{name} is a {flag.ending} file"
         raise options._wrong(what, got=f"{name} {value}", hint=f"{name} {value}{flag.ending}")
     given.append(value)
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """What the user allows.
+
+    `allowed` are changed keys, sections or kinds of files; `take_over` permits taking over a run of another machine;
+    `trust` permits code from a run folder made by another user.
+    """
+
+    allowed: tuple[str, ...] = ()
+    take_over: bool = False
+    trust: bool = False
+
+
+def resume_options(options: Options) -> ResumeOptions:
+    """Return the typed resume options. Without a `--trust` flag, a verb trusts no foreign code."""
+    trust = "--trust" in options.usage.flags and options.on("--trust")
+    return ResumeOptions(tuple(options.texts("--allow")), options.on("--take-over"), trust)

@@ -8,7 +8,6 @@ from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import CTRL_C
 from rlhf_cli.launch.progress import TrainingScreen
 from rlhf_cli.launch.rank_failures import conclude, forget_failures
-from rlhf_cli.launch.rollout_server import free_ports, rollout_server
 from rlhf_cli.launch.stopping import preempted
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.network import MeetingPlace
@@ -37,6 +36,7 @@ def run(
                 run_rank(folder, screen, resume=resume)
             return
         from rlhf_cli.launch.elastic import listening_store, run_ranks
+        from rlhf_cli.launch.rollout_server import free_ports, rollout_server
 
         store = listening_store(MeetingPlace("127.0.0.1", 0))
         plan = plan.at_ports(store.port, *free_ports(2))

@@ -47,7 +47,6 @@ from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.run_folder import RunFolder, write_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, PREEMPTED, claim, update_status
-from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 from rlhf_cli.text.redaction import redacted
 from rlhf_cli.text.terminal_output import printable
 
@@ -200,11 +199,12 @@ def _show_pairs(screen: TrainingScreen, folder: RunFolder, mirror: Mirror | None
 
 def _mirror_of(folder: RunFolder, experiment: Experiment) -> Mirror | None:
     """Return the mirror of a run in its tracker, or None if it has none."""
-    tracking = plan_tracking(experiment.track.mode, experiment.track.tracker)
-    if tracking.mode == "none":
+    if experiment.track.mode == "none":
         return None
     from rlhf_cli.runs.tracking.mirror import Mirror
+    from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 
+    tracking = plan_tracking(experiment.track.mode, experiment.track.tracker)
     unique_prompts = bool(experiment.trainer.args.get("log_unique_prompts"))
     return Mirror(folder, tracking, say=functools.partial(print, flush=True), unique_prompts=unique_prompts)
 

@@ -11,8 +11,9 @@ from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError, in_one_line
 from rlhf_cli.jobs.one_run import refuse_foreign_code
 from rlhf_cli.jobs.prepare import prepare_from
-from rlhf_cli.jobs.resuming import ResumeOptions, resumed
+from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.jobs.run_states import submit_sweep
+from rlhf_cli.jobs.usage import ResumeOptions
 from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.runs.run_folder import RunFolder, refuse_links
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state

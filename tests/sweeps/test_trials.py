@@ -11,7 +11,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.display.sweep_tables import PRUNED
 from rlhf_cli.errors import RunError, UserError
-from rlhf_cli.jobs.resuming import ResumeOptions
+from rlhf_cli.jobs.usage import ResumeOptions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, claim, read_status, update_status
 from rlhf_cli.sweeps.job_watch import JobWatch

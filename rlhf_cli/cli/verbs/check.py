@@ -16,7 +16,7 @@ from dataclasses import asdict
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.jobs.usage import read_options
+from rlhf_cli.jobs.usage import read_options, resume_options
 
 
 def run(argv: list[str]) -> int:
@@ -28,7 +28,7 @@ def run(argv: list[str]) -> int:
     from rlhf_cli.display.plan_tables import describe_launch
     from rlhf_cli.display.start_panel import show_whole_plan
     from rlhf_cli.jobs.one_run import planned_json
-    from rlhf_cli.jobs.resuming import resume_options, resumed
+    from rlhf_cli.jobs.resuming import resumed
     from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
     from rlhf_cli.plan.launch_plan import plan_launch
     from rlhf_cli.plan.preflight import preflight

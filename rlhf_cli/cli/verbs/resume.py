@@ -28,8 +28,8 @@ from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.jobs.one_run import refuse_foreign_code, resume_once, say_finished, show_plan
 from rlhf_cli.jobs.prepare import is_run_name, prepare_from
-from rlhf_cli.jobs.resuming import ResumeOptions, resume_options, resumed
-from rlhf_cli.jobs.usage import Options, read_options
+from rlhf_cli.jobs.resuming import resumed
+from rlhf_cli.jobs.usage import Options, ResumeOptions, read_options, resume_options
 from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, newest_run, own_job_id, read_status, run_result, with_newest
 from rlhf_cli.sweeps.resume_sweep import resume_sweep

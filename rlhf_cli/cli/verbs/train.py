@@ -24,8 +24,7 @@ from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.one_run import planned_json, resume_once, run_once, show_plan
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.jobs.resuming import resume_options, resumed
-from rlhf_cli.jobs.usage import Options, read_options
+from rlhf_cli.jobs.usage import Options, read_options, resume_options
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_status import run_result
@@ -59,6 +58,8 @@ def _train(console: Console, options: Options) -> dict[str, object]:
     prepared = prepare(words)
     earlier = existing_run(prepared.experiment, prepared.composed)
     if earlier is not None:
+        from rlhf_cli.jobs.resuming import resumed  # needed only by a run that exists
+
         going_on = resumed(earlier, prepared, how.allowed)
         if is_dry and going_on.plan is not None:
             show_plan(console, going_on.prepared, going_on.plan, earlier=earlier)
