@@ -80,11 +80,14 @@ _GROWTH, _WORTH_TELLING = 0.1, 0.15
 
 
 def truncation(log: Log, setup: RunSetup) -> CheckResult:
-    """Check whether half of the completions are truncated, or more and more of them."""
+    """Check whether half of the completions are truncated, more and more of them, or all are empty (EOS alone)."""
     kind = "truncation"
     curve = log.first_of("rewards/truncation/fraction", "completions/clipped_ratio")
     if few := too_few(kind, curve, ENOUGH):
         return few
+    longest = log.curve("completions/max_length")
+    if len(longest) and max(longest.last(0.3).values) <= 1:
+        return finding(kind, "serious", "every completion is empty: the policy ends before it has begun", longest, [])
     late = curve.last(0.3)
     line = trend(curve.last(0.7)) if len(curve) >= ENOUGH_FOR_TREND else None
     grows = line is not None and line.rises(SURE) and line.change >= _GROWTH and late.mean >= _WORTH_TELLING

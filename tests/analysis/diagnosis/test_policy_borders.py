@@ -119,6 +119,16 @@ def test_truncation(values: list[float], expected: str) -> None:
     assert verdict({"completions/clipped_ratio": values}, kind="truncation") == expected
 
 
+@pytest.mark.fault(38)
+def test_completions_of_the_end_alone_are_empty() -> None:
+    said = {
+        longest: told({CUT: [0.0] * 10, "completions/max_length": [longest] * 10}, kind="truncation")
+        for longest in (1.0, 2.0)
+    }
+    assert said[1.0].startswith("serious : every completion is empty: the policy ends before it has begun")
+    assert said[2.0].startswith("fine")
+
+
 def test_truncation_is_told_with_what_is_to_be_changed() -> None:
     assert told({CUT: [0.75] * 10}, kind="truncation") == "\n".join(
         [
