@@ -170,8 +170,8 @@ def test_an_expected_metric_that_nobody_logs(one: str, hint: str) -> None:
 
 
 def test_a_step_that_never_comes() -> None:
-    error = refused("expect={right: {metric: correct, at: 200, at_least: 0.5}}")
-    assert (error.got, error.hint) == ("at: 200", "expect.right.at=end")
+    error = refused("expect={right: {metric: correct, at: 121, at_least: 0.5}}")
+    assert (error.got, error.hint) == ("at: 121", "expect.right.at=end")
     assert "ends at step 120" in error.what
 
 
