@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 import trl
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import Trainer
@@ -163,6 +164,7 @@ class PolicyModel:
 
 def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
     """Load a model with an experiment's dtype, device, way to generate and trust."""
+    transformers_logging.disable_progress_bar()
     return PolicyModel(
         path,
         dtype=experiment.model.dtype,

@@ -11,19 +11,29 @@ from pathlib import Path
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.evaluation.held_out_rows import end_of_run, load_held_out, load_training
-from rlhf_cli.evaluation.policy_on_rows import sample
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.targets import Target
-from rlhf_cli.measure.best_of_n import TOTAL, BestOfN, MadeRows, best_answers, best_of_n, preference_pairs
-from rlhf_cli.measure.policy_results import write_completions
+from rlhf_cli.measure.best_of_n import (
+    TOTAL,
+    BestOfN,
+    MadeRows,
+    SampledAnswer,
+    SampledPrompt,
+    best_answers,
+    best_of_n,
+    preference_pairs,
+)
+from rlhf_cli.measure.policy_results import PartAnswers, completions_of, write_completions
 from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.plan.data_sources import describe_eval_rows
 from rlhf_cli.rewards.stack.scored_rows import why_no_total
-from rlhf_cli.runs.run_folder import write_json
+from rlhf_cli.runs.run_folder import SAMPLED, write_json
 
 COMPLETIONS, PAIRS, BEST = "completions.jsonl", "pairs.jsonl", "best.jsonl"
 CURVE = "best_of_n.json"
 _ALL = (COMPLETIONS, PAIRS, BEST, CURVE)
+BATCH = 32
+"""Default number of completions sampled at once. Another number changes the random numbers."""
 
 
 def make_room(folder: Path, *, overwrite: bool) -> None:
@@ -127,22 +137,30 @@ def generate(
     Raise ConfigError if answers have no total of their own and `by` is the total, ModelError for a model that cannot be
     loaded, and any error that a reward raises.
     """
+    from rlhf_cli.evaluation.generation import load_policy, sampling_settings  # TRL comes with it
+    from rlhf_cli.evaluation.policy_on_rows import answer_prompts, score_answers
+
     end = end_of_run(target)
     _refuse_without_total(experiment, request.by, end)
-    sampled = sample(
-        target,
-        experiment,
-        rows,
-        end,
-        num_samples=request.num_samples,
-        batch_size=request.batch_size,
-        on_batch=on_batch,
-        on_scoring=on_scoring,
-    )
-    best = best_of_n(sampled.prompts, by=request.by)
+    each, batch_size = request.num_samples, request.batch_size or BATCH
+    policy = load_policy(target.model, experiment)
+    answers = answer_prompts(policy, experiment, rows, each, batch_size, on_batch, is_greedy=False)
+    on_scoring()
+    scores = score_answers(experiment, answers, policy, end).rows
+    sampled = [
+        SampledAnswer(
+            one.completion,
+            {name: reward.raw for name, reward in scored.rewards.items()},
+            scored.total,
+            one.is_truncated,
+        )
+        for one, scored in zip(answers, scores, strict=True)
+    ]
+    prompts = [SampledPrompt(row["prompt"], sampled[n * each : (n + 1) * each]) for n, row in enumerate(rows)]
+    best = best_of_n(prompts, by=request.by)
     made = {
-        PAIRS: preference_pairs(sampled.prompts, by=request.by, least_margin=request.least_margin),
-        BEST: best_answers(sampled.prompts, by=request.by, keep=request.keep, at_least=request.at_least),
+        PAIRS: preference_pairs(prompts, by=request.by, least_margin=request.least_margin),
+        BEST: best_answers(prompts, by=request.by, keep=request.keep, at_least=request.at_least),
     }
     content: dict[str, object] = {
         "model": target.label,
@@ -150,14 +168,15 @@ def generate(
         "data": which,
         "time": time.time(),
         "samples": request.num_samples,
-        "settings": sampled.settings,
+        "settings": {**sampling_settings(experiment.trainer), "seed": experiment.seed, "batch_size": batch_size},
         "prompts": len(rows),
         "by": best.by,
         "curve": [asdict(one) for one in best.curve],
         "prompts_without_score": best.left_out,
         "made": {name: {"rows": len(one.rows), "left_out": one.left_out} for name, one in made.items()},
     }
-    texts = {COMPLETIONS: sampled.rows, **{name: one.rows for name, one in made.items()}}
+    written = completions_of({SAMPLED: PartAnswers(each, answers, scores)})
+    texts = {COMPLETIONS: written, **{name: one.rows for name, one in made.items()}}
     return GeneratedFiles(best, made, content, _write(target.folder, texts, content))
 
 

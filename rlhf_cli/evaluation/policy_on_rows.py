@@ -7,16 +7,12 @@ its last step. The truncation policy and KL belong to the trainer and are not pa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
-from transformers.utils import logging as transformers_logging
-
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.evaluation.generation import PolicyModel, load_policy, sampling_settings
+from rlhf_cli.evaluation.generation import PolicyModel, sampling_settings
 from rlhf_cli.evaluation.score_completions import EndOfRun, score
-from rlhf_cli.evaluation.targets import Target
-from rlhf_cli.measure.best_of_n import SampledAnswer, SampledPrompt
 from rlhf_cli.measure.policy_results import (
     AnsweredPrompt,
     PartAnswers,
@@ -46,11 +42,11 @@ def evaluate_policy(
     with the number of new completions.
     """
     answered = {
-        name: (each, _answers(policy, experiment, rows, each, batch_size, on_batch, is_greedy=name == GREEDY))
+        name: (each, answer_prompts(policy, experiment, rows, each, batch_size, on_batch, is_greedy=name == GREEDY))
         for name, each in ((GREEDY, 1), (SAMPLED, samples))
         if each
     }
-    settled = _score_answers(
+    settled = score_answers(
         experiment, [one for _, answers in answered.values() for one in answers], policy, end or EndOfRun()
     )
     scored = iter(settled.rows)
@@ -65,7 +61,7 @@ def evaluate_policy(
     return evaluation, completions_of(parts)
 
 
-def _answers(
+def answer_prompts(
     policy: PolicyModel,
     experiment: Experiment,
     rows: list[Row],
@@ -93,63 +89,11 @@ def _answers(
     return answers
 
 
-def _score_answers(
+def score_answers(
     experiment: Experiment, answers: list[AnsweredPrompt], policy: PolicyModel, end: EndOfRun
 ) -> CompletionScores:
+    """Score the answers as at the `end` of a run; without rewards nothing has a score."""
     if not experiment.rewards:
         return CompletionScores([ScoredRow(None, {}) for _ in answers])
     rows = [{name: value for name, value in one.as_row().items() if name != "is_truncated"} for one in answers]
     return score(experiment, rows, device=policy.device, decode=policy.decode, end=end)
-
-
-BATCH = 32
-"""Default number of completions sampled at once. Another number changes the random numbers."""
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """Prompts with their scored answers, one output row per completion, and the sampling settings."""
-
-    prompts: list[SampledPrompt]
-    rows: list[Row]
-    settings: dict[str, object]
-
-
-def sample(
-    target: Target,
-    experiment: Experiment,
-    rows: list[Row],
-    end: EndOfRun,
-    *,
-    num_samples: int,
-    batch_size: int | None,
-    on_batch: Callable[[int], None],
-    on_scoring: Callable[[], None],
-) -> Sampled:
-    """Return `num_samples` scored answers per row.
-
-    They are sampled with the trainer's settings and scored as at the run's `end`. The same seed and batch size give the
-    same answers. `on_batch` is called with the number of new completions, `on_scoring` when scoring begins. Raise
-    ModelError for a model that cannot be loaded, and any error that a reward raises.
-    """
-    transformers_logging.disable_progress_bar()
-    policy, batch_size = load_policy(target.model, experiment), batch_size or BATCH
-    answers = _answers(policy, experiment, rows, num_samples, batch_size, on_batch, is_greedy=False)
-    on_scoring()
-    settled = _score_answers(experiment, answers, policy, end)
-    sampled = [
-        SampledAnswer(
-            answer.completion,
-            {name: reward.raw for name, reward in scored.rewards.items()},
-            scored.total,
-            answer.is_truncated,
-        )
-        for answer, scored in zip(answers, settled.rows, strict=True)
-    ]
-    prompts = [
-        SampledPrompt(row["prompt"], sampled[place * num_samples : (place + 1) * num_samples])
-        for place, row in enumerate(rows)
-    ]
-    written = completions_of({SAMPLED: PartAnswers(num_samples, answers, settled.rows)})
-    settings = {**sampling_settings(experiment.trainer), "seed": experiment.seed, "batch_size": batch_size}
-    return Sampled(prompts, written, settings)

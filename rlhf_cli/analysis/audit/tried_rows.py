@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from rlhf_cli.analysis.audit.attack import prompt_text
-from rlhf_cli.analysis.audit.audit_run import experiment_rows, unreachable
+from rlhf_cli.analysis.audit.attack import experiment_rows, prompt_text, unreachable
 from rlhf_cli.analysis.audit.trial import GoldAnswers, Trial, open_trial
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import sys
 
+from rlhf_cli.analysis.audit.attack import attack_reachable, chosen_kinds, plan_of
 from rlhf_cli.analysis.audit.audit_result import AuditResult, with_advice
-from rlhf_cli.analysis.audit.audit_run import attack_reachable, chosen_kinds, plan_of
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.audit_table import show_audit
 from rlhf_cli.display.terminal import wide_console

@@ -24,6 +24,7 @@ takes another model.
 
 from __future__ import annotations
 
+import importlib
 import math
 import shlex
 from dataclasses import replace
@@ -34,7 +35,15 @@ from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
 from rlhf_cli.display.progress_bars import Spinner, generation_bar
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
-from rlhf_cli.evaluation.generation_run import BEST, PAIRS, make_room, shown
+from rlhf_cli.evaluation.generation_run import (
+    BEST,
+    PAIRS,
+    GenerationRequest,
+    generate,
+    make_room,
+    prompts_of,
+    shown,
+)
 from rlhf_cli.evaluation.targets import (
     EvaluationRows,
     Target,
@@ -79,7 +88,7 @@ def run(argv: list[str]) -> int:
     make_room(target.folder, overwrite=options.on("--overwrite"))
 
     with Spinner(shown=True, doing="importing torch and TRL"):
-        from rlhf_cli.evaluation.generation_run import GenerationRequest, generate, prompts_of
+        importlib.import_module("rlhf_cli.evaluation.policy_on_rows")
 
     screen = Screen(stderr=options.as_json)
     rows, which = prompts_of(experiment, data=options.text("--data"), held_out=options.on("--held-out"), limit=limit)

@@ -41,13 +41,6 @@ def test_the_first_words_that_close_all_are_taken() -> None:
     assert (advice.words, advice.closes) == (tried[0], len(found.holes) + len(found.near))
 
 
-def test_what_is_still_open_is_not_counted() -> None:
-    found = audit()
-    first = found.holes[0]
-    (advice,) = with_advice(found, experiment(), lambda words, names: replace(found, kinds=(first,))).advice
-    assert advice.closes == len(advice.kinds) - 1
-
-
 def test_words_that_close_nothing_or_are_refused_are_not_said() -> None:
     found = audit()
     (advice,) = with_advice(found, experiment(), lambda words, names: found).advice
@@ -58,12 +51,6 @@ def test_words_that_close_nothing_or_are_refused_are_not_said() -> None:
         raise ConfigError("no")
 
     assert with_advice(found, experiment(), refused).advice[0].words == ()
-
-
-def test_words_after_which_the_gold_answer_is_not_known_either_close_nothing() -> None:
-    found = audit()
-    lost = replace(found, kinds=(), unrecognised=True)
-    assert with_advice(found, experiment(), lambda words, names: lost).advice[0].words == ()
 
 
 def test_where_trying_costs_too_much_it_is_said_untried() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.analysis.audit.degenerate_answers import KINDS, AttackInputs
-from rlhf_cli.analysis.audit.gold_answers import answer_of, final_part, find_gold, ways_to_write
+from rlhf_cli.analysis.audit.trial import answer_of, final_part, find_gold, ways_to_write
 from rlhf_cli.errors import DataError
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.audit.attack import KINDS
-from rlhf_cli.analysis.audit.audit_run import attack_reachable, expensive, plan_of, unreachable
+from rlhf_cli.analysis.audit.attack import KINDS, attack_reachable, expensive, plan_of, unreachable
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.jobs.prepare import prepare
 from tests.support.fake_server import Answer, reply, serving

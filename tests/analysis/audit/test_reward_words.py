@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from rlhf_cli.analysis.audit.attack import AuditPlan, attack
-from rlhf_cli.analysis.audit.gold_answers import reward_words
+from rlhf_cli.analysis.audit.trial import reward_words
 from rlhf_cli.jobs.prepare import prepare
 from tests.support.planted_holes import SUMS
 

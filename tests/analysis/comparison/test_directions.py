@@ -88,12 +88,3 @@ def test_figures_of_an_evaluation_go_by_their_names_and_not_by_how_these_end(pla
         "test: greedy/truncated": -1,
         "test: greedy/tokens": 0,
     }
-
-
-def test_less_of_a_reward_models_losses_is_better(place: Path) -> None:
-    run = write_run(place / "a", configured(), {"loss": [0.5]})
-    (run.path / "eval").mkdir()
-    content = {"kind": "reward", "accuracy": {"mean": 0.7}, "calibration": {"log_loss": 0.6, "ece": 0.1}}
-    (run.path / "eval" / "pairs.json").write_text(json.dumps(content))
-    signs = {one.label: one.sign for one in of([run]).measures if one.evaluation}
-    assert signs == {"pairs: accuracy": 1, "pairs: log_loss": -1, "pairs: ece": -1}

@@ -49,19 +49,6 @@ def test_only_some_metrics_and_what_compare_says(place: Path) -> None:
     assert len(loaded.compare(ComparisonOptions(on=("correct",))).verdicts) == 1
 
 
-def test_what_stands_beside_a_run(place: Path) -> None:
-    write_run(place / "runs" / "a", configured(0.0), {"reward": [0.1, 0.2]}, max_steps=7)
-    write_run(place / "runs" / "b", {**configured(0.5), "trainer": {"name": "rloo"}}, {"reward": [0.4]})
-    loaded = rlhf_cli.load_runs("runs", "runs/a")
-    assert len(loaded.logged) == 2
-    assert list(loaded.runs)[:5] == ["place", "state", "step", "max_steps", "trainer"]
-    assert loaded.runs["step"].tolist() == [2, 1]
-    assert loaded.runs["max_steps"].tolist() == [7, 30]
-    assert loaded.runs["trainer"].tolist() == ["grpo", "rloo"]
-    assert [Path(one).name for one in loaded.runs["place"]] == ["a", "b"]
-    assert loaded.runs["trainer.args.max_steps"].tolist()[0] == 30
-
-
 def test_runs_of_wandb_beside_those_of_folders(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, list[bool]]] = []
 
@@ -84,13 +71,6 @@ def test_a_run_that_cannot_be_read_is_a_problem_and_no_end(place: Path) -> None:
     assert "metrics.jsonl cannot be read" in str(loaded.problems[0])
     with pytest.raises(RunError):
         rlhf_cli.load_runs("nowhere")
-
-
-def test_runs_that_logged_nothing(place: Path) -> None:
-    write_run(place / "runs" / "a", configured(), {}, state="created")
-    loaded = rlhf_cli.load_runs("runs")
-    assert (len(loaded.runs), len(loaded.metrics)) == (1, 0)
-    assert loaded.metrics.index.names == ["run", "step"]
 
 
 def test_to_import_the_package_imports_no_pandas() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rlhf_cli.analysis.comparison.logged_run import flat, read_figures, read_runs, reward_names, weights_of
+from rlhf_cli.analysis.comparison.logged_run import flat, read_figures, read_runs
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.support.logged_runs import configured, in_memory, write_run
+from tests.support.logged_runs import configured, write_run
 
 
 def test_a_run_as_it_lies(place: Path) -> None:
@@ -46,25 +46,6 @@ def test_what_cannot_be_read_is_a_problem_each(place: Path) -> None:
 def test_a_configuration_as_leaves() -> None:
     tree = {"a": {"b": 1, "c": {"d": [1, {"e": 2}], "f": {}}}, "g": None, 3: "h"}
     assert dict(flat(tree)) == {"a.b": 1, "a.c.d": [1, {"e": 2}], "a.c.f": {}, "g": None, "3": "h"}
-
-
-def test_weights_of_a_configuration() -> None:
-    rewards = {"a": {"fn": "x"}, "b": {"weight": 2}, "c": {"weight": {"start": 0.0, "end": 1.0}}, "d": None}
-    assert weights_of({"rewards": rewards}) == {"a": 1.0, "b": 2.0, "c": None, "d": 1.0}
-    assert weights_of({}) == {}
-
-
-def test_rewards_that_were_configured_or_logged() -> None:
-    first = in_memory("x", weights={"b": 1.0, "truncation": 1.0})
-    names = (
-        "rewards/c/mean",
-        "rewards/truncation/mean",
-        "rewards/b/mean",
-        "rewards/a/x/mean",
-        "rewards/d/std",
-        "e/f/mean",
-    )
-    assert reward_names([first, in_memory("y", **{name: [1.0] for name in names})]) == ["b", "c"]
 
 
 POLICY = {

@@ -60,12 +60,6 @@ def test_a_tail_that_a_kill_or_a_power_cut_leaves_is_passed_over(tmp_path: Path,
     assert read_columns(write(tmp_path, whole.encode() + cut)).num_events == 3
 
 
-def test_python_s_own_nan_is_read_as_none(tmp_path: Path, whole: str) -> None:
-    """JSON has no NaN and orjson refuses it; a metrics.jsonl of somebody's own script may hold one."""
-    columns = read_columns(write(tmp_path, whole + '{"step": 3, "time_s": 2.0, "loss": NaN}\n'))
-    assert math.isnan(columns["loss"].values[-1])
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -79,13 +73,6 @@ def test_a_damaged_line_in_the_middle_is_told(tmp_path: Path, whole: str, line: 
     with pytest.raises(RunError, match=r"metrics\.jsonl cannot be read") as caught:
         read_columns(file)
     assert "line 2" in str(caught.value)
-
-
-@pytest.mark.parametrize("last", [b'{"step": 3}', b"[1, 2]", b"x", b'\0{"step": 3}\n'])
-def test_a_last_line_that_no_kill_has_cut_is_damaged(tmp_path: Path, whole: str, last: bytes) -> None:
-    """A kill leaves the beginning of an event: a brace without its other one."""
-    with pytest.raises(RunError, match="line 4"):
-        read_columns(write(tmp_path, whole.encode() + last))
 
 
 def columns_from(*events: dict[str, Any]) -> MetricColumns:
@@ -111,17 +98,6 @@ def test_counts_and_the_last_step_are_those_of_all_events() -> None:
     nothing = columns_of([])
     assert (list(nothing), nothing.num_events, nothing.last_step) == ([], 0, 0)
     assert (MetricColumns().num_events, MetricColumns().last_step) == (0, 0)
-
-
-def test_series_up_to_a_step() -> None:
-    series = columns_from(*({"step": step, "a": float(step)} for step in (1, 2, 4)))["a"]
-    assert [list(series.up_to(step).values) for step in (0, 1, 2, 3, 9)] == [
-        [],
-        [1.0],
-        [1.0, 2.0],
-        [1.0, 2.0],
-        [1.0, 2.0, 4.0],
-    ]
 
 
 def curve(*values: float) -> Series:

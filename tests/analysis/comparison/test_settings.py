@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun, differences, named, names_of, short_key
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named, names_of, short_key
 from rlhf_cli.analysis.comparison.settings import group_over_seeds, number_or_text
 from tests.support.logged_runs import in_memory
 
@@ -93,13 +93,6 @@ def test_keys_that_change_together_are_named_by_the_first_that_is_no_condition()
     both = runs_of({steps: 10, "a.weight": 0, "b": 5}, {steps: 20, "a.weight": 1, "b": 6})
     assert names_of(both) == ["weight=0", "weight=1"]
     assert names_of(runs_of({model: "x", steps: 10}, {model: "y", steps: 20})) == ["path=x", "path=y"]
-
-
-def test_a_key_that_one_run_lacks_differs() -> None:
-    first, second = runs_of({"a": 1, "b": 2}, {"a": 1})
-    assert differences([first, second]) == ["b"]
-    assert names_of([first, second]) == ["b=2", "b=-"]
-    assert differences([first, first]) == []
 
 
 @pytest.mark.parametrize(

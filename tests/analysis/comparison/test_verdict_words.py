@@ -36,13 +36,6 @@ def test_so_many_more_than_there_are(count: int, more: int) -> None:
     assert f"About {more} more seeds would separate a from b" in in_words(CORRECT, [one])
 
 
-@pytest.mark.parametrize(("count", "is_unsure"), [(2, True), (3, True), (4, False)])
-def test_three_seeds_or_fewer_make_an_unsure_estimate(count: int, is_unsure: bool) -> None:
-    values = {"a": {str(seed): 0.0 for seed in range(count)}, "b": {str(seed): 0.01 * seed for seed in range(count)}}
-    one = paired_difference(values, "b", "a", sign=1, comparisons=30)
-    assert ("rough estimate" in in_words(CORRECT, [one])) == is_unsure
-
-
 def test_the_pair_that_is_named_is_the_one_that_fewest_more_seeds_decide() -> None:
     """b has effect 1 over two seeds, c effect 0.6 over ten, and so the larger t: 1.9 against 1.4. Of six comparisons b
     needs fewer more.

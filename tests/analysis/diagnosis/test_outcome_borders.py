@@ -165,21 +165,9 @@ def test_overoptimised_is_told_with_where_it_was_best() -> None:
     ):
         assert f"\n  try {words}\n" in told(curves, setup, kind="overoptimised")
     assert told(curves, DPO, kind="overoptimised").splitlines()[3:] == ["  try trainer.args.max_steps=3"]
-    loss = told({"eval_loss": line(0.5, 1.0), "loss": line(1, 0)}, DPO, kind="overoptimised").splitlines()
-    assert loss[0] == (
-        "serious eval_loss: eval_loss rises from step 1 on while loss, which is trained on, falls @ 1-20"
-    )
-    assert loss[-1] == "  try trainer.args.max_steps=2"  # the best tenth is the first two
-    assert told({"loss": [1.0]}, DPO, kind="overoptimised").startswith("unseen: nothing is only watched")
-    fine = told(watched(line(0, 0.5), line(0, 1)), DPO, kind="overoptimised")
-    assert fine == "fine: rewards/gold/mean: 0.0132 -> 0.487, steps 1 to 20"
     two = {**watched([0.5] * 4, line(0, 1)), **reward("best", mean=line(0.5, 0), weight=[0.0] * 20)}
     assert [text.split()[0] for text in told(two, DPO, kind="overoptimised").splitlines() if text[0] != " "] == [
         "unseen:", "serious",
-    ]  # fmt: skip
-    better = {**watched(line(0.0, 0.5), line(0, 1)), **reward("best", mean=line(0.5, 0), weight=[0.0] * 20)}
-    assert [text.split()[0] for text in told(better, DPO, kind="overoptimised").splitlines() if text[0] != " "] == [
-        "fine:", "serious",
     ]  # fmt: skip
 
 
@@ -238,20 +226,6 @@ def test_learning_is_told_with_what_is_to_be_changed() -> None:
         loss[0] == "serious : the loss does not fall: 0.5 -> 0.5, steps 1 to 20; by less than 0.01 in any case @ 1-20"
     )
     assert loss[2:] == ["  try trainer.args.learning_rate=6", "  try debug=overfit_rows"]
-    assert told({"loss": [0.5] * 20}, DPO, kind="learning").splitlines()[2:] == ["  try debug=overfit_rows"]
-    rising = told({"loss": line(0.4, 0.5)}, GRPO, kind="learning").splitlines()
-    assert rising == [
-        "serious : the loss gets worse: 0.403 -> 0.497, steps 1 to 20 @ 1-20",
-        "  loss: 0.403 -> 0.497, steps 1 to 20; the change lies between 0.1 and 0.1",
-        "  try trainer.args.learning_rate=0.00033",
-    ]
-    worse = told(total([1.0] * 10 + [0.0] * 10), GRPO, kind="learning").splitlines()
-    assert worse == [
-        "serious : the total gets worse: 1 -> 0, steps 1 to 20 @ 1-20",
-        "  reward: 1 -> 0, steps 1 to 20",
-        "  try trainer.args.learning_rate=0.00033",
-    ]
-    assert told(total(line(0, 1)), kind="learning") == "fine: reward: 0.0263 -> 0.974, steps 1 to 20"
     moving = told({**total([0.5] * 20), "rewards/a/weight": [1.0, 2.0] * 10}, kind="learning")
     assert moving == "unseen: a weight moves: the total does not say what is learned"
     hidden = told(total(noisy(0.5, 0.5, 0.6, n=20)), kind="learning")

@@ -45,16 +45,10 @@ def test_reward_errors_are_told_by_the_round() -> None:
             "  try rewards.judge.on_error=raise",
         ]
     )
-    early = told(judge(4.0, 0.5), kind="reward_errors")
-    assert "failed, 0.5% in time @" in early
-    assert "timeout_s" not in early
-    assert "in time" not in told(judge(4.0), kind="reward_errors")
-    rm = {name.replace("judge", "rm"): values for name, values in judge(20.0).items()}
-    both = told({**judge(4.0), **rm}, kind="reward_errors")
-    assert [text[:13] for text in both.splitlines() if text[0] != " "] == ["warning judge", "serious rm: r"]
-    fine = told({**reward("rule", mean=[0.5]), **judge(1.0)}, kind="reward_errors")
-    assert fine == "fine: fewer than 2% of the rows failed: rule, judge"
-    assert told({"loss": [0.1]}, kind="reward_errors") == "unseen: no rewards are logged"
+    assert "timeout_s" not in told(judge(4.0, 0.5), kind="reward_errors")
+    assert told({**reward("rule", mean=[0.5]), **judge(1.0)}, kind="reward_errors") == (
+        "fine: fewer than 2% of the rows failed: rule, judge"
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,15 +140,9 @@ def test_gates_are_told_with_what_they_read() -> None:
         "  rewards/last/open_fraction: 1 on average over steps 1 to 12",
         "  try rewards.last.gate=null",
     ]
-    fine = told({"rewards/style/open_fraction": [0.5] * 10}, GATED, kind="gate")
-    assert fine == "fine: the gate of style was open for 0.5 on average over steps 1 to 10"
     early = told({"rewards/style/open_fraction": [1.0] * 12}, GATED, max_steps=99, kind="gate")
     assert early == "unseen: it is step 12 of 99: too early to say what does not change"
     assert told(curves, GRPO, kind="gate") == "fine: no reward has a gate"
-    later = RunSetup(gated={"style": ("x",), "last": ("x",)})  # what is said of one does not end the look
-    assert "unseen: last" in told({"rewards/style/open_fraction": [0.5] * 10}, later, kind="gate")
-    early_of_two = {f"rewards/{name}/open_fraction": [1.0] * 12 for name in ("style", "last")}
-    assert told(early_of_two, later, max_steps=99, kind="gate").count("too early") == 2
 
 
 def alike(r: Values, *, std: Values = (0.5,) * 20, name: str = "a/b", **weights: float) -> Curves:
@@ -203,27 +191,14 @@ def test_redundant_is_told_of_each_pair() -> None:
         "  rewards/correlation/a/c: median 0.970 over steps 11 to 20",
         "  try rewards.c.weight=0",
     ]
-    early = told(curves, max_steps=99, kind="redundant")
-    assert early.count("it is step 20 of 99: too early to say what does not change") == 2
     apart = {**alike([0.25] * 20, c=1.0), "rewards/correlation/b/c": [-0.5] * 20}
-    fine = told(apart, kind="redundant")
-    assert fine == "fine: the most alike are b and c: median -0.50 from step 11 on"
+    assert told(apart, kind="redundant") == "fine: the most alike are b and c: median -0.50 from step 11 on"
     learned = alike([0.97] * 20, std=[0.5] * 4 + [0.125] * 16)
     said = told(learned, kind="redundant")
     assert said == "fine: the most alike are a and b: median 0.97 from step 11 on; they vary little any more"
-    apart = told(alike([0.5] * 20, std=[0.5] * 4 + [0.125] * 16), kind="redundant")
-    assert apart == "fine: the most alike are a and b: median 0.50 from step 11 on"
     moving = {**alike([1.0] * 20, b=1.5), "rewards/a/weight": [1.0, 3.0] * 10}
     assert "try rewards.a.weight=0" in told(moving, kind="redundant")  # 1, where it moves
-    one_only = {**learned, "rewards/b/std": [0.5] * 20}
-    assert "vary little" in told(one_only, kind="redundant")
     assert told(alike([1.0] * 20, b=0.0), kind="redundant") == "fine: there is one weighted reward at most"
-    unseen = told(alike([1.0] * 18), kind="redundant")
-    assert unseen == "unseen: no correlation of two weighted rewards is logged 20 times"
-    bare = {name: values for name, values in alike([0.25, 0.5] * 10).items() if not name.endswith("/std")}
-    assert "a and b: median 0.38 from step 11" in told(bare, kind="redundant")
-    bare["rewards/correlation/a/b"] = [0.95] * 20
-    assert "a and b: median 0.95 from step 11 on; they vary little" in told(bare, kind="redundant")
 
 
 def shares(big: Values, small: Values, **named: Any) -> Curves:
@@ -278,14 +253,5 @@ def test_one_reward_is_told_with_all_that_drown() -> None:
     heavier = {**curves, "rewards/big/weight": [-3.0] * 20, "rewards/big/std": [None] * 20}
     # Three, by a deviation of 1 where none is logged: a third of it is 1, twice what small deviates by.
     assert "  try rewards.small.weight=2\n  try rewards.minus.weight=-8" in told(heavier, kind="one_reward")
-    moving = {**curves, "rewards/big/weight": [1.0, 3.0] * 10, "rewards/small/weight": [-1.0, -3.0] * 10}
-    assert "  try rewards.small.weight=0.33\n" in told(moving, kind="one_reward")  # of 1, where it moves
-    fine = told(shares([0.75] * 20, [0.25] * 20), kind="one_reward")
-    assert fine == "fine: the largest share of the advantages is that of big: 0.75"
     learned = told(shares([1.0] * 20, [0.0] * 20, std=[0.5] * 4 + [0.0] * 16), kind="one_reward")
     assert learned == "fine: big has 1.00 of the advantages: the others vary little any more"
-    assert told(shares([1.0] * 20, [0.0] * 20), max_steps=99, kind="one_reward").startswith("unseen: it is step 20")
-    alone = told({**shares([1.0] * 20, [0.0] * 20), "rewards/small/weight": [0.0] * 20}, kind="one_reward")
-    assert alone == "fine: there is one weighted reward at most"
-    few = told(shares([1.0] * 18, [0.0] * 18), kind="one_reward")
-    assert few == "unseen: no share of the advantages is logged 20 times"

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_cli.analysis.diagnosis.finding import CheckResult, Finding, PassedCheck, RunSetup, SkippedCheck
 from rlhf_cli.analysis.diagnosis.logged import Log
-from rlhf_cli.analysis.diagnosis.time_findings import time_spent
+from rlhf_cli.analysis.diagnosis.run_diagnosis import time_spent
 
 REWARDS = {"judge": {"args": {"max_concurrency": 8}}, "slow": {"fn": "./mine.py:slow"}, "rm": {"model": "run:a"}}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.analysis.reproducibility import NOT_LOGGED, compare_logs
-from rlhf_cli.tables.metrics import CLOCK_METRICS, is_of_the_clock
+from rlhf_cli.tables.metrics import is_of_the_clock
 
 Log = list[dict[str, Any]]
 
@@ -131,13 +131,6 @@ def test_metrics_are_named_in_the_order_of_a_step() -> None:
     assert found.difference is not None
     expected = ["epoch", "rewards/a/mean", "reward_std", "reward", "kl", "entropy", "loss", "critic/loss", "grad_norm"]
     assert [found.difference.metric, *found.difference.others] == [*expected, "zzz"]
-
-
-def test_a_count_that_a_clock_decides_is_compared() -> None:
-    assert not is_of_the_clock("rewards/correct/timeouts")
-    assert not is_of_the_clock("rewards/seconds/mean")
-    assert not is_of_the_clock("total_flos")
-    assert all(is_of_the_clock(name.replace("*", "any name")) for name in CLOCK_METRICS)
 
 
 def test_the_table_is_what_differs_between_two_runs_of_the_same(train, capsys: pytest.CaptureFixture[str]) -> None:
