@@ -1,12 +1,29 @@
-"""Which rows speak against their label, counted pair by pair."""
+"""What `rlhf score` says of all rows: by hand, as pandas and as scipy have it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
+from random import Random
 
+import pandas
 import pytest
+from scipy import stats
 
-from rlhf_cli.measure.score_bench import score_bench
+from rlhf_cli.errors import DataError
+from rlhf_cli.measure.score_bench import (
+    NUM_BINS,
+    QUANTILES,
+    LabelAgreement,
+    agreement,
+    as_array,
+    correlations,
+    distribution,
+    labels_of,
+    mean_ranks,
+    score_bench,
+)
+from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 
 
@@ -108,3 +125,156 @@ def test_as_json() -> None:
     assert [list(row)[:2] for row in plain["rows"]] == [["prompt", "completion"]] * 3  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="shorter"):
         list(bench.as_json(ROWS, scored(1.0))["rows"])  # type: ignore[call-overload]
+
+
+def test_by_hand() -> None:
+    """1, 2, 3, 6: mean 3, squares 4 + 1 + 0 + 9, deviation sqrt(14 / 3); the median halfway between 2 and 3.
+
+    Sixteen bins of 5/16: 1 is in the first, 2 (16/5 = 3.2 bins on) in the fourth, 3 in the seventh, 6 in the last.
+    """
+    found = distribution([1.0, None, 2.0, 6.0, 3.0])
+    assert (found.count, found.mean, found.distinct) == (4, 3.0, 4)
+    assert found.deviation == pytest.approx((14 / 3) ** 0.5)
+    assert (found.quantiles[0], found.quantiles[3], found.quantiles[-1]) == (1.0, 2.5, 6.0)
+    assert [place for place, count in enumerate(found.bins) if count] == [0, 3, 6, 15]
+    assert sum(found.bins) == 4
+
+
+def test_as_pandas_has_it() -> None:
+    random = Random(1)
+    values = [random.choice([0.0, 1.0, random.gauss(0, 3)]) for _ in range(200)]
+    series = pandas.Series(values)
+    found = distribution(values)
+    assert found.quantiles == pytest.approx(series.quantile(list(QUANTILES)).tolist(), abs=1e-12)
+    assert (found.mean, found.deviation) == pytest.approx((series.mean(), series.std()), rel=1e-12)
+    assert found.distinct == series.nunique()
+    # pandas closes a bin at its right end, so what lies on an edge is the other bin's; here only both ends do.
+    bins = pandas.cut(series, NUM_BINS, labels=False).value_counts()
+    assert found.bins == tuple(bins.get(place, 0) for place in range(16))
+
+
+def test_nothing_one_value_and_equal_values() -> None:
+    assert (distribution([None]).count, distribution([None]).mean, distribution([]).quantiles) == (0, None, ())
+    assert (distribution([2.0]).deviation, distribution([2.0]).bins) == (None, (1,))
+    assert (distribution([2.0] * 3).deviation, distribution([2.0] * 3).bins) == (0.0, (3,))
+
+
+@pytest.mark.parametrize("values", [[0.3, 0.1 + 0.2, 0.3], [1.0, math.nextafter(1.0, 2.0)]])
+def test_values_that_differ_by_rounding_are_one_bin(values: list[float]) -> None:
+    """No number lies between 0.3 and the sum of 0.1 and 0.2 (IEEE 754), so nothing could divide them into bins."""
+    assert len(set(values)) == 2
+    assert distribution(values).bins == (len(values),)
+
+
+@pytest.mark.parametrize(("steps", "bins"), [(16, 16), (15, 1), (17, 16)])
+def test_sixteen_bins_take_sixteen_steps_between_numbers(steps: int, bins: int) -> None:
+    """From 1 on numbers are 2^-52 apart: sixteen bins have seventeen different edges, and that is sixteen steps."""
+    found = distribution([1.0, 1.0 + steps * 2.0**-52]).bins
+    assert (len(found), sum(found)) == (bins, 2)
+
+
+def test_quantiles_have_their_share_as_key_in_json() -> None:
+    quantiles = distribution([0.0, 1.0]).as_json()["quantiles"]
+    assert isinstance(quantiles, dict)
+    assert list(quantiles) == ["0", "0.05", "0.25", "0.5", "0.75", "0.95", "1"]
+    assert quantiles["0.25"] == 0.25
+    assert distribution([None]).as_json() == {
+        **{"count": 0, "mean": None, "deviation": None, "quantiles": {}, "bins": (), "distinct": 0}
+    }
+
+
+def test_ranks_of_ties_by_hand() -> None:
+    """10 is the 1st; both 20 share (2 + 3) / 2; 30 is the 4th."""
+    assert mean_ranks(as_array([20.0, 10.0, 30.0, 20.0])).tolist() == [2.5, 1.0, 4.0, 2.5]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_as_scipy_has_it(seed: int) -> None:
+    random = Random(seed)
+    a: list[float | None] = [random.choice([0.0, 0.5, 1.0, None]) for _ in range(40)]
+    b: list[float | None] = [random.gauss(x or 0.0, 1.0) if random.random() > 0.2 else None for x in a]
+    (found,) = correlations({"a": a, "b": b})
+    both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    first, second = zip(*both, strict=True)
+    assert found.count == len(both)
+    assert found.ranks == pytest.approx(stats.spearmanr(first, second).statistic, abs=1e-12)
+    assert found.linear == pytest.approx(stats.pearsonr(first, second).statistic, abs=1e-12)
+
+
+def test_of_a_constant_there_is_none() -> None:
+    found = correlations({"a": [1.0, 1.0, 1.0], "b": [1.0, 2.0, 3.0], "c": [3.0, 2.0, None]})
+    assert [(one.first, one.second, one.ranks, one.linear) for one in found] == [
+        ("a", "b", None, None),
+        ("a", "c", None, None),
+        ("b", "c", pytest.approx(-1.0), pytest.approx(-1.0)),
+    ]
+
+
+def drawn(seed: int) -> tuple[list[float | None], list[bool | None]]:
+    random = Random(seed)
+    labels: list[bool | None] = [random.choice([True, False, False, None]) for _ in range(60)]
+    scores: list[float | None] = [
+        None if random.random() < 0.1 else round(random.gauss(0.8 if label else 0.0, 1.0), 1) for label in labels
+    ]
+    return scores, labels
+
+
+def test_agreement_by_hand() -> None:
+    """Good 2 and 1, bad 1 and 0: of four pairs three are in order and one ties, 3.5 / 4. From 1 on 3 of 4."""
+    found = agreement("x", [2.0, 1.0, 1.0, 0.0], [True, True, False, False])
+    assert found.roc_auc == 3.5 / 4
+    assert (found.threshold, found.agreement.mean) == (1.0, 3 / 4)
+    assert (found.num_good, found.num_bad) == (2, 2)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_against_every_pair_every_threshold_and_scipy(seed: int) -> None:
+    scores, labels = drawn(seed)
+    found = agreement("x", scores, labels)
+    known = [(s, label) for s, label in zip(scores, labels, strict=True) if s is not None and label is not None]
+    good, bad = [s for s, label in known if label], [s for s, label in known if not label]
+    pairs = sum((g > b) + (g == b) / 2 for g in good for b in bad)
+    assert found.roc_auc == pytest.approx(pairs / (len(good) * len(bad)), abs=1e-12)
+    assert found.roc_auc == pytest.approx(stats.mannwhitneyu(good, bad).statistic / (len(good) * len(bad)), abs=1e-12)
+
+    def right(threshold: float) -> int:
+        return sum((s >= threshold) == label for s, label in known)
+
+    most = max(right(threshold) for threshold in {s for s, _ in known} | {1e9})
+    assert found.agreement.mean == most / len(known)
+    if found.threshold is not None:
+        assert found.threshold == min(s for s, _ in known if right(s) == most)
+
+
+def test_where_calling_all_bad_is_best_there_is_no_threshold() -> None:
+    """From 1 on one is right and two are wrong; calling all bad one is wrong."""
+    assert agreement("x", [1.0, 1.0, 1.0], [True, False, False]).threshold is None
+    assert agreement("x", [1.0, 2.0], [True, True]).roc_auc is None
+    assert agreement("x", [None, 1.0], [True, None]) == LabelAgreement(
+        "x", 0, 0, None, None, Estimate(None, None, None, 0)
+    )
+    with pytest.raises(ValueError, match="shorter"):
+        agreement("x", [1.0, 2.0], [True])
+
+
+def test_labels_as_people_write_them() -> None:
+    rows: list[dict[str, object]] = [{"ok": value} for value in (True, 0, "yes", "False", None, "", 1.0, "wrong")]
+    assert labels_of(rows, "ok") == [True, False, True, False, None, None, True, False]
+
+
+def test_a_row_may_lack_the_column_the_first_one_too() -> None:
+    """JSON lines have the keys that were written: who labels later leaves the key out, which is an empty cell."""
+    assert labels_of([{"prompt": "q"}, {"prompt": "q", "ok": True}, {"prompt": "q"}], "ok") == [None, True, None]
+
+
+def test_what_is_no_label_is_refused() -> None:
+    with pytest.raises(DataError, match="true or false") as caught:
+        labels_of([{"grade": 1}, {"grade": 3}], "grade")
+    assert (caught.value.where, caught.value.got) == ("--label grade, row 2 (the first row is 1)", "3")
+    assert caught.value.expected == "true, yes, 1, or false, no, 0"
+    assert "a column of grades correlates" in str(caught.value.hint)
+    with pytest.raises(DataError, match="no column 'is_corect'") as caught:
+        labels_of([{"is_correct": 1}, {"other": 1}], "is_corect")
+    assert (caught.value.where, caught.value.got) == ("--label", "columns is_correct, other")
+    assert caught.value.expected == "a column that says of each answer whether it is good"
+    assert caught.value.hint == "is_correct"

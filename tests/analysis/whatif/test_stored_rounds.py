@@ -7,8 +7,9 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from rlhf_cli.analysis.whatif.stored_rounds import StoredRound, read_rounds
-from rlhf_cli.errors import DataError
+from rlhf_cli.analysis.whatif.question import alternatives, gate_in_words
+from rlhf_cli.analysis.whatif.stored_rounds import ROW, StoredFailure, StoredRound, StoredScores, read_rounds
+from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.stored_tables import write_table
 
@@ -110,3 +111,67 @@ def test_rewards_of_environments() -> None:
     columns = ("prompt", "completion", "correct", "correct.effective", "world", "world.effective", "a", "total")
     stored = StoredRound(0, 0, {name: [1.0] for name in (*columns, "rollout.round", "advantage", "step")})
     assert stored.environments(["correct"]) == ["world"]
+
+
+TEXTS = ["a", "bb", "ccc", "dddd"]
+
+
+def asked(rows: tuple[int, ...] = (0, 1, 2, 3), **columns: list[object]) -> tuple[StoredScores, list[object]]:
+    """What stands in for the reward `r`, and what it answers of these rows of a round with these columns."""
+    scores = StoredScores("r")
+    scores.begin(StoredRound(0, 0, {"completion": list(TEXTS), **columns}))
+    return scores, scores(**{ROW: list(rows), "completions": [TEXTS[row] for row in rows]})
+
+
+def test_what_was_stored_is_answered_in_the_order_that_is_asked_for() -> None:
+    columns = {"r": [0.5, None, -2.0, 4.0], "r.error": [None, None, None, "it broke"]}
+    scores, found = asked((3, 0, 1), **columns)
+    assert isinstance(found[0], StoredFailure)
+    assert (str(found[0]), found[1:], scores.unknown) == ("it broke", [0.5, None], set())
+
+
+@pytest.mark.parametrize(
+    "columns", [{}, {"r": [1.0, None, 3.0, None], "r.closed_by": [None, "gate", None, "gate"]}], ids=["none", "gated"]
+)
+def test_what_is_not_stored_is_unknown(columns: dict[str, list[object]]) -> None:
+    scores, found = asked((2, 1, 3), **columns)
+    assert found == [3.0 if columns else None, None, None]
+    assert scores.unknown == ({1, 3} if columns else {1, 2, 3})
+    scores.begin(StoredRound(1, 1, {"completion": ["x"], "r": [7.0]}))
+    assert scores.unknown == set()
+    assert scores(**{ROW: [0]}) == [7.0]
+
+
+def test_every_combination_of_values() -> None:
+    assert alternatives(["a=1"]) == [["a=1"]]
+    assert alternatives([]) == [[]]
+    assert alternatives(["a=1,2", "b=x", "c=choice(3,4)"]) == [
+        *(["a=1", "b=x", "c=3"], ["a=1", "b=x", "c=4"], ["a=2", "b=x", "c=3"], ["a=2", "b=x", "c=4"])
+    ]
+    assert alternatives(["a.b=[1,2]", "c={d: 1}", "e={{"]) == [["a.b=[1,2]", "c={d: 1}", "e={{"]]
+    assert alternatives(["+a=range(0,3)"]) == [["+a=0"], ["+a=1"], ["+a=2"]]
+
+
+def test_at_most_fifty() -> None:
+    assert len(alternatives(["a=range(0,10)", "b=range(0,5)"])) == 50
+    with pytest.raises(ConfigError, match="fill no table") as caught:
+        alternatives(["a=range(0,17)", "b=range(0,3)"])
+    error = caught.value
+    assert (error.where, error.got) == ("command line", "51 combinations")
+    assert (error.expected, error.hint) == ("at most 50", "fewer values a word")
+
+
+@pytest.mark.parametrize(
+    ("gate", "words"),
+    [
+        ({"at_least": 1.0, "otherwise": "zero"}, "a >= 1 else zero"),
+        ({"at_most": 0.25, "otherwise": -0.5}, "a <= 0.25 else -0.5"),
+        ({"equals": 2, "otherwise": "exclude"}, "a = 2 else exclude"),
+        ({"between": [0.0, 1.5], "otherwise": "zero"}, "a in [0, 1.5] else zero"),
+        ({"between": (0.0, 1.5), "otherwise": "zero"}, "a in [0, 1.5] else zero"),
+        ({"at_least": 0.0, "at_most": None, "otherwise": "zero"}, "a >= 0 else zero"),
+        ({"at_least": 0.0, "at_most": 1.0, "otherwise": "zero"}, "a >= 0 and <= 1 else zero"),
+    ],
+)
+def test_a_gate_in_words(gate: dict[str, object], words: str) -> None:
+    assert gate_in_words({"by": "a", **gate}) == words
