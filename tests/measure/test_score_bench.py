@@ -249,6 +249,7 @@ def test_against_every_pair_every_threshold_and_scipy(seed: int) -> None:
 def test_where_calling_all_bad_is_best_there_is_no_threshold() -> None:
     """From 1 on one is right and two are wrong; calling all bad one is wrong."""
     assert agreement("x", [1.0, 1.0, 1.0], [True, False, False]).threshold is None
+    assert agreement("x", [1.0, 1.0], [True, False]).threshold is None  # as good as a threshold of 1
     assert agreement("x", [1.0, 2.0], [True, True]).roc_auc is None
     assert agreement("x", [None, 1.0], [True, None]) == LabelAgreement(
         "x", 0, 0, None, None, Estimate(None, None, None, 0)
