@@ -27,11 +27,11 @@ _NEITHER: OldNew = (None, None)
 
 
 def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
-    """Print one answer: rewards, what the advantages push towards, rounds, completions, and caveats."""
+    """Print one answer: shares of the rewards, what the advantages push towards, rounds, completions, and caveats."""
     _print_heading(console, run, answer)
-    console.print(_rules(answer))
-    console.print()
     if _has_advantages(answer):
+        console.print(_shares(answer))
+        console.print()
         console.print(_pushed(answer))
         console.print()
     console.print(_rounds(answer))
@@ -82,18 +82,10 @@ def _num_rounds(answer: WhatIf) -> str:
     return f"{len(answer.rounds)} stored round{'s' * (len(answer.rounds) > 1)}, {steps}, nothing trained"
 
 
-def _rules(answer: WhatIf) -> Table:
-    known = {name for one in answer.rounds for name in one.share}
-    rows = []
-    for name in [*answer.rules, *sorted(known - set(answer.rules))]:
-        old, new = answer.rules.get(name, (None, None))
-        share = _over([one.share.get(name, _NEITHER) for one in answer.rounds])
-        is_rule = name in answer.rules
-        weights = _change(*(rule.weight if rule else "-" for rule in (old, new))) if is_rule else ""
-        gates = _change(*(rule.gate or "none" if rule else "-" for rule in (old, new)))
-        gates = "" if gates in ("none", "-") else gates
-        rows.append((name, weights, _arrow(*share), gates))
-    return plain_table(["reward"], ["weight", "share of advantages"], ["gate"], rows=rows)
+def _shares(answer: WhatIf) -> Table:
+    names = dict.fromkeys(name for one in answer.rounds for name in one.share)
+    rows = [(name, _arrow(*_over([one.share.get(name, _NEITHER) for one in answer.rounds]))) for name in names]
+    return plain_table(["reward"], ["share of advantages"], rows=rows)
 
 
 def _pushed(answer: WhatIf) -> Table:
@@ -184,10 +176,6 @@ def _over(rounds: Sequence[OldNew]) -> OldNew:
     found = [[value for pair in rounds if (value := pair[side]) is not None] for side in (0, 1)]
     old, new = (math.fsum(values) / len(values) if values else None for values in found)
     return old, new
-
-
-def _change(old: str, new: str) -> str:
-    return old if old == new else f"{old} → {new}"
 
 
 def _shown(change: KeyChange) -> str:

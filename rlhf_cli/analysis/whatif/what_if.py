@@ -23,11 +23,10 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion, gate_in_words
+from rlhf_cli.analysis.whatif.question import KeyChange, WhatIfQuestion
 from rlhf_cli.analysis.whatif.recomputed_round import RecomputedRound, RoundRecomputer
 from rlhf_cli.analysis.whatif.stored_rounds import StoredRound, StoredRounds
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.numerics.calibration import best_changes, kendall_tau_b
 from rlhf_cli.rewards.stack.reward_metrics import advantage_shares
@@ -157,14 +156,6 @@ _EXACT = 1e-6
 
 
 @dataclass(frozen=True)
-class Rule:
-    """The settings of one reward: its weight, and its gates in words."""
-
-    weight: str
-    gate: str
-
-
-@dataclass(frozen=True)
 class Mover:
     """A completion whose advantage would have changed; `scores` are raw, None if missing."""
 
@@ -178,14 +169,13 @@ class Mover:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The answer to one question, round by round. `rules` maps reward -> (old, new).
+    """The answer to one question, round by round.
 
     `movers` are the rows with the largest changes over all rounds. `left_out` has the reason for each skipped table.
     """
 
     words: tuple[str, ...]
     changes: tuple[KeyChange, ...]
-    rules: Mapping[str, tuple[Rule | None, Rule | None]]
     rounds: tuple[RoundDifference, ...]
     movers: tuple[Mover, ...]
     left_out: tuple[str, ...]
@@ -221,11 +211,9 @@ def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | Non
     finally:
         old.close()
         new.close()
-    was, will = question.old.rewards, question.new.rewards
     return WhatIf(
         words=question.words,
         changes=question.changes,
-        rules={name: (_rule(was.get(name)), _rule(will.get(name))) for name in dict.fromkeys([*was, *will])},
         rounds=tuple(rounds),
         movers=tuple(sorted(movers, key=lambda one: -abs(one.advantage[1] - one.advantage[0]))[:num_movers]),
         left_out=stored.left_out,
@@ -314,11 +302,3 @@ def _refuse_failures(new: Experiment, stored: StoredRounds) -> None:
                 got=f"raise; it failed on a row of step {failed.step}",
                 expected="exclude, or a number",
             )
-
-
-def _rule(reward: Reward | None) -> Rule | None:
-    if reward is None:
-        return None
-    weight = reward.weight
-    shown = f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
-    return Rule(shown, ", ".join(gate_in_words(gate.model_dump()) for gate in reward.gates))

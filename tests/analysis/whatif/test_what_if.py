@@ -14,7 +14,7 @@ from trl import RLOOConfig
 
 from rlhf_cli.analysis.whatif.question import AdvantageRecipe, recipe_of
 from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
-from rlhf_cli.analysis.whatif.what_if import Rule, what_if
+from rlhf_cli.analysis.whatif.what_if import what_if
 from rlhf_cli.errors import ConfigError, DataError, RewardFailed
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.whatif_request import ask
@@ -137,20 +137,6 @@ class TestRefusals:
         error = caught.value
         assert (error.where, error.got) == ("rewards.brevity.on_error", "raise; it failed on a row of step 2")
         assert error.expected == "exclude, or a number"
-
-
-def test_the_rules_before_and_after(one_group: RunFolder) -> None:
-    schedule = "rewards.correct.weight={start: 0.5, end: 2, steps: 5, shape: linear}"
-    gate = "rewards.brevity.gate={by: correct, at_least: 0.5, otherwise: zero}"
-    found = answer(one_group, schedule, gate, "~rewards.format")
-    assert found.rules == {
-        "correct": (Rule("1", ""), Rule("0.5 to 2", "")),
-        "format": (Rule("0.5", ""), None),
-        "brevity": (Rule("0.2", ""), Rule("0.2", "correct >= 0.5 else zero")),
-    }
-    assert found.words == (schedule, gate, "~rewards.format")
-    assert {one.key for one in found.changes} >= {"rewards.correct.weight"}
-    assert found.left_out == ()
 
 
 OWN = """
