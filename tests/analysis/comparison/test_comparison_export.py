@@ -185,10 +185,6 @@ SAID = {
     "shifted": ({"a": [0.25, 0.5], "b": [0.5, 0.75]}, "No interval for a and b: they differ on m by the same in every"),
     "one seed": ({"a": [0.25], "b": [0.5]}, f"No verdict on m for a and b: they have one seed in common, {EQUALS}"),
     "no seed": ({"a": [], "b": [0.5]}, f"No verdict on m for a and b: they have no seed in common, {EQUALS}"),
-    "many": (
-        {"a": [0.1], "b": [0.2], "c": [0.3], "d": [0.4]},
-        "No verdict on m for a and b, a and c, a and d and others: they have one seed",
-    ),
     "three": (
         {"a": [0.1], "b": [0.2], "c": [0.3]},
         "No verdict on m for a and b, a and c, b and c: they have one seed",

@@ -55,11 +55,6 @@ def test_null_is_no_number_and_yet_an_event(tmp_path: Path, whole: str) -> None:
     assert math.isnan(loss.values[1])
 
 
-@pytest.mark.parametrize("cut", [b'{"step": 3, "time_s": 2.0, "lo', b"\0" * 40, b"\n\n"], ids=["cut", "zeros", "blank"])
-def test_a_tail_that_a_kill_or_a_power_cut_leaves_is_passed_over(tmp_path: Path, whole: str, cut: bytes) -> None:
-    assert read_columns(write(tmp_path, whole.encode() + cut)).num_events == 3
-
-
 @pytest.mark.parametrize(
     "line",
     [

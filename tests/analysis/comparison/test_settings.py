@@ -68,35 +68,6 @@ def test_where_no_run_has_finished_curves_are_read_as_far_as_all_go() -> None:
     assert group_over_seeds(named([stopped[2]])).up_to is None
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "texts"),
-    [
-        (0.123456789, 0.2, ["0.123457", "0.2"]),  # six digits where they tell the values apart
-        (0.12345678, 0.12345679, ["0.12345678", "0.12345679"]),
-        (0.1234567890123, 0.1234567890124, ["0.1234567890123", "0.1234567890124"]),
-        (123456789, 2, ["123456789", "2"]),  # a whole number is never rounded
-    ],
-)
-def test_as_many_digits_as_tell_values_apart(first: float, second: float, texts: list[str]) -> None:
-    assert names_of(runs_of({"a": first}, {"a": second})) == [f"a={text}" for text in texts]
-
-
-@pytest.mark.parametrize(
-    ("places", "names"),
-    [
-        (["/data/runs/a"], ["runs/a"]),
-        (["alone"], ["alone"]),
-        (["/data/runs/a/x", "/data/runs/b"], ["a/x", "b"]),
-        (["runs/a", "/data/b"], ["runs/a", "/data/b"]),
-    ],
-)
-def test_runs_that_are_alike_are_told_by_their_folders(places: list[str], names: list[str]) -> None:
-    assert (
-        names_of([replace(run, place=place) for run, place in zip(runs_of(*[{}] * len(places)), places, strict=True)])
-        == names
-    )
-
-
 def test_keys_that_change_together_are_named_by_the_first_that_is_no_condition() -> None:
     """Steps, batch and model are conditions of a training; only where nothing else changes do they give the name."""
     steps, model = "trainer.args.max_steps", "model.path"

@@ -120,23 +120,6 @@ def test_the_error_of_two_thirds_is_scipys() -> None:
     assert _of_thirds(Curve("x", np.arange(31.0), values)) == pytest.approx(np.hypot(first, last))
 
 
-@pytest.mark.parametrize(
-    ("args", "generations"),
-    [
-        ({}, None),
-        ({"per_device_train_batch_size": 16}, 16),
-        ({"num_generations": 4}, 8),
-        ({"num_generations": 4, "per_device_train_batch_size": 12}, None),
-        ({"num_generations": 2, "per_device_train_batch_size": 12}, 4),
-    ],
-)
-def test_larger_groups_are_tried_where_they_fit_a_batch(args: dict[str, object], generations: int | None) -> None:
-    """TRL's defaults are 8 generations and 8 rows; twice the generations must divide the rows."""
-    said = told({"frac_reward_zero_std": [0.5] * 10}, RunSetup(trainer="grpo", args=args), kind="no_deviation")  # type: ignore[arg-type]
-    larger = [] if generations is None else [f"  try trainer.args.num_generations={generations}"]
-    assert said.splitlines()[2:] == [*larger, "  try trainer.args.temperature=1.2"]
-
-
 def test_the_weights_to_try() -> None:
     """The lighter of two that say the same is to be watched. 0.5 times a weight of 1 is a third of itself where 0.05
     has the weight 0.5 / (3 * 0.05) = 3.3.
@@ -147,11 +130,3 @@ def test_the_weights_to_try() -> None:
     for std, words in ((0.5, "rewards.small.weight=0.33"), (0.05, "rewards.small.weight=3.3")):
         (finding,) = found({**shares(0.98, 0.02), "rewards/small/std": [std] * 40}, kind="one_reward")
         assert finding.changes[0].words == words
-
-
-def test_errors_of_several_rounds_are_means() -> None:
-    """With logging_steps=10 the 64 rows and 8 errors of an event are means of ten rounds."""
-    failing = reward("judge", mean=[0.5] * 20, calls=[64.0] * 20, errors=[8.0] * 20)
-    (many,) = found(failing, kind="reward_errors")
-    assert "12.5% of the rows" in many.what
-    assert "8 of 64 rows a round" in many.evidence[0].says

@@ -244,22 +244,3 @@ def test_a_total_that_falls_is_held_against_what_sampling_makes_of_it(rows: floa
     assert verdict(curves, kind="learning") == expected
     saved = {name.replace("/calls", "/calls_saved"): each for name, each in curves.items()}
     assert verdict({**saved, **reward("b", mean=values, calls=[4.0] * 12)}, kind="learning") == expected
-
-
-@pytest.mark.parametrize(
-    ("curves", "is_plain"),
-    [
-        # By 1.5 times a fifth of a deviation of 1/2, of a billion rows: not yet, and by a little more.
-        (total([0.0] * 8 + [-1.5 * (0.2 * 0.5)] * 4, rows=1e9), False),
-        (total([0.0] * 8 + [-0.151] * 4, rows=1e9), True),
-        # How many rows there are is not logged: of one an event, 4 a third, chance makes 5 sqrt(2 / 4) = 3.54.
-        ({"reward": [4.0] * 4 + [1.0] * 8, "reward_std": [1.0], "rewards/a/mean": [1.0]}, False),
-        ({"reward": [4.0] * 4 + [0.0] * 8, "reward_std": [1.0], "rewards/a/mean": [1.0]}, True),
-        # Of half a row a third it is as if there were one: 5 sqrt(2) = 7.07.
-        (total([6.0] * 4 + [0.0] * 8, std=1.0, rows=0.125), False),
-        (total([8.0] * 4 + [0.0] * 8, std=1.0, rows=0.125), True),
-    ],
-)
-def test_a_fall_that_needs_no_line(curves: Curves, *, is_plain: bool) -> None:
-    """What is told by a line has the interval of its change."""
-    assert ("the change lies between" not in told(curves, kind="learning")) is is_plain

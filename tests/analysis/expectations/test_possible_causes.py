@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import astuple
 from pathlib import Path
 
@@ -51,36 +50,6 @@ PROVENANCE: JsonTree = {
 def test_settings(key: str, value: object, *, is_cause: bool) -> None:
     found = causes_of(Recorded(SETTINGS, PROVENANCE), Recorded({**SETTINGS, key: value}, PROVENANCE))
     assert [(cause.kind, cause.name) for cause in found] == ([("configuration", key)] if is_cause else [])
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "kind"),
-    [
-        (("sha256", "data"), "0" * 64, "data"),
-        (("sha256", "data"), None, "data"),
-        (("sha256", "rewards.judge"), "0" * 64, "reward code"),
-        (("sha256", "config"), "0" * 64, None),  # its keys are compared
-        (("starting_model", "weights_sha256"), "0" * 64, "starting model"),
-        (("versions", "torch"), "2.14.0", "version"),
-        (("rlhf_code",), "0" * 64, "version"),
-        (("torch_threads",), 8, "threads of torch: sums are split among them"),
-        (("device",), "cuda:0", "device"),
-        (("attention",), "a row each (SDPA): it raises", "how packed rows attend"),
-        (("world_size",), 2, "as it came up"),
-        (("host", "processor"), "B", "processor"),
-        (("host", "name"), "there", None),
-        (("environment", "JUDGE_URL"), "cd34", "environment"),
-        (("command",), "rlhf reproduce", None),
-    ],
-)
-def test_what_the_provenance_knows(path: tuple[str, ...], value: JsonValue, kind: str | None) -> None:
-    other = copy.deepcopy(PROVENANCE)
-    place: JsonTree = other
-    for part in path[:-1]:
-        place = place[part]  # type: ignore[assignment]
-    place[path[-1]] = value
-    found = causes_of(Recorded(SETTINGS, PROVENANCE), Recorded(SETTINGS, other))
-    assert [cause.kind for cause in found] == ([kind] if kind else [])
 
 
 def test_what_nobody_noted_is_no_difference() -> None:

@@ -119,11 +119,6 @@ class TestClosedGates:
         found = answer(gated, "rewards.brevity.gate=null", "rewards.format.weight=1").rounds[1]
         assert (found.num_unknown, found.num_answered, found.why) == (0, 1, None)
 
-    def test_scaled_over_the_batch_nothing_is_said_of_advantages(self, gated: RunFolder) -> None:
-        found = answer(gated, "rewards.brevity.gate=null", "trainer.args.scale_rewards=batch").rounds[0]
-        assert found.why is not None
-        assert "scaled over a round" in found.why
-
     @pytest.mark.parametrize(("normalize", "later"), [("batch", None), ("running", "not all rounds are stored")])
     def test_a_deviation_over_scores_that_are_not_known(
         self, gated: RunFolder, normalize: str, later: str | None
@@ -173,14 +168,6 @@ class TestWhatCannotBeSaid:
         (found,) = answer(run, LESS).rounds
         assert "every token an advantage" in str(found.why)
         assert found.tau == pytest.approx(4 / 6)
-
-    def test_a_share_of_a_training_of_unknown_length(self, place: Path) -> None:
-        run = frozen(place, UNSCALED, max_steps=None)
-        write_table(run, 1, **scores())
-        words = "rewards.correct.weight={start: 0, end: 1, fraction: 0.5, shape: linear}"
-        assert "how long the training is to be" in str(answer(run, words).rounds[0].why)
-        in_steps = "rewards.correct.weight={start: 0, end: 1, steps: 5, shape: linear}"
-        assert answer(run, in_steps).rounds[0].why is None
 
 
 class TestKlInTheReward:

@@ -5,7 +5,6 @@ The group of four and its numbers are those of test_by_hand.py.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +14,9 @@ from trl import RLOOConfig
 from rlhf_cli.analysis.whatif.question import AdvantageRecipe, recipe_of
 from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
 from rlhf_cli.analysis.whatif.what_if import what_if
-from rlhf_cli.errors import ConfigError, DataError, RewardFailed
+from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.whatif_request import ask
-from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.analysis.whatif.whatif_runs import LESS, UNSCALED, WAS, advantages_if, answer, scores
 from tests.support.stored_tables import ONE_GROUP, frozen, write_table
@@ -103,19 +101,6 @@ class TestWhatMovesMost:
     def centred(self, totals: list[float]) -> list[object]:
         return [one - sum(totals) / 4 for one in totals]
 
-    def test_what_was_not_scored_is_none_and_a_total_that_there_is_not(self, place: Path) -> None:
-        """The first row has no score at all: it moves nowhere, and of the others it is not told what they lack."""
-        run = frozen(place, UNSCALED)
-        columns = {"correct": [None, 0.0, 1.0, 0.0], "format": [None, 1.0, 1.0, None], "brevity": [None, 1.0, 0.0, 0.0]}
-        # Excluded entries are their group's mean: totals 0.7, 1.5 and, with a format of 1, 0.5; mean 0.9.
-        write_table(run, 1, **scores(**columns, advantage=[0.0, -0.2, 0.6, -0.4]))
-        found = answer(run, LESS)
-        assert found.rounds[0].why is None
-        assert {one.completion: one.scores["format"] for one in found.movers} == {
-            **{"answer 1": 1.0, "answer 2": 1.0, "answer 3": None}
-        }
-        assert found.movers[0].total == pytest.approx((1.5, 0.75), **ARITHMETIC)
-
 
 class TestRefusals:
     def test_rows_that_are_no_groups(self, place: Path) -> None:
@@ -137,24 +122,6 @@ class TestRefusals:
         error = caught.value
         assert (error.where, error.got) == ("rewards.brevity.on_error", "raise; it failed on a row of step 2")
         assert error.expected == "exclude, or a number"
-
-
-OWN = """
-def breaks(rewards, weights):
-    raise ValueError("no")
-"""
-
-
-@pytest.mark.parametrize("aggregate", ["sum", "./mine.py:breaks"])
-def test_what_settles_is_closed_however_it_ends(
-    place: Path, aggregate: str, one_group: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (place / "mine.py").write_text(OWN)
-    closed: list[object] = []
-    monkeypatch.setattr(RewardStack, "close", lambda stack: closed.append(stack))
-    with nullcontext() if aggregate == "sum" else pytest.raises(RewardFailed):
-        answer(one_group, LESS, f"aggregate={aggregate}")
-    assert len(closed) == len(set(map(id, closed))) == 2
 
 
 def test_the_kl_of_rows_that_were_left_out_is_not_known(place: Path) -> None:
