@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, ModelError, UserError, raise_any
@@ -105,10 +106,6 @@ def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
         for name, reward in experiment.rewards.items()
         if reward.fn is not None and reads_tokens(resolve(reward.fn, reward.args, where=f"rewards.{name}.fn"))
     }
-
-
-NOT_GIVEN = "(not given)"
-"""Placeholder for a model path that is not needed and not configured."""
 
 
 def read_completions(path: Path, *, limit: int | None) -> list[Row]:

@@ -20,10 +20,10 @@ from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.expand import expand_primary, with_truncation_mode
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
 from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.config.validate import validate
 from rlhf_cli.errors import ConfigError, RunError
-from rlhf_cli.evaluation.score_completions import NOT_GIVEN
 from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, newest_run, read_status

@@ -16,8 +16,6 @@ from rich.text import Text
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup
-from rlhf_cli.analysis.diagnosis.watch import StoppingRules, Watch
 from rlhf_cli.config.imported_code import imported_since
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import KeepCompletions
@@ -33,6 +31,9 @@ from rlhf_cli.trainers.guard_mixin import EvaluationBrokenOff
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 if TYPE_CHECKING:
+    from rlhf_cli.analysis.diagnosis.finding import Finding
+    from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
+    from rlhf_cli.analysis.diagnosis.watch import Watch
     from rlhf_cli.runs.tracking.mirror import Mirror
 
 _LOADED = frozenset(sys.modules)
@@ -234,6 +235,9 @@ class SayFindings(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._kinds:
+            from rlhf_cli.analysis.diagnosis.finding import RunSetup
+            from rlhf_cli.analysis.diagnosis.watch import Watch
+
             setup = RunSetup.of(self._folder.read_config())
             self._watch = Watch(setup, self._kinds, state.max_steps, read_metrics(self._folder.metrics))
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import rlhf_cli
-from rlhf_cli.analysis.diagnosis.watch import StoppingRules
+from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
 from rlhf_cli.config.environment_references import frozen_experiment
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import rules_of

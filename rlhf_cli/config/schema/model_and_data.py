@@ -133,6 +133,10 @@ class Lora(Section):
     target_modules: str | list[str] = "all-linear"
 
 
+NOT_GIVEN = "(not given)"
+"""Placeholder for a path of a model or of data that is not needed and not configured."""
+
+
 class Model(Section):
     """The model that is trained, as a policy or as a reward model.
 

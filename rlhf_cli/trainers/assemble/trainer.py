@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainingArguments
@@ -25,15 +26,6 @@ from rlhf_cli.data.rows import (
 )
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
-from rlhf_cli.measure.evaluation_files import Evaluation, Heading, evaluation_json
-from rlhf_cli.measure.policy_results import (
-    PartAnswers,
-    PolicyEvaluation,
-    completions_of,
-    sum_up_answers,
-    write_completions,
-)
-from rlhf_cli.measure.scored_pairs import ScoredPair
 from rlhf_cli.models.loading import loading_unsharded
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.plan.data_sources import describe_eval_rows, eval_sources, preference_rules, training_sources
@@ -54,6 +46,10 @@ from rlhf_cli.trainers.build_trainer import build_trainer
 from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, PolicyAnswers, RewardSetup
 from rlhf_cli.trainers.step_profile import StepProfile
 from rlhf_cli.trainers.token_slots import TokenSlots
+
+if TYPE_CHECKING:
+    from rlhf_cli.measure.policy_results import PartAnswers, PolicyEvaluation
+    from rlhf_cli.measure.scored_pairs import ScoredPair
 
 
 def ends_with_eos(pairs: Dataset) -> bool:
@@ -112,7 +108,7 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, Dataset | None, Left
     return rows["data"], rows.get("data.eval"), left_out
 
 
-OnPairs = Callable[[list[ScoredPair]], None]
+OnPairs = Callable[["list[ScoredPair]"], None]
 """Show the pairs that a reward model scored during training."""
 
 
@@ -304,6 +300,8 @@ class TrainingEvaluation:
         running: the training's divisors by reward, if it has scored rows already. Write `eval/training/step-N.json` and
         its completions.
         """
+        from rlhf_cli.measure.policy_results import PartAnswers, sum_up_answers
+
         everything = [one for answers in by_mode.values() for one in answers.answers]
         settled = settled_rows(
             self._components,
@@ -327,6 +325,9 @@ class TrainingEvaluation:
         return metrics_of(evaluation)
 
     def _write(self, measured: PolicyEvaluation, parts: dict[str, PartAnswers], step: int) -> None:
+        from rlhf_cli.measure.evaluation_files import Evaluation, Heading, evaluation_json
+        from rlhf_cli.measure.policy_results import completions_of, write_completions
+
         folder = in_training(self._folder)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"step-{step}"

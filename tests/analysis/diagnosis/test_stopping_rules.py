@@ -7,7 +7,7 @@ import math
 import pytest
 from pydantic import TypeAdapter
 
-from rlhf_cli.analysis.diagnosis.watch import StoppingRules
+from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
 from rlhf_cli.config.schema.run_sections import StopRule, StopRules, parsed, rules_of
 
 

@@ -1,0 +1,94 @@
+"""Count for how long the rules of `stop` have held."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rlhf_cli.config.rules.logged_metrics import STEP, logged_name
+from rlhf_cli.config.schema.run_sections import StopRule
+from rlhf_cli.text.suggest import nearest
+
+_SHOWN = 5
+_WAITED = 5
+"""Warn if a rule's metric is missing after this many log events."""
+_EVAL = "eval_"
+
+
+@dataclass
+class _Counted:
+    """A rule, its metric, and the consecutive (step, value) pairs for which it held."""
+
+    name: str
+    rule: StopRule
+    metric: str
+    held: list[tuple[int, float]] = field(default_factory=list)
+    was_logged: bool = False
+    is_warned: bool = False
+
+
+class StoppingRules:
+    """The rules of a run and how long each has held. `rules` is by name, `rewards` are the names of the rewards."""
+
+    def __init__(self, rules: Mapping[str, StopRule], rewards: Collection[str]) -> None:
+        names = list(rewards)
+        self._counted = [_Counted(name, rule, logged_name(rule.metric, names)) for name, rule in rules.items()]
+        self._num_events = 0
+        self._logged: dict[str, None] = {}
+        self.fired: str | None = None
+        """The message about the rule that ends the run, or None."""
+
+    def replay(self, events: Iterable[Mapping[str, object]]) -> None:
+        """Count the log events of an earlier attempt at the run, so that counts continue across a resume.
+
+        A rule that had already held long enough ends the run at the next log event in which it still holds.
+        """
+        for event in events:
+            step = event.get("step")
+            self.take(int(step) if isinstance(step, int | float) else 0, event)
+        self.fired = None
+
+    def take(self, step: int, event: Mapping[str, object]) -> str | None:
+        """Count a log event; return the message of the first rule that has held long enough, else None."""
+        if "train_runtime" in event:
+            return None
+        if not any(name.startswith(_EVAL) for name in event):
+            self._num_events += 1
+        self._logged.update(dict.fromkeys(event))
+        event = {STEP: step, **event}
+        for one in self._counted:
+            if one.metric not in event:
+                continue
+            one.was_logged = True
+            value = event[one.metric]
+            if isinstance(value, int | float) and one.rule.holds(value):
+                one.held = [*one.held, (step, float(value))][-one.rule.log_events :]
+            else:
+                one.held = []
+            if len(one.held) == one.rule.log_events and self.fired is None:
+                self.fired = _describe(one)
+        return self.fired
+
+    def never_logged(self, *, at_end: bool = False) -> Iterator[str]:
+        """Yield a message, once per rule, if its metric is missing although others were logged.
+
+        For a metric of an evaluation, wait until there was one or until the end.
+        """
+        has_evaluated = any(name.startswith(_EVAL) for name in self._logged)
+        for one in self._counted:
+            is_due = has_evaluated if one.metric.startswith(_EVAL) else self._num_events >= _WAITED
+            if one.was_logged or one.is_warned or not (is_due or at_end) or not self._logged:
+                continue
+            one.is_warned = True
+            close = nearest(one.metric, self._logged)
+            guess = f"; {close} is" if close else ""
+            yield f"the rule to stop by `{one.rule.when}` waits for {one.metric}, which is not logged{guess}"
+
+
+def _describe(one: _Counted) -> str:
+    values = ", ".join(f"{value:.4g}" for _, value in one.held[-_SHOWN:])
+    first, last = one.held[0][0], one.held[-1][0]
+    steps = f"step {last}" if first == last else f"steps {first} to {last}"
+    shown = "... " if len(one.held) > _SHOWN else ""
+    named = f" {one.name!r}" if one.name and not one.name.isdigit() else ""
+    return f"stopped by rule{named}: {one.rule.when}: {shown}{values} at {steps}"
