@@ -175,27 +175,6 @@ def test_a_front_is_over_the_first_three_components_or_what_is_asked_for() -> No
     assert of(FOUR[:2]).front is None  # nor of one setting
 
 
-def test_what_a_reader_has_to_know() -> None:
-    configs = by_weight(0.0, 0.5, seeds=4)
-    for config in configs[4:]:
-        config["trainer"]["name"] = "rloo"
-    numbers: list[Any] = [0.1, 0.2, None, 0.4, None, None, None, None]
-    runs = runs_of(*configs, **{CORRECT: numbers})
-    runs = [
-        replace(run, metrics=in_memory("x", a=[1.0]).metrics) if run.name.endswith("=1,seed=3") else run for run in runs
-    ]
-    notes = of(runs).notes
-    assert "runs of different trainers (grpo, rloo): compared by what they have in common" in notes
-    nulls = [run.name for run, number in zip(runs, numbers, strict=True) if number is None]
-    assert f"correct is missing or null in {', '.join(nulls[:3])} and 2 more" in notes
-    assert not any("impossible, not zero" in note for note in notes)
-    three = runs_of(*by_weight(0.0, seeds=4), **{CORRECT: [0.1, None, None, None]})  # type: ignore[list-item]
-    assert f"correct is missing or null in {', '.join(run.name for run in three[1:])}" in of(three).notes
-    one = of(runs_of(configured(), **{CORRECT: [0.1]})).notes
-    assert not any("impossible, not zero" in note for note in one)
-    assert not any("trainers" in note for note in one)
-
-
 def test_a_metric_that_a_whole_setting_lacks_is_not_missing_in_a_seed() -> None:
     runs = runs_of(*by_weight(0.0, 0.5), **{CORRECT: [0.1, 0.2, 0.3, 0.4]})
     bare = in_memory("x", other=[1.0]).metrics

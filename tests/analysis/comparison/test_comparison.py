@@ -170,11 +170,6 @@ def test_rewards_that_score_otherwise() -> None:
     assert other_scores(lacking_one) == []
 
 
-def test_weights_as_they_are_typed() -> None:
-    runs = pair({})
-    assert parse_weights(" correct = 1 ,brevity=-0.25", runs) == {"correct": 1.0, "brevity": -0.25}
-
-
 @pytest.mark.parametrize(
     ("text", "where", "got", "expected", "hint"),
     [

@@ -10,7 +10,7 @@ from scipy import stats
 
 from rlhf_cli.analysis.diagnosis import run_diagnosis
 from rlhf_cli.analysis.diagnosis.finding import Finding, RunSetup
-from rlhf_cli.analysis.diagnosis.logged import Curve, Log, Trend, from_to, trend
+from rlhf_cli.analysis.diagnosis.logged import Curve, Log, Trend, trend
 from rlhf_cli.analysis.diagnosis.run_diagnosis import CHECKS, look
 from rlhf_cli.tables.metrics import FINDING_KINDS
 from tests.support.planted_logs import events_of, reward
@@ -49,24 +49,6 @@ def test_a_configuration_is_read_leniently() -> None:
 def curve(values: Any, steps: Any = None) -> Curve:
     values = np.asarray(values, dtype=float)
     return Curve("x", np.arange(1.0, len(values) + 1) if steps is None else np.asarray(steps, dtype=float), values)
-
-
-def test_from_to_is_of_tenths() -> None:
-    assert from_to(curve(range(20), range(10, 210, 10))) == "0.5 -> 18.5, steps 10 to 200"
-
-
-def test_a_log_counts_training_and_keeps_steps() -> None:
-    log = Log.of([{"loss": 1.0}, {"step": 4, "loss": 2}, {"loss": 3.0}, {"step": 2, "loss": 4.0, "who": "me"}])
-    assert log.curve("loss").steps.tolist() == [0, 4, 4, 2]
-    assert (log.step, log.num_events, log.progress) == (4, 4, 1.0)
-    assert log.names() == ["loss", "step"]
-    assert log.names("lo") == ["loss"]
-    assert log.nulls("who") == 0
-    with pytest.raises(ValueError, match="has no values"):
-        _ = log.curve("nothing").mean
-    assert log.first_of("nothing", "neither").metric == "nothing"
-    infinite = Log.of([{"step": 1, "loss": float("inf")}, {"step": 2, "loss": float("nan")}, {"loss": None}])
-    assert (infinite.nulls("loss"), len(infinite.curve("loss"))) == (3, 0)
 
 
 def finding(kind: str, severity: Any) -> Finding:

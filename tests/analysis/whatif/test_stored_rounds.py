@@ -73,30 +73,6 @@ def test_tables_without_our_columns_are_named(run: RunFolder) -> None:
     assert "completions_00001.parquet: it has no column rollout.round" in str(raised.value)
 
 
-@pytest.mark.parametrize(("count", "rest"), [(5, ""), (6, "\nand 1 more")])
-def test_five_of_the_tables_that_are_none_are_named(run: RunFolder, count: int, rest: str) -> None:
-    for step in range(1, count + 1):
-        write_table(run, step, **PLAIN).write_bytes(b"")
-    with pytest.raises(DataError) as raised:
-        read_rounds(run)
-    error = raised.value
-    assert error.where == f"{run.shown}/completions"
-    assert [line.partition(":")[0] for line in str(error.got).splitlines()[:5]] == [
-        f"completions_{step:05}.parquet" for step in range(1, 6)
-    ]
-    assert str(error.got).endswith(rest)
-    assert len(str(error.got).splitlines()) == count
-    assert str(error.expected).startswith("tables with the columns rollout.round")
-
-
-def test_entries_of_a_column() -> None:
-    stored = StoredRound(2, 5, {"completion": ["x", "y"], "a": [1, None], "b": [2.5, "z"]})
-    assert (stored.num_rows, stored.step) == (2, 6)
-    assert [stored.numbers(name) for name in "ab"] == [[1.0, None], [2.5, None]]
-    assert [stored.entry(name, row) for name in "abc" for row in (0, 1)] == [1.0, None, 2.5, None, None, None]
-    assert [stored.texts(name) for name in "bc"] == [["2.5", "z"], [None, None]]
-
-
 def test_no_tables(run: RunFolder) -> None:
     with pytest.raises(DataError, match="has stored no completions") as raised:
         read_rounds(run)
