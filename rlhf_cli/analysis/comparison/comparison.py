@@ -185,7 +185,11 @@ def compare(
     measures = default_measures(runs, no_total=no_total, weights=weights)
     if asked.metrics:
         measures = [asked_measure(word, runs, where="--metrics", all_names=all_names) for word in asked.metrics]
-    judged = [_judged(word, measures, runs, all_names) for word in asked.on]
+    weighted = [one for one in measures if one.weights is not None]
+    judged = [
+        weighted[0] if word == "total" and weighted else asked_measure(word, runs, where="--on", all_names=all_names)
+        for word in asked.on
+    ]
     measures += [one for one in judged if one.label not in {measure.label for measure in measures}]
     if no_total is not None and any(one.kind == TOTALS and one.weights is None for one in measures):
         grouped.notes.append(f"{no_total}; it is shown because it was asked for")
@@ -225,16 +229,6 @@ def total_in_words(comparison: Comparison) -> str | None:
         example = ",".join(f"{name}=1" for name in names[:3])
         return f"{comparison.no_total}; --weights {example} makes one for all" if names else comparison.no_total
     return None
-
-
-def _judged(
-    word: str, measures: Sequence[RunMeasure], runs: Sequence[LoggedRun], all_names: Sequence[str]
-) -> RunMeasure:
-    """Return the measure of a word of `--on`; with --weights, `total` is the weighted total."""
-    weighted = next((measure for measure in measures if measure.weights is not None), None)
-    if word == "total" and weighted is not None:
-        return weighted
-    return asked_measure(word, runs, where="--on", all_names=all_names)
 
 
 def _axis(grouped: GroupedRuns, asked: ComparisonOptions) -> DifferingKey | None:
