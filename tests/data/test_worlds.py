@@ -16,6 +16,7 @@ from rlhf_cli.data.worlds import toy_preferences as toy_judgements
 from rlhf_cli.data.worlds import toy_tasks as toy_speakers
 from rlhf_cli.data.worlds import toy_tasks as toy_sums
 from rlhf_cli.data.worlds.toy_preferences import true_score
+from rlhf_cli.errors import DataError
 from rlhf_cli.rewards.toy import score_speakers
 
 
