@@ -25,7 +25,14 @@ from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 
 CHECKS: tuple[Check, ...] = (
-    *(arguments.range_problems, hub.hub_problems, model.policy_problems, model.weight_problems, model.adapter_problems),
+    *(
+        arguments.range_problems,
+        arguments.typed_twice,
+        hub.hub_problems,
+        model.policy_problems,
+        model.weight_problems,
+        model.adapter_problems,
+    ),
     *(arguments.package_problems, data.source_problems, rewards.reward_problems, rewards.aggregate_problems),
     *(model.passes_problems, model.critic_problems, data.column_problems, rewards.missing_argument_problems),
     *(arguments.round_problems, data.row_problems, prompts.tokenizer_problems, prompts.format_notices),

@@ -90,3 +90,28 @@ def test_a_run_without_a_step(refused: Refused) -> None:
     words = (*QUICK, "~trainer.args.max_steps", "trainer.args.num_train_epochs=0")
     assert refused(*words).what == "the run would have no step"
     assert planned(*words, "trainer.args.max_steps=3")
+
+
+def test_a_key_typed_twice_is_noted() -> None:
+    typed = [notice.text for notice in planned(*QUICK, "seed=1", "seed=2").notices if notice.subject == "typed"]
+    assert typed == ["seed is typed 2 times, and the last counts: seed=2"]
+    words = (*QUICK, "seed=2", "seed=2", "expect=null", "track=none")
+    assert not [notice for notice in planned(*words).notices if notice.subject == "typed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_said"),
+    [
+        (("launch.processes=2", "trainer.args.steps_per_generation=2"), True),
+        (
+            ("launch.processes=2", "trainer.args.steps_per_generation=2", "trainer.args.gradient_accumulation_steps=2"),
+            False,
+        ),
+        (("launch.processes=1", "trainer.args.steps_per_generation=2"), False),
+    ],
+)
+def test_that_processes_shuffle_their_own_rows_is_said_where_a_round_is_split(
+    words: tuple[str, ...], is_said: bool
+) -> None:
+    plan = planned("exp=toy_ppo", "launch.device=cpu", "trainer.args.gradient_accumulation_steps=1", *words)
+    assert [notice.subject for notice in plan.notices if notice.subject == "minibatches"] == ["minibatches"] * is_said

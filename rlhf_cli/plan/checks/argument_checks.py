@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from rlhf_cli.config.compose import Composed
+from rlhf_cli.config.overrides import EXPECT_AFRESH
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.data.worlds import with_columns
@@ -48,6 +49,20 @@ def range_problems(experiment: Experiment, composed: Composed, context: CheckCon
             )
 
 
+def typed_twice(_: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+    """Note every key that was typed with two different values; the last one counts."""
+    yield from ()
+    values: dict[str, list[str]] = {}
+    for override in composed.overrides:
+        key, equals, value = override.lstrip("+").partition("=")
+        if equals and not override.startswith("~") and override != EXPECT_AFRESH:
+            values.setdefault(key, []).append(value)
+    for key, typed in values.items():
+        if len(set(typed)) > 1:
+            text = f"{key} is typed {len(typed)} times, and the last counts: {key}={typed[-1]}"
+            context.notices.append(Notice("typed", text))
+
+
 def package_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for every required package that is not installed."""
     args, needed = experiment.trainer.args, list[tuple[str, str, str]]()  # package, key, hint
@@ -65,7 +80,7 @@ def package_problems(experiment: Experiment, composed: Composed, context: CheckC
 
 
 def round_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Plan the rounds of a trainer that generates.
+    """Plan the rounds of a trainer that generates, and note if their split depends on the number of processes.
 
     Yield an error if one round could change an adaptive KL coefficient by more than 100%, and so make it negative.
     Raises the errors of `plan_batches`.
@@ -80,6 +95,12 @@ def round_problems(experiment: Experiment, composed: Composed, context: CheckCon
         origins=composed.origins,
         baseline=experiment.trainer.baseline,
     )
+    if context.processes > 1 and batches.accumulation < batches.steps_per_generation:
+        text = (
+            f"each of the {context.processes} processes shuffles its own rows of a round into minibatches (TRL's way), "
+            "so another number of processes ends in slightly other weights"
+        )
+        context.notices.append(Notice("minibatches", text))
     kl, rows = experiment.kl, batches.completions_a_round
     if kl is not None and kl.controller != "fixed" and kl.controller.horizon <= MAX_RELATIVE_ERROR * rows:
         yield ConfigError(
