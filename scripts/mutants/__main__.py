@@ -143,7 +143,10 @@ def _line(mutant: Mutant) -> str:
 def _head(project: Project, arguments: argparse.Namespace, verdicts: Sequence[Verdict], commit: str) -> list[str]:
     minutes = sum(one.seconds for one in verdicts) / 60
     drawn_as = f"{len(verdicts)} mutants, seed {arguments.seed}{commit}"
-    return ["# Mutants", project.about, f"{drawn_as}: {minutes:.0f} minutes of tests, the unmutated ones aside."]
+    kept = sum(one.is_kept for one in verdicts)
+    note = f" {kept} of the verdicts are from earlier commits; those files have not changed since." if kept else ""
+    time_taken = f"{minutes:.0f} minutes of tests, the unmutated ones aside."
+    return ["# Mutants", project.about, f"{drawn_as}: {time_taken}{note}"]
 
 
 def _commit(root: Path) -> str:

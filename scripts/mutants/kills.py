@@ -26,7 +26,7 @@ class Kills:
         known = self._known.get(self._key(mutant))
         if known is None:
             return None
-        verdict = Verdict(mutant, *known)
+        verdict = Verdict(mutant, *known, is_kept=True)
         if verdict.lives:
             return verdict if mutant.name in self._equivalent else None
         return verdict if not verdict.by or self.killers_file(mutant) else None

@@ -13,12 +13,16 @@ from scripts.mutants.mutations import Mutant
 
 @dataclass(frozen=True)
 class Verdict:
-    """`killed`, `timed out` (the tests did not end: killed as well), `survived`, or `unreached`: no test runs it."""
+    """`killed`, `timed out` (the tests did not end: killed as well), `survived`, or `unreached`: no test runs it.
+
+    `is_kept`: it is from an earlier run, and the file has not changed since.
+    """
 
     mutant: Mutant
     outcome: str
     seconds: float
     by: str = ""
+    is_kept: bool = False
 
     @property
     def lives(self) -> bool:

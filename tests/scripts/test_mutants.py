@@ -90,6 +90,21 @@ def test_an_explanation_is_kept_by_hand_and_shown(judge, tmp_path: Path) -> None
     assert "| all | 1 | 0 | 1 | 1 | 0.0 % |  |" in page
 
 
+def test_verdicts_are_kept_while_file_and_killer_are_there(judge, tmp_path: Path) -> None:
+    kept = ("--count", "99", "--grep", "price.py", "--keep-kills")
+    first = outcomes(judge(*kept).stdout)
+    again = judge(*kept).stdout
+    assert outcomes(again) == first
+    killed = sum(one == "killed" for one in first.values())
+    assert 0 < killed < len(first)
+    assert f" {killed} of the verdicts are from earlier commits" in again
+    (tmp_path / "tests" / "test_price.py").write_text(TESTS.replace("test_price()", "test_other()"))
+    assert "earlier commits" not in judge(*kept).stdout
+    (tmp_path / "little" / "price.py").write_text(f"{LITTLE}\n")
+    assert "earlier commits" not in (changed := judge(*kept).stdout)
+    assert outcomes(changed) == first
+
+
 def test_a_red_control_stops_everything(judge, tmp_path: Path) -> None:
     (tmp_path / "tests" / "test_price.py").write_text(TESTS.replace("59", "60"))
     ended = judge()
