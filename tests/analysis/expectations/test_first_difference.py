@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.reproducibility import NOT_LOGGED, compare_logs
+from rlhf_cli.analysis.reproducibility import NOT_LOGGED, Reproduction, WeightsCompared, compare_logs
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.metrics import is_of_the_clock
 
 Log = list[dict[str, Any]]
@@ -111,6 +113,18 @@ def test_events_are_held_against_those_of_their_kind_and_place() -> None:
 def test_the_line_of_a_call_is_not_compared(last: dict[str, float]) -> None:
     found = compare_logs([{"step": 1, "loss": 1.0}, {"step": 1, **last}], [{"step": 1, "loss": 1.0}])
     assert (found.difference, found.num_events) == (None, 1)
+    resumed = compare_logs([{"step": 1, **last}, {"step": 2, "loss": 1.0}], [{"step": 2, "loss": 2.0}]).difference
+    assert resumed is not None
+    assert (resumed.before, resumed.after) == (1.0, 2.0)
+
+
+def test_logs_without_an_event_are_equal_and_runs_are_where_all_their_weights_are(tmp_path: Path) -> None:
+    logs = compare_logs([], [])
+    assert (logs.last_step, logs.equal_steps, logs.difference) == (0, 0, None)
+    model, critic = WeightsCompared("model", "a", "a"), WeightsCompared("critic", "a", "b")
+    run = RunFolder(tmp_path)
+    assert Reproduction(run, run, logs, (model,), ()).is_equal
+    assert not Reproduction(run, run, logs, (model, critic), ()).is_equal
 
 
 def test_metrics_are_named_in_the_order_of_a_step() -> None:

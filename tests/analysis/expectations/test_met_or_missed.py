@@ -63,6 +63,10 @@ def test_bounds(tmp_path: Path, bound: dict[str, JsonValue], state: str) -> None
     assert outcome(tmp_path, **bound).state == state
 
 
+def test_the_best_is_the_lowest_where_little_is_asked_for(tmp_path: Path) -> None:
+    assert outcome(tmp_path, at="best", at_most=1.5).value == 1.5  # (1 + 2) / 2
+
+
 @pytest.mark.parametrize("state", ["running", "failed", "preempted"])
 def test_what_is_not_there_yet_is_open(tmp_path: Path, state: str) -> None:
     """A run that can still go on has missed nothing; what it has passed is known."""

@@ -13,7 +13,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from rlhf_cli.analysis.whatif.what_if import _sign_changed
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.analysis.whatif.whatif_runs import CORRECT, LESS, UNSCALED, WAS, WOULD, advantages_if, answer, scores
 from tests.support.stored_tables import frozen, write_table
@@ -61,6 +63,18 @@ def test_shares_add_up(one_group: RunFolder) -> None:
         share = sum(weight * c * a for c, a in zip(centred, side, strict=True)) / sum(a * a for a in side)
         assert found.share["correct"][place] == pytest.approx(share, **ARITHMETIC)
         assert sum(one[place] for one in found.share.values()) == pytest.approx(1.0, **ARITHMETIC)
+
+
+def test_an_advantage_of_nothing_has_no_sign() -> None:
+    old, new = torch.tensor([-1.0, -1.0, 1.0, 0.0]), torch.tensor([0.0, 1.0, -1.0, -1.0])
+    assert _sign_changed(old, new) == 0.5
+
+
+def test_scores_are_shown_as_they_were_stored(place: Path) -> None:
+    """0.1 and not the float32 number next to it."""
+    run = frozen(place, UNSCALED)
+    write_table(run, 1, **scores(brevity=[0.1] * 4))
+    assert {mover.scores["brevity"] for mover in answer(run, LESS).movers} == {0.1}
 
 
 def test_what_moves_most(one_group: RunFolder) -> None:
