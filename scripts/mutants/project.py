@@ -62,8 +62,8 @@ The command fails if a survivor has no explanation: write a test that kills it, 
 `scripts/mutants/survivors.toml` (the command prints the entry to fill in). An *equivalent* mutant behaves like the
 original code; no test can kill it.
 
-Tests were written for what survived of this sample at first, so a fresh one (`--seed N --grep rlhf_cli`, which prints and
-writes nothing) finds more. A test that times out counts as failed, so kills on a machine that was asleep are not
+Tests were written for what survived of this sample at first, so a fresh one (`--seed N --grep rlhf_cli`, which prints
+and writes nothing) finds more. A test that times out counts as failed, so kills on a machine that was asleep are not
 reliable.
 
 Why our own script: mutmut 3.8 is well maintained and forks, but skips everything with a decorator, draws no sample, and
