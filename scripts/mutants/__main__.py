@@ -63,7 +63,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", action="append", default=[], help="every mutant of this file; prints, writes no page")
     parser.add_argument("--grep", action="append", default=[], help="only where the line of --list holds it; as --file")
-    parser.add_argument("--keep-kills", action="store_true", help="a file unchanged: keep its verdicts")
+    parser.add_argument("--keep-kills", action="store_true", help="judge no function again that has not changed")
     parser.add_argument("--list", action="store_true", help="print the mutants and judge none")
     parser.add_argument("--budget-s", type=float, default=100, help="unmutated seconds of tests a mutant (%(default)s)")
     return parser.parse_args(argv)
@@ -144,7 +144,7 @@ def _head(project: Project, arguments: argparse.Namespace, verdicts: Sequence[Ve
     minutes = sum(one.seconds for one in verdicts) / 60
     drawn_as = f"{len(verdicts)} mutants, seed {arguments.seed}{commit}"
     kept = sum(one.is_kept for one in verdicts)
-    note = f" {kept} of the verdicts are from earlier commits; those files have not changed since." if kept else ""
+    note = f" {kept} of the verdicts are from earlier commits; those functions have not changed since." if kept else ""
     time_taken = f"{minutes:.0f} minutes of tests, the unmutated ones aside."
     return ["# Mutants", project.about, f"{drawn_as}: {time_taken}{note}"]
 

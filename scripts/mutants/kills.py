@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from pathlib import Path
@@ -11,7 +12,7 @@ from scripts.mutants.survivors import Verdict
 
 
 class Kills:
-    """Verdicts in a JSON file. One is known as long as the mutated file is the same and the test that killed it exists.
+    """Verdicts in a JSON file. One is known as long as the function around it is the same and its killer exists.
 
     What survived is known only if it is in `equivalent`. That the killer still notices it is not asked: a run without
     `--keep-kills` judges all again.
@@ -46,8 +47,16 @@ class Kills:
         self._file.write_text(json.dumps(self._known))
 
     def _key(self, mutant: Mutant) -> str:
-        return self._name(mutant, (self._root / mutant.file).read_bytes())
+        return self._name(mutant, function_around(mutant, (self._root / mutant.file).read_text("utf-8")).encode())
 
     @staticmethod
     def _name(mutant: Mutant, source: bytes = b"") -> str:
         return hashlib.sha256(source + repr(mutant.name).encode()).hexdigest()[:20]
+
+
+def function_around(mutant: Mutant, source: str) -> str:
+    """Return the source of the innermost function around a mutant, or of the statement of its module."""
+    tree = ast.parse(source)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    around = [one for one in (*functions, *tree.body) if one.lineno <= mutant.line <= (one.end_lineno or 0)]
+    return ast.get_source_segment(source, max(around, key=lambda one: (one in functions, one.lineno))) or ""

@@ -15,7 +15,7 @@ from scripts.mutants.mutations import Mutant
 class Verdict:
     """`killed`, `timed out` (the tests did not end: killed as well), `survived`, or `unreached`: no test runs it.
 
-    `is_kept`: it is from an earlier run, and the file has not changed since.
+    `is_kept`: it is from an earlier run, and the function around has not changed since.
     """
 
     mutant: Mutant

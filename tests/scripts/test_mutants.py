@@ -100,7 +100,9 @@ def test_verdicts_are_kept_while_file_and_killer_are_there(judge, tmp_path: Path
     assert f" {killed} of the verdicts are from earlier commits" in again
     (tmp_path / "tests" / "test_price.py").write_text(TESTS.replace("test_price()", "test_other()"))
     assert "earlier commits" not in judge(*kept).stdout
-    (tmp_path / "little" / "price.py").write_text(f"{LITTLE}\n")
+    (tmp_path / "little" / "price.py").write_text(LITTLE.replace('"""Prices."""', '"""All prices."""'))
+    assert f" {killed} of the verdicts are from" in judge(*kept).stdout
+    (tmp_path / "little" / "price.py").write_text(LITTLE.replace("Return what", "Return all that"))
     assert "earlier commits" not in (changed := judge(*kept).stdout)
     assert outcomes(changed) == first
 
