@@ -89,12 +89,15 @@ def test_what_cannot_be_written_into_and_what_is_the_trainer_s_is_shared() -> No
         pass
 
     given = {**batch(), "trainer_state": State(), "environments": [State()], "log_extra": print, "texts": ["a" * 9]}
+    given["objects"] = [State()]
     own = with_own_arguments(given)
     assert own["trainer_state"] is given["trainer_state"]
     assert own["environments"] is given["environments"]
     assert own["log_extra"] is print
     assert own["texts"] is not given["texts"]
     assert own["texts"][0] is given["texts"][0]
+    assert own["objects"] is not given["objects"]
+    assert own["objects"][0] is given["objects"][0]  # nobody knows how to copy it
 
 
 @pytest.mark.fault(34)
