@@ -102,7 +102,7 @@ OURS = Project(
             *("tests/documents/test_tables_of_pages.py", "tests/config/test_launch_rules.py"),
         ),
         "rlhf_cli/trainers": (
-            *("tests/trainers", "tests/trainers/passes", "tests/trainers/generation"),
+            *("tests/trainers", "tests/trainers/assemble", "tests/trainers/passes", "tests/trainers/generation"),
             *("tests/rewards/stack/test_dense_speakers.py", "tests/rewards/stack/test_truncation.py"),
         ),
         "rlhf_cli/trainers/ppo": ("tests/trainers/ppo", "tests/models/test_critic_model.py"),
