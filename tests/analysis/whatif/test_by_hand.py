@@ -71,7 +71,7 @@ def test_an_advantage_of_nothing_has_no_sign() -> None:
 
 
 def test_scores_are_shown_as_they_were_stored(place: Path) -> None:
-    """0.1 and not the float32 number next to it; brevity is the same for all, and correct and format tell them apart."""
+    """0.1 and not the float32 number next to it. Brevity is the same for all, and the others tell them apart."""
     run = frozen(place, UNSCALED)
     write_table(run, 1, **scores(brevity=[0.1] * 4, advantage=[0.25, -0.25, 0.75, -0.75]))
     assert {mover.scores["brevity"] for mover in answer(run, LESS).movers} == {0.1}
