@@ -61,17 +61,18 @@ def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> It
     Nearest are the files of tests that bear the module's name, then those of its folder. Tests that reach the mutated
     statement are taken, then what else is in their files (it may look at what another test computed), the quick ones
     first; half of `budget_s`, in unmutated time, is for the files with the module's name, the rest for all. Where none
-    reaches it the tests that bear the module's name are taken: it may run in a process of its own; of what runs when it
-    is imported those of its folder, too.
+    reaches it the tests that bear the module's name are taken: it may run in a process of its own. Of what runs when it
+    is imported those of its folder are taken, too.
     """
     first, last = mutant.lines
     statement = set(range(first, last + 1))
     reached = {test.node: test.lines.get(mutant.file, frozenset()) for test in tests}
-    # Whoever imports a module reaches what runs then, in conftest.py before anybody watches.
-    reaching = [test for test in tests if (reached[test.node] if mutant.at_import else statement & reached[test.node])]
-    if not reaching:  # as far as can be seen: not into other processes, nor what was imported before anybody watched
-        near = _is_near if mutant.at_import else _has_name
-        reaching = [test for test in tests if near(mutant.file, test)]
+    if mutant.at_import:  # it may run in conftest.py, before anybody watches
+        reaching = [test for test in tests if reached[test.node] or _is_near(mutant.file, test)]
+    else:
+        reaching = [test for test in tests if statement & reached[test.node]]
+    if not reaching:  # as far as can be seen, which is not into other processes
+        reaching = [test for test in tests if _has_name(mutant.file, test)]
     files = {test.file for test in reaching}
     beside = [test for test in tests if test.file in files and test not in reaching]
     by_seconds = sorted(reaching, key=lambda test: test.seconds) + sorted(beside, key=lambda test: test.seconds)

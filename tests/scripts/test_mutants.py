@@ -170,3 +170,12 @@ def test_the_nearest_tests_come_first_and_the_budget_ends_them() -> None:
     helpings = list(chosen(mutant, [far, *near, elsewhere, stranger], 60))
     assert helpings == [[near[1], near[0], elsewhere], [far]]
     assert list(chosen(mutant, [far, *near], 2)) == [[near[1]], [far]]
+
+
+def test_what_runs_at_import_is_judged_by_its_folder_and_by_all_that_import_it() -> None:
+    """conftest.py may have imported it before anybody watched, so that no line of it is seen."""
+    (mutant,) = mutants_of("LIMIT = 3\n", "package/little/limits.py")
+    near = MeasuredTest("tests/little/test_all.py::test_a", 1, {})
+    far = MeasuredTest("tests/far/test_all.py::test_b", 1, {"package/little/limits.py": frozenset([1])})
+    stranger = MeasuredTest("tests/far/test_other.py::test_c", 1, {})
+    assert list(chosen(mutant, [near, far, stranger], 60)) == [[near], [far]]
