@@ -10,6 +10,7 @@ import io
 import json
 import re
 import shutil
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pyarrow.parquet
@@ -58,9 +59,10 @@ WORDS = [
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> Path:
-    """A folder with hostile rows, rewards, answers and run names in it."""
+    """A folder with hostile rows, rewards, answers and run names in it; `trained.txt` is what training them printed."""
     place = tmp_path_factory.mktemp("hostile")
-    with pytest.MonkeyPatch.context() as patch:
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(printed):
         patch.chdir(place)
         patch.setenv("RLHF_CACHE", str(model_cache))
         without_pictures(patch)
@@ -71,6 +73,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> Path
         (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         assert main(["train", *WORDS, "run.name=good"]) == 0
         assert main(["train", *WORDS, "run.name=bad", "rewards.fails.fn=./mine.py:fails"]) == 1
+        (place / "trained.txt").write_text(printed.getvalue(), encoding="utf-8", errors="surrogatepass")
         for table in (place / RUN / "completions").glob("*.parquet"):
             columns = pyarrow.parquet.read_table(table).to_pydict()
             changed = {name: [PAYLOAD] * len(columns[name]) for name in ("prompt", "completion", "note")}
@@ -83,8 +86,6 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> Path
 
 
 SCREENS = [
-    ["train", *WORDS, "run.name=again"],
-    ["train", *WORDS, "run.name=failing", "rewards.fails.fn=./mine.py:fails"],
     ["train", *WORDS, f"run.name={PAYLOAD}"],
     ["train", *WORDS, f"rewards.loud.args.{PAYLOAD}=1"],
     ["train", *WORDS, "--dry-run", f"track.notes={PAYLOAD}"],
@@ -129,6 +130,9 @@ def said(hostile: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch, capf
 
 
 def test_every_screen(said) -> None:
+    trained = Path("trained.txt").read_text(encoding="utf-8", errors="surrogatepass")
+    assert trained.count("PWN") > 1
+    assert ACTED_ON.findall(trained) == []
     for words in SCREENS:
         _, printed = said(*words)
         assert "PWN" in printed, words  # negative control: it is shown

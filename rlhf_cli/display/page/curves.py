@@ -149,12 +149,6 @@ class Plot:
     intervals: Mapping[int, tuple[Row, Row]] = field(default_factory=dict)
     events: int = 1
 
-    @property
-    def constant(self) -> float | None:
-        """Return the value if it is the same for all runs at all steps, else None."""
-        values = {value for row in self.lines.values() for value in row if value is not None}
-        return values.pop() if len(values) == 1 else None
-
     def as_json(self) -> dict[str, object]:
         """Return the data that the page's script draws."""
         return {

@@ -11,7 +11,7 @@ from pathlib import Path
 from rlhf_cli.analysis.comparison.comparison import Comparison, compare, total_in_words
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
 from rlhf_cli.display.page.completion_pages import CompletionPages, completion_pages
-from rlhf_cli.display.page.curves import HEALTH, SHARES, Plot, front_of, plots_of, plotted_metrics
+from rlhf_cli.display.page.curves import Plot, front_of, plots_of, plotted_metrics
 from rlhf_cli.display.page.embedding import colours, deflated, own_file, plotly_bundle, policy, script_json, sha256
 from rlhf_cli.display.page.tables import (
     EvaluationTable,
@@ -61,7 +61,6 @@ class PageContent:
     comparison: Comparison
     table: SettingTable
     plots: list[Plot]
-    constants: list[Plot]
     front: dict[str, object] | str
     evaluations: list[EvaluationTable]
     noticed: list[SharedFinding]
@@ -89,14 +88,6 @@ class PageContent:
     def plots_in(self, section: str) -> list[Plot]:
         """Return the plots of one section."""
         return [plot for plot in self.plots if plot.metric.section == section]
-
-    def constants_in(self, section: str) -> str:
-        """Return the metrics of a section that never changed, as text.
-
-        They are not plotted. Return '' if there are none.
-        """
-        constant = [plot for plot in self.constants if plot.metric.section == section]
-        return ", ".join(f"{plot.metric.title} {plot.constant:.4g}" for plot in constant)
 
     def script_data(self) -> dict[str, object]:
         """Return the data that the page's scripts read, except the curves."""
@@ -132,7 +123,6 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, ti
     metrics = plotted_metrics(runs, no_total=comparison.no_total)
     total = total_in_words(comparison)
     plots = plots_of(runs, comparison.grouped.settings, metrics)
-    constants = [plot for plot in plots if plot.constant is not None and plot.metric.section in (SHARES, HEALTH)]
     return PageContent(
         title=redacted(runs[0].name if len(runs) == 1 else title),
         lead=_lead(comparison),
@@ -140,8 +130,7 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, ti
         notes=[*comparison.notes, *([total] if total else []), *unread],
         comparison=comparison,
         table=setting_table(comparison),
-        plots=[plot for plot in plots if plot not in constants],
-        constants=constants,
+        plots=plots,
         front=front_of(comparison),
         evaluations=evaluations,
         noticed=shared_findings(runs),
