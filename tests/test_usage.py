@@ -47,17 +47,11 @@ def test_words_and_flags_in_any_order() -> None:
     assert not options.as_json
 
 
-def test_what_was_not_typed() -> None:
+def test_what_was_not_typed_the_last_of_several_and_a_value_in_the_same_word() -> None:
     options = cook()
     assert (options.number("--heat"), options.text("--with"), options.path("--photo")) == (None, None, None)
     assert (options.texts("--with"), options.on("-q")) == ([], False)
-
-
-def test_the_last_of_several_counts() -> None:
     assert cook("--heat", "3", "--heat=4").number("--heat") == 4
-
-
-def test_a_short_flag_with_its_value_in_one_word() -> None:
     assert read_options("-j, --jobs N   so many", ["-j4", "x"], verb="cook").number("--jobs") == 4
 
 
@@ -111,16 +105,9 @@ def test_a_path_from_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_help_prints_is_the_docstring_of_the_verb(verb: str) -> None:
+def test_what_help_prints_is_the_docstring_of_the_verb_and_names_json(verb: str) -> None:
     assert usage_of(verb).text == importlib.import_module(f"rlhf_cli.cli.verbs.{verb}").__doc__
-
-
-_WITHOUT_JSON = {"completion"}
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_takes_json(verb: str) -> None:
-    assert (JSON in usage_of(verb).flags) == (verb not in _WITHOUT_JSON)
+    assert (JSON in usage_of(verb).flags) == (verb != "completion")
 
 
 @pytest.mark.parametrize(

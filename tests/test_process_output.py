@@ -1,4 +1,4 @@
-"""What a shell sees of a command whose output nobody reads to its end: no traceback, a code that says how it went."""
+"""What a shell sees of a command: an exit code and no traceback, also of one whose output is not read to its end."""
 
 from __future__ import annotations
 
@@ -72,3 +72,65 @@ def test_the_pipe_of_something_else_is_a_crash(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(list_verb, "run", run)
     assert main(["list"]) == 1
     assert "BrokenPipeError: to a server" in capfd.readouterr().err
+
+
+PRINTS = """
+import subprocess, sys
+
+import pytest
+from rlhf_cli.process import lasting_output
+with {context}:
+    for number in range(20000):
+        print("a line of some length, number", number)
+    subprocess.run(["sh", "-c", "echo of a child"], check=True)
+    print("went on", file=sys.stderr)
+"""
+
+
+def printed_to_head(context: str) -> subprocess.CompletedProcess[str]:
+    """A program whose stdout is closed after its first two lines, as by `| head -2`."""
+    command = f"'{sys.executable}' -c '{PRINTS.format(context=context)}' | head -2 > /dev/null; exit ${{PIPESTATUS[0]}}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.fault(21)
+def test_a_closed_pipe_ends_nothing() -> None:
+    done = printed_to_head("lasting_output()")
+    assert (done.returncode, done.stderr) == (0, "went on\n")
+
+
+@pytest.mark.fault(21)
+def test_negative_control_without_it_the_program_ends() -> None:
+    done = printed_to_head('open("/dev/null")')
+    assert done.returncode != 0
+    assert "BrokenPipeError" in done.stderr
+
+
+STUCK = """
+import atexit, sys
+from rlhf_cli.process import leave
+
+class Stuck:
+    def __del__(self, running=sys.is_finalizing):
+        while running():  # only while the interpreter clears up
+            pass
+
+kept = Stuck()
+atexit.register(print, "registered")
+print("said", end=" ")
+"""
+
+
+def left(last_line: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", STUCK + last_line]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def test_it_leaves_with_its_code_and_its_words() -> None:
+    done = left("leave(3)", 60)
+    assert (done.returncode, done.stdout) == (3, "said registered\n")
+
+
+def test_control_python_s_own_end_never_comes() -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        left("sys.exit(3)", 2)
