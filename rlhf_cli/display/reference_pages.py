@@ -17,7 +17,6 @@ from rlhf_cli.project.reference.function_source import NO_DEFAULT
 from rlhf_cli.project.reference.key_reference import KeyReference, MetricReference
 from rlhf_cli.project.reference.reward_reference import (
     ArgumentReference,
-    ExampleRow,
     RewardReference,
     WorkedExample,
     as_yaml,
@@ -162,23 +161,22 @@ def _show_example(console: Console, example: WorkedExample) -> None:
     prompt = f" to the prompt {example.prompt!r}" if example.prompt else ""
     _heading(console, f"what it gives{prompt}" + (f", with args {{{args}}}" if args else ""))
     first = example.rows[0]
-    texts = ["completion", *first.columns, *(["the answer to it"] if first.reply is not None else [])]
-    numbers = [*(["tokens"] if first.num_tokens is not None else []), "score"]
+    more = {"reply": "the answer to it", "num_tokens": "tokens"}
+    texts = ["completion", *first["columns"], *(head for name, head in more.items() if name in first)]
     rows = []
     for row in example.rows:
-        is_code = "```" in row.completion
-        text = row.completion.rstrip("\n") if is_code else repr(row.completion)[1:-1] or "(empty)"
-        columns = [value if isinstance(value, str) else as_yaml(value) for value in row.columns.values()]
-        more = [str(one) for one in (row.reply, row.num_tokens) if one is not None]
-        rows.append([text, *columns, *more, shown_score(row)])
-    console.print(plain_table(texts, numbers, rows=rows, head="dim", indent=2))
+        completion = row["completion"]
+        text = completion.rstrip("\n") if "```" in completion else repr(completion)[1:-1] or "(empty)"
+        columns = [value if isinstance(value, str) else as_yaml(value) for value in row["columns"].values()]
+        rows.append([text, *columns, *(str(row[name]) for name in more if name in row), shown_score(row["score"])])
+    console.print(plain_table(texts, ["score"], rows=rows, head="dim", indent=2))
 
 
-def shown_score(row: ExampleRow) -> str:
+def shown_score(score: float | list[list[float]] | None) -> str:
     """Format a score: three digits, `none` if the reward does not apply, or the spans of a dense reward."""
-    if isinstance(row.score, list):
-        return "  ".join(f"{value:+g} on characters {start} to {end}" for start, end, value in row.score)
-    return "none" if row.score is None else f"{row.score:.3g}"
+    if isinstance(score, list):
+        return "  ".join(f"{value:+g} on characters {start:g} to {end:g}" for start, end, value in score)
+    return "none" if score is None else f"{score:.3g}"
 
 
 def show_trainer(console: Console, trainer: TrainerReference) -> None:

@@ -36,11 +36,7 @@ def reward_json(reward: RewardReference) -> JsonTree:
         "line": reward.source.line,
     }
     if (example := reward.example) is not None:
-        rows: list[JsonValue] = []
-        for row in example.rows:
-            shown = _tree(row)
-            rows.append({name: shown[name] for name in shown if shown[name] is not None or name == "score"})
-        tree["example"] = {"prompt": example.prompt, "args": _plain(example.args), "rows": rows}
+        tree["example"] = {"prompt": example.prompt, "args": _plain(example.args), "rows": _plain(example.rows)}
     return tree
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -24,47 +25,37 @@ _REFERS = re.compile(r"The (?:other )?arguments are those of `\w+`\.")
 
 
 @dataclass(frozen=True)
-class ExampleRow:
-    """A row of an example: a completion and its score.
-
-    The score is a number, None if the reward does not apply, or the [start, end, value] spans of a dense reward.
-    `reply` is the answer of the server or judge, or None if the reward asks neither. `num_tokens` is the length in
-    tokens, for rewards that depend on it.
-    """
-
-    completion: str
-    columns: Mapping[str, JsonValue]
-    score: float | list[tuple[int, int, float]] | None
-    reply: str | None = None
-    num_tokens: int | None = None
-
-
-@dataclass(frozen=True)
 class WorkedExample:
-    """Rows that one reward scores with `args` on top of its YAML. `as_messages` passes texts as messages."""
+    """Rows that one reward scores with `args` on top of its YAML. `as_messages` passes texts as messages.
+
+    A row has `completion`, `columns` and `score`: a number, None if the reward does not apply, or the [start, end,
+    value] spans of a dense reward. `reply` is the answer of the server or judge, `num_tokens` the length in tokens;
+    rewards that do not depend on them have neither.
+    """
 
     prompt: str
     args: Mapping[str, JsonValue]
-    rows: tuple[ExampleRow, ...]
+    rows: list[dict[str, Any]]
     as_messages: bool = False
+
+
+_OF_A_ROW = ("completion", "score", "reply", "num_tokens")
 
 
 @cache
 def worked_examples() -> dict[str, WorkedExample]:
     """Return the examples of the ready-made rewards, by option of the group `reward`."""
-    text = Path(__file__).with_name("examples.yaml").read_text(encoding="utf-8")
-    return {option: _example(tree) for option, tree in yaml.safe_load(text).items()}
-
-
-def _example(tree: dict[str, object]) -> WorkedExample:
-    rows, shared = tree.pop("rows"), tree.pop("columns", {})
-    assert isinstance(rows, list)
-    assert isinstance(shared, dict)
-    made = []
-    for row in rows:
-        known = {name: row.pop(name) for name in ("completion", "score", "reply", "num_tokens") if name in row}
-        made.append(ExampleRow(columns={**shared, **row}, **known))
-    return WorkedExample(**{"prompt": "", "args": {}, **tree, "rows": tuple(made)})  # type: ignore[arg-type]
+    found = {}
+    trees = yaml.safe_load(Path(__file__).with_name("examples.yaml").read_text(encoding="utf-8"))
+    for option, tree in trees.items():
+        shared = tree.pop("columns", {})
+        rows = []
+        for row in tree.pop("rows"):
+            columns = {name: row[name] for name in row if name not in _OF_A_ROW}
+            known = {name: row[name] for name in row if name in _OF_A_ROW}
+            rows.append(known | {"columns": shared | columns})
+        found[option] = WorkedExample(**{"prompt": "", "args": {}, **tree, "rows": rows})
+    return found
 
 
 @dataclass(frozen=True)

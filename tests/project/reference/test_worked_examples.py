@@ -26,13 +26,13 @@ def given(option: str, example: WorkedExample, **more: object) -> list[Any]:
     """What the reward of an option gives the rows of an example."""
     shipped = yaml.safe_load(SHIPPED[option].read_text())
     reward = resolve(shipped["fn"], {**(shipped.get("args") or {}), **example.args, **more}, where="the test")
-    texts = [row.completion for row in example.rows]
+    texts = [row["completion"] for row in example.rows]
     completions = [[{"role": "assistant", "content": text}] for text in texts] if example.as_messages else texts
-    columns = {name: [row.columns[name] for row in example.rows] for name in example.rows[0].columns}
+    columns = {name: [row["columns"][name] for row in example.rows] for name in example.rows[0]["columns"]}
     scores = reward(
         prompts=[example.prompt] * len(texts),
         completions=completions,
-        completion_ids=[[7] * (row.num_tokens or 0) for row in example.rows],
+        completion_ids=[[7] * row.get("num_tokens", 0) for row in example.rows],
         **columns,
     )
     return list(asyncio.run(scores)) if inspect.isawaitable(scores) else list(scores)
@@ -48,10 +48,11 @@ def test_it_is_what_the_reward_gives(option: str) -> None:
         pytest.skip("the extra math is not installed")
     example = WORKED_EXAMPLES[option]
     for given_score, row in zip(given(option, example), example.rows, strict=True):
-        if isinstance(row.score, list):
-            assert given_score == [tuple(span) for span in row.score]
+        score = row["score"]
+        if isinstance(score, list):
+            assert given_score == [tuple(span) for span in score]
         else:
-            assert given_score == (None if row.score is None else pytest.approx(row.score))
+            assert given_score == (None if score is None else pytest.approx(score))
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("cache")
 def test_the_judges_example() -> None:
     example = WORKED_EXAMPLES["judge"]
-    by_text = {row.completion: row.reply for row in example.rows}
+    by_text = {row["completion"]: row["reply"] for row in example.rows}
 
     def answer(payload: Any) -> Answer:
         asked = payload["messages"][-1]["content"]
@@ -70,11 +71,11 @@ def test_the_judges_example() -> None:
 
     with serving(answer) as server:
         url = server.url.removesuffix("/score")
-        assert given("judge", example, url=url) == [pytest.approx(row.score) for row in example.rows]
+        assert given("judge", example, url=url) == [pytest.approx(row["score"]) for row in example.rows]
 
 
 def test_the_servers_example() -> None:
     example = WORKED_EXAMPLES["server"]
-    body = {"rewards": [json.loads(row.reply or "") for row in example.rows]}
+    body = {"rewards": [json.loads(row["reply"]) for row in example.rows]}
     with serving(Answer(body)) as server:
-        assert given("server", example, url=server.url) == [row.score for row in example.rows]
+        assert given("server", example, url=server.url) == [row["score"] for row in example.rows]
