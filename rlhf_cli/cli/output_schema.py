@@ -213,8 +213,7 @@ OUTPUTS: dict[str, object] = {
     "doctor": _object("DoctorOutput", (bool, "can_train"), (list[Condition], "conditions")),
     "list": dict[str, list[_OPTION]] | list[_KEY] | list[MetricReference] | _OPTION_PAGE | _REWARD_PAGE | _TRAINER_PAGE,
     "check": _CHECKED,
-    "show": _object("ConfigOutput", (Tree, "config"), (Texts, "origins"))
-    | _object("AgainstOutput", (str, "here there"), (list[Tree], "differences")),
+    "show": _object("ConfigOutput", (Tree, "config"), (Texts, "origins")),
     "audit": _object("AuditOutput", (bool | None, "is_sound"), (list[str], "holes"), like=AuditResult),
     "score": _SCORES,
     "train": _object("TrainOutput", (Literal[False], "dry_run"), like=RunResult)

@@ -1,14 +1,13 @@
-"""Print a configuration with its origins, or where two differ."""
+"""Print a configuration with its origins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console
 from rich.text import Text
 
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.project.reference.differences import KeyDifference, Side
 from rlhf_cli.project.reference.reward_reference import as_yaml
 
 _FURTHEST_ORIGIN = 56
@@ -53,28 +52,3 @@ def as_written(value: object) -> str:
 
 def _without_nulls(entry: object) -> object:
     return {name: one for name, one in entry.items() if one is not None} if isinstance(entry, dict) else entry
-
-
-_FURTHEST_ORIGIN_OF_DIFFERENCE = 44
-
-
-def show_differences(console: Console, found: Sequence[KeyDifference], here: Side, there: Side) -> None:
-    """Print the differences like a diff: `-` for the first side's value, `+` for the second's."""
-    console.print(Text.assemble(("- ", "red"), (here.label, "bold")), soft_wrap=True)
-    console.print(Text.assemble(("+ ", "green"), (there.label, "bold")), soft_wrap=True)
-    if not found:
-        console.print("no difference")
-        return
-    for one in found:
-        console.print()
-        console.print(Text(one.key, style="bold"), soft_wrap=True)
-        pairs = (("-", "red", one.here), ("+", "green", one.there))
-        texts = [as_written(value.value) if value.is_there else "not there" for _, _, value in pairs]
-        width = min(_FURTHEST_ORIGIN_OF_DIFFERENCE, max(map(len, texts)) + 2)
-        for (sign, style, value), text in zip(pairs, texts, strict=True):
-            origin = f"# {value.origin or 'default'}" if value.is_there else ""
-            gap = max(2, width - len(text)) if origin else 0
-            if console.is_terminal and 4 + len(text) + gap + len(origin) > console.width:
-                origin = f"\n    {origin}"
-            line = Text.assemble((f"  {sign} ", style), (text, "" if value.is_there else "dim"))
-            console.print(line.append(" " * gap + origin, style="dim"), soft_wrap=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
+import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_cli.analysis.comparison.frames import is_wandb, read_wandb
@@ -88,18 +88,8 @@ def run_at(named: str, words: list[str], *, where: str) -> RunFolder:
     return find_run(named, root, where=where)
 
 
-@dataclass(frozen=True)
-class NamedExperiment:
-    """An experiment, given by overrides or by a run, and the keys typed beside it."""
-
-    label: str
-    prepared: Prepared
-    keys: tuple[str, ...]
-    run: RunFolder | None = None
-
-
-def named_experiment(words: list[str]) -> NamedExperiment:
-    """Return the experiment that words mean. A word without `=` is a run or a key of the configuration.
+def named_experiment(words: list[str]) -> tuple[Prepared, list[str]]:
+    """Return the experiment that words mean, and the keys typed beside it. A word without `=` is a run or a key.
 
     Raises ConfigError for a word that is neither, ConfigError if no experiment is named, and what `prepare` raises.
     """
@@ -108,14 +98,14 @@ def named_experiment(words: list[str]) -> NamedExperiment:
     runs = [word for word in others if is_run_name(word) or (Path(word) / "config.yaml").is_file()]
     keys = [word.strip(".") for word in others if word not in runs]
     if len(runs) > 1:
-        raise ConfigError("one run at a time", where="command line", got=" ".join(runs), hint="--against RUN")
+        hint = f"rlhf compare {shlex.join(runs)}"
+        raise ConfigError("one run at a time", where="command line", got=" ".join(runs), hint=hint)
     run = run_at(runs[0], overrides, where="command line") if runs else None
     if run is None and not overrides:
         raise _of_which(keys)
     prepared = prepare(overrides, keep_run_names=True) if run is None else prepare_from(run, overrides)
     _refuse_unknown(keys, prepared)
-    label = " ".join([*([run.shown] if run is not None else []), *overrides])
-    return NamedExperiment(label, prepared, tuple(keys), run)
+    return prepared, keys
 
 
 def _of_which(keys: list[str]) -> ConfigError:
@@ -141,7 +131,7 @@ def _refuse_unknown(keys: list[str], prepared: Prepared) -> None:
         if key in known:
             continue
         if key in groups().get("exp", {}):
-            raise ConfigError(f"{key!r} is an experiment", where="command line", hint=f"--against {key}")
+            raise ConfigError(f"{key!r} is an experiment", where="command line", hint=f"+exp={key}")
         ends = {name.rpartition(".")[2]: name for name in known}
         close = ends.get(key) or nearest(key, [*known, *ends])
         raise ConfigError(

@@ -208,7 +208,6 @@ _VERBS = {
     "list reward": "reward rewards",
     "list": "ls options",
     "show": "config cfg print",
-    "show +exp=ONE --against ANOTHER": "diff",
     "check": "validate lint plan",
     "audit": "test attack",
     "eval": "evaluate",

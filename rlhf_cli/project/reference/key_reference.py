@@ -1,4 +1,4 @@
-"""Describe configuration keys and metrics."""
+"""Describe configuration keys and metrics, and find what is not default in a configuration."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -16,6 +17,7 @@ from rlhf_cli.config.schema.run_sections import Warn
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.reference.function_source import NO_DEFAULT, read_docstring, sentences_about
 from rlhf_cli.tables.metrics import FINDING_KINDS
+from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest
 
 ANY_NAME = "NAME"
@@ -243,3 +245,58 @@ def _file() -> Path:
     """Return the document: inside the package in a wheel, beside it in a checkout."""
     beside, inside = _PACKAGE.parent / "docs" / "reference" / "metrics.md", _PACKAGE / "metrics.md"
     return beside if (_PACKAGE.parent / "pyproject.toml").is_file() else inside
+
+
+_WHOLE = ("model.build",)
+"""Sections whose parts have no meaning without the rest."""
+
+
+def unlike_default(tree: JsonTree, prefix: str = "") -> JsonTree:
+    """Return the part of a whole configuration, or of its section `prefix`, that is not default.
+
+    The default is an experiment without any settings (conf/train.yaml and the options that it chooses); for keys that
+    it does not have (a reward, a critic), the schema's default.
+    """
+    kept: JsonTree = {}
+    for name, value in tree.items():
+        key = f"{prefix}.{name}" if prefix else name
+        default = _default_of(key)
+        if isinstance(value, dict) and value and key not in _WHOLE:
+            below = unlike_default(value, key)
+            if below or not isinstance(default, dict):
+                kept[name] = below or value  # the section was added, even if all its values are defaults
+        elif value != default:
+            kept[name] = value
+    return kept
+
+
+def _default_of(key: str) -> object:
+    node: JsonValue = _without_settings()
+    for part in key.split("."):
+        if not isinstance(node, dict) or part not in node:
+            reference = key_reference(key)
+            return reference.default if reference is not None else NO_DEFAULT
+        node = node[part]
+    return node
+
+
+@cache
+def _without_settings() -> JsonTree:
+    """Return the configuration without any settings: all sections, filled with the schema's defaults."""
+    from rlhf_cli.config.compose import compose  # imports Hydra, which takes 0.3 s
+
+    return Experiment.model_validate(compose([]).tree).model_dump(mode="json")
+
+
+def only_sections(tree: JsonTree, keys: Sequence[str]) -> JsonTree:
+    """Return the part of a configuration at or below the dotted keys, in its own order; all if `keys` is empty."""
+    if not keys:
+        return tree
+    kept: JsonTree = {}
+    for name, value in tree.items():
+        below = [key.partition(".")[2] for key in keys if key.partition(".")[0] == name]
+        if "" in below:
+            kept[name] = value
+        elif below and isinstance(value, dict):
+            kept[name] = only_sections(value, below)
+    return kept

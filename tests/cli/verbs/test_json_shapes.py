@@ -42,7 +42,6 @@ def test_every_verb_has_a_shape() -> None:
         ["list", "metrics", "kl"],
         ["show", QUICKSTART],
         ["show", QUICKSTART, "--changed"],
-        ["show", QUICKSTART, "--against", "toy_ppo"],
         ["audit", QUICKSTART, "--limit", "4"],
         ["doctor"],
         ["init", "here"],
