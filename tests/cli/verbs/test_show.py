@@ -65,7 +65,7 @@ def test_a_run_is_shown(capsys: Said) -> None:
         ([], "+exp=quickstart, or rlhf list exp"),
         (["+exp=quickstart", "brevity"], "rewards.brevity"),
         (["+exp=quickstart", "trainr"], "trainer"),
-        (["+exp=quickstart", "toy_ppo"], "+exp=toy_ppo"),
+        (["+exp=quickstart", "toy_ppo"], "rlhf show +exp=toy_ppo"),
         (["+exp=quickstart", "--chnaged"], "--changed"),
     ],
 )
