@@ -16,6 +16,7 @@ from rlhf_cli.config.schema.experiment import leaves, valid_keys
 from rlhf_cli.errors import ConfigError, RlhfError, RunError
 from rlhf_cli.jobs.prepare import Prepared, find_run, is_run_name, prepare, prepare_from
 from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run, runs_in
+from rlhf_cli.runs.run_status import with_newest
 from rlhf_cli.text.suggest import nearest
 
 _ROOT = Path("runs")
@@ -78,6 +79,21 @@ def take_run(words: list[str], *, where: str) -> RunFolder | None:
         return None
     words.remove(named)
     return run_at(named, words, where=where)
+
+
+def one_named(words: list[str], verb: str, expected: str, *, more: str = "", finished: bool = False) -> str:
+    """Remove the one word that names a run from `words` and return it. Raises RunError if there is none, or several."""
+    named = [word for word in words if names_a_run(word)]
+    if len(named) != 1:
+        raise none_named(verb, expected, got=" ".join(named), hint=with_newest(verb, more, finished=finished))
+    words.remove(named[0])
+    return named[0]
+
+
+def none_named(verb: str, expected: str, *, got: str = "", hint: str | None = None) -> RunError:
+    """Return the error for a command line without a run; `got` are the runs, where it has too many."""
+    problem = "one run at a time" if got else "no run was named"
+    return RunError(problem, got=got or None, expected=expected, hint=hint or with_newest(verb))
 
 
 def run_at(named: str, words: list[str], *, where: str) -> RunFolder:

@@ -34,7 +34,7 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.comparison_tables import show_comparison, show_left_out, show_other_groups
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, RunError, UserError
-from rlhf_cli.jobs.run_arguments import read_by_words
+from rlhf_cli.jobs.run_arguments import none_named, read_by_words
 from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.runs.run_folder import RunGroup, groups_of, newest_of
 from rlhf_cli.runs.run_status import with_newest
@@ -160,11 +160,8 @@ def _parse(argv: list[str]) -> Options:
     """Return the options. Raises RunError if no run is named, UserError for two outputs on one screen."""
     options = read_options(__doc__, argv, verb="compare")
     if not options.words:
-        raise RunError(
-            "no run was named",
-            expected="run folders, a sweep, a glob",
-            hint=with_newest("rlhf compare", all_of_it=True),
-        )
+        hint = with_newest("rlhf compare", all_of_it=True)
+        raise none_named("rlhf compare", "run folders, a sweep, a glob", hint=hint)
     if sum((options.as_json, _is_for_screen(options, "--csv"), _is_for_screen(options, "--latex"))) > 1:
         got = "two of --json, --csv -, --latex"
         raise UserError("only one output can go to the screen", got=got, hint="--csv FILE")

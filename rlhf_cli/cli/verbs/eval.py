@@ -36,16 +36,16 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.evaluation_tables import show_evaluation
 from rlhf_cli.display.progress_bars import Spinner
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
+from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, words_for_model_alone
 from rlhf_cli.jobs.one_run import refuse_foreign_code
 from rlhf_cli.jobs.prepare import Prepared, find_run, is_run_name, prepare, prepare_from
+from rlhf_cli.jobs.run_arguments import one_named
 from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.measure.evaluation_files import evaluation_json
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.plan.data_sources import describe_eval_rows
-from rlhf_cli.runs.run_folder import HELD_OUT, POLICY, REWARD_MODEL, names_a_run, refuse_links
-from rlhf_cli.runs.run_status import with_newest
+from rlhf_cli.runs.run_folder import HELD_OUT, POLICY, REWARD_MODEL, refuse_links
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.services.hub_lookup import HubQuestion
 
@@ -64,14 +64,7 @@ def run(argv: list[str]) -> int:
     """
     options = _parse(argv)
     words, data = options.words, options.text("--data")
-    named = next((word for word in words if names_a_run(word)), None)
-    if named is None:
-        raise RunError(
-            "no run was named",
-            expected="a run folder, run:NAME or a reward model's folder",
-            hint=with_newest("rlhf eval", finished=True),
-        )
-    words.remove(named)
+    named = one_named(words, "rlhf eval", "a run folder, run:NAME or a reward model's folder", finished=True)
     target = _target(named, words)
     _refuse_of_other_kind(options, target)
     if target.run is not None:

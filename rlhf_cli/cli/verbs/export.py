@@ -22,8 +22,8 @@ from pathlib import Path
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.project_screens import show_export
 from rlhf_cli.display.terminal import Screen, wide_console
-from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
-from rlhf_cli.jobs.run_arguments import run_at
+from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.jobs.run_arguments import none_named, run_at
 from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.project.export.exported_folder import export_model, exported_before, push
 from rlhf_cli.project.export.source_model import find_source
@@ -39,18 +39,13 @@ def run(argv: list[str]) -> int:
     Raises RunError for a folder that is not a run or a run that has not finished, ModelError for unusable weights.
     """
     options = read_options(__doc__, argv, verb="export")
-    if len(options.words) != 1:
-        got = " ".join(options.words) or "nothing"
-        raise RunError(
-            "one run is exported at a time",
-            got=got,
-            expected="a run folder or run:NAME",
-            hint=with_newest("rlhf export", finished=True),
-        )
+    if len(words := options.words) != 1:
+        hint = with_newest("rlhf export", finished=True)
+        raise none_named("rlhf export", "a run folder or run:NAME", got=" ".join(words), hint=hint)
     repo = options.text("--push")
     if options.on("--public") and repo is None:
         raise ConfigError("--public is for --push", where="command line", hint="--push OWNER/NAME --public")
-    folder = run_at(options.words[0], [], where="rlhf export")
+    folder = run_at(words[0], [], where="rlhf export")
     source = find_source(
         folder,
         step=options.number("--checkpoint", least=0),

@@ -34,7 +34,7 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
 from rlhf_cli.display.progress_bars import Spinner, generation_bar
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
+from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.generation_run import (
     BEST,
     PAIRS,
@@ -54,11 +54,10 @@ from rlhf_cli.evaluation.targets import (
 )
 from rlhf_cli.jobs.one_run import refuse_foreign_code
 from rlhf_cli.jobs.prepare import Prepared, is_run_name, prepare, prepare_from
-from rlhf_cli.jobs.run_arguments import run_at
+from rlhf_cli.jobs.run_arguments import one_named, run_at
 from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.measure.best_of_n import TOTAL
-from rlhf_cli.runs.run_folder import names_a_run, refuse_links
-from rlhf_cli.runs.run_status import with_newest
+from rlhf_cli.runs.run_folder import refuse_links
 
 _SAMPLES, _LIMIT = 8, 100
 
@@ -112,14 +111,8 @@ def run(argv: list[str]) -> int:
 def _prepared(options: Options) -> tuple[Target, Prepared]:
     """Return the model to sample from, and the experiment that scores its completions."""
     words, data = options.words, options.text("--data")
-    named = next((word for word in words if names_a_run(word) and not word.startswith("+")), None)
-    if named is None:
-        raise RunError(
-            "no run was named",
-            expected="a run folder or run:NAME; or a model, and the experiment whose rewards score it",
-            hint=with_newest("rlhf generate", finished=True),
-        )
-    words.remove(named)
+    expected = "a run folder or run:NAME; or a model, and the experiment whose rewards score it"
+    named = one_named(words, "rlhf generate", expected, finished=True)
     is_run = is_run_name(named) or (Path(named) / "config.yaml").is_file()
     run = run_at(named, words, where="rlhf generate") if is_run else None
     if any(word.lstrip("+").startswith("exp=") for word in words):

@@ -16,8 +16,8 @@ from pathlib import Path
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import EXIT_OK, RunError, UserError
-from rlhf_cli.jobs.run_arguments import read_by_words
+from rlhf_cli.errors import EXIT_OK, UserError
+from rlhf_cli.jobs.run_arguments import none_named, read_by_words
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.runs.run_status import with_newest
 
@@ -32,11 +32,8 @@ def run(argv: list[str]) -> int:
     options = read_options(__doc__, argv, verb="report")
     words = options.words
     if not words:
-        raise RunError(
-            "no run was named",
-            expected="runs, sweeps, folders of them",
-            hint=with_newest("rlhf report", all_of_it=True),
-        )
+        hint = with_newest("rlhf report", all_of_it=True)
+        raise none_named("rlhf report", "runs, sweeps, folders of them", hint=hint)
     runs, problems = read_by_words(words, wanted=None, where="rlhf report")
     folder = _folder_of(words, runs)
     out = options.path("--out") or folder / "report.html"

@@ -20,13 +20,12 @@ from rlhf_cli.analysis.reproducibility import Reproduction, compare_again
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.run_tables import show_reproduction
 from rlhf_cli.display.terminal import wide_console
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError, RunError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, ConfigError
 from rlhf_cli.jobs.one_run import refuse_foreign_code, show_run_folder
 from rlhf_cli.jobs.reproducing import reproduction_of, run_again
-from rlhf_cli.jobs.run_arguments import run_at
+from rlhf_cli.jobs.run_arguments import one_named, run_at
 from rlhf_cli.jobs.usage import read_options
-from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
-from rlhf_cli.runs.run_status import with_newest
+from rlhf_cli.runs.run_folder import RunFolder, open_run
 
 
 def run(argv: list[str]) -> int:
@@ -35,20 +34,16 @@ def run(argv: list[str]) -> int:
     Raises RunError for a folder that is not a run or has logged nothing, and the errors of the new run.
     """
     options = read_options(__doc__, argv, verb="reproduce")
-    named = [word for word in options.words if names_a_run(word)]
-    if len(named) != 1:
-        raise RunError(
-            "one run is run again at a time", got=" ".join(named) or "nothing", hint=with_newest("rlhf reproduce")
-        )
-    words = [word for word in options.words if word != named[0]]
-    earlier, steps = run_at(named[0], words, where="rlhf reproduce"), options.number("--steps")
+    words = options.words
+    named = one_named(words, "rlhf reproduce", "a run folder or run:NAME")
+    earlier, steps = run_at(named, words, where="rlhf reproduce"), options.number("--steps")
     other = options.text("--against")
     if other is not None and words:
         raise ConfigError(
             "--against trains no run, so no key can be changed",
             where="command line",
             got=" ".join(words),
-            hint=f"rlhf reproduce {named[0]} --against {other}",
+            hint=f"rlhf reproduce {named} --against {other}",
         )
     if other is not None:
         both = compare_again(earlier, open_run(Path(other)), up_to=steps)

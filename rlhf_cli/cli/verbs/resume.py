@@ -29,8 +29,9 @@ from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.jobs.one_run import refuse_foreign_code, resume_once, say_finished, show_plan
 from rlhf_cli.jobs.prepare import is_run_name, prepare_from
 from rlhf_cli.jobs.resuming import resumed
+from rlhf_cli.jobs.run_arguments import one_named
 from rlhf_cli.jobs.usage import Options, ResumeOptions, read_options, resume_options
-from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run
+from rlhf_cli.runs.run_folder import RunFolder, open_run
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, newest_run, own_job_id, read_status, run_result, with_newest
 from rlhf_cli.sweeps.resume_sweep import resume_sweep
 from rlhf_cli.sweeps.sweep_options import is_sweep, refuse_of_sweeps, sweep_options
@@ -58,15 +59,10 @@ def run(argv: list[str]) -> int:
 
 def _resume(console: Console, words: list[str], how: ResumeOptions, options: Options) -> RunFolder:
     """Continue one run and return its folder."""
-    named = [word for word in words if names_a_run(word)]
-    if len(named) != 1:
-        raise RunError(
-            "one run is resumed at a time", got=" ".join(named) or "nothing", hint=with_newest("rlhf resume")
-        )
-    words.remove(named[0])
-    if is_run_name(named[0]):
-        raise _by_name(named[0])
-    folder = open_run(Path(named[0]))
+    named = one_named(words, "rlhf resume", "a run folder, or a sweep's")
+    if is_run_name(named):
+        raise _by_name(named)
+    folder = open_run(Path(named))
     refuse_of_sweeps(options, "rlhf resume SWEEP")
     status = read_status(folder)
     if not words and not how.allowed and status.state == FINISHED:

@@ -14,9 +14,8 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.run_tables import show_verified
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Problems, RunError, UserError
-from rlhf_cli.jobs.run_arguments import folders_of
+from rlhf_cli.jobs.run_arguments import folders_of, none_named
 from rlhf_cli.jobs.usage import read_options
-from rlhf_cli.runs.run_status import with_newest
 
 
 def run(argv: list[str]) -> int:
@@ -26,7 +25,7 @@ def run(argv: list[str]) -> int:
     """
     options = read_options(__doc__, argv, verb="verify")
     if not options.words:
-        raise RunError("no run was named", expected="a run folder, or a sweep's", hint=with_newest("rlhf verify"))
+        raise none_named("rlhf verify", "a run folder, or a sweep's")
     runs = _verified(options.words)
     states = [one.state for one in runs if one.state is not None]
     if not states:

@@ -20,13 +20,12 @@ from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
 from rlhf_cli.display.terminal import wide_console
-from rlhf_cli.errors import EXIT_OK, RunError
+from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.one_run import refuse_foreign_code
-from rlhf_cli.jobs.run_arguments import run_at
+from rlhf_cli.jobs.run_arguments import one_named, run_at
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.jobs.whatif_request import ask
-from rlhf_cli.runs.run_folder import RunFolder, names_a_run
-from rlhf_cli.runs.run_status import read_status, with_newest
+from rlhf_cli.runs.run_status import read_status
 
 _PIPE_WIDTH = 120
 _MOVERS = 3
@@ -40,7 +39,9 @@ def run(argv: list[str]) -> int:
     options = read_options(__doc__, argv, verb="whatif")
     words = options.words
     num_movers = options.number("--show", least=0)
-    folder = _folder(words)
+    expected = "a run folder, or run:NAME, and what would be different"
+    named = one_named(words, "rlhf whatif", expected, more=" rewards.NAME.weight=0.3")
+    folder = run_at(named, [], where="rlhf whatif")
     questions = [ask(folder, one) for one in alternatives(words)]
     if any(_names_code(question) for question in questions):
         refuse_foreign_code(folder, trust=options.on("--trust"), command=f"rlhf whatif {folder.shown}")
@@ -61,20 +62,6 @@ def run(argv: list[str]) -> int:
     else:
         show_alternatives(console, folder.shown, answers)
     return EXIT_OK
-
-
-def _folder(words: list[str]) -> RunFolder:
-    """Take the run out of the words and return it."""
-    named = [word for word in words if names_a_run(word)]
-    if len(named) != 1:
-        raise RunError(
-            "no run was named" if not named else "one run at a time",
-            got=" ".join(named) or None,
-            expected="a run folder, or run:NAME, and what would be different",
-            hint=with_newest("rlhf whatif", " rewards.NAME.weight=0.3"),
-        )
-    words.remove(named[0])
-    return run_at(named[0], [], where="rlhf whatif")
 
 
 def _names_code(question: WhatIfQuestion) -> bool:

@@ -12,10 +12,9 @@ from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose, diagnose_readabl
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.findings_panel import show_why, show_worst
 from rlhf_cli.display.terminal import wide_console
-from rlhf_cli.errors import EXIT_OK, RunError
-from rlhf_cli.jobs.run_arguments import folders_of
+from rlhf_cli.errors import EXIT_OK
+from rlhf_cli.jobs.run_arguments import folders_of, none_named
 from rlhf_cli.jobs.usage import read_options
-from rlhf_cli.runs.run_status import with_newest
 
 
 def run(argv: list[str]) -> int:
@@ -26,7 +25,7 @@ def run(argv: list[str]) -> int:
     options = read_options(__doc__, argv, verb="why")
     words = options.words
     if not words:
-        raise RunError("no run was named", expected="a run folder, or a sweep's", hint=with_newest("rlhf why"))
+        raise none_named("rlhf why", "a run folder, or a sweep's")
     folders = list(dict.fromkeys(folder for word in words for folder in folders_of(word, where="rlhf why")))
     if len(folders) == 1:
         one = diagnose(folders[0])

@@ -94,8 +94,8 @@ def test_a_push_of_a_folder_whose_card_was_edited(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "one run is exported at a time"),
-        (["runs/mine/one", "runs/mine/two"], "one run is exported at a time"),
+        ([], "no run was named"),
+        (["runs/mine/one", "runs/mine/two"], "one run at a time"),
         (["nowhere"], "is not a run folder"),
         (["run:nothing"], "no run of 'nothing' has finished"),
         (["runs/mine/one", "--public"], "--public is for --push"),
