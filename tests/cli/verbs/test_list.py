@@ -29,7 +29,7 @@ def test_in_a_pipe_an_option_is_a_line_however_long_its_caption(capsys: Said) ->
 
 
 def test_a_reward(capsys: Said) -> None:
-    shown = said(capsys, "reward", "brevity")
+    shown = said(capsys, "rewards", "brevity")
     for part in (
         "Shorter is better",
         "min(1, max(0, (zero - length) / (zero - full)))",

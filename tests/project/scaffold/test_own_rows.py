@@ -1,4 +1,4 @@
-"""Which column of a file is which: by its name, by a word of its name, by what it holds, and never by a guess."""
+"""Which column of a file is which: by its name and by what it holds, never by a guess."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ def test_columns_are_told_by_name_and_content(
     write: Write, trains: str, row: dict[str, object], rename: dict[str, str]
 ) -> None:
     assert looked_at(write, trains, row).rename == rename
+
+
+def test_a_column_that_was_typed_is_taken(write: Write) -> None:
+    found = looked_at(write, "sft", {"prompt": "a", "question": "b"}, completion="prompt")
+    assert found.rename == {"prompt": "question", "completion": "prompt"}
 
 
 def test_nothing_is_guessed_where_two_would_do(write: Write) -> None:
