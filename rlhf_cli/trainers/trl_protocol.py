@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         num_generations_eval: int
         num_iterations: int
         reward_clip_range: tuple[float, float] | None
+        normalize_advantages: bool  # RLOO
         reward_func_names: list[str]
         reward_weights: Tensor
         temperature: float
