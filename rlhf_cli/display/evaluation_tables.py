@@ -13,7 +13,7 @@ from rlhf_cli.display.tables import BlockColumn, Cell, plain_table, show_blocks
 from rlhf_cli.display.terminal import figure, no_total, one_line
 from rlhf_cli.measure.best_of_n import BestOfN, MadeRows
 from rlhf_cli.measure.evaluation_files import Evaluation
-from rlhf_cli.measure.policy_results import PolicyEvaluation
+from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation
 from rlhf_cli.measure.scored_pairs import (
     LengthBias,
     RewardModelEvaluation,
@@ -121,6 +121,7 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
             ("tokens", _interval(part.tokens), f"at most {part.tokens.max}"),
         ]
         _show(console, [name], ["raw", "weighted"], rows)
+    _seen_and_unseen(console, evaluation)
     if evaluation.no_total is not None:
         console.print(no_total(evaluation.no_total))
     for name, attempts in evaluation.attempts.items():
@@ -132,6 +133,20 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
         _show(console, [f"{name}: right in k"], [""], rows, [""])
     answers = [(_shortened(one.prompt), _shortened(one.completion), figure(one.total)) for one in evaluation.shown]
     _show(console, ["prompt", "greedy completion"], ["total"], answers)
+
+
+def _seen_and_unseen(console: Console, evaluation: PolicyEvaluation) -> None:
+    """Print each metric on prompts that were trained on, next to the same metric on unseen prompts."""
+    if evaluation.by_prompts is None:
+        return
+    seen, unseen = evaluation.by_prompts[SEEN], evaluation.by_prompts[UNSEEN]
+    rows = []
+    for name, part in seen.parts.items():
+        other = unseen.parts[name]
+        for reward, one in part.rewards.items():
+            rows.append((f"{name} {reward}", _interval(one.raw), _interval(other.rewards[reward].raw)))
+        rows.append((f"{name} total", _interval(part.total), _interval(other.total)))
+    _show(console, ["raw"], [f"{seen.rows} prompts trained on", f"{unseen.rows} unseen"], rows)
 
 
 def _centred(mean: Estimate) -> str:

@@ -11,12 +11,13 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.held_out_rows import HeldOut, end_of_run, load_held_out
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.measure.evaluation_files import Evaluation, Heading, Measured, evaluation_json
 from rlhf_cli.measure.pictures import MISSING, can_draw, draw
-from rlhf_cli.measure.policy_results import PolicyEvaluation, write_completions
+from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation, write_completions
 from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
 from rlhf_cli.measure.scored_pairs import RewardModelEvaluation, Row
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
@@ -25,6 +26,8 @@ from rlhf_cli.runs.text_endings import trained_with_eos
 
 Say = Callable[[str], None]
 _POLICY_BATCH, _SCORER_BATCH = 32, 16
+_PROMPT = "prompt_was"
+"""Column that says whether a pair's prompt was also trained on. It is used as a slice."""
 _OTHER_ENDING = {
     True: "the end-of-sequence token is behind every text, and in training it was not",
     False: "the texts end without the end-of-sequence token that they had in training",
@@ -120,7 +123,12 @@ def evaluate(target: Target, experiment: Experiment, asked: EvaluationRequest, s
 def _reward_model(
     target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, say: Say
 ) -> RewardModelEvaluation:
-    say(f"scoring {len(held_out.rows)} pairs with {target.label}")
+    rows, slices = held_out.rows, asked.slices
+    if 0 < (held_out.num_trained_on or 0) < len(rows):
+        seen = held_out.trained_on or ()
+        rows = [{**row, _PROMPT: SEEN if prompt_key(row) in seen else UNSEEN} for row in rows]
+        slices = [_PROMPT, *slices]
+    say(f"scoring {len(rows)} pairs with {target.label}")
     scorer = RewardModelScorer(
         str(target.model),
         batch_size=asked.batch_size or _SCORER_BATCH,
@@ -128,9 +136,7 @@ def _reward_model(
         device="cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu",
         trust_remote_code=experiment.model.trust_remote_code,
     )
-    return evaluate_reward_model(
-        scorer, held_out.rows, slices=asked.slices, as_chat=asked.as_chat, with_eos=asked.with_eos
-    )
+    return evaluate_reward_model(scorer, rows, slices=slices, as_chat=asked.as_chat, with_eos=asked.with_eos)
 
 
 def _policy(
@@ -158,5 +164,6 @@ def _policy(
         samples=asked.samples,
         batch_size=asked.batch_size or _POLICY_BATCH,
         end=end_of_run(target),
+        trained_on=held_out.trained_on or frozenset(),
         on_batch=on_batch,
     )

@@ -6,7 +6,7 @@ its last step. The truncation policy and KL belong to the trainer and are not pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from itertools import islice
 
@@ -33,13 +33,14 @@ def evaluate_policy(
     samples: int,
     batch_size: int,
     end: EndOfRun | None = None,
+    trained_on: Set[bytes] = frozenset(),
     on_batch: Callable[[int], None] = lambda done: None,
 ) -> tuple[PolicyEvaluation, list[Row]]:
     """Return all measures of the policy, and one row per completion.
 
     Each prompt is answered once greedily and `samples` times with the trainer's sampling settings, and scored as at the
-    run's `end`. Intervals are over prompts, because the samples of one prompt are not independent. `on_batch` is called
-    with the number of new completions.
+    run's `end`. Intervals are over prompts, because the samples of one prompt are not independent. `trained_on`
+    is passed to `sum_up_answers`; `on_batch` is called with the number of new completions.
     """
     answered = {
         name: (each, answer_prompts(policy, experiment, rows, each, batch_size, on_batch, is_greedy=name == GREEDY))
@@ -55,7 +56,7 @@ def evaluate_policy(
         for name, (each, answers) in answered.items()
     }
     evaluation = replace(
-        sum_up_answers(parts, list(experiment.rewards), no_total=settled.no_total),
+        sum_up_answers(parts, list(experiment.rewards), no_total=settled.no_total, trained_on=trained_on),
         settings={**sampling_settings(experiment.trainer), "samples": samples, "seed": experiment.seed},
     )
     return evaluation, completions_of(parts)

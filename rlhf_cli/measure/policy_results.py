@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.numerics.intervals import (
     Estimate,
     attempt_counts,
@@ -28,6 +29,9 @@ from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
 from rlhf_cli.runs.run_folder import POLICY, SAMPLED, write_text
 from rlhf_cli.text.redaction import redacted_tree
+
+SEEN, UNSEEN = "seen", "unseen"
+"""The evaluation's prompts that were also trained on, and the others."""
 
 
 def is_none(value: object) -> bool:
@@ -83,11 +87,22 @@ class ShownAnswer:
 
 
 @dataclass(frozen=True)
+class SomePrompts:
+    """Results on some of the prompts; `rows` is their number."""
+
+    rows: int
+    parts: dict[str, PartEvaluation]
+    attempts: dict[str, Attempts]
+
+
+@dataclass(frozen=True)
 class PolicyEvaluation:
     """All results of evaluating a policy. `rows` counts prompts; `attempts` is keyed by reward.
 
-    `settings` are the generation arguments under TRL's names, `samples` and `seed`; it is None for an evaluation during
-    training, because the trainer holds them. `no_total` says why no answer has its own total, or is None if they do.
+    `by_prompts` maps SEEN (prompts that were also trained on) and UNSEEN to their results, and is None unless both
+    occur. `settings` are the generation arguments under TRL's names, `samples` and `seed`; it is None for an evaluation
+    during training, because the trainer holds them. `no_total` says why no answer has its own total, or is None if they
+    do.
     """
 
     kind: ClassVar[str] = POLICY
@@ -98,6 +113,7 @@ class PolicyEvaluation:
     shown: list[ShownAnswer]
     settings: Annotated[dict[str, object] | None, Field(exclude_if=is_none)] = None
     no_total: Annotated[str | None, Field(exclude_if=is_none)] = None
+    by_prompts: Annotated[dict[str, SomePrompts] | None, Field(exclude_if=is_none)] = None
 
 
 _SHOWN = 5
@@ -130,6 +146,11 @@ class PartAnswers:
     answers: Sequence[AnsweredPrompt]
     scored: Sequence[ScoredRow]
 
+    def of_prompts(self, kept: Sequence[bool]) -> PartAnswers:
+        """Return the answers to some of the prompts; `kept` has one entry per prompt."""
+        rows = [row for row in range(len(self.answers)) if kept[row // self.each]]
+        return PartAnswers(self.each, [self.answers[row] for row in rows], [self.scored[row] for row in rows])
+
     def by_prompt(self, value: Callable[[int], float | None]) -> list[float]:
         """Return the mean over each prompt's completions, leaving out prompts without a value."""
         means = []
@@ -141,20 +162,39 @@ class PartAnswers:
 
 
 def sum_up_answers(
-    parts: Mapping[str, PartAnswers], names: Sequence[str], *, no_total: str | None = None
+    parts: Mapping[str, PartAnswers],
+    names: Sequence[str],
+    *,
+    no_total: str | None = None,
+    trained_on: Set[bytes] = frozenset(),
 ) -> PolicyEvaluation:
     """Return the evaluation of a policy from its answers; `names` are its rewards.
 
-    `no_total` says why no answer has its own total, or is None if they do.
+    `no_total` says why no answer has its own total, or is None if they do. `trained_on` holds the `prompt_key` of the
+    prompts that were also trained on. If only some prompts are in it, both groups get their own results.
     """
     first = next(iter(parts.values()))
     shown = list(zip(first.answers, first.scored, strict=True))[:_SHOWN]
+    is_seen = [prompt_key(answer.row) in trained_on for answer in first.answers[:: first.each]]
+    groups = {SEEN: is_seen, UNSEEN: [not one for one in is_seen]} if len(set(is_seen)) == 2 else {}
+    by_prompts = {
+        which: _on_prompts({name: part.of_prompts(kept) for name, part in parts.items()}, names)
+        for which, kept in groups.items()
+    }
     return PolicyEvaluation(
+        **vars(_on_prompts(parts, names)),
+        shown=[ShownAnswer(answer.row["prompt"], answer.completion, scored.total) for answer, scored in shown],
+        no_total=no_total,
+        by_prompts=by_prompts or None,
+    )
+
+
+def _on_prompts(parts: Mapping[str, PartAnswers], names: Sequence[str]) -> SomePrompts:
+    first = next(iter(parts.values()))
+    return SomePrompts(
         rows=len(first.answers) // first.each,
         parts={name: _part(part, names) for name, part in parts.items()},
         attempts=_attempts(parts[SAMPLED], names) if SAMPLED in parts else {},
-        shown=[ShownAnswer(answer.row["prompt"], answer.completion, scored.total) for answer, scored in shown],
-        no_total=no_total,
     )
 
 

@@ -174,7 +174,9 @@ def describe_held_out(metrics: Event) -> str:
         mean, low, high = (metrics.get(f"eval_{part}/total{bound}") for bound in ("", "/low", "/high"))
         if mean is not None:
             interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
-            totals.append(f"{part} {mean:.3f}{interval}")
+            unseen = metrics.get(f"eval_{part}/total/unseen")
+            of_unseen = "" if unseen is None else f" ({unseen:.3f} on prompts that are not trained on)"
+            totals.append(f"{part} {mean:.3f}{interval}{of_unseen}")
     losses = [] if totals else [(name, metrics.get(f"eval_{name}")) for name in _LEARNT]
     return ", ".join([*totals, *(f"{name} {value:.3f}" for name, value in losses if value is not None)])
 

@@ -11,6 +11,7 @@ import torch
 
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.worlds import generate
 from rlhf_cli.evaluation.generation import Completion, PolicyModel, sampling_settings
 from rlhf_cli.evaluation.policy_on_rows import evaluate_policy
 from rlhf_cli.measure.policy_results import PolicyEvaluation
@@ -160,6 +161,36 @@ def test_a_run_that_held_out_nothing_says_so(train, capsys: pytest.CaptureFixtur
     assert "TRAINING rows" in content["warnings"][0]
     assert content["trained_on"] == 3
     assert not list((folder.path / "eval").glob("held_out*"))
+
+
+def test_prompts_that_were_trained_on_have_figures_of_their_own(train, capsys: pytest.CaptureFixture[str]) -> None:
+    """While it trains, afterwards, and by `--data`: two of the three questions are training rows of the run."""
+    trained = generate("toy_sums", {"num_rows": 64}, seed=0)  # as SMALL has it
+    asked = [trained[3], trained[5], {"prompt": "90+91=", "a": 90, "b": 91, "answer": "181"}]
+    for name, rows in (("rows", trained), ("asked", asked)):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    evaluated = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.max_steps=1"]
+    code, folder = train("data.eval.path=asked.jsonl", *evaluated)
+    assert code == 0
+    assert "2 of 3 evaluation rows have a prompt that is also trained on" in capsys.readouterr().out
+    (event,) = [event for event in read_metrics(folder.metrics) if "eval_greedy/total" in event]
+    both = [event[f"eval_greedy/total/{which}"] for which in ("seen", "unseen")]
+    assert event["eval_greedy/total"] == pytest.approx((2 * both[0] + both[1]) / 3)
+    during = read_json(folder.path / "eval" / "training" / "step-1.json")
+    assert during["trained_on"] == 2
+    for typed, name in (([], "held_out"), (["--data", "asked.jsonl"], "asked")):
+        assert main(["eval", str(folder.path), *typed, "--samples", "0"]) == 0
+        said = capsys.readouterr().out
+        assert "2 prompts trained on" in said
+        assert "1 unseen" in said
+        found = read_json(folder.path / "eval" / f"{name}_0_samples.json")
+        assert found["trained_on"] == 2
+        assert found["by_prompts"]["unseen"]["rows"] == 1
+        assert [found["by_prompts"][which]["parts"]["greedy"]["total"]["mean"] for which in ("seen", "unseen")] == both
+    assert main(["eval", str(folder.path), "--data", "rows.jsonl", "--samples", "0", "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert whole["trained_on"] == len(trained)
+    assert "by_prompts" not in whole
 
 
 @pytest.mark.parametrize("trainer", ["grpo", "ppo"])

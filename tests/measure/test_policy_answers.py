@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.measure.policy_results import (
     AnsweredPrompt,
     PartAnswers,
@@ -61,6 +62,24 @@ def test_by_hand() -> None:
         ("a", "2", 2.0),
         ("a", "it is 2", 2.0),
     ]
+
+
+def test_prompts_that_were_trained_on_and_the_others_by_hand() -> None:
+    """Of the first prompt both answers are right, of the second the one that was scored is wrong."""
+    trained_on = {key for key in [prompt_key({"prompt": "a"})] if key is not None}
+    by_prompts = sum_up_answers({"sampled": PART}, ["right"], trained_on=trained_on).by_prompts
+    assert by_prompts is not None
+    assert {which: one.rows for which, one in by_prompts.items()} == {"seen": 1, "unseen": 1}
+    assert by_prompts["seen"].parts["sampled"].rewards["right"].raw.mean == 1.0
+    assert by_prompts["unseen"].parts["sampled"].rewards["right"].raw.mean == 0.0
+    assert by_prompts["seen"].attempts["right"].pass_at[1].mean == 1.0
+    assert by_prompts["unseen"].parts["sampled"].tokens.max == 3
+
+
+@pytest.mark.parametrize("known", [[], ["c"], ["a", "b"]], ids=["none", "another", "all"])
+def test_without_both_kinds_of_prompts_there_is_one_figure(known: list[str]) -> None:
+    trained_on = {key for prompt in known if (key := prompt_key({"prompt": prompt})) is not None}
+    assert sum_up_answers({"sampled": PART}, ["right"], trained_on=trained_on).by_prompts is None
 
 
 def test_rows_of_a_file(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from rlhf_cli.data.rows import (
     check_rows,
     describe_shared,
     hold_out,
+    prompt_key,
     prompt_keys,
     shared_prompts,
 )
@@ -140,7 +141,7 @@ def assemble(
     with loading_unsharded(args), args.main_process_first(desc="the policy"):
         policy = policy_path(experiment, on_progress)
     train_dataset, eval_dataset = readable_rows(experiment, args, policy, train_dataset, eval_dataset)
-    num_trained_on = _num_trained_on(train_dataset, eval_dataset, says=args.process_index == 0)
+    trained_on = _trained_on(train_dataset, eval_dataset, says=args.process_index == 0)
     ppo = None
     if experiment.critic is not None:
         from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
@@ -157,7 +158,7 @@ def assemble(
         profile=None
         if profiled is None
         else StepProfile(*profiled, stack.names if stack is not None else None, has_critic=ppo is not None),
-        rewards=_reward_setup(experiment, stack, folder, args, num_trained_on) if stack is not None else None,
+        rewards=_reward_setup(experiment, stack, folder, args, trained_on) if stack is not None else None,
         ppo=ppo,
     )
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
@@ -191,19 +192,17 @@ def _stack(
     return training_stack(experiment, device=args.device, run=folder, rank=rank, running=running)
 
 
-def _num_trained_on(train: Dataset, held_out: Dataset | None, *, says: bool) -> int:
-    """Return the number of held-out prompts that are also trained on, and log a warning about them."""
-    if held_out is None:
-        return 0
-    trained_on = shared_prompts(held_out, [train])
-    shared = sum(key in trained_on for key in prompt_keys(held_out))
-    if shared and says:
+def _trained_on(train: Dataset, held_out: Dataset | None, *, says: bool) -> frozenset[bytes]:
+    """Return the `prompt_key` of held-out prompts that are also trained on, and log a warning about them."""
+    trained_on = frozenset[bytes]() if held_out is None else shared_prompts(held_out, [train])
+    if held_out is not None and trained_on and says:
+        shared = sum(key in trained_on for key in prompt_keys(held_out))
         logging.getLogger("rlhf").warning("data.eval: %s", describe_shared(shared, len(held_out)))
-    return shared
+    return trained_on
 
 
 def _reward_setup(
-    experiment: Experiment, stack: RewardStack, folder: RunFolder, args: TrainingArguments, num_trained_on: int
+    experiment: Experiment, stack: RewardStack, folder: RunFolder, args: TrainingArguments, trained_on: frozenset[bytes]
 ) -> RewardSetup:
     section, aggregate = experiment.trainer, aggregate_of(experiment)
     sum_up = TrainingEvaluation(
@@ -212,7 +211,7 @@ def _reward_setup(
         describe_eval_rows(experiment.data),
         writes=args.process_index == 0,
         aggregate=aggregate,
-        num_trained_on=num_trained_on,
+        trained_on=trained_on,
     )
     return RewardSetup(
         stack=stack,
@@ -270,7 +269,7 @@ def _check_learns(trainer: ExtendedTrainer) -> None:
 class TrainingEvaluation:
     """Summarise a policy's answers in a trainer's evaluation; every rank has one, and only the first `writes`.
 
-    `aggregate` computes totals as in training; `num_trained_on` of the held-out prompts are also trained on.
+    `aggregate` computes totals as in training; `trained_on` holds the `prompt_key` of prompts also trained on.
     """
 
     def __init__(
@@ -281,9 +280,9 @@ class TrainingEvaluation:
         *,
         writes: bool,
         aggregate: Aggregate = "sum",
-        num_trained_on: int = 0,
+        trained_on: frozenset[bytes] = frozenset(),
     ) -> None:
-        self._num_trained_on = num_trained_on
+        self._trained_on = trained_on
         self._folder, self._data, self._writes = folder, data, writes
         self._components, self._aggregate = list(components), aggregate
         self._has_warned = False
@@ -319,7 +318,9 @@ class TrainingEvaluation:
         if settled.no_total is not None and self._writes and not self._has_warned:
             logging.getLogger("rlhf").warning("evaluations have no total: %s", settled.no_total)
             self._has_warned = True
-        evaluation = sum_up_answers(parts, [one.name for one in self._components], no_total=settled.no_total)
+        evaluation = sum_up_answers(
+            parts, [one.name for one in self._components], no_total=settled.no_total, trained_on=self._trained_on
+        )
         if self._writes:
             self._write(evaluation, parts, step)
         return metrics_of(evaluation)
@@ -331,7 +332,8 @@ class TrainingEvaluation:
         folder = in_training(self._folder)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"step-{step}"
-        shared = self._num_trained_on
+        first = next(iter(parts.values()))
+        shared = sum(prompt_key(one.row) in self._trained_on for one in first.answers[:: first.each])
         heading = Heading(
             name=name,
             step=step,
@@ -358,6 +360,8 @@ def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:
         metrics |= {f"{name}/rewards/{reward}": one.raw.mean for reward, one in part.rewards.items()}
         metrics[f"{name}/truncated"] = part.truncated.mean
         metrics[f"{name}/tokens"] = part.tokens.mean
+        for which, some in (evaluation.by_prompts or {}).items():
+            metrics[f"{name}/total/{which}"] = some.parts[name].total.mean
     for reward, attempts in evaluation.attempts.items():
         for kind, by_count in attempts.by_name().items():
             metrics |= {f"{kind}@{count}/{reward}": one.mean for count, one in by_count.items()}

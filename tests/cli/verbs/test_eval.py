@@ -71,7 +71,7 @@ def test_a_run(run: Path, named: str, monkeypatch: pytest.MonkeyPatch, capsys: S
     assert (run / "eval" / "held_out.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_pairs_whose_prompts_were_trained_on_are_counted(run: Path, place: Path, capsys: Said) -> None:
+def test_pairs_whose_prompts_were_trained_on_are_a_slice(run: Path, place: Path, capsys: Said) -> None:
     """Two of four prompts: x beats y in one of these and in both others."""
     trained = [{"prompt": prompt, "chosen": "x", "rejected": "y"} for prompt in ("a:", "b:")]
     rows = [*trained, *({**trained[0], "prompt": prompt} for prompt in ("c:", "d:"))]
@@ -84,8 +84,10 @@ def test_pairs_whose_prompts_were_trained_on_are_counted(run: Path, place: Path,
     assert main(["eval", "run:rm"]) == 0
     said = capsys.readouterr().out
     assert "2 of 4 evaluation rows have a prompt that is also trained on" in said
+    assert "prompt_was=seen" in said
     found = content(run / "eval")
     assert found["trained_on"] == 2
+    assert {which: one["mean"] for which, one in found["slices"]["prompt_was"].items()} == {"seen": 0.5, "unseen": 1.0}
     assert main(["eval", "run:rm", "--data", "trained.jsonl"]) == 0
     assert content(run / "eval", "trained")["trained_on"] == 2
     config["data"]["eval"]["path"] = str(place / "trained.jsonl")
