@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 import trl
+from accelerate import DistributedType
 from transformers.generation import logits_process as warpers
 from trl.trainer import dpo_trainer, grpo_trainer
 
@@ -22,7 +23,9 @@ from rlhf_cli.numerics import ppo_losses
 from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy
 from rlhf_cli.tables.kl_forms import KL_FORMS
 from rlhf_cli.tables.packable_models import DEFAULTS_IF_OMITTED, why_config_not_packed, why_values_not_packed
+from rlhf_cli.tables.passes import MAX_SOFTMAX_BYTES
 from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
+from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS
 from rlhf_cli.tables.trl_values import CHOICES, RANGES, REWARD_ARGUMENTS, Range
 from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES
@@ -230,6 +233,25 @@ def test_what_a_policy_does_is_what_its_row_says() -> None:
         cut = Endings(torch.tensor([True]), torch.tensor([4]), 4)
         assert policy.goes_on(cut).item() == row.needs_critic
         assert policy.changes_total == ("penalty" in row.reads)
+
+
+def test_who_needs_a_longest_answer() -> None:
+    """Overlong answers are those near the longest that is allowed (DAPO, arXiv 2503.14476, equation 13)."""
+    assert [name for name, row in TRUNCATION_POLICIES.items() if row.needs_limit] == ["soft_overlong"]
+
+
+def test_strategies_by_their_stage() -> None:
+    """ZeRO's stages are in its names, and FSDP 2 shards what stage 3 does (arXiv 1910.02054, 2304.11277)."""
+    assert {name: (row.zero_stage, row.memory_stage) for name, row in STRATEGIES.items()} == {
+        **{"ddp": (None, 0), "fsdp2": (None, 3)},
+        **{f"zero{stage}": (stage, stage) for stage in (1, 2, 3)},
+    }
+    assert [name for name, row in STRATEGIES.items() if not row.runs_on_cpu] == ["fsdp2"]
+    assert all(hasattr(DistributedType, one) for row in STRATEGIES.values() for one in row.distributed_types)
+
+
+def test_the_softmax_of_one_pass_is_as_large_as_a_tile_of_trl() -> None:
+    assert MAX_SOFTMAX_BYTES == 2048 * 32_768 * 4  # of a vocabulary of 32,768
 
 
 def test_estimators_are_functions() -> None:
