@@ -201,6 +201,23 @@ def test_rows_that_are_learned_from(exp: str, rows: int) -> None:
     )
 
 
+def test_packed_texts_are_as_long_as_they_may_be_and_have_no_padding() -> None:
+    words = ("model.build.hidden_size=16", "model.build.num_layers=1", "trainer.args.max_length=30")
+    packed = at("learning", rows_learned("toy_sft", *words, "trainer.args.packing=true"))
+    assert packed.what == "learning from 8 rows of 30 tokens"
+    assert packed.parts["activations"] == kept(8 * 30)
+
+
+def test_an_evaluation_of_more_rows_than_a_micro_batch() -> None:
+    words = ("trainer.args.eval_strategy=steps", "data.eval.fraction=0.2", "trainer.args.per_device_eval_batch_size=12")
+    plan = planned(*words)
+    assert at("generating", plan).what.startswith("generating 12 completions")
+    evaluating = at("evaluating 12 rows at a time", plan).parts
+    assert evaluating["activations"] == 120 * (4 * (3 * 64 + 16) + 8 * 16)
+    assert evaluating["logits"] == 4 * 4 * 120 * 258
+    assert not any(one.what.startswith("eval") for one in planned(*words[:2]).moments)  # 8, as in training
+
+
 def test_vllm_takes_its_share_and_leaves_when_it_sleeps() -> None:
     device = Device(on_gpu=True, bf16=True, num_bytes=10**9)
     plan = planned(*VLLM, "launch.precision=bf16", device=device)
