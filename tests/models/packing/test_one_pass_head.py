@@ -110,6 +110,25 @@ def test_bfloat16_is_as_near_as_trl_s() -> None:
     assert (ours.double() - exact).abs().max() <= 1.01 * (theirs.double() - exact).abs().max()
 
 
+class _Stopped(torch.autograd.Function):
+    """Passes no gradient on."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> None:
+        return None
+
+
+def test_where_no_gradient_comes_in_none_goes_out() -> None:
+    hidden, weight, bias = tensors()
+    log_probs, entropy = OnePassLogProbs.apply(hidden, weight, bias, TARGETS, 1.0, True, True)
+    (_Stopped.apply(log_probs).sum() + _Stopped.apply(entropy).sum()).backward()
+    assert [one.grad for one in (hidden, weight, bias)] == [None] * 3
+
+
 class TestTheSeam:
     def test_trl_calls_it_so(self) -> None:
         """TRL's fused forward looks it up in its module, and calls its `apply` with nine arguments."""
