@@ -88,6 +88,12 @@ def test_one_seed_says_impossible_and_not_zero(place: Path) -> None:
     assert asked.startswith("No verdict on correct for 0 and 0.5: they have one seed in common, all else equal")
 
 
+def test_a_value_that_lost_a_seed_keeps_nobody_from_a_verdict(place: Path) -> None:
+    found = of(write_sweep(place / "sweep", {0.0: [0.4, 0.5], 0.5: [0.8, 0.9], 1.0: [0.9]}))
+    assert found.no_verdict is None
+    assert found.verdicts
+
+
 def test_two_keys_are_averaged_within_a_seed(place: Path) -> None:
     """By weight both learning rates of a seed are one observation: (0.1 + 0.3) / 2 and (0.25 + 0.2) / 2."""
     gains = {(0, 1): 0.1, (0, 2): 0.3, (1, 1): 0.25, (1, 2): 0.2}
