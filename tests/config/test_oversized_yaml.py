@@ -73,3 +73,12 @@ def test_nesting_that_would_end_the_process(text: str) -> None:
 def test_aliases_that_are_few_are_read() -> None:
     text = "a: &a [1, 2]\nb: *a\nc: {<<: {x: 1}, y: *a}\n"
     assert yaml.load(text, Loader=SAFE_LOADER) == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("key", ["run.name", "run.root", "model.path", "rewards.{}.fn"])
+def test_a_name_of_300_letters(key: str, refused: Callable[..., str]) -> None:
+    name = "a" * 300
+    word = f"{key}={name}" if "{}" not in key else f"{key.format(name)}=rlhf_cli.rewards.toy:sums_correct"
+    model = ["~model.build"] if key == "model.path" else []
+    said = refused("check", "+exp=quickstart", *model, word.replace("model.path=", "model.path=./"))
+    assert "128" in said or "too long" in said

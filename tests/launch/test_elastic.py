@@ -194,6 +194,21 @@ def test_a_rank_of_another_machine_is_not_named_here(folder: RunFolder, tmp_path
     assert 1 in {one.rank for one in end.failures} <= {0, 1}
 
 
+UPLOADS = """
+if rank == 0:
+    (folder / "status.json").write_text(json.dumps({"state": "preempted", "reason": "SIGTERM"}))
+    time.sleep(1.5)
+    (folder / "uploaded").touch()
+"""
+
+
+def test_a_rank_that_stopped_waits_for_the_first_to_upload_what_it_logged(two: Two, folder: RunFolder) -> None:
+    """Ranks that stopped at the same step end with code 0, so that torch does not end those that still save."""
+    with pytest.raises(Preempted):
+        two(UPLOADS)
+    assert (folder.path / "uploaded").exists()
+
+
 def test_who_was_interrupted_first_is_the_cause_of_what_the_other_says(two: Two, folder: RunFolder) -> None:
     """A second Ctrl-C: one rank is gone, and the other finds its connection closed."""
     program = """

@@ -139,6 +139,15 @@ def test_an_echo_interrupts_nothing(begun: Stopping, second: signal.Signals) -> 
     assert begun.reason == "SIGTERM"
 
 
+def test_a_second_signal_later_interrupts(begun: Stopping, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ONE_WISH_S", 0.05)
+    with stopped_by_signals(begun):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+        with pytest.raises(Interrupted):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 @pytest.mark.fault(20)
 def test_a_second_key_interrupts_however_soon(begun: Stopping) -> None:
     with stopped_by_signals(begun):

@@ -147,6 +147,13 @@ class TestFailures:
         assert failure(folder)["message"].startswith("this cannot be")
         assert "UserError" not in failure(folder)["message"]
 
+    def test_what_ends_a_process_is_recorded_too(self, folder: RunFolder, trainer: Ranked) -> None:
+        trainer(raising(SystemExit(3)))
+        with pytest.raises(SystemExit):
+            run_rank(folder, resume=False)
+        assert read_status(folder).state == "failed"
+        assert failure(folder)["message"] == "SystemExit: 3"
+
     def test_another_rank_s_has_a_file_of_its_own(
         self, folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -274,3 +281,10 @@ def test_one_of_several_ranks_that_is_interrupted_records_when(
     trainer(raising(KeyboardInterrupt("SIGTERM")))
     assert main([str(folder.path)]) == 75
     assert (failure(folder, 1)["exit_code"], failure(folder, 1)["message"]) == (75, "SIGTERM")
+
+
+def test_a_rank_that_is_told_to_resume_does(folder: RunFolder, trainer: Ranked) -> None:
+    write_checkpoint(folder, 2)
+    fake = trainer()
+    assert main([str(folder.path), "--resume"]) == 0
+    assert fake.began_at == str(folder.checkpoints / "checkpoint-2")

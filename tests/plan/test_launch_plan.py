@@ -101,6 +101,11 @@ class TestRanks:
         assert [plan.log.name for plan in plans] == ["log.txt", "log-machine2.txt", "log-machine3.txt"]
         assert plans[0].on_machine(2) == plans[2]
 
+    def test_resume(self) -> None:
+        plan = planned("launch.processes=2", "launch.device=cpu", resume=True)
+        assert {rank.argv[-1] for rank in plan.ranks} == {"--resume"}
+        assert plan.resume_command.startswith("rlhf resume '")
+
     def test_the_command_is_what_a_shell_runs(self) -> None:
         """The printed line, run by a shell, puts the variables and the arguments where they belong."""
         program = "import os, sys; print(os.environ['PLACE'], sys.argv[1:])"

@@ -83,3 +83,15 @@ def test_reward_names() -> None:
         {"rewards/a/mean": 1, "rewards/b/mean": 1, "rewards/a/b/mean": 1, "eval_rewards/c/mean": 1},
     ]
     assert reward_names(events) == ["b", "a"]
+
+
+def test_rewind_to_the_start(path: Path) -> None:
+    path.write_text('{"step": 1, "time_s": 1}\n')
+    rewind(path, 0)
+    assert read_metrics(path) == []
+
+
+def test_the_clock_goes_on_where_it_stopped(path: Path) -> None:
+    path.write_text('{"step": 1, "time_s": 100.0}\n')
+    MetricsWriter(path).write(2, {})
+    assert 100 <= read_metrics(path)[-1]["time_s"] < 105

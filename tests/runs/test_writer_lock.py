@@ -63,6 +63,12 @@ def test_a_second_writer_is_refused_and_told_of_the_first(holder) -> None:
         pytest.fail("a lock that is held is not taken over")
 
 
+def test_two_in_one_process_are_two(make_run: MakeRun) -> None:
+    folder = make_run()
+    with only_writer(folder), pytest.raises(RunError), only_writer(folder):
+        pytest.fail("two writers at once")
+
+
 @pytest.mark.fault(26)
 def test_one_that_was_killed_is_taken_over(holder) -> None:
     folder, process = holder

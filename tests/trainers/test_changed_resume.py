@@ -67,3 +67,28 @@ def test_how_often_is_saved_and_logged_is_what_was_typed(whole, workplace: Path)
     assert [path.name for path in sorted(folder.checkpoints.iterdir())] == ["checkpoint-6", "checkpoint-8"]
     assert [event["step"] for event in events(folder)] == [1, 2, 3, 4, 8]
     assert is_same(folder, whole())
+
+
+LATE = """
+import importlib
+def late(completions, trainer_state, **kwargs):
+    sign = importlib.import_module("sign" + "_of").K if trainer_state.global_step == 2 else 1.0
+    return [sign * (len(completion) % 7) for completion in completions]
+"""
+
+
+def test_a_helper_whose_name_is_made_up_while_it_trains(train, workplace: Path, capsys) -> None:
+    (workplace / "mine.py").write_text(LATE)
+    helper = workplace / "sign_of.py"
+    helper.write_text("K = 1.0\n")
+    words = ["rewards.mine.fn=./mine.py:late", "trainer.args.lr_scheduler_type=constant"]
+    code, folder = train(*words)
+    assert code == 0
+    assert main(["resume", str(folder.path), "trainer.args.max_steps=4"]) == 0  # negative control: it has not changed
+    helper.write_text("K = -1.0\n")
+    longer = ["resume", str(folder.path), "trainer.args.max_steps=5"]
+    capsys.readouterr()
+    assert main(longer) == 2
+    assert f"code[{helper}]: sha256" in capsys.readouterr().err
+    assert main([*longer, "--allow", "code"]) == 0
+    assert main([*longer[:2], "trainer.args.max_steps=6"]) == 0  # the new one is known now

@@ -94,9 +94,18 @@ A_ROUND_A_STEP = ("trainer.args.steps_per_generation=2", "trainer.args.num_itera
 """Two micro-batches a round and two a step: rewards are weighed anew at every optimizer step."""
 
 
-@pytest.mark.fault(9)
-def test_within_the_schedule_of_weights(whole, workplace: Path) -> None:
-    goes_on_as(whole(*SCHEDULES, *A_ROUND_A_STEP), 5, workplace / "cut")
+UNEVEN = ("trainer.args.gradient_accumulation_steps=3", "trainer.args.max_steps=7")
+"""Steps of 3, 3 and 2 micro-batches an epoch: no window of four ends where a step does, but at the epoch's end."""
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [((*SCHEDULES, *A_ROUND_A_STEP), 5), (SCHEDULES, 3), (UNEVEN, 5)],
+    ids=["within a schedule", "within a round of one", "where no step ends with a slice of the rollout"],
+)
+@pytest.mark.fault(7, 9)
+def test_wherever_it_is_stopped(whole, workplace: Path, words: tuple[str, ...], step: int) -> None:
+    goes_on_as(whole(*words), step, workplace / "cut")
 
 
 # 18 rows of 8: the third step ends an epoch, and the checkpoint of step 2 lies within one.

@@ -22,6 +22,7 @@ from transformers import Qwen2ForTokenClassification as Qwen2Critic
 
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
 from rlhf_cli.models.packing.row_attention import register
+from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
@@ -202,3 +203,22 @@ def test_without_the_trial_its_values_are_wrong(
     seen = watch(f"critic.init={nemotron(workplace / 'nemotron')}", "critic.learning_rate=0.01", on=stirred)
     assert seen.trainer.passes.describe() == "packed"
     assert farthest(seen) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["kl.where=none", "trainer.args.steps_per_generation=1"], OF_THE_CRITIC),
+        (["kl.coef=0.1"], "trimmed: packed, its log-probabilities were "),
+    ],
+    ids=["critic first", "policy first"],
+)
+def test_both_fall_back_where_one_does(
+    watch: Callable[..., Watched], workplace: Path, words: list[str], said: str
+) -> None:
+    """If packing fails for policy or critic, both use trimmed rows, whichever is tried first."""
+    byte_tokenizer(context_tokens=64).save_pretrained(str(policy := nemotron(workplace / "policy")))
+    seen = watch("model.build=null", f"model.path={policy}", "critic.learning_rate=0.01", *words, on=stirred)
+    assert seen.trainer.passes.describe().startswith(said)
+    assert read_json(seen.folder.provenance)["passes"] == seen.trainer.passes.describe()
+    assert farthest(seen) < 1e-4

@@ -60,6 +60,3 @@ def test_what_ppo_keeps_moves(whole) -> None:
     assert logged[0]["critic/grad_norm"] > 0
     assert len({event["critic/learning_rate"] for event in logged}) == len(logged)
     assert logged[0]["grad_norm"] == 0 < logged[4]["grad_norm"]  # the warm-up's end
-
-
-# At the end of a PPO run the best policy comes back together with the critic that went with it.
