@@ -247,6 +247,9 @@ def test_strategies_by_their_stage() -> None:
         **{f"zero{stage}": (stage, stage) for stage in (1, 2, 3)},
     }
     assert [name for name, row in STRATEGIES.items() if not row.runs_on_cpu] == ["fsdp2"]
+    refused = [{one.feature for one in STRATEGIES[f"zero{stage}"].conflicts} for stage in (1, 2, 3)]
+    assert refused[0] == refused[1] == refused[2] - {"model.quantize"}
+    assert len(refused[0]) == 3
     assert all(hasattr(DistributedType, one) for row in STRATEGIES.values() for one in row.distributed_types)
 
 
