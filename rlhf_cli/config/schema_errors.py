@@ -5,10 +5,12 @@ It is imported only after something was refused.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
@@ -17,6 +19,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import field_at, keys_of_section, section_at, valid_keys
 from rlhf_cli.config.suggestions import former_name, meant_inside, meant_key, meant_value
 from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.tables.former_names import VALUE_SYNONYMS
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest
 
@@ -62,6 +65,7 @@ def _unknown(path: Path, tree: JsonTree, origins: Origins) -> UserError:
             f"{name!r} is one key with dots in it",
             where=where,
             expected="keys nested in one another: dots are for the command line",
+            hint=_nested(path, tree),
         )
     former, hint = former_name(name, tree), _group_choice(path, tree) or _meant_key(path, tree)
     expected = f"one of {', '.join(sorted(keys_of_section(path[:-1])))}"
@@ -70,6 +74,16 @@ def _unknown(path: Path, tree: JsonTree, origins: Origins) -> UserError:
     # A part of a list entry cannot be typed alone.
     hint = hint.rpartition(".")[2] if hint is not None and _in_a_list(path) else hint
     return ConfigError(f"unknown key {key!r}", where=where, expected=expected, hint=hint)
+
+
+def _nested(path: Path, tree: JsonTree) -> str:
+    """Return the YAML for a key that a file wrote with dots, from its outermost new key."""
+    value: Any = tree
+    for part in path:
+        value = value[part]
+    for name in reversed(str(path[-1]).split(".")):
+        value = {name: value}
+    return yaml.safe_dump(value, default_flow_style=True, width=math.inf).strip()[1:-1]
 
 
 def _group_choice(path: Path, tree: JsonTree) -> str | None:
@@ -102,7 +116,7 @@ def _wrong(path: Path, details: list[ErrorDetails], tree: JsonTree, origins: Ori
         where=origins.where(key),
         got=shown,
         expected=", or ".join(dict.fromkeys(_expected(detail, path) for detail in details)),
-        hint=_model_choice(path, given)
+        hint=_section_choice(path, given, origins)
         or _reward_choice(path, given, details[0]["type"], tree)
         or _meant_value(path, given, origins),
     )
@@ -121,11 +135,19 @@ def _meant_value(path: Path, given: JsonValue, origins: Origins) -> str | None:
     return f"{path[-1]}: {hint.partition('=')[2]}" if hint is not None and _in_a_list(path) else hint
 
 
-def _model_choice(path: Path, given: JsonValue) -> str | None:
-    """Return the group choice for a path that was typed beside an embedded model, or for no model at all."""
-    if path != ["model"] or not isinstance(given, dict) or bool(given.get("path")) != bool(given.get("build")):
+def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | None:
+    """Return the ready-made section meant by a word or null, as in `track: null`, or by a path beside a `build`."""
+    group = _dotted(path)
+    options = groups().get(group, {})
+    if group == "model" and isinstance(given, dict) and bool(given.get("path")) == bool(given.get("build")):
+        return f"model=local model.path={given.get('path') or 'FOLDER_OR_HUB_ID'}"
+    if group in APPENDED_GROUPS or not options or isinstance(given, dict | list | int | float):
         return None
-    return f"model=local model.path={given.get('path') or 'FOLDER_OR_HUB_ID'}"
+    word = "null" if given is None else str(given)
+    close = VALUE_SYNONYMS.get(group, {}).get(word.lower()) or nearest(word, options)
+    origin = origins.of(group)
+    is_typed = origin is None or origin.file is None
+    return None if close is None else f"{group}={close}" if is_typed else f"- override /{group}: {close}"
 
 
 def _reward_choice(path: Path, given: JsonValue, kind: str, tree: JsonTree) -> str | None:

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from rlhf_cli.config.compose import compose
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.suggestions import meant_key, meant_value
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.json_values import JsonTree
@@ -97,6 +98,7 @@ def test_what_was_meant_and_is_taken(name: str, given: object, meant: str | None
 
 pytestmark = pytest.mark.usefixtures("place")
 Write = Callable[[str, str], Path]
+Judged = Callable[..., Experiment]
 Refused = Callable[..., ConfigError]
 
 MINE = "# @package _global_\n# mine\ndefaults:\n  - /reward@rewards.short: brevity\n  - _self_\n"
@@ -127,6 +129,32 @@ def mine(write: Write, text: str) -> None:
 )
 def test_what_people_call_it(refused: Refused, typed: str, hint: str) -> None:
     assert refused("exp=quickstart", typed).hint == hint
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "line"),
+    [
+        ("trainer.args.max_steps: 3\n", "trainer: {args: {max_steps: 3}}", 6),
+        ("trainer:\n  args.max_steps: 3\n", "args: {max_steps: 3}", 7),
+        ("rewards:\n  short: {gate.by: x}\n", "gate: {by: x}", 7),
+    ],
+)
+def test_a_key_with_dots_in_a_file_is_to_be_nested(
+    write: Write, refused: Refused, text: str, hint: str, line: int
+) -> None:
+    mine(write, text)
+    error = refused("exp=mine")
+    assert "one key with dots in it" in error.what
+    assert str(error.where).endswith(f"(conf/exp/mine.yaml:{line})")
+    assert error.hint == hint
+
+
+def test_null_for_a_ready_made_section_in_a_file(write: Write, refused: Refused, judged: Judged) -> None:
+    mine(write, "track: null\n")
+    error = refused("exp=mine")
+    assert error.hint == "- override /track: none"
+    write("conf/exp/mine.yaml", MINE.replace("_self_\n", f"_self_\n  {error.hint}\n"))
+    assert judged("exp=mine").track.mode == "none"
 
 
 def test_a_key_twice_in_a_file(write: Write, refused: Refused) -> None:

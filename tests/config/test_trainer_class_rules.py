@@ -46,6 +46,12 @@ def test_a_subclass_of_what_trainer_trl_names(judged: Judged) -> None:
     ("name", "what", "hint"),
     [
         ("./mine.py:Min", "mine.py has no class 'Min'", "trainer.class=./mine.py:Mine"),
+        ("./mine.py:Rloo", "Rloo inherits from RLOOTrainer, and trainer.trl is another", "trainer.trl=RLOOTrainer"),
+        (
+            "trl.experimental.gkd:GKDTrainer",
+            "GKDTrainer inherits from GKDTrainer, a trainer of TRL's that rlhf cannot run",
+            "rlhf list trainer",
+        ),
         ("./nowhere.py:Mine", "there is no such file or module", None),
         ("no_such_package.x:Mine", "there is no such file or module", None),
         ("./mine.py", "this is no class name", None),

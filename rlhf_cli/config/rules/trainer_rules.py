@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -109,7 +109,10 @@ _FORM = "./file.py:Class, or package.module:Class"
 
 
 def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield a problem for a class that does not exist. What it inherits from is checked after its import."""
+    """Yield what is wrong with the class: it does not exist, or it inherits from another TRL trainer.
+
+    If the source does not show all bases, the class is checked after its import.
+    """
     named = experiment.trainer.own_class
     if named is None:
         return
@@ -126,9 +129,9 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
         except (SyntaxError, UnicodeDecodeError) as error:
             yield ConfigError(f"{file.name} cannot be read as Python", where=where, got=str(error))
             return
-        classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
+        classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
         imported = {one.asname or one.name for node in body if isinstance(node, ast.ImportFrom) for one in node.names}
-        if name not in classes | imported:
+        if name not in {*classes, *imported}:
             close = nearest(name, classes)
             yield ConfigError(
                 f"{file.name} has no class {name!r}",
@@ -137,6 +140,34 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
                 expected="one of " + ", ".join(classes) if classes else "a class defined in that file",
                 hint=f"{_KEY}={module}:{close}" if close else None,
             )
+        else:
+            yield from _base_problems(module, _all_bases(name, classes), experiment.trainer.trl, where)
+
+
+def _base_problems(module: str, bases: list[str], trl: str, where: str) -> Iterator[UserError]:
+    """Yield a problem for a class whose source names a trainer of TRL's, and not the one that is to be run."""
+    of_trl = module.partition(".")[0] == "trl"
+    other = next((base for base in bases if base in TRAINERS or (of_trl and base.endswith("Trainer"))), None)
+    if trl in bases or other is None:
+        return
+    if other in TRAINERS:
+        what, expected = f"{bases[0]} inherits from {other}, and trainer.trl is another", f"a subclass of {trl}"
+        hint = f"trainer.trl={other}"
+    else:
+        what = f"{bases[0]} inherits from {other}, a trainer of TRL's that rlhf cannot run"
+        expected, hint = f"a subclass of one of {', '.join(TRAINERS)}", "rlhf list trainer"
+    yield ConfigError(what, where=where, got=f"trainer.trl={trl}", expected=expected, hint=hint)
+
+
+def _all_bases(name: str, classes: Mapping[str, ast.ClassDef]) -> list[str]:
+    """Return the class's own name and those of all bases that the source shows."""
+    bases = [name]
+    for known in bases:  # which grows
+        for base in classes[known].bases if known in classes else ():
+            called = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else None
+            if called is not None and called not in bases:
+                bases.append(called)
+    return bases
 
 
 def class_file(named: str) -> Path | None:
