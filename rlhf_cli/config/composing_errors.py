@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -26,16 +26,20 @@ from rlhf_cli.errors import ConfigError, raise_any
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.yaml_loader import SAFE_LOADER, OversizedYaml
 
+if TYPE_CHECKING:
+    from rlhf_cli.config.compose import NotingLoader
+
 _GLOBAL_GROUPS = ("exp", "debug")
 """Groups whose options set keys of the whole configuration, and so need the `@package _global_` header."""
 _HEADER = "# @package _global_"
 _COMMAND_LINE = "command line"
 
 
-def explain(error: Exception, overrides: list[str]) -> NoReturn:
+def explain(error: Exception, loader: NotingLoader, config_name: str, overrides: list[str]) -> NoReturn:
     """Raise ConfigError, or Problems, that says what is wrong in the words or files; `error` if that is not known."""
     refuse_missing_headers(overrides)
     raise_any(_unreadable(overrides), because=error)
+    raise_any(_absent_deletions(loader, config_name, overrides), because=error)
     if isinstance(error, ValueError):  # OmegaConf's, of `gate.by=x` where `gate` is a list
         raise ConfigError(
             "the configuration cannot be composed",
@@ -118,7 +122,7 @@ def not_an_override(typed: Sequence[str], place: int, known: Groups) -> ConfigEr
         f"{text!r} is not an override",
         where=_COMMAND_LINE,
         expected="key=value, such as trainer.args.learning_rate=1e-5, or a group choice, such as +exp=quickstart",
-        hint=_choice(text, known) or _with_its_value(typed, place),
+        hint=_split_by_shell(typed, place) or _choice(text, known) or _with_its_value(typed, place),
     )
 
 
@@ -159,6 +163,60 @@ def _unreadable(overrides: list[str]) -> Iterator[ConfigError]:
                 where=_COMMAND_LINE,
                 got=f"{typed}\n{said}",
                 expected="a list as [a,b], a dictionary as {a: 1}, a text with other signs in quotes within quotes",
+                hint=_readable(typed),
+            )
+
+
+_CLOSING = {"[": "]", "{": "}"}
+_ENTRY = re.compile(r"(?<=[\[{,:])\s*(?P<text>[^\[\]{},:'\"]*[^\w\s.,:\[\]{}'\"+/-][^\[\]{},:'\"]*?)\s*(?=[,\]}])")
+"""An entry of a list or dictionary with a sign that wants quotes."""
+
+
+def _readable(text: str) -> str | None:
+    """Return, quoted for a shell, an override with its brackets closed and its entries quoted, if Hydra reads that."""
+    closed = text + _missing_brackets(text)
+    for whole in (closed, _ENTRY.sub(r" '\g<text>'", closed)):
+        try:
+            OverridesParser.create().parse_override(whole)
+        except HydraException:
+            continue
+        return f'"{whole}"' if "'" in whole else f"'{whole}'"
+    return None
+
+
+def _missing_brackets(text: str) -> str:
+    """Return the brackets that would close the open ones in a text; '' if all are closed."""
+    missing = ""
+    for sign in text:
+        missing = _CLOSING[sign] + missing if sign in _CLOSING else missing.removeprefix(sign)
+    return missing
+
+
+def _split_by_shell(typed: Sequence[str], place: int) -> str | None:
+    """Return, in quotes, the words that were one before the shell split them at blanks inside brackets."""
+    opened = [first for first in range(place) if "=" in typed[first] and _missing_brackets(typed[first])]
+    return _readable(" ".join(typed[opened[-1] : place + 1])) if opened else None
+
+
+def _absent_deletions(loader: NotingLoader, config_name: str, overrides: list[str]) -> Iterator[ConfigError]:
+    """Yield an error for every `~key` whose key does not exist in the configuration composed without deletions."""
+    deletions = [text for text in overrides if text.startswith("~")]
+    if not deletions:
+        return
+    config = loader.compose(config_name, [text for text in overrides if text not in deletions])[0]
+    keys = [key for key, _ in leaves(OmegaConf.to_container(config, resolve=False))]
+    for text in deletions:
+        key, _, value = text[1:].partition("=")
+        close = nearest_path(key, keys)
+        if key not in keys or value:
+            yield ConfigError(
+                f"{key} has another value than {value}"
+                if key in keys
+                else f"{key} cannot be left out: it is not there",
+                where=_COMMAND_LINE,
+                got=text,
+                expected="~KEY of a key that there is; `rlhf show` lists them",
+                hint=f"'~{close}'" if close is not None else None,
             )
 
 

@@ -171,6 +171,21 @@ class TestAForgottenHeader:
 
 
 @pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("track.tags=[a,b", "'track.tags=[a,b]'"),
+        ("stop={when: kl > 0.5, for: 3}", "\"stop={when: 'kl > 0.5', for: 3}\""),
+        ("~rewards.brevty", "'~rewards.brevity'"),
+        ("~rewards.brevity=3", "'~rewards.brevity'"),
+    ],
+)
+def test_words_that_hydra_does_not_take(refused: Refused, typed: str, hint: str) -> None:
+    error = refused("exp=quickstart", typed)
+    assert (error.where, error.hint) == ("command line", hint)
+    assert str(error.got).startswith(typed)
+
+
+@pytest.mark.parametrize(
     ("words", "hint"),
     [
         (["quickstart"], "+exp=quickstart"),
@@ -180,6 +195,7 @@ class TestAForgottenHeader:
         (["brevity"], "reward@rewards.brevity=brevity"),
         (["seed"], "seed=VALUE"),
         (["trainer.args.learning_rate", "1e-5"], "trainer.args.learning_rate=1e-5"),
+        (["rewards.a.gate={by:", "format}"], "'rewards.a.gate={by: format}'"),
         (["wombat"], "rlhf list exp"),
     ],
 )

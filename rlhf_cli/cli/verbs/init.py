@@ -42,13 +42,7 @@ def run(argv: list[str]) -> int:
     """
     options = read_options(__doc__, argv, verb="init")
     if len(options.words) > 1:
-        raise ConfigError(
-            "init takes one folder",
-            where="command line",
-            got=" ".join(options.words),
-            expected="one word; a name with blanks in quotes; each column behind its own --column",
-            hint=f"rlhf init {shlex.quote(' '.join(options.words))}",
-        )
+        raise _several_folders(options, argv)
     folder = Path(options.words[0]).expanduser() if options.words else Path()
     refuse_to_overwrite(folder, USUAL)
     choices = _choices(options, folder)
@@ -73,6 +67,18 @@ def run(argv: list[str]) -> int:
     else:
         show_project(Screen(), folder, list(files), rename=rename, commands=commands)
     return EXIT_OK
+
+
+def _several_folders(options: Options, argv: list[str]) -> ConfigError:
+    """Return the error for several words: columns without their flag, or a name with blanks."""
+    columns = [word for word in options.words if "=" in word] if options.texts("--column") else []
+    if columns:
+        what, got, expected = "each column needs its own --column", " ".join(columns), None
+        meant = [part for word in argv for part in (("--column", word) if word in columns else (word,))]
+    else:
+        what, got, expected = "init takes one folder", " ".join(options.words), "one word; a name with blanks in quotes"
+        meant = [got, *(word for word in argv if word not in options.words)]
+    return ConfigError(what, where="command line", got=got, expected=expected, hint=f"rlhf init {shlex.join(meant)}")
 
 
 def _choices(options: Options, folder: Path) -> ProjectChoices:

@@ -51,8 +51,9 @@ def read_starting_model(word: str) -> StartingModel:
     """
     if word == TINY:
         return StartingModel(None, _TINY_CONTEXT)
-    folder = Path(str(model_folder(word, where="--model"))).expanduser()
-    describe_model(str(folder), where="--model")
+    named = str(model_folder(word, where="--model"))
+    describe_model(named, where="--model")  # a Path would lose the `./` that tells a folder from a hub id
+    folder = Path(named).expanduser()
     return StartingModel(word, _context_tokens(folder / "config.json"), is_folder=Path(word).expanduser().exists())
 
 

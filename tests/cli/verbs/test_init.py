@@ -105,7 +105,18 @@ def test_a_file_in_the_way_leads_to_a_free_folder(place: Path, capsys: pytest.Ca
     assert (place / "my-project-2").is_dir()
 
 
+def test_columns_behind_one_flag_get_a_flag_each(
+    write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("q.csv", "question,solution\n1+1,2\n")
+    words = ["init", "p", "--data", "q.csv", "--column", "prompt=question", "answer=solution"]
+    assert main(words) == 2
+    meant = typed_as_said(capsys)
+    assert meant == [*words[:-1], "--column", "answer=solution"]
+    assert main(meant) == 0
+
+
 def test_several_words_are_one_name(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert main(["init", "my", "new project"]) == 2
+    assert main(["init", "my", "new project", "--trains", "sft"]) == 2
     assert main(typed_as_said(capsys)) == 0
     assert (place / "my new project").is_dir()
