@@ -30,7 +30,7 @@ from transformers import TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import rotate_checkpoints
 
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.runs.checkpoint_folders import (
     checkpoint_folder,
     checkpoints_in,
@@ -45,6 +45,7 @@ from rlhf_cli.runs.checkpoint_folders import (
 from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
 from rlhf_cli.runs.text_endings import write_text_endings
 from rlhf_cli.text.redaction import redacted_tree
+from rlhf_cli.text.suggest import nearest
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
@@ -159,6 +160,16 @@ class CheckpointMixin(ExtendedTrainer):
     def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:
         wanted = self.args.metric_for_best_model
         name = f"eval_{(wanted or '').removeprefix('eval_')}"
+        was_there = name in metrics or any(name in event for event in self.state.log_history)
+        if wanted is not None and not was_there and not name.startswith(("eval_pass@", "eval_maj@")):
+            close = nearest(name, metrics)  # pass@k and maj@k wait for a row that is scored
+            raise ConfigError(
+                f"no evaluation logs {name}, by which the best checkpoint was to be chosen",
+                where="trainer.args.metric_for_best_model",
+                got=wanted,
+                expected="one of " + ", ".join(metrics),
+                hint=f"trainer.args.metric_for_best_model={close}" if close else None,
+            )
         if self.extensions.rewards is not None and wanted is not None and metrics.get(name) is None:
             # A reward may have scored no row this time, or not only 0 and 1: that must not end the run.
             logging.getLogger("rlhf").warning("this evaluation has no %s: its checkpoint is not the best", name)

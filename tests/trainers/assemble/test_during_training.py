@@ -138,6 +138,15 @@ def test_a_reward_behind_a_closed_gate_is_no_reason_to_end_the_run(train) -> Non
     assert (part["mean"], part["count"]) == (None, 0)
 
 
+def test_a_metric_that_is_not_there_is_told_with_those_that_are(train, capsys) -> None:
+    words = [*EVERY_STEP, "trainer.args.save_steps=1", "trainer.args.load_best_model_at_end=true"]
+    code, _ = train(*words, "trainer.args.metric_for_best_model=rewrd")
+    assert code == 2
+    said = capsys.readouterr().err
+    assert "no evaluation logs rewrd" in said
+    assert "trainer.args.metric_for_best_model=reward" in said
+
+
 def share(mean: float | None) -> Estimate:
     return Estimate(mean, None, None, 4)
 
