@@ -31,7 +31,7 @@ from rlhf_cli.errors import (
     RlhfError,
     UserError,
 )
-from rlhf_cli.jobs.usage import JSON, usage_of
+from rlhf_cli.jobs.usage import JSON, folded, shown_width, usage_of
 from rlhf_cli.process import into_nothing, lasting_output, leave, nobody_reads, open_closed_streams, stopped_early
 from rlhf_cli.text.redaction import forgetting, remember_typed
 from rlhf_cli.text.suggest import nearest
@@ -95,11 +95,11 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         more = f"rlhf {_HELP_ALL} has {len(VERBS) - len(TEN)} more verbs; "
         help_text = _HELP.format(verbs=_lines({verb: VERBS[verb] for verb in TEN}), more=more)
-        print(help_text.rstrip())
+        print(folded(help_text.rstrip(), shown_width()))
         return EXIT_OK
     if words[0] == _HELP_ALL:
         verbs = "\n\n".join(f"{title}\n{_lines(of_group)}" for title, of_group in GROUPS.items())
-        print(_HELP.format(verbs=verbs, more="").rstrip())
+        print(folded(_HELP.format(verbs=verbs, more="").rstrip(), shown_width()))
         return EXIT_OK
     if words[0] in ("-V", "--version"):
         print(f"rlhf {rlhf_cli.__version__}")
@@ -113,7 +113,7 @@ def _dispatch(words: list[str]) -> int:
         return unknown.exit_code
     usage = usage_of(verb)
     if any(word in ("-h", "--help") for word in rest):
-        print(usage.text.strip())
+        print(folded(usage.text.strip(), shown_width()))
         return EXIT_OK
     with contextlib.ExitStack() as stack:
         if verb in _LONG:

@@ -89,7 +89,7 @@ def _composed(
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             from rlhf_cli.config.composing_errors import explain  # needed only for a mistake
 
-            explain(error, loader, name, overrides)
+            explain(error, overrides, lambda words: loader.compose(name, words)[0])
         origins = _origins_of(loader.merged, overrides, frozen=file)
         tree = _resolved(config, origins)
         if "exp" in tree or "debug" in tree:  # the keys of such a file are those of the whole configuration

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -26,20 +26,17 @@ from rlhf_cli.errors import ConfigError, raise_any
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.yaml_loader import SAFE_LOADER, OversizedYaml
 
-if TYPE_CHECKING:
-    from rlhf_cli.config.compose import NotingLoader
-
 _GLOBAL_GROUPS = ("exp", "debug")
 """Groups whose options set keys of the whole configuration, and so need the `@package _global_` header."""
 _HEADER = "# @package _global_"
 _COMMAND_LINE = "command line"
 
 
-def explain(error: Exception, loader: NotingLoader, config_name: str, overrides: list[str]) -> NoReturn:
+def explain(error: Exception, overrides: list[str], composed: Callable[[list[str]], DictConfig]) -> NoReturn:
     """Raise ConfigError, or Problems, that says what is wrong in the words or files; `error` if that is not known."""
     refuse_missing_headers(overrides)
     raise_any(_unreadable(overrides), because=error)
-    raise_any(_absent_deletions(loader, config_name, overrides), because=error)
+    raise_any(_absent_deletions(overrides, composed), because=error)
     if isinstance(error, ValueError):  # OmegaConf's, of `gate.by=x` where `gate` is a list
         raise ConfigError(
             "the configuration cannot be composed",
@@ -198,12 +195,12 @@ def _split_by_shell(typed: Sequence[str], place: int) -> str | None:
     return _readable(" ".join(typed[opened[-1] : place + 1])) if opened else None
 
 
-def _absent_deletions(loader: NotingLoader, config_name: str, overrides: list[str]) -> Iterator[ConfigError]:
+def _absent_deletions(overrides: list[str], composed: Callable[[list[str]], DictConfig]) -> Iterator[ConfigError]:
     """Yield an error for every `~key` whose key does not exist in the configuration composed without deletions."""
     deletions = [text for text in overrides if text.startswith("~")]
     if not deletions:
         return
-    config = loader.compose(config_name, [text for text in overrides if text not in deletions])[0]
+    config = composed([text for text in overrides if text not in deletions])
     keys = [key for key, _ in leaves(OmegaConf.to_container(config, resolve=False))]
     for text in deletions:
         key, _, value = text[1:].partition("=")

@@ -1,4 +1,4 @@
-"""Read the words behind a verb by its docstring.
+"""Read the words behind a verb by its docstring, and fold help to the terminal.
 
 A docstring line that begins with a dash describes a flag; at least two blanks precede its text:
 
@@ -17,6 +17,9 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import shutil
+import sys
+import textwrap
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -246,3 +249,33 @@ def resume_options(options: Options) -> ResumeOptions:
     """Return the typed resume options. Without a `--trust` flag, a verb trusts no foreign code."""
     trust = "--trust" in options.usage.flags and options.on("--trust")
     return ResumeOptions(tuple(options.texts("--allow")), options.on("--take-over"), trust)
+
+
+_COLUMNS = re.compile(r"^(\s*\S+(?: \S+)*\s{2,})(?=\S)")
+_LEAST_RIGHT = 30
+"""Minimum width of the right column, in characters; below it, folded text begins under the left column."""
+
+
+def shown_width() -> int | None:
+    """Return the terminal's width, or None if stdout is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def folded(text: str, width: int | None) -> str:
+    """Return help wrapped to `width` between words, columns kept; unchanged if `width` is None or all of it fits."""
+    if width is None or all(len(line) <= width for line in text.splitlines()):
+        return text
+    blocks: list[tuple[int, str]] = []  # the column where its text begins, and a paragraph or an entry with its text
+    for line in text.splitlines():
+        indent, match = len(line) - len(line.lstrip()), _COLUMNS.match(line)
+        column, block = blocks[-1] if blocks else (0, "")
+        is_new = match is not None or not line.strip() or not block or line.startswith("rlhf ")
+        if is_new or indent != column or (indent and block.startswith(" " * indent)):
+            blocks.append((len(match[1]) if match else indent, line))
+        else:
+            blocks[-1] = (column, f"{block} {line.strip()}")
+    lines: list[str] = []
+    for column, block in blocks:
+        below = " " * (column if column <= width - _LEAST_RIGHT else 4)
+        lines += textwrap.wrap(block, width, subsequent_indent=below, break_on_hyphens=False) or [""]
+    return "\n".join(lines)
