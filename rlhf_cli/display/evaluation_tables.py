@@ -14,11 +14,7 @@ from rlhf_cli.display.terminal import figure, no_total, one_line
 from rlhf_cli.measure.best_of_n import BestOfN, MadeRows
 from rlhf_cli.measure.evaluation_files import Evaluation
 from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation
-from rlhf_cli.measure.scored_pairs import (
-    LengthBias,
-    RewardModelEvaluation,
-    SliceAccuracy,
-)
+from rlhf_cli.measure.scored_pairs import LengthBias, RewardModelEvaluation, SliceAccuracy
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts
 
 _ATTEMPTS = {"pass": "one of the k", "maj": "the most frequent answer of the k"}

@@ -1,26 +1,22 @@
-"""Print the reference of keys, metrics, rewards, trainer arguments and options."""
+"""Print what `rlhf list` and `rlhf show` answer: keys, metrics, rewards, options, a configuration with its origins."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from rlhf_cli.config.conf_folders import caption, user_dir
+from rlhf_cli.config.origins import Origins
 from rlhf_cli.display.tables import facts_grid, plain_table
 from rlhf_cli.project.reference.function_source import NO_DEFAULT
 from rlhf_cli.project.reference.key_reference import KeyReference, MetricReference
-from rlhf_cli.project.reference.reward_reference import (
-    ArgumentReference,
-    RewardReference,
-    WorkedExample,
-    as_yaml,
-)
+from rlhf_cli.project.reference.reward_reference import ArgumentReference, RewardReference, WorkedExample, as_yaml
 from rlhf_cli.project.reference.trainer_reference import TrainerArgument, TrainerReference
 
 _JOINED = re.compile(r"(?<=\S)\n(?=[\w`(])")
@@ -214,3 +210,47 @@ def show_arguments(console: Console, found: Sequence[TrainerArgument]) -> None:
         if argument.choices and not all(choice in argument.type for choice in argument.choices):
             show_pairs(console, [("  ", "one of " + ", ".join(argument.choices))])
         show_pairs(console, [("  ", argument.text)])
+
+
+_FURTHEST_ORIGIN = 56
+
+
+def show_configuration(console: Console, tree: Mapping[str, object], origins: Origins) -> None:
+    """Print the values of a tree. A key that was not written anywhere is marked `default`."""
+    lines = list(_lines(tree, origins, "", 0))
+    column = min(_FURTHEST_ORIGIN, max((len(line) for line, origin in lines if origin), default=0) + 2)
+    for line, origin in lines:
+        if origin:
+            line.append(" " * max(2, column - len(line.plain)))
+            line.append(f"# {origin}", style="dim")
+        console.print(line, soft_wrap=True)
+
+
+def _lines(node: Mapping[str, object], origins: Origins, prefix: str, depth: int) -> Iterator[tuple[Text, str]]:
+    for name, value in node.items():
+        key = f"{prefix}.{name}" if prefix else name
+        line = Text("  " * depth)
+        line.append(f"{name}:", style="bold")
+        if isinstance(value, dict) and value:
+            yield line, ""
+            yield from _lines(value, origins, key, depth + 1)
+            continue
+        origin = str(origins.by_key.get(key) or "default")
+        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+            yield line, origin
+            for one in value:
+                yield Text(f"{'  ' * (depth + 1)}- {as_yaml(_without_nulls(one))}"), ""
+            continue
+        line.append(f" {as_written(value)}")
+        yield line, origin
+
+
+def as_written(value: object) -> str:
+    """Return a value as YAML on one line; an entry of a list without its null values."""
+    if isinstance(value, list):
+        value = [_without_nulls(one) for one in value]
+    return as_yaml(value)
+
+
+def _without_nulls(entry: object) -> object:
+    return {name: one for name, one in entry.items() if one is not None} if isinstance(entry, dict) else entry

@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import DataError, ModelError
-from rlhf_cli.models.decoding.generating import Generating
+from rlhf_cli.models.live_generation import Generating
 from rlhf_cli.models.model_folders import naming_foreign_files
 from rlhf_cli.tables.passes import GenerationSetting
 

@@ -28,13 +28,7 @@ from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, required_columns, resolve
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.scored_rows import (
-    CompletionScores,
-    RewardSummary,
-    ScoredReward,
-    ScoredRow,
-    settled_rows,
-)
+from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow, settled_rows
 from rlhf_cli.services.hub_lookup import HubQuestion
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.trainers.assemble.stack_building import aggregate_of, reward_stack

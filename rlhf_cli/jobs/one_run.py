@@ -1,4 +1,4 @@
-"""Take one run from a checked experiment to its last screen."""
+"""Train a frozen run: in this process, in one process per rank, or together with other machines."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from rich.console import Console
 from rlhf_cli.config.imported_code import code_of
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.display.start_panel import show_start
-from rlhf_cli.errors import GuardStopped, Preempted, RunError, UserError
+from rlhf_cli.errors import CTRL_C, GuardStopped, Preempted, RunError, UserError
 from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.jobs.rank_process import RankScreen
-from rlhf_cli.launch import local
 from rlhf_cli.launch.freeze import MEETS_AT, create_run, experiment_name, freeze_again, new_folder, planned_folder
-from rlhf_cli.launch.rank_failures import resume_hint
+from rlhf_cli.launch.progress import TrainingScreen
+from rlhf_cli.launch.rank_failures import conclude, forget_failures, resume_hint
+from rlhf_cli.launch.stopping import preempted
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch
+from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.plan.run_plan import Plan
+from rlhf_cli.process import environment
 from rlhf_cli.runs.provenance import add_to_provenance, is_made_by_us, made_by, maker_of
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import (
@@ -31,11 +34,45 @@ from rlhf_cli.runs.run_status import (
     read_status,
     stopped_by_rule,
     told_state,
+    update_status,
 )
 from rlhf_cli.runs.writer_lock import only_writer
 
 if TYPE_CHECKING:
     from rlhf_cli.jobs.resuming import Resumed
+
+
+def run(
+    folder: RunFolder, console: Console, screen: TrainingScreen, plan: LaunchPlan, launch: Launch, *, resume: bool
+) -> None:
+    """Train the run in `folder` to its end. Raises Preempted, RankFailed, or the worker's error in this process."""
+    try:
+        if plan.num_nodes > 1:
+            from rlhf_cli.launch.machines import run_on_several  # imports torch, as all below
+
+            run_on_several(folder, console, plan, launch, resume=resume)
+            return
+        forget_failures(folder)
+        if plan.in_this_process:
+            from rlhf_cli.launch.worker import run_rank
+
+            # With several visible GPUs, one process would train on all of them with DataParallel.
+            gpus = {name: value for name, value in plan.shared.items() if name == "CUDA_VISIBLE_DEVICES"}
+            with environment(gpus):
+                run_rank(folder, screen, resume=resume)
+            return
+        from rlhf_cli.launch.elastic import listening_store, run_ranks
+        from rlhf_cli.launch.rollout_server import free_ports, rollout_server
+
+        store = listening_store(MeetingPlace("127.0.0.1", 0))
+        plan = plan.at_ports(store.port, *free_ports(2))
+        with rollout_server(plan.server, console):
+            end = run_ranks(folder, plan, launch, store=store)
+        conclude(folder, end, grace_s=launch.grace_s)
+    except KeyboardInterrupt as stop:
+        if read_status(folder).state != PREEMPTED:  # no rank was there to write it
+            update_status(folder, state=PREEMPTED, reason=str(stop) or CTRL_C)
+        raise preempted(folder, str(stop)) from None
 
 
 def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
@@ -163,7 +200,7 @@ def train_frozen(console: Console, folder: RunFolder, plan: LaunchPlan, launch: 
     Raises any error that ends the run, with a note that names the run folder.
     """
     try:
-        local.run(folder, console, RankScreen(folder.path), plan, launch, resume=resume)
+        run(folder, console, RankScreen(folder.path), plan, launch, resume=resume)
     except BaseException as error:
         if not isinstance(error, Preempted | UserError | GuardStopped):  # their messages already say how to go on
             error.add_note(resume_hint(folder))

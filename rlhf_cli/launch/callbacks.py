@@ -32,8 +32,8 @@ from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 if TYPE_CHECKING:
     from rlhf_cli.analysis.diagnosis.finding import Finding
+    from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
     from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
-    from rlhf_cli.analysis.diagnosis.watch import Watch
     from rlhf_cli.runs.tracking.mirror import Mirror
 
 _LOADED = frozenset(sys.modules)
@@ -236,7 +236,7 @@ class SayFindings(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._kinds:
             from rlhf_cli.analysis.diagnosis.finding import RunSetup
-            from rlhf_cli.analysis.diagnosis.watch import Watch
+            from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
 
             setup = RunSetup.of(self._folder.read_config())
             self._watch = Watch(setup, self._kinds, state.max_steps, read_metrics(self._folder.metrics))

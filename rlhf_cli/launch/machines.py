@@ -24,14 +24,7 @@ from rich.console import Console
 from torch.distributed import TCPStore
 
 from rlhf_cli.config.schema.launch_sections import Launch
-from rlhf_cli.errors import (
-    CTRL_C,
-    EXIT_CRASH,
-    EXIT_OK,
-    ConfigError,
-    RlhfError,
-    RunError,
-)
+from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunError
 from rlhf_cli.launch.elastic import OtherMachineEnded, listening_store, run_ranks
 from rlhf_cli.launch.freeze import MEETS_AT
 from rlhf_cli.launch.rank_failures import RankFailure, RanksEnd, conclude, forget_failures

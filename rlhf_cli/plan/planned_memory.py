@@ -15,7 +15,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.models.tokenizer_files import language_part, read_json
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.devices import gpu_bytes, host_bytes, uses_gpu
-from rlhf_cli.plan.memory.estimate import Device, memory_plan
+from rlhf_cli.plan.memory_estimate import Device, memory_plan
 from rlhf_cli.plan.run_plan import MemoryPlan, RowLengths
 from rlhf_cli.tables.packable_models import ATTENTIONS, why_config_not_packed
 from rlhf_cli.tables.passes import Passes

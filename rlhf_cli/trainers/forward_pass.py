@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from trl.trainer.utils import FusedCausalLMOutput
 
-from rlhf_cli.models.decoding.eligibility import dropout_attributes
+from rlhf_cli.models.live_eligibility import dropout_attributes
 from rlhf_cli.models.packing.one_pass_head import one_pass_head, only_states
 from rlhf_cli.models.packing.packed_rows import packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs

@@ -14,8 +14,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 from trl import RLOOTrainer
 
-from rlhf_cli.models.decoding.eligibility import drops_out
-from rlhf_cli.models.decoding.generating import Generating, GenerationMode, expected_mode
+from rlhf_cli.models.live_eligibility import drops_out
+from rlhf_cli.models.live_generation import Generating, GenerationMode, expected_mode
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 
 Adapters = frozenset[tuple[tuple[str, ...], bool]]

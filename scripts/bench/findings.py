@@ -22,8 +22,7 @@ from pathlib import Path
 
 from rlhf_cli.analysis.diagnosis.finding import RunSetup
 from rlhf_cli.analysis.diagnosis.logged import Log
-from rlhf_cli.analysis.diagnosis.run_diagnosis import look
-from rlhf_cli.analysis.diagnosis.watch import Watch
+from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch, look
 from rlhf_cli.cli import main as rlhf
 from rlhf_cli.runs.metrics_file import Event, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder

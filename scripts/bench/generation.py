@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, LogitsProcessor, LogitsProcessorList
 
-from rlhf_cli.models.decoding import eligibility
-from rlhf_cli.models.decoding.generating import Generating
+from rlhf_cli.models import live_eligibility
+from rlhf_cli.models.live_generation import Generating
 from scripts.bench.measures import Measure, of_pairs, write
 
 PAD, EOS = 0, 1
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)  # a fork has no other threads
-    eligibility.ROW_BY_ROW = eligibility.ROW_BY_ROW | {EndsInTime}
+    live_eligibility.ROW_BY_ROW = live_eligibility.ROW_BY_ROW | {EndsInTime}
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(vocab_size=options.vocab, tie_word_embeddings=False, **SHAPE)).eval()
     generate(world(model, options, 0, is_ragged=True), 2, is_plain=True)  # what is loaded once

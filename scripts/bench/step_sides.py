@@ -23,7 +23,7 @@ from transformers import LlamaForCausalLM, LogitsProcessorList, Trainer, Trainer
 from transformers.models.llama.modeling_llama import LlamaModel
 from transformers.utils import logging
 
-from rlhf_cli.models.decoding import eligibility
+from rlhf_cli.models import live_eligibility
 from scripts.bench.generation import EndsInTime
 
 _SHORT = 4
@@ -153,7 +153,7 @@ def _status() -> str:
 
 def listen(clock: StepClock, step: Step) -> None:
     """Have lengths as drawn, every trainer of this process tell the clock, and the passes of a Llama be counted."""
-    eligibility.ROW_BY_ROW = eligibility.ROW_BY_ROW | {EndsInTime}
+    live_eligibility.ROW_BY_ROW = live_eligibility.ROW_BY_ROW | {EndsInTime}
     generate, forward, train = LlamaForCausalLM.generate, LlamaModel.forward, Trainer.train
 
     def generated(model: Any, *given: Any, **named: Any) -> Any:

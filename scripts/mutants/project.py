@@ -78,7 +78,7 @@ OURS = Project(
     tests={
         "rlhf_cli/analysis/comparison": ("tests/analysis/comparison", "tests/display/test_comparison_shown.py"),
         "rlhf_cli/data": ("tests/data", "tests/models"),
-        "rlhf_cli/models/decoding": ("tests/models/decoding", "tests/trainers/generation"),
+        "rlhf_cli/models/live_generation.py": ("tests/models/decoding", "tests/trainers/generation"),
         "rlhf_cli/analysis/diagnosis": ("tests/analysis/diagnosis", "tests/cli/verbs/test_why.py"),
         "rlhf_cli/analysis/expectations.py": ("tests/analysis/expectations",),
         "rlhf_cli/analysis/reproducibility.py": ("tests/analysis/expectations",),
@@ -88,7 +88,8 @@ OURS = Project(
             "tests/display/page/test_evaluation_picture.py",
         ),
         "rlhf_cli/measure/best_of_n.py": ("tests/measure",),
-        "rlhf_cli/plan/memory": ("tests/plan/memory",),
+        "rlhf_cli/plan/memory_estimate.py": ("tests/plan/memory",),
+        "rlhf_cli/plan/memory_tensors.py": ("tests/plan/memory",),
         "rlhf_cli/numerics": ("tests/numerics",),
         "rlhf_cli/models/packing": ("tests/models/packing", "tests/trainers/passes"),
         "rlhf_cli/runs/checkpoint_folders.py": (

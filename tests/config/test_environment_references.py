@@ -6,10 +6,7 @@ import pytest
 import yaml
 
 from rlhf_cli.config.compose import compose, compose_frozen
-from rlhf_cli.config.environment_references import (
-    resolved_references,
-    with_references,
-)
+from rlhf_cli.config.environment_references import resolved_references, with_references
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.json_values import JsonTree
 

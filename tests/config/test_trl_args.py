@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.config.trl_args import (
-    TrlField,
-    config_fields,
-    expected_instead,
-)
+from rlhf_cli.config.trl_args import TrlField, config_fields, expected_instead
 
 GRPO = config_fields("GRPOConfig")
 

@@ -10,13 +10,7 @@ import pytest
 from rlhf_cli.data.learnt_columns import check_learnt, learnt_columns, only_learnt
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import peek, prepared_rows
-from rlhf_cli.data.rows import (
-    RowTable,
-    check_prompts,
-    hold_out_places,
-    is_empty,
-    refuse_no_text,
-)
+from rlhf_cli.data.rows import RowTable, check_prompts, hold_out_places, is_empty, refuse_no_text
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.transcripts import split_row, split_transcripts
 from rlhf_cli.tables.trl_trainers import TRAINERS

@@ -11,8 +11,9 @@ import pytest
 from rlhf_cli.data import worlds
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.worlds import WORLDS, split_sums, toy_preferences, toy_tasks
+from rlhf_cli.data.worlds import WORLDS, toy_preferences, toy_tasks
 from rlhf_cli.data.worlds import toy_preferences as toy_judgements
+from rlhf_cli.data.worlds import toy_tasks as split_sums
 from rlhf_cli.data.worlds import toy_tasks as toy_speakers
 from rlhf_cli.data.worlds import toy_tasks as toy_sums
 from rlhf_cli.data.worlds.toy_preferences import true_score
@@ -171,4 +172,4 @@ def test_held_out_sums_are_in_no_training_row_in_either_order() -> None:
         assert all(int(row["answer"]) == sum(_pair(row)) for row in [*train, *held_out])
     assert {_pair(row) for row in worlds.generate("split_sums", {"num_rows": 200, "held_out": True}, seed=9)} == others
     with pytest.raises(DataError, match="max_value"):
-        split_sums.generate(3, 0, max_value=2)
+        split_sums.generate_split(3, 0, max_value=2)

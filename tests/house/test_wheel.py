@@ -40,7 +40,7 @@ def test_every_template_is_inside(wheel: Path) -> None:
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".jinja")}
     assert inside == {str(path.relative_to(ROOT)) for path in (ROOT / "rlhf_cli").rglob("*.jinja")}
     assert "rlhf_cli/project/export/card.md.jinja" in inside
-    assert "rlhf_cli/project/scaffold/templates/first.yaml.jinja" in inside
+    assert "rlhf_cli/project/templates/first.yaml.jinja" in inside
 
 
 def test_it_runs_from_another_folder(wheel: Path, tmp_path: Path) -> None:

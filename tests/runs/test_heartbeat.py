@@ -8,15 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.runs import heartbeat as module
-from rlhf_cli.runs.heartbeat import (
-    GENERATION,
-    LOADING,
-    LOSS,
-    TRAINING,
-    Heartbeat,
-    heartbeat_files,
-    heartbeats,
-)
+from rlhf_cli.runs.heartbeat import GENERATION, LOADING, LOSS, TRAINING, Heartbeat, heartbeat_files, heartbeats
 
 
 @pytest.fixture

@@ -14,15 +14,7 @@ import pytest
 
 from rlhf_cli.runs import run_status
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import (
-    FINISHED,
-    RUNNING,
-    claim,
-    name_who_asked,
-    read_status,
-    told_state,
-    update_status,
-)
+from rlhf_cli.runs.run_status import FINISHED, RUNNING, claim, name_who_asked, read_status, told_state, update_status
 from rlhf_cli.runs.writer_lock import only_writer
 
 MakeRun = Callable[..., RunFolder]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import ceil
 
@@ -16,7 +16,7 @@ from rlhf_cli.analysis.diagnosis.finding import (
     RunSetup,
     SkippedCheck,
 )
-from rlhf_cli.analysis.diagnosis.logged import Log, evidence, finding, too_few
+from rlhf_cli.analysis.diagnosis.logged import ENOUGH, Log, evidence, finding, too_few
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.phase_clock import TimeShares, phase_label, time_shares
@@ -234,3 +234,46 @@ def diagnose_readable(folder: RunFolder) -> RunDiagnosis:
         nothing = Diagnosis((), (), ())
         got = str(error.got).partition("\n")[0]
         return RunDiagnosis(folder, Status("unreadable"), nothing, 0, f"{error.what}: {got}")
+
+
+_EVERY = 10
+_LONGER = 1.1
+"""Check again after ten log events, later after the log grew by a tenth. So the total cost is proportional to the
+length of the log, and a report is delayed by a tenth of the log at most.
+"""
+_SILENT = "note"
+
+
+class Watch:
+    """A growing log, and the findings already reported; each is reported once.
+
+    `kinds` are the kinds to check; `earlier` are the log events before a resume, whose findings count as reported.
+    """
+
+    def __init__(
+        self,
+        setup: RunSetup,
+        kinds: Collection[str],
+        max_steps: int | None = None,
+        earlier: Iterable[Mapping[str, object]] = (),
+    ) -> None:
+        self._setup = setup
+        self._kinds = kinds
+        self._log = Log.of(earlier, max_steps)
+        self._reported: set[tuple[str, str]] = set()
+        self._next = ENOUGH
+        if self._log.num_events >= ENOUGH:
+            self.look()
+
+    def take(self, step: int, event: Mapping[str, object]) -> list[Finding]:
+        """Add a log event; return new findings, or an empty list if no check is due."""
+        self._log.take(step, event)
+        return self.look() if self._kinds and self._log.num_events >= self._next else []
+
+    def look(self) -> list[Finding]:
+        """Return new findings, worst first; notes only appear in `rlhf why`."""
+        self._next = max(self._log.num_events + _EVERY, round(_LONGER * self._log.num_events))
+        findings = look(self._log, self._setup, self._kinds).findings
+        new = [one for one in findings if one.severity != _SILENT and (one.kind, one.subject) not in self._reported]
+        self._reported.update((one.kind, one.subject) for one in new)
+        return new

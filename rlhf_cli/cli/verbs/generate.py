@@ -35,15 +35,7 @@ from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
 from rlhf_cli.display.progress_bars import Spinner, generation_bar
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.evaluation.generation_run import (
-    BEST,
-    PAIRS,
-    GenerationRequest,
-    generate,
-    make_room,
-    prompts_of,
-    shown,
-)
+from rlhf_cli.evaluation.generation_run import BEST, PAIRS, GenerationRequest, generate, make_room, prompts_of, shown
 from rlhf_cli.evaluation.targets import (
     EvaluationRows,
     Target,

@@ -21,8 +21,8 @@ from rlhf_cli.display.project_screens import show_project
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.usage import Options, read_options
-from rlhf_cli.project.scaffold.own_rows import read_own_rows, training_named
-from rlhf_cli.project.scaffold.project_files import (
+from rlhf_cli.project.own_rows import read_own_rows, training_named
+from rlhf_cli.project.project_files import (
     SAMPLE,
     TINY,
     USUAL,

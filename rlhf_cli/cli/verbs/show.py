@@ -16,7 +16,7 @@ from __future__ import annotations
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.config.environment_references import with_references
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.display.configuration_tables import show_configuration
+from rlhf_cli.display.reference_pages import show_configuration
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.run_arguments import named_experiment

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import get_type_hints
 
-from rlhf_cli.data.worlds import split_sums, toy_preferences, toy_tasks
+from rlhf_cli.data.worlds import toy_preferences, toy_tasks
+from rlhf_cli.data.worlds import toy_tasks as split_sums
 from rlhf_cli.errors import DataError
 from rlhf_cli.text.suggest import nearest
 
@@ -30,7 +31,7 @@ class World:
 
 
 WORLDS = {
-    "split_sums": World(split_sums.generate),
+    "split_sums": World(split_sums.generate_split),
     "toy_demonstrations": World(toy_tasks.demonstrations),
     "toy_judgements": World(toy_preferences.generate_judgements),
     "toy_preferences": World(toy_preferences.generate),

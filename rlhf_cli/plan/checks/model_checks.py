@@ -10,11 +10,7 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
-from rlhf_cli.models.model_folders import (
-    describe_critic,
-    describe_model,
-    describe_reward_model,
-)
+from rlhf_cli.models.model_folders import describe_critic, describe_model, describe_reward_model
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_json
 from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.check_context import CheckContext

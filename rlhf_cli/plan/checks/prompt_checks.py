@@ -10,11 +10,7 @@ import jinja2
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.overlong_prompts import (
-    check_overlong,
-    describe_overlong,
-    prompt_limit,
-)
+from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
 from rlhf_cli.data.rows import RowTable, values_of
 from rlhf_cli.errors import ModelError, Prose, UserError
 from rlhf_cli.models.tokenizer_files import (

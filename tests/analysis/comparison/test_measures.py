@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.comparison.measures import (
-    RunMeasure,
-    asked_measure,
-    default_measures,
-    sign_of,
-)
+from rlhf_cli.analysis.comparison.measures import RunMeasure, asked_measure, default_measures, sign_of
 from rlhf_cli.analysis.comparison.metric_columns import Window
 from rlhf_cli.errors import UserError
 from tests.support.logged_runs import in_memory

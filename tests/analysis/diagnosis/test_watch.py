@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.diagnosis.watch import Watch
+from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
 from rlhf_cli.runs.metrics_file import MetricsWriter
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.metrics import FINDING_KINDS
@@ -48,7 +48,7 @@ def test_a_note_is_for_why_alone() -> None:
 
 def test_looks_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 events: at 10, 20, ... 100, and then each a tenth later: 110, 121, ... 24 more until 1,000."""
-    from rlhf_cli.analysis.diagnosis import watch as module
+    from rlhf_cli.analysis.diagnosis import run_diagnosis as module
 
     looks: list[int] = []
     real = module.look

@@ -8,8 +8,8 @@ import pytest
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.generation import GenerationMixin, logits_process
 
-from rlhf_cli.models.decoding.eligibility import ROW_BY_ROW
-from rlhf_cli.models.decoding.generating import LiveRows
+from rlhf_cli.models.live_eligibility import ROW_BY_ROW
+from rlhf_cli.models.live_generation import LiveRows
 from tests.support.signatures import parameters
 
 GENERATE = inspect.getsource(GenerationMixin.generate)

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from transformers import LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
-from rlhf_cli.models.decoding import eligibility
-from rlhf_cli.models.decoding.eligibility import of_rows
-from rlhf_cli.models.decoding.generating import Generating, draw, first_of_each
+from rlhf_cli.models import live_eligibility
+from rlhf_cli.models.live_eligibility import of_rows
+from rlhf_cli.models.live_generation import Generating, draw, first_of_each
 from tests.support.tiny_decoders import PAD, model_of, settings
 
 # Tokens for some rows of a batch are those that torch.multinomial draws for all of them; torch is the other side.
@@ -132,4 +132,4 @@ class _Dropping(nn.Module):
     ],
 )
 def test_what_is_left_out_by_chance(module: nn.Module, drops: bool) -> None:
-    assert eligibility.drops_out(module) is drops
+    assert live_eligibility.drops_out(module) is drops

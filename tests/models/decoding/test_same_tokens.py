@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.models.decoding import generating as live_rows
-from rlhf_cli.models.decoding.generating import Generating
+from rlhf_cli.models import live_generation as live_rows
+from rlhf_cli.models.live_generation import Generating
 from tests.support.tiny_decoders import LENGTHS, PAD, model_of, prompts, settings
 from tests.support.tolerances import MODEL_OF_TENSORS
 

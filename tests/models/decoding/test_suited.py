@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
-from rlhf_cli.models.decoding import eligibility
-from rlhf_cli.models.decoding.generating import Generating, expected_mode
+from rlhf_cli.models import live_eligibility
+from rlhf_cli.models.live_generation import Generating, expected_mode
 from tests.support.tiny_decoders import model_of, prompts, settings
 
 
@@ -77,7 +77,7 @@ def _without_token_types(forward: Any) -> Any:
 
 def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("llama")
-    assert eligibility.why_not_model(model) is None
+    assert live_eligibility.why_not_model(model) is None
     for name, value, why in (
         ("is_remote_code", lambda: True, "code that came with the model"),
         ("_supports_default_dynamic_cache", lambda: False, "in a cache of its own"),
@@ -85,7 +85,7 @@ def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.Mo
     ):
         with monkeypatch.context() as patched:
             patched.setattr(model, name, value)
-            found = eligibility.why_not_model(model)
+            found = live_eligibility.why_not_model(model)
         assert found is not None
         assert found.startswith("LlamaForCausalLM ")
         assert why in found
@@ -105,7 +105,7 @@ def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.Mo
 def test_what_goes_in_has_a_row_for_every_row(inputs: dict[str, Any], why: str | None) -> None:
     model = model_of("llama")
     given = {"past_key_values": DynamicCache(config=model.config), **inputs}
-    found = eligibility.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), given)
+    found = live_eligibility.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), given)
     assert found is None if why is None else found is not None and why in found
 
 
@@ -113,7 +113,7 @@ def test_prompts_of_an_adapter_are_rows_that_nobody_counts() -> None:
     """PEFT's prompt learning replaces the model's `prepare_inputs_for_generation`."""
     model, cache = model_of("llama"), {"past_key_values": DynamicCache()}
     model.prepare_inputs_for_generation = model_of("llama").prepare_inputs_for_generation
-    found = eligibility.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), cache)
+    found = live_eligibility.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), cache)
     assert found == "an adapter puts tokens of its own before the prompts"
 
 
@@ -164,22 +164,22 @@ def test_a_generate_of_the_instance_stays_there() -> None:
 def test_ranks_that_hold_parts_of_the_weights_keep_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank whose rows are done must go on taking part in the others' passes: transformers' own loop does."""
     model = model_of("llama")
-    assert not eligibility.is_in_parts(model)
+    assert not live_eligibility.is_in_parts(model)
     two = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2)
-    monkeypatch.setattr(eligibility.torch, "distributed", two)
-    assert not eligibility.is_in_parts(model)  # every rank has all of them
+    monkeypatch.setattr(live_eligibility.torch, "distributed", two)
+    assert not live_eligibility.is_in_parts(model)  # every rank has all of them
     for name, sharded in (("is_deepspeed_zero3_enabled", lambda: True), ("is_fsdp_managed_module", lambda one: True)):
         with monkeypatch.context() as patched:
-            patched.setattr(eligibility, name, sharded)
-            assert eligibility.is_in_parts(model)
-    monkeypatch.setattr(eligibility, "is_deepspeed_zero3_enabled", lambda: True)
+            patched.setattr(live_eligibility, name, sharded)
+            assert live_eligibility.is_in_parts(model)
+    monkeypatch.setattr(live_eligibility, "is_deepspeed_zero3_enabled", lambda: True)
     two.is_initialized = lambda: False
-    assert not eligibility.is_in_parts(model)
+    assert not live_eligibility.is_in_parts(model)
     two.is_initialized = lambda: True
     two.get_world_size = lambda: 1
-    assert not eligibility.is_in_parts(model)  # a single rank
+    assert not live_eligibility.is_in_parts(model)  # a single rank
     monkeypatch.undo()
-    monkeypatch.setattr(eligibility, "is_in_parts", lambda model: True)
+    monkeypatch.setattr(live_eligibility, "is_in_parts", lambda model: True)
     generating = Generating()
     with generating.of(model):
         model.generate(**prompts(), generation_config=settings(max_new_tokens=2))

@@ -10,8 +10,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from rlhf_cli.models.decoding.generating import Generating
-from rlhf_cli.plan.memory.tensors import Architecture, Batch, LoadedModel, cache_bytes, passing_bytes, sampling_bytes
+from rlhf_cli.models.live_generation import Generating
+from rlhf_cli.plan.memory_tensors import Architecture, Batch, LoadedModel, cache_bytes, passing_bytes, sampling_bytes
 
 ROWS, GROUP, PROMPT, EOS = 16, 4, 8, 1
 WIDTH, FFN, HEADS = 64, 128, 4

@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from rlhf_cli.plan.memory.tensors import (
+from rlhf_cli.plan.memory_tensors import (
     LLAMA_LIKE,
     NF4_BYTES,
     Architecture,

@@ -15,7 +15,7 @@ from trl.kernels import ChunkedLogProbFunction
 from rlhf_cli.models.packing.one_pass_head import OnePassLogProbs
 from rlhf_cli.models.packing.packed_rows import packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
-from rlhf_cli.plan.memory.tensors import (
+from rlhf_cli.plan.memory_tensors import (
     LLAMA_LIKE,
     Architecture,
     Batch,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.project.scaffold.own_rows import TRAININGS, OwnRows, read_own_rows
+from rlhf_cli.project.own_rows import TRAININGS, OwnRows, read_own_rows
 
 Write = Callable[[str, str], Path]
 

@@ -13,8 +13,8 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
-from rlhf_cli.project.scaffold.own_rows import TRAININGS, read_own_rows
-from rlhf_cli.project.scaffold.project_files import (
+from rlhf_cli.project.own_rows import TRAININGS, read_own_rows
+from rlhf_cli.project.project_files import (
     ProjectChoices,
     StartingModel,
     as_yaml,

@@ -17,7 +17,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.cli.verbs import VERBS
-from rlhf_cli.project.scaffold.own_rows import TRAININGS
+from rlhf_cli.project.own_rows import TRAININGS
 
 SHORT = [
     *("trainer.args.max_steps=2", "trainer.args.per_device_train_batch_size=8", "data.select=60"),

@@ -15,12 +15,7 @@ import pytest
 from annotated_types import Ge, Gt, Le
 
 from rlhf_cli.errors import Problems, RewardError, UserError
-from rlhf_cli.rewards.stack.argument_values import (
-    _hint,
-    anchored,
-    complaint,
-    missing_arguments,
-)
+from rlhf_cli.rewards.stack.argument_values import _hint, anchored, complaint, missing_arguments
 from rlhf_cli.rewards.stack.reward_functions import resolve
 
 MADE_UP_HINTS = True

@@ -7,12 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlhf_cli.rewards.stack.dead_signal import (
-    ComponentStatistics,
-    DeadRound,
-    component_statistics,
-    explain_dead_rounds,
-)
+from rlhf_cli.rewards.stack.dead_signal import ComponentStatistics, DeadRound, component_statistics, explain_dead_rounds
 from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_metrics import is_dead
 from tests.support.settled_columns import NAN, Case, Rule, column

@@ -14,8 +14,8 @@ from pathlib import Path
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import setting, trainer, whole_number_or_none
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
-from rlhf_cli.plan.memory import tensors
-from rlhf_cli.plan.memory.tensors import (
+from rlhf_cli.plan import memory_tensors
+from rlhf_cli.plan.memory_tensors import (
     DTYPE_BYTES,
     QUANTIZED_BYTES,
     Batch,
@@ -199,9 +199,9 @@ class _RunMemory:
             gathered = model.loaded_bytes - self._held.weights
         generating: Parts = {
             "weights": gathered,
-            "KV cache": tensors.cache_bytes(model.arch, rows, self.tokens, model.weight_bytes),
-            "activations": tensors.passing_bytes(model, Batch(rows, self._lengths.prompt)),
-            "logits": tensors.sampling_bytes(model.arch, rows, model.weight_bytes),
+            "KV cache": memory_tensors.cache_bytes(model.arch, rows, self.tokens, model.weight_bytes),
+            "activations": memory_tensors.passing_bytes(model, Batch(rows, self._lengths.prompt)),
+            "logits": memory_tensors.sampling_bytes(model.arch, rows, model.weight_bytes),
         }
         what = f"generating {rows} completions of {self._lengths.prompt} + {self._answer} tokens"
         yield "generation", what, _sum(waiting, generating)
@@ -217,24 +217,24 @@ class _RunMemory:
         if self._critic is not None:
             yield "training", f"the critic learning from {rows}", _sum(before | done, self._learning(self._critic))
             done["critic"] = self._critic_held.gradients
-        last: Parts = {"activations": tensors.backward_bytes(policy, batch, checkpointing=self._checkpointing)}
+        last: Parts = {"activations": memory_tensors.backward_bytes(policy, batch, checkpointing=self._checkpointing)}
         if not policy.lora_rank:  # the embedding's gradient is added to the head's
             last["gradients"] = policy.arch.vocabulary * policy.arch.hidden * policy.weight_bytes
         yield "training", "the end of the backward pass", _sum(done, last)
         if self._eval_rows > self._rows:
-            passing = tensors.passing_bytes(policy, self._batch(self._eval_rows))
+            passing = memory_tensors.passing_bytes(policy, self._batch(self._eval_rows))
             evaluating: Parts = {"activations": passing, "logits": self._logits(self._eval_rows, learns=False)}
             yield "training", f"evaluating {self._eval_rows} rows at a time", evaluating
 
     def _learning(self, model: LoadedModel) -> Parts:
         """Return the larger of what is held while the head's gradient is computed and while the last layer's is."""
         batch = self._batch(self._rows)
-        kept = tensors.kept_bytes(model, batch, checkpointing=self._checkpointing)
+        kept = memory_tensors.kept_bytes(model, batch, checkpointing=self._checkpointing)
         if self._experiment.critic is not None and self._experiment.critic.share == "lora":
             kept *= 2  # the passes of policy and critic wait for one backward pass
         if model.casts and model.quantized_bytes is None:  # autocast keeps its copies of the weights
             kept += model.matrix_weights * model.compute_bytes
-        a_layer = tensors.backward_bytes(model, batch, checkpointing=self._checkpointing)
+        a_layer = memory_tensors.backward_bytes(model, batch, checkpointing=self._checkpointing)
         logits = self._logits(self._rows, learns=True) if model is self._policy else 0.0
         return {"activations": kept, "logits": logits} if logits > a_layer else {"activations": kept + a_layer}
 
@@ -243,7 +243,7 @@ class _RunMemory:
             return 0.0
         on_gpu, keeps = self._device.on_gpu, self._passes != "plain" and bool(self._completions)
         tokens = rows * (self._answer if self._answer and (on_gpu or keeps) else self.tokens)
-        return tensors.logits_bytes(self._policy, tokens, learns=learns, on_gpu=on_gpu, may_keep=keeps)
+        return memory_tensors.logits_bytes(self._policy, tokens, learns=learns, on_gpu=on_gpu, may_keep=keeps)
 
     def _batch(self, rows: int) -> Batch:
         """Return `rows` rows at their longest.

@@ -17,7 +17,7 @@ from rlhf_cli.data import worlds
 from rlhf_cli.errors import UserError
 from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model
-from rlhf_cli.project.scaffold.own_rows import OwnRows, RowKind, Training
+from rlhf_cli.project.own_rows import OwnRows, RowKind, Training
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
 TINY = "tiny"
@@ -167,7 +167,7 @@ def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
     """Return path -> text for every file of a new project called `name`, in display order."""
     facts = _facts(choices, name)
     templates = Environment(
-        loader=PackageLoader("rlhf_cli.project.scaffold", "templates"),
+        loader=PackageLoader("rlhf_cli.project", "templates"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

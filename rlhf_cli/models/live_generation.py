@@ -23,13 +23,7 @@ from torch import FloatTensor, LongTensor, Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from rlhf_cli.models.decoding.eligibility import (
-    drops_out,
-    of_rows,
-    why_not_call,
-    why_not_model,
-    why_not_settings,
-)
+from rlhf_cli.models.live_eligibility import drops_out, of_rows, why_not_call, why_not_model, why_not_settings
 from rlhf_cli.temporary_attributes import temporary_attributes
 
 
