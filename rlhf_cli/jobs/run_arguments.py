@@ -147,7 +147,7 @@ def _refuse_unknown(keys: list[str], prepared: Prepared) -> None:
         if key in known:
             continue
         if key in groups().get("exp", {}):
-            raise ConfigError(f"{key!r} is an experiment", where="command line", hint=f"+exp={key}")
+            raise ConfigError(f"{key!r} is an experiment", where="command line", hint=f"rlhf show +exp={key}")
         ends = {name.rpartition(".")[2]: name for name in known}
         close = ends.get(key) or nearest(key, [*known, *ends])
         raise ConfigError(

@@ -77,6 +77,7 @@ RECIPES: dict[str, tuple[list[str], Rows | None]] = {
     "hh_reward": ([*FOLDER, *EVALUATED, *HELD_OUT], dialogues),
     "quickstart": ([*OWN, *GROUPS, *FEW], None),
     "r1_language": ([*FOLDER, *GROUPS, "data.prompt='{question}'"], sums),
+    "smollm2_sums": ([*FOLDER, *GROUPS, *FEW], None),
     "study_overoptimisation": ([*OWN, *ROUNDS, *FEW, "rewards.proxy.model=./judge"], None),
     "study_truncation": ([*OWN, *ROUNDS, *FEW], None),
     "study_weights": ([*OWN, *GROUPS, *FEW], None),
@@ -106,7 +107,7 @@ def without_recipe(names: list[str]) -> list[str]:
 
 def test_every_experiment_has_a_recipe() -> None:
     assert without_recipe(shipped()) == []
-    assert len(shipped()) == len(RECIPES) == 23
+    assert len(shipped()) == len(RECIPES) == 24
     # What has to be said beside a name is said here, too, and nothing that is not there.
     for name, words in EXPERIMENTS.items():
         keys = {word.partition("=")[0] for word in RECIPES[name][0]}
