@@ -130,3 +130,20 @@ def test_what_is_asked_for_and_what_cannot_be_known() -> None:
     )
     assert of({"model_type": "mamba2"}) is None
     assert passes("model.build=null", "model.path=nobodys/model") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        (("launch.device=cuda", "launch.precision=float32"), "trimmed"),
+        (("launch.device=cuda", "launch.precision=float32", "trainer.passes=packed"), "packed"),
+        (("launch.device=cuda", "launch.precision=float32", "model.dtype=bfloat16"), "packed"),
+        (("launch.device=cuda", "launch.precision=bf16"), "packed"),
+        (("launch.device=cpu", "launch.precision=float32"), "packed"),
+    ],
+)
+def test_float32_on_a_gpu_is_not_packed_by_itself(words: tuple[str, ...], mode: str) -> None:
+    """As the run decides it (tests/trainers/passes/test_chosen_passes.py)."""
+    found = of({"model_type": "llama", **SHAPE}, *words)
+    assert found is not None
+    assert found.mode == mode
