@@ -27,6 +27,7 @@ from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 CHECKS: tuple[Check, ...] = (
     *(
         arguments.range_problems,
+        arguments.contradictions,
         arguments.typed_twice,
         hub.hub_problems,
         model.policy_problems,

@@ -139,6 +139,13 @@ def gates(experiment: Experiment) -> dict[str, list[str]]:
     return {name: [gate.by for gate in reward.gates] for name, reward in experiment.rewards.items()}
 
 
+def test_a_deadline_comes_before_the_run_is_given_up(judged: Judged, refused: Refused) -> None:
+    """launch.hang_timeout_s is 1800."""
+    late = "rewards.brevity.timeout_s=1800"
+    assert refused(QUICK, late).hint == "launch.hang_timeout_s=3600, or rewards.brevity.timeout_s=900"
+    assert judged(QUICK, late, "launch.hang_timeout_s=off")
+
+
 def test_every_other_reward_waits_for_it(judged: Judged) -> None:
     experiment = judged(QUICK, PRIMARY)
     assert gates(experiment) == {"correct": [], "format": ["correct"], "brevity": ["correct"]}

@@ -92,6 +92,26 @@ def test_a_run_without_a_step(refused: Refused) -> None:
     assert planned(*words, "trainer.args.max_steps=3")
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("load_best_model_at_end=true", "trainer.args.eval_strategy=steps"),
+        ("load_best_model_at_end=true eval_strategy=steps eval_steps=20 save_steps=50", "trainer.args.save_steps=20"),
+        ("generation_batch_size=64 steps_per_generation=1", "'~trainer.args.generation_batch_size'"),
+        ("lr_scheduler_type=reduce_lr_on_plateau", "eval_strategy=steps, or trainer.args.lr_scheduler_type=linear"),
+    ],
+)
+def test_arguments_that_exclude_each_other_are_refused_before_a_run(refused: Refused, words: str, hint: str) -> None:
+    typed = [f"trainer.args.{word}" for word in words.split()]
+    assert str(refused(*QUICK, "data.eval.fraction=0.1", *typed).hint).endswith(hint)
+
+
+def test_negative_control_the_best_checkpoint_of_those_that_are_evaluated() -> None:
+    words = "load_best_model_at_end=true eval_strategy=steps eval_steps=60 save_steps=120"
+    best = "trainer.args.metric_for_best_model=greedy/total"
+    assert planned(*QUICK, "data.eval.fraction=0.1", best, *(f"trainer.args.{word}" for word in words.split()))
+
+
 def test_a_key_typed_twice_is_noted() -> None:
     typed = [notice.text for notice in planned(*QUICK, "seed=1", "seed=2").notices if notice.subject == "typed"]
     assert typed == ["seed is typed 2 times, and the last counts: seed=2"]

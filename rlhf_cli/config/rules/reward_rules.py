@@ -35,7 +35,15 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
     if experiment.rewards and not takes_rewards:
         got, what = ", ".join(experiment.rewards), f"trainer={trainer.name} does not use rewards"
         yield ConfigError(what, where=where("rewards"), got=got, hint="trainer=grpo, or '~rewards'")
-    for name in experiment.rewards:
+    for name, reward in experiment.rewards.items():
+        own_s, watched_s = reward.timeout_s, experiment.launch.hang_timeout_s
+        if isinstance(own_s, float) and isinstance(watched_s, float) and own_s >= watched_s:
+            yield ConfigError(
+                f"a run is ended as hanging before reward {name!r} reaches its time limit",
+                where=where(f"rewards.{name}.timeout_s"),
+                got=f"{own_s:g}, launch.hang_timeout_s={watched_s:g}",
+                hint=f"launch.hang_timeout_s={2 * own_s:g}, or rewards.{name}.timeout_s={watched_s / 2:g}",
+            )
         if name in RESERVED_REWARD_NAMES:
             expected = "a name other than " + ", ".join(sorted(RESERVED_REWARD_NAMES))
             yield ConfigError(f"a reward cannot be named {name!r}", where=where(f"rewards.{name}"), expected=expected)

@@ -49,6 +49,30 @@ def range_problems(experiment: Experiment, composed: Composed, context: CheckCon
             )
 
 
+def contradictions(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+    """Yield an error for arguments that exclude each other: their libraries say so only when a run begins."""
+    of, where, args = context.setting, composed.origins.where, experiment.trainer.args
+    if args.get("generation_batch_size") is not None and args.get("steps_per_generation") is not None:
+        key, what = f"{_ARGS}generation_batch_size", "generation_batch_size and steps_per_generation say the same thing"
+        yield ConfigError(what, where=where(key), expected="one of them", hint=f"'~{key}'")
+    saved, evaluated = of("save_strategy"), of("eval_strategy")
+    if of("lr_scheduler_type") == "reduce_lr_on_plateau" and evaluated == "no":
+        key, rows = f"{_ARGS}lr_scheduler_type", "" if experiment.data.eval is not None else " data.eval.fraction=0.1"
+        hint = f"{_ARGS}eval_strategy=steps{rows}, or {key}=linear"
+        yield ConfigError("this schedule looks at evaluations, and there are none", where=where(key), hint=hint)
+    if of("load_best_model_at_end") is True and saved != "best":
+        every, save_every = of("eval_steps") or of("logging_steps"), of("save_steps")
+        if saved != evaluated:
+            key, fits = ("save_strategy", evaluated) if saved == "no" else ("eval_strategy", saved)
+            got = f"eval_strategy={evaluated}, save_strategy={saved}"
+        elif saved == "steps" and isinstance(every, int) and isinstance(save_every, int) and save_every % max(every, 1):
+            key, fits, got = "save_steps", every, f"saved every {save_every} steps, evaluated every {every}"
+        else:
+            return
+        what = "the best checkpoint is looked for among those that were evaluated when they were saved"
+        yield ConfigError(what, where=where(_ARGS + key), got=got, hint=f"{_ARGS}{key}={fits}")
+
+
 def typed_twice(_: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Note every key that was typed with two different values; the last one counts."""
     yield from ()
