@@ -90,6 +90,7 @@ def test_an_explanation_is_kept_by_hand_and_shown(judge, tmp_path: Path) -> None
     assert "| all | 1 | 0 | 1 | 1 | 0.0 % |  |" in page
 
 
+@pytest.mark.slow
 def test_verdicts_are_kept_while_file_and_killer_are_there(judge, tmp_path: Path) -> None:
     kept = ("--count", "99", "--grep", "price.py", "--keep-kills")
     first = outcomes(judge(*kept).stdout)
