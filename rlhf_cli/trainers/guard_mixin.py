@@ -10,6 +10,8 @@ saved.
 from __future__ import annotations
 
 import copy
+import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from rlhf_cli.errors import GuardStopped, Prose
 from rlhf_cli.runs.checkpoint_folders import newest_whole
 from rlhf_cli.runs.heartbeat import CHECKS, during
-from rlhf_cli.text.json_values import write_json
+from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
@@ -70,6 +72,17 @@ def _round(logs: TrlBatch) -> list[dict[str, object]]:
         "advantage": logs.get("advantages", ()),
     }
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=False)]
+
+
+def _plain(value: object) -> object:
+    """Return a value for JSON, which has no numbers for NaN and infinity: they become the texts `nan` and `inf`."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, str | int | float | bool | type(None)) else str(value)
 
 
 def own_shard(tensor: Tensor) -> Tensor:
@@ -236,8 +249,8 @@ class GuardMixin(ExtendedTrainer):
         }
         file = folder / f"non_finite/step-{step}-rank-{rank}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("w", encoding="utf-8") as stream:
-            write_json(content, stream.write)
+        text = json.dumps(redacted_tree(_plain(content), values_only=True), indent=1, ensure_ascii=False)
+        file.write_text(text + "\n", encoding="utf-8")
         way_out = [self._way_out(folder) if rank == 0 or alone else None]
         if not alone:  # so that no rank exits, which kills the others, while one is still writing
             broadcast_object_list(way_out)
