@@ -1,4 +1,4 @@
-"""Attend in all segments of a flat batch with one call a layer.
+"""Attend in all segments of a flat batch with one call a layer, tried before it is used.
 
 Queries stay in place. A row that continues a prompt needs the prompt's keys before its own, so a prompt's keys occur
 once for the prompt itself and once per row.
@@ -8,8 +8,11 @@ of Q queries and K keys, the last query sees every key, and the i-th (from 0) th
 prompt's keys before its own needs exactly that. torch's documentation does not mention the alignment, but its source
 does: `aten/src/ATen/native/transformers/cuda/flash_attn/mask.h` (`apply_mask_local`: `col_idx_limit_right` is the
 minimum of K and `row_idx + 1 + K - Q + window_size_right`, which is 0 for the window (-1, 0)). So does the docstring of
-flash-attention's `flash_attn_varlen_func`: "aligned to the bottom right corner". The trial of packed rows with the
-model itself compares the results (trainers/pass_mixin, reward_model_scorer).
+flash-attention's `flash_attn_varlen_func`: "aligned to the bottom right corner". `kernel_trial` checks it.
+
+The reference is attention of each segment by itself in float32. This detects a kernel that aligns its causal mask
+differently, omits the scale or is missing from this torch build, and shows where: a model's own numbers, in half
+precision, would show less.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
+
+from rlhf_cli.errors import in_a_line
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,64 @@ def _picked(whole: Tensor, places: Tensor) -> Tensor:
     return torch.nn.functional.embedding(places, flat).view(-1, *whole.shape[1:])
 
 
+_LENGTHS, _SHARED = [150, 3, 1, 140, 2, 70], [0, 0, 1, None]
+"""Two prompts and four rows: more tokens than a tile of the kernel, a single one, and a row without a prompt."""
+_SCALING = 0.2
+_TOLERANCE = 0.05
+"""Relative to the norm: SDPA in bfloat16 on a CPU has 0.006, a mask aligned to the top left or another scale 0.6."""
+
+
+def why_wrong(heads: Heads) -> str | None:
+    """Return a description of what is wrong with the kernel's numbers, or its error; None if they are right.
+
+    This does not depend on the caller's modes (no gradient, autocast, a checkpointed layer's hooks).
+    """
+    no_hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+    is_off = torch.autocast(heads.device.type, enabled=False)
+    with torch.inference_mode(mode=False), torch.enable_grad(), is_off, no_hooks:
+        joined, given = joined_keys(_LENGTHS, _SHARED, heads.device), _drawn(heads)
+        try:
+            found = _with_gradients(varlen_attend(joined, *given, scaling=_SCALING), given)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, ValueError) as error:
+            return f"it raises {in_a_line(error)}"
+        exact = [one.detach().float().requires_grad_() for one in given]
+        expected = _with_gradients(_a_segment_each(joined, *exact), exact)
+    farthest = max(
+        float((one.float() - other).norm() / other.norm()) for one, other in zip(found, expected, strict=True)
+    )
+    return None if farthest <= _TOLERANCE else f"on random numbers it is {farthest:.2g} off"
+
+
+def _drawn(heads: Heads) -> list[Tensor]:
+    """Return query, key and value (1, heads, tokens, size) without affecting other random numbers."""
+    chance = torch.Generator().manual_seed(0)
+    shapes = [(1, number, sum(_LENGTHS), heads.size) for number in (heads.num_heads, *[heads.num_key_heads] * 2)]
+    return [torch.randn(shape, generator=chance).to(heads.device, heads.dtype).requires_grad_() for shape in shapes]
+
+
+def _with_gradients(output: Tensor, given: list[Tensor]) -> list[Tensor]:
+    """Return the output (1, tokens, heads, size), and the gradients of a weighted sum of it."""
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.device, output.dtype)
+    return [output.detach(), *torch.autograd.grad((output * weights).sum(), given)]
+
+
+def _a_segment_each(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    starts_of_queries, starts_of_keys = joined.cu_queries.tolist(), joined.cu_keys.tolist()
+    outputs = []
+    for segment in range(len(starts_of_queries) - 1):
+        queries = query[:, :, slice(*starts_of_queries[segment : segment + 2])]
+        places = joined.places[slice(*starts_of_keys[segment : segment + 2])]
+        shape = queries.shape[2], len(places)
+        mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril(shape[1] - shape[0])
+        group = query.shape[1] // key.shape[1]
+        keys, values = (one[:, :, places].repeat_interleave(group, dim=1) for one in (key, value))
+        scores = (queries @ keys.transpose(2, 3) * _SCALING).masked_fill(~mask, -torch.inf)
+        outputs.append(scores.softmax(dim=-1) @ values)
+    return torch.cat(outputs, dim=2).transpose(1, 2)
+
+
 _HALF = (torch.bfloat16, torch.float16)
 _CAPABILITY = (8, 0)
 _LARGEST_HEAD, _STEP_OF_HEADS = 256, 8
@@ -140,7 +203,10 @@ def heads_of_model(model: PreTrainedModel | PeftModel, device: torch.device, dty
 
 
 def why_no_varlen(heads: Heads) -> str | None:
-    """Return why attention cannot be computed in all segments at once, in words; None if it can."""
+    """Return why attention cannot be computed in all segments at once, in words; None if it can.
+
+    The kernel is tried the first time that a device supports it.
+    """
     return _distrusted[0] if _distrusted else _why_never(heads)
 
 
@@ -160,4 +226,5 @@ def _why_never(heads: Heads) -> str | None:
         return f"the GPU is of compute capability {'.'.join(map(str, capability))}, and the kernels want 8.0"
     if heads.size > _LARGEST_HEAD or heads.size % _STEP_OF_HEADS:
         return f"its heads are of size {heads.size}, and the kernels want multiples of 8 up to 256"
-    return None
+    wrong = why_wrong(heads)
+    return None if wrong is None else f"torch's varlen_attn was tried, and {wrong}"

@@ -7,7 +7,6 @@ of 3, 1, 2, 4 and no token.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -15,10 +14,10 @@ import torch
 from torch import Tensor
 from transformers import GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForSequenceClassification
 
-from rlhf_cli.models.packing import row_attention, varlen_kernel
+from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.packed_rows import packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
-from rlhf_cli.models.packing.varlen_kernel import Heads, disable_varlen, heads_of_model, joined_keys, why_no_varlen
+from rlhf_cli.models.packing.varlen_kernel import disable_varlen, joined_keys
 from rlhf_cli.models.reward_model_scorer import packed_scores
 from tests.models.packing.test_row_attention import (
     CHECKPOINTING,
@@ -124,58 +123,3 @@ def test_what_the_kernel_has_no_word_for_goes_a_row_each(more: dict[str, Any], k
     assert not kernel.calls
     attend(torch.nn.Identity(), query, query, query, segments.given, packed_rows=segments, dropout=0.0, scaling=0.3)
     assert len(kernel.calls) == 1  # control: without it they go at once
-
-
-GPU = Heads(torch.device("cuda", 0), torch.bfloat16, 4, 2, 64)
-CPU = dataclasses.replace(GPU, device=torch.device("cpu"))
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process in which nothing was tried yet, and an H100 whose kernel is sound."""
-    monkeypatch.setattr(varlen_kernel, "_distrusted", [])
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    varlen_kernel._why_never.cache_clear()
-    yield
-    varlen_kernel._why_never.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("changed", "why"),
-    [
-        ({}, None),
-        ({"dtype": torch.float16}, None),
-        ({"size": 256}, None),
-        ({"device": torch.device("cpu")}, "the device is cpu"),
-        ({"dtype": torch.float32}, "it is computed in float32"),
-        ({"size": 264}, "its heads are of size 264, and the kernels want multiples of 8 up to 256"),
-        ({"size": 20}, "its heads are of size 20, and the kernels want multiples of 8 up to 256"),
-    ],
-    ids=str,
-)
-def test_where_it_can_be(changed: dict[str, object], why: str | None) -> None:
-    assert why_no_varlen(dataclasses.replace(GPU, **changed)) == why  # type: ignore[arg-type]
-
-
-def test_what_a_model_found_wrong_holds_for_the_process() -> None:
-    assert why_no_varlen(GPU) is None
-    disable_varlen("packed with torch's varlen_attn, its log-probabilities were 3 off")
-    assert why_no_varlen(dataclasses.replace(GPU, size=128)) == (
-        "packed with torch's varlen_attn, its log-probabilities were 3 off"
-    )
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_heads_by_the_configuration_are_those_that_come_to_a_layer(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that what a start says of a run is what its layers do. Qwen 3 says how large its heads are, others do not."""
-    seen: set[Heads] = set()
-    monkeypatch.setattr(row_attention, "why_no_varlen", lambda heads: seen.add(heads) or "asked")
-    row_attention.register()
-    model = model_of(family, torch.float32)
-    states(model, **row_attention.model_inputs(laid_out()))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        states(model, **row_attention.model_inputs(laid_out()))
-    expected = {heads_of_model(model, torch.device("cpu"), dtype) for dtype in (torch.float32, torch.bfloat16)}
-    assert seen == expected
