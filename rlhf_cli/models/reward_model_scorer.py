@@ -113,7 +113,7 @@ class RewardModelScorer:
         text_config.use_cache = False
         module: torch.nn.Module = self._model  # transformers wraps `to`, which makes mypy take the device for the model
         module.to(self._device).eval().requires_grad_(False)
-        self.why_not_packed = why_not_scored_packed(self._model) if may_pack else "as asked"
+        self.why_not_packed = (why_not_scored_packed(self._model) or self._why_slow()) if may_pack else "as asked"
         self._has_tried = False
 
     def __call__(self, prompts: Sequence[object], completions: Sequence[object], **_: object) -> list[float]:
@@ -189,8 +189,15 @@ class RewardModelScorer:
                     "packed texts attend row by row: with torch's varlen_attn %s (docs/reference/passes.md)", wrong
                 )
                 wrong = self._why_not_as_padded(tried)
-            self.why_not_packed = None if wrong is None else f"packed, {wrong}"
+            self.why_not_packed = self._why_slow() if wrong is None else f"packed, {wrong}"
         return self.why_not_packed is None
+
+    def _why_slow(self) -> str | None:
+        """Return why packed texts would be slower than padded ones; None on a CPU, and if one kernel takes them all."""
+        if self._device.type == "cpu":
+            return None
+        why = why_no_varlen(heads_of_model(self._model, self._device, self._model.dtype))
+        return None if why is None else f"packed, each text would attend by itself: {why}"
 
     def _why_not_as_padded(self, rows: list[list[int]]) -> str | None:
         try:

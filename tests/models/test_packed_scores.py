@@ -82,6 +82,13 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+def test_texts_are_padded_on_a_gpu_without_a_kernel_for_all_at_once(reward_model: Path, monkeypatch) -> None:
+    """As a policy's rows are (tests/trainers/passes/test_chosen_passes.py). The model itself stays on the CPU."""
+    monkeypatch.setattr(torch.nn.Module, "to", lambda module, *place: module)
+    on_gpu = RewardModelScorer(str(reward_model), device="cuda")
+    assert on_gpu.why_not_packed == "packed, each text would attend by itself: it is computed in float32"
+
+
 def test_scores_are_those_of_padded_rows(reward_model: Path, places: list[int]) -> None:
     packed, padded = (RewardModelScorer(str(reward_model), may_pack=may_pack) for may_pack in (True, False))
     assert (packed.why_not_packed, padded.why_not_packed) == (None, "as asked")
