@@ -95,7 +95,7 @@ def theirs(steps: int) -> list[str]:
 
 def plainly(steps: int) -> list[str]:
     """Return the command of a script that calls TRL's trainer, less the folder to write to."""
-    return [sys.executable, str(HERE / "plain_grpo.py"), "first_step", str(MODEL), str(steps)]
+    return [sys.executable, str(HERE / "plain_grpo.py"), str(MODEL), str(steps)]
 
 
 def measured(command: list[str], place: Path, steps: int) -> Marks:

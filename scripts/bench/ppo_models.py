@@ -1,15 +1,11 @@
 """Models of random weights and prompts for the PPO benchmarks, with a length of the answers that can be chosen.
 
-usage: ppo_models.py FOLDER [--vocab 8192] [--end-probability 0.02] [--check]
-
-Writes FOLDER/policy, reward, value (Llama, 12.6M parameters with its 8192 tokens), small (a reward model of 2.1M, for a
-smaller critic) and prompts.jsonl. The tokenizer has
-a word a token, so that a text and its tokens are the same thing.
+`make` writes FOLDER/policy, reward, value (Llama, 12.6M parameters with its 8192 tokens), small (a reward model of 2.1M,
+for a smaller critic) and prompts.jsonl. The tokenizer has a word a token, so that a text and its tokens are the same.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from pathlib import Path
@@ -17,7 +13,6 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
-    GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
@@ -84,30 +79,3 @@ def set_end(policy: LlamaForCausalLM, probability: float) -> None:
     for token, logit in ((PAD, _NEVER), (EOS, end)):
         head[token] = 0.0
         head[token, 0] = logit / constant
-
-
-def mean_length(folder: Path, *, limit: int = 128, rows: int = 256) -> float:
-    """Of sampled answers, EOS counted."""
-    policy = LlamaForCausalLM.from_pretrained(folder / "policy")
-    config = GenerationConfig(
-        max_new_tokens=limit, do_sample=True, top_k=0, top_p=1.0, pad_token_id=PAD, eos_token_id=EOS
-    )
-    prompts = torch.randint(2, policy.config.vocab_size, (rows, 16))
-    found = policy.generate(input_ids=prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
-    return float((found[:, 16:] != PAD).sum(dim=1).float().mean())
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--vocab", type=int, default=8192)
-    parser.add_argument("--end-probability", type=float, default=0.0)
-    parser.add_argument("--check", action="store_true", help="also sample 256 answers and print their mean length")
-    options = parser.parse_args()
-    make(options.folder, vocab=options.vocab, end_probability=options.end_probability)
-    if options.check:
-        print(f"mean length of an answer: {mean_length(options.folder):.1f}")
-
-
-if __name__ == "__main__":
-    main()

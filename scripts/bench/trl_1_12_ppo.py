@@ -1,13 +1,11 @@
 """What an update of TRL 1.12's PPOTrainer costs: the yardstick for our PPO, which runs the same folders.
 
-Needs TRL 1.12 beside what else is installed (see scripts/fixtures/trl_1_12_ppo.py):
+Needs TRL 1.12 beside what else is installed (see scripts/fixtures/trl_1_12_ppo.py); FOLDER is what ppo_models.py makes:
 
-    python scripts/bench/ppo_models.py FOLDER
     PYTHONPATH=DIR python scripts/bench/trl_1_12_ppo.py --model FOLDER/policy --prompts FOLDER/prompts.jsonl \
         --reward-model FOLDER/reward --value-model FOLDER/value
 
-`--reward toy_sums` instead of a reward model scores the texts with the rewards of `exp=toy_ppo`; the critic then begins
-with a head of zeros, as ours does. Prints one line of JSON; what TRL prints goes to stderr.
+Prints one line of JSON; what TRL prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import resource
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -30,7 +27,6 @@ import transformers
 import trl
 from datasets import Dataset
 from ppo_clock import Clock
-from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -39,9 +35,6 @@ from transformers import (
     set_seed,
 )
 from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer
-
-from rlhf_cli.rewards.length import length_ramp
-from rlhf_cli.rewards.toy import sums_correct
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -70,35 +63,6 @@ def main(arguments: argparse.Namespace) -> None:
         arguments.out.write_text(line)
 
 
-class ToyReward(nn.Module):
-    """`correct + 0.2 brevity` of `exp=toy_ppo` in the shape of a reward model: the score is every token's hidden state.
-
-    TRL calls the backbone that `base_model_prefix` names and puts `score` on its last hidden state.
-    """
-
-    base_model_prefix = "backbone"
-
-    def __init__(self, tokenizer: Any) -> None:
-        super().__init__()
-        self.backbone = _Backbone(tokenizer)
-        self.score = nn.Identity()
-
-
-class _Backbone(nn.Module):
-    def __init__(self, tokenizer: Any) -> None:
-        super().__init__()
-        self._tokenizer = tokenizer
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> SimpleNamespace:
-        rows = [ids[mask].tolist() for ids, mask in zip(input_ids, attention_mask.bool(), strict=True)]
-        texts = [self._tokenizer.decode(ids, skip_special_tokens=True).partition("=") for ids in rows]
-        sums, answers = [text[0].split("+") for text in texts], [text[2] for text in texts]
-        correct = sums_correct(answers, *zip(*sums, strict=True))
-        brevity = length_ramp(answers, full=2, zero=8, unit="characters")
-        totals = torch.tensor(correct) + 0.2 * torch.tensor(brevity)
-        return SimpleNamespace(hidden_states=[totals.view(-1, 1, 1).expand(*input_ids.shape, 1)])
-
-
 def counted_tokens(pad: int) -> list[int]:
     """A list that grows by the tokens generated in an update (padding left out) with each update from now on."""
     counts: list[int] = []
@@ -122,11 +86,6 @@ def trainer_of(arguments: argparse.Namespace, folder: str, clock: Clock) -> PPOT
     prompts = [json.loads(line)["prompt"] for line in arguments.prompts.read_text().splitlines()]
     policy, reference = (AutoModelForCausalLM.from_pretrained(arguments.model, dtype="float32") for _ in range(2))
     value = classifier(arguments.value_model)
-    if arguments.reward == "toy_sums":
-        reward: nn.Module = ToyReward(tokenizer)
-        nn.init.zeros_(value.score.weight)
-    else:
-        reward = classifier(arguments.reward_model)
     made = PPOTrainer(
         args=PPOConfig(
             output_dir=folder,
@@ -155,7 +114,7 @@ def trainer_of(arguments: argparse.Namespace, folder: str, clock: Clock) -> PPOT
         processing_class=tokenizer,
         model=policy,
         ref_model=reference,
-        reward_model=reward,
+        reward_model=classifier(arguments.reward_model),
         value_model=value,
         train_dataset=Dataset.from_dict({"input_ids": tokenizer(prompts, add_special_tokens=False)["input_ids"]}),
         callbacks=[clock],
@@ -167,8 +126,7 @@ def trainer_of(arguments: argparse.Namespace, folder: str, clock: Clock) -> PPOT
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder of the causal language model")
-    parser.add_argument("--reward", choices=("model", "toy_sums"), default="model")
-    parser.add_argument("--reward-model", help="folder of the reward model")
+    parser.add_argument("--reward-model", required=True, help="folder of the reward model")
     parser.add_argument("--value-model", required=True, help="folder of the critic")
     parser.add_argument("--prompts", required=True, type=Path, help="JSON lines with `prompt`")
     parser.add_argument("--updates", type=int, default=3)
