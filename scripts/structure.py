@@ -9,6 +9,7 @@ function counts like one at the top: it is a way the code goes. `tests/house/tes
 from __future__ import annotations
 
 import ast
+import graphlib
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -66,32 +67,13 @@ def room_graph(files: Graph) -> Graph:
     return dict(rooms)
 
 
-def circles(graph: Graph) -> list[list[str]]:
-    """The strongly connected sets of more than one name (Tarjan, SIAM J. Comput. 1(2), 1972), each sorted."""
-    order: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    open_names: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(name: str) -> None:
-        order[name] = lowest[name] = len(order)
-        open_names.append(name)
-        for target in sorted(graph.get(name, ())):
-            if target not in order:
-                visit(target)
-                lowest[name] = min(lowest[name], lowest[target])
-            elif target in open_names:
-                lowest[name] = min(lowest[name], order[target])
-        if lowest[name] == order[name]:
-            members = open_names[open_names.index(name) :]
-            del open_names[open_names.index(name) :]
-            if len(members) > 1:
-                found.append(sorted(members))
-
-    for name in sorted(graph):
-        if name not in order:
-            visit(name)
-    return sorted(found)
+def circle(graph: Graph) -> list[str]:
+    """Return the names of one circle in their order, the first one again at its end; [] if there is none."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def shared_basenames(files: Iterable[Path]) -> dict[str, list[Path]]:
@@ -116,10 +98,7 @@ def main() -> None:
     tests = {file: num_lines(file) for file in sorted((ROOT / "tests").rglob("*.py"))}
     print(f"rooms: {len(rooms)}, files: {len(known)}, lines: {sum(sizes.values())}")
     for what, graph in (("rooms", rooms), ("files", files)):
-        found = circles(graph)
-        print(f"circles of {what}: {len(found)}")
-        for members in found:
-            print("   " + " <-> ".join(members))
+        print(f"circle of {what}: {' -> '.join(circle(graph)) or 'none'}")
     for what, counted in (("package", sizes), ("tests", tests)):
         lines = [count for count in counted.values() if count]
         print(f"{what}: median file {statistics.median(lines):.0f} lines, longest {max(lines)}")

@@ -1,6 +1,6 @@
 """Models of random weights and prompts for the PPO benchmarks, with a length of the answers that can be chosen.
 
-`make` writes FOLDER/policy, reward, value (Llama, 12.6M parameters 8,192 tokens), small (a reward model of 2.1M,
+`make` writes FOLDER/policy, reward, value (Llama, 12.6M parameters, 8,192 tokens), small (a reward model of 2.1M,
 for a smaller critic) and prompts.jsonl. The tokenizer has a word a token, so that a text and its tokens are the same.
 """
 
