@@ -64,6 +64,21 @@ def test_rows_without_a_prompt_that_is_known_share_nothing() -> None:
     assert shared(table({"image": 1}), table({"image": 1})) == 0
 
 
+def test_the_keys_are_those_of_both_and_no_others() -> None:
+    held_out, training = (
+        table({"prompt": "a"}, {"prompt": "b"}),
+        table({"prompt": "b"}, {"prompt": "c"}, {"prompt": None}),
+    )
+    (key,) = shared_prompts(held_out, [training])
+    assert key == list(prompt_keys(held_out))[1]
+
+
+def test_the_prompt_of_two_equal_dialogues_is_all_but_the_answer() -> None:
+    """Two dialogues that do not part share their messages up to the last one, as those that part there do."""
+    same, parted = [{"chosen": [*ASKED, YES], "rejected": [*ASKED, one]} for one in (YES, NO)]
+    assert list(prompt_keys(table(same))) == list(prompt_keys(table(parted)))
+
+
 def test_a_fraction_keeps_the_dialogues_of_one_prompt_together() -> None:
     """Four prompts, five dialogues each: whichever are held out, the sides share none."""
     rows = [{"messages": [said("user", f"{number % 4}?"), said("assistant", str(number))]} for number in range(20)]

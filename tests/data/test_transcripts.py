@@ -25,6 +25,10 @@ def test_dialogues_that_part_earlier_are_split_where_they_part() -> None:
     asked = "\n\nHuman: Hello\n\nAssistant:"
     one, other = " Hi!\n\nHuman: Tea?\n\nAssistant: Yes.", " Ho!\n\nHuman: Tea?\n\nAssistant: No."
     assert split_pair(asked + one, asked + other) == (asked, one, other)
+    # One goes on after the other's end: its later turns are no part of the prompt.
+    more = " Hi!\n\nHuman: Tea?\n\nAssistant: Yes."
+    assert split_pair(asked + more, asked + " Hi!") == (asked, more, " Hi!")
+    assert split_pair(asked + " Hi!", asked + more) == (asked, " Hi!", more)
 
 
 @pytest.mark.parametrize(

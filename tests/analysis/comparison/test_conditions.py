@@ -94,6 +94,21 @@ def test_values_that_were_never_run_with_the_same_of_the_others() -> None:
     assert unfair(*two) == said("no two of its values were run with the same k")
 
 
+def test_a_sweep_over_data_may_end_at_other_steps_but_not_have_other_rows_a_step() -> None:
+    """An epoch of other data has another number of steps; what else differs was not swept."""
+
+    def why(**facts: Any) -> str | None:
+        runs = [
+            replace(in_memory("x", settings={STEPS: -1, EPOCHS: 1, "data.path": path}, loss=[1.0]), place=path, **more)
+            for path, more in (("short", {"step": 10}), ("long", {"step": 20, **facts}))
+        ]
+        grouped = group_over_seeds(named(runs))
+        return why_unfair(grouped, grouped.axes[0])
+
+    assert why() is None
+    assert why(provenance={"world_size": 2}) == "no verdict on path: batch differs with it (rows a step 16, 8)"
+
+
 def test_which_of_several_keys_a_verdict_may_be_about() -> None:
     crossed = [run_of(weight, {"k": k, STEPS: 10 + k}) for weight in (0.0, 0.5) for k in (0, 1)]
     grouped = group_over_seeds(named(crossed))

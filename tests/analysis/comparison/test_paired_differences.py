@@ -134,6 +134,15 @@ def test_power_is_how_often_simulated_seeds_decide() -> None:
     assert power_of(1.0, 8, comparisons=3) == pytest.approx(share, abs=4 * math.sqrt(0.25 / 20_000))
 
 
+@pytest.mark.parametrize(("effect", "seeds", "comparisons"), [(0.7, 2, 1), (-1.0, 5, 1), (0.5, 8, 6), (2.0, 3, 10)])
+def test_power_is_that_of_scipy_stats(effect: float, seeds: int, comparisons: int) -> None:
+    from scipy import stats
+
+    critical = stats.t(seeds - 1).isf(0.05 / (2 * comparisons))
+    expected = stats.nct(seeds - 1, abs(effect) * math.sqrt(seeds)).sf(critical)
+    assert power_of(effect, seeds, comparisons=comparisons) == pytest.approx(float(expected), rel=1e-9)
+
+
 @pytest.mark.parametrize(("seeds", "comparisons"), [(7, 1), (10, 3), (20, 1), (50, 30)])
 def test_a_huge_effect_is_always_seen(seeds: int, comparisons: int) -> None:
     """Far out SciPy's series for the noncentral t sometimes does not converge, and gives NaN."""

@@ -65,6 +65,7 @@ ZERO = "frac_reward_zero_std"
         ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 17 + [0.625] * 3}, "serious"),  # 15/32
         ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 8 + [9.0]}, "serious"),  # nine events
         ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 8 + [9.0] * 2}, "note"),
+        ({ZERO: [1.0] * 20, "reward_std": [0.5], "reward": [0.0] * 8 + [9.0] * 2}, "note"),  # one spread will do
     ],
 )
 def test_no_deviation(curves: Curves, expected: str) -> None:
@@ -78,6 +79,11 @@ def test_no_deviation_is_told() -> None:
         "the task may be learned @ 11-20",
         f"  {ZERO}: 1 on average over steps 11 to 20",
         "  reward: 0 -> 1, steps 1 to 20",
+        "  try trainer.args.temperature=1.2",
+    ]
+    sixteen = replace(GRPO, args={"num_generations": 8, "per_device_train_batch_size": 16})
+    assert told(curves, sixteen, kind="no_deviation").splitlines()[-2:] == [
+        "  try trainer.args.num_generations=16",
         "  try trainer.args.temperature=1.2",
     ]
     assert told({ZERO: [0.25] * 10}, kind="no_deviation") == (

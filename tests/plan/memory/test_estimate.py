@@ -106,6 +106,7 @@ def test_the_end_of_a_backward_pass_has_all_gradients() -> None:
     [
         ((), "reference", 0),
         (("trainer.args.beta=0.1",), "reference", WEIGHTS),
+        (("trainer.args.beta=1",), "reference", WEIGHTS),
         (("trainer.args.beta=0.1", "model.lora.r=2"), "reference", 0),  # the policy without its adapter is one
         (("trainer=rloo",), "reference", WEIGHTS),  # TRL's beta there is 0.05
         ((*PPO_SMALL, "kl.where=none"), "reference", 0),
@@ -116,6 +117,19 @@ def test_the_end_of_a_backward_pass_has_all_gradients() -> None:
 )
 def test_a_part_is_there_where_it_is_used(words: tuple[str, ...], part: Part, there: int) -> None:
     assert at("generating", planned(*words)).parts.get(part, 0) == there
+
+
+def test_dpo_holds_its_reference_unless_its_log_probabilities_are_computed_first() -> None:
+    small = ("model.build.hidden_size=16", "model.build.num_layers=1")
+    assert at("learning", rows_learned("toy_dpo", *small)).parts["reference"] == WEIGHTS
+    first = rows_learned("toy_dpo", *small, "trainer.args.precompute_ref_log_probs=true")
+    assert "reference" not in at("learning", first).parts
+
+
+def test_of_an_adapter_alone_there_is_an_optimizer() -> None:
+    """Rank 2 on the seven matrices of the layer: 2 x (in + out) each, and Adam's two numbers for each of these."""
+    adapter = 2 * (4 * (16 + 16) + 3 * (16 + 64))
+    assert at("generating", planned("model.lora.r=2")).parts["optimizer"] == 2 * 4 * adapter
 
 
 def test_a_critic_of_its_own_is_a_model_with_its_own_adam() -> None:
@@ -284,6 +298,13 @@ def test_bytes_a_weight_in_each_of_four_processes(
     assert offloaded.optimizer == 0
     assert offloaded.weights == (0 if strategy in ("zero3", "fsdp2") else number * held[0])
     assert held_bytes(model, "adamw_torch", strategy=strategy, processes=1).buckets == 0
+    ddp = held_bytes(model, "adamw_torch", strategy="ddp", processes=2)
+    assert ddp.buckets == ddp.gradients > 0
+
+
+def test_autocast_copies_only_what_is_wider() -> None:
+    assert LoadedModel(BILLIONS, 4.0, autocast=True).casts
+    assert not LoadedModel(BILLIONS, 2.0, autocast=True).casts
 
 
 def test_shards_of_a_run() -> None:
