@@ -1,4 +1,4 @@
-"""Print rows: prompts as the model sees them, with trial rewards."""
+"""Print rows as the model sees them: prompts with trial rewards, or texts with what is trained on."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.analysis.audit.learned_texts import LearnedText
 from rlhf_cli.analysis.audit.tried_rows import PromptsSeen, TriedAnswer, TriedRows
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import figure, one_line
 
-_TEXT = 32
+_TEXT = 16
+_LEGEND = "⟦trained on⟧; what stands outside is only read"
 _QUANTILES = {"0": "least", "0.05": "5 %", "0.25": "25 %", "0.5": "median", "0.75": "75 %", "0.95": "95 %", "1": "most"}
 
 
@@ -32,8 +34,12 @@ def show_tried_rows(console: Console, tried: TriedRows) -> None:
         console.print(Text(seen.text if seen is not None else prompt), soft_wrap=True)
         if number < len(tried.answers):
             console.print(answers_table(tried.answers[number]))
+    for number, texts in enumerate(tried.learned):
+        console.print(_learned_row(number, texts))
     console.print()
     if tried.seen is not None:
+        if tried.learned:
+            console.print(Text(_LEGEND, "dim"))
         console.print(_lengths(tried.seen))
         console.print(Text(f"an answer ends with {tried.seen.ends_with}", "dim"))
     else:
@@ -41,22 +47,36 @@ def show_tried_rows(console: Console, tried: TriedRows) -> None:
     console.print()
 
 
+def _learned_row(number: int, texts: list[LearnedText]) -> Text:
+    """Return a row's texts one below the other, with what is trained on between brackets."""
+    shown = Text("\n").append(f"row {number}", "bold")
+    for text in texts:
+        learned = f", {text.learned_tokens} of them trained on" if text.learned_tokens < text.tokens else ""
+        shown.append(f"\n  {text.column}, {text.tokens} tokens{learned}\n", "dim")
+        for span in text.spans:
+            shown.append(f"⟦{span.text}⟧" if span.is_learned else span.text, "" if span.is_learned else "dim")
+    return shown
+
+
 def answers_table(answers: list[TriedAnswer]) -> Table:
-    """Return a table with one line per trial answer: its rewards, total and text."""
+    """Return a table with one column per trial answer, one line per reward, and the total."""
     names = list(answers[0].raw)
     rows: list[list[Cell]] = []
-    for answer in answers:
-        scores: list[Cell] = [
-            ("raises", "red") if name in answer.errors else figure(answer.raw[name]) for name in names
-        ]
-        text = one_line(answer.text)
-        shown = text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"
-        rows.append([answer.kind, *scores, figure(answer.total), (f"'{shown}'", "dim")])
-    table = plain_table(["answer"], [*names, "total"], [""], rows=rows, head="dim", indent=2)
+    for name in names:
+        scores: list[Cell] = [("raises", "red") if name in one.errors else figure(one.raw[name]) for one in answers]
+        rows.append([name, *scores])
+    rows.append([("total", "bold"), *(figure(one.total) for one in answers)])
+    rows.append([("answer", "dim"), *((_shortened(one.text), "dim") for one in answers)])
+    table = plain_table(["reward"], [one.kind for one in answers], rows=rows, head="dim", indent=2)
     errors = [(name, answer.kind, error) for answer in answers for name, error in answer.errors.items()]
     for name, kind, error in errors[-1:]:
         table.caption = Text(f"rewards.{name} on {kind}: {error}", "red")
     return table
+
+
+def _shortened(text: str) -> str:
+    line = one_line(text)
+    return f"'{line if len(line) <= _TEXT else f'{line[: _TEXT - 1]}…'}'"
 
 
 def _lengths(seen: PromptsSeen) -> Table:

@@ -410,12 +410,17 @@ def plan_of(experiment: Experiment, kinds: tuple[AttackKind, ...], *, limit: int
     return AuditPlan(rows, kinds, 1 if costly else None, gold, cost)
 
 
-def experiment_rows(experiment: Experiment, limit: int) -> list[dict[str, object]]:
+def loaded_rows(experiment: Experiment, limit: int) -> list[dict[str, object]]:
     """Return the first rows of an experiment's training data as its trainer gets them. Raise DataError."""
     data = experiment.data
     prompt = data.model_dump()["prompt"]
     sources = training_sources(data)
-    rows = first_rows(sources, prompt=prompt, transcripts=data.transcripts, seed=experiment.seed, limit=limit)
+    return first_rows(sources, prompt=prompt, transcripts=data.transcripts, seed=experiment.seed, limit=limit)
+
+
+def experiment_rows(experiment: Experiment, limit: int) -> list[dict[str, object]]:
+    """Return the first rows of an experiment's training data. Raise DataError if they have no prompt."""
+    rows = loaded_rows(experiment, limit)
     if not rows or "prompt" not in rows[0]:
         raise DataError(
             "the data has no column 'prompt'",

@@ -8,10 +8,11 @@ text is tokenised unchanged (with the tokenizer's prefix tokens), a conversation
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from rlhf_cli.analysis.audit.attack import experiment_rows, prompt_text, unreachable
+from rlhf_cli.analysis.audit.attack import experiment_rows, loaded_rows, prompt_text, unreachable
+from rlhf_cli.analysis.audit.learned_texts import LearnedText, learned_texts
 from rlhf_cli.analysis.audit.trial import GoldAnswers, Trial, open_trial
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
@@ -43,7 +44,7 @@ class TokenLengths:
 
 @dataclass(frozen=True)
 class PromptsSeen:
-    """The first prompts as the model sees them, the lengths of all prompts read, and the end-of-sequence token."""
+    """The first prompts as the model sees them, the lengths of all texts read, and the end-of-sequence token."""
 
     prompts: list[SeenPrompt]
     lengths: list[TokenLengths]
@@ -61,10 +62,10 @@ def prompts_seen(
     args = experiment.trainer.trl_args
     settings = trl_args.setting(trl_args.trainer(experiment.trainer.trl), args, "chat_template_kwargs")
     ids = _encoded(tokenizer, prompts, settings if isinstance(settings, Mapping) else {})
-    lengths = [_lengths("prompts", ids)]
+    lengths = [_token_lengths("prompts", [len(one) for one in ids])]
     if answers:
         of_answers = tokenizer(list(answers), add_special_tokens=False, verbose=False)["input_ids"]
-        lengths.append(_lengths("right answers", of_answers))
+        lengths.append(_token_lengths("right answers", [len(one) for one in of_answers]))
     seen = [SeenPrompt(str(tokenizer.decode(one)), len(one)) for one in ids[:shown]]
     return PromptsSeen(seen, lengths, str(tokenizer.eos_token))
 
@@ -97,9 +98,9 @@ def _encoded(
     return [list(ids) for ids in rendered["input_ids"]]
 
 
-def _lengths(of: str, ids: list[list[int]]) -> TokenLengths:
+def _token_lengths(of: str, lengths: Sequence[int]) -> TokenLengths:
     shares = (f"{share:g}" for share in QUANTILES)
-    return TokenLengths(of, len(ids), dict(zip(shares, quantiles([len(one) for one in ids]), strict=True)))
+    return TokenLengths(of, len(lengths), dict(zip(shares, quantiles(lengths), strict=True)))
 
 
 _ROWS_FOR_LENGTHS = 1000
@@ -124,7 +125,8 @@ class TriedRows:
     """The first rows of an experiment: prompts as the model sees them, and the rewards of some answers.
 
     `answers` are by row. If the policy's tokenizer is not available, `seen` is None and `why_not_seen` is the reason.
-    `gold_source` and `gold_way` are the column and format of the right answers, or None.
+    `gold_source` and `gold_way` are the column and format of the right answers, or None. `learned` are the texts of
+    each row for a trainer that learns from rows; it has no answers to try.
     """
 
     seen: PromptsSeen | None
@@ -135,13 +137,16 @@ class TriedRows:
     answers: list[list[TriedAnswer]]
     left_out: Mapping[str, str]
     notes: tuple[str, ...]
+    learned: list[list[LearnedText]] = field(default_factory=list)
 
 
 def try_rows(experiment: Experiment, count: int) -> TriedRows:
-    """Score the first `count` rows. Raise DataError if there are no rows.
+    """Score the first `count` rows, or show what is learned from them. Raise DataError if there are no rows.
 
     A missing tokenizer is reported with the other results, because it depends on this machine.
     """
+    if experiment.trainer.row.learns_from:
+        return _learned_rows(experiment, count)
     rows = experiment_rows(experiment, max(count, _ROWS_FOR_LENGTHS))
     prompts = [prompt_text(row["prompt"]) for row in rows[:count]]
     left_out = unreachable(experiment)
@@ -155,6 +160,23 @@ def try_rows(experiment: Experiment, count: int) -> TriedRows:
         answers = _tried(trial, gold, prompts)
         source, way = (trial.gold.source, gold.way.name) if trial.gold is not None and gold.texts else (None, None)
         return TriedRows(seen, why, prompts, source, way, answers, left_out, tuple(trial.notes))
+
+
+def _learned_rows(experiment: Experiment, count: int) -> TriedRows:
+    rows = loaded_rows(experiment, max(count, _ROWS_FOR_LENGTHS))
+    try:
+        tokenizer = policy_tokenizer(experiment, wanted_by="a row as the trainer reads it")
+    except ModelError as error:
+        return TriedRows(None, str(error), [], None, None, [], {}, ())
+    learned = learned_texts(experiment, rows, tokenizer)
+    columns = {text.column: None for texts in learned for text in texts}
+    lengths = [
+        _token_lengths(column, [text.tokens for texts in learned for text in texts if text.column == column])
+        for column in columns
+    ]
+    seen = PromptsSeen([], lengths, str(tokenizer.eos_token))
+    notes = () if columns else ("the rows are token ids already",)
+    return TriedRows(seen, None, [], None, None, [], {}, notes, learned[:count])
 
 
 def _seen(
