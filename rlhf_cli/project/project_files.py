@@ -17,6 +17,8 @@ from rlhf_cli.data import worlds
 from rlhf_cli.errors import UserError
 from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model
+from rlhf_cli.models.tokenizer_files import read_tokenizer
+from rlhf_cli.plan.checks.prompt_checks import is_chat_model
 from rlhf_cli.project.own_rows import OwnRows, RowKind, Training
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
@@ -27,12 +29,14 @@ TINY = "tiny"
 class StartingModel:
     """A model to start from: a folder or hub id in `path`, or None for the embedded model.
 
-    `context_tokens` is its context length, None if only the hub knows. `is_folder` says whether `path` is a folder.
+    `context_tokens` is its context length, None if only the hub knows. `is_folder` says whether `path` is a folder,
+    `is_chat` whether a folder holds a model that is made for conversations.
     """
 
     path: str | None
     context_tokens: int | None
     is_folder: bool = False
+    is_chat: bool = False
 
     @property
     def is_tiny(self) -> bool:
@@ -54,7 +58,12 @@ def read_starting_model(word: str) -> StartingModel:
     named = str(model_folder(word, where="--model"))
     describe_model(named, where="--model")  # a Path would lose the `./` that tells a folder from a hub id
     folder = Path(named).expanduser()
-    return StartingModel(word, _context_tokens(folder / "config.json"), is_folder=Path(word).expanduser().exists())
+    return StartingModel(
+        word,
+        _context_tokens(folder / "config.json"),
+        is_folder=Path(word).expanduser().exists(),
+        is_chat=folder.is_dir() and is_chat_model(folder, read_tokenizer(folder, where="--model")),
+    )
 
 
 def _context_tokens(config: Path) -> int | None:

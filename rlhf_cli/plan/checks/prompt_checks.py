@@ -165,7 +165,7 @@ def format_notices(experiment: Experiment, composed: Composed, context: CheckCon
     is_chat = has_conversations(experiment, context)
     bare = "has a chat template, and the rows are bare text that does not go through it: write them as messages"
     policy = context.folder_of(experiment.model.path)
-    if policy is not None and not is_chat and _is_chat_model(policy, context.tokenizer):
+    if policy is not None and not is_chat and is_chat_model(policy, context.tokenizer):
         as_messages = "data.prompt='[{role: user, content: \"{prompt}\"}]'"
         text = f"the model {bare}, such as {as_messages}, unless it is a base model"
         context.notices.append(Notice("model", text))
@@ -177,7 +177,7 @@ def format_notices(experiment: Experiment, composed: Composed, context: CheckCon
         if is_chat and on_plain_texts:
             text = f"{reward.model} was trained on plain texts, and would score conversations"
             context.notices.append(Notice(f"rewards.{name}", text))
-        elif not is_chat and not on_plain_texts and _is_chat_model(folder, _tokenizer_of(folder)):
+        elif not is_chat and not on_plain_texts and is_chat_model(folder, _tokenizer_of(folder)):
             context.notices.append(Notice(f"rewards.{name}", f"{reward.model} {bare}"))
 
 
@@ -188,7 +188,8 @@ def _tokenizer_of(folder: Path) -> TokenizerFiles | None:
         return None  # the run reports what is wrong with it
 
 
-def _is_chat_model(folder: Path, tokenizer: TokenizerFiles | None) -> bool:
+def is_chat_model(folder: Path, tokenizer: TokenizerFiles | None) -> bool:
+    """Return whether a model is made for conversations: it has a chat template, and no run trained it on bare texts."""
     template = tokenizer.chat_template if tokenizer is not None else None
     if template is None or template == read_tokenizer(EMBEDDED_TOKENIZER, where="model.path").chat_template:
         return False  # the embedded models have a template, but were trained on bare text

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rlhf_cli.cli import main
 from tests.house.test_light import heavy_after
+from tests.support.model_copies import model_copy
 
 KEYS = {"folder", "files", "trains", "model", "data", "rename", "next"}
 
@@ -120,3 +122,18 @@ def test_several_words_are_one_name(capsys: pytest.CaptureFixture[str], place: P
     assert main(["init", "my", "new project", "--trains", "sft"]) == 2
     assert main(typed_as_said(capsys)) == 0
     assert (place / "my new project").is_dir()
+
+
+def test_a_chat_models_prompts_are_messages(place: Path, write: Callable[[str, str], Path]) -> None:
+    """What TRL would give it otherwise is bare text, which a chat model was not trained on."""
+    model_copy(place / "model")
+    model_copy(place / "chat", tokenizer_config={"chat_template": "{{ messages }}"}, without=("chat_template.jinja",))
+    write("rows.csv", "question,answer\n" + "1+1?,2\n" * 50)
+    words = ["init", "p", "--data", "rows.csv", "--column", "prompt=question", "--model"]
+    assert main([*words, "./chat"]) == 0
+    experiment = yaml.safe_load((place / "p/conf/exp/first.yaml").read_text())
+    assert experiment["data"]["prompt"] == [{"role": "user", "content": "{prompt}"}]
+    for model in ("tiny", "./model"):  # the embedded models have a template, and were trained on bare texts
+        assert main(["init", f"of-{Path(model).name}", *words[2:], model]) == 0
+        bare = yaml.safe_load((place / f"of-{Path(model).name}/conf/exp/first.yaml").read_text())
+        assert "prompt" not in bare["data"]
