@@ -18,6 +18,7 @@ from rlhf_cli.runs.checkpoint_folders import (
     clear_staging,
     commit,
     finish_commit,
+    flush,
     newest_whole,
     problem_with,
     staging_place,
@@ -231,3 +232,12 @@ class TestNewestWhole:
     def test_a_staged_one_is_none(self, tmp_path: Path) -> None:
         write_manifest(staged(tmp_path, 8))
         assert newest_whole(tmp_path) == (None, [])
+
+
+def test_flushing_leaves_no_file_open(place: Path) -> None:
+    """A run flushes thousands of files, and a process may have a thousand open."""
+    (place / "file").write_text("x")
+    opened = len(os.listdir("/proc/self/fd"))
+    for path in (place / "file", place):
+        flush(path)
+    assert len(os.listdir("/proc/self/fd")) == opened
