@@ -309,10 +309,12 @@ def _no_signal(rounds: Sequence[DeadRound]) -> GuardStopped:
     from rlhf_cli.rewards.stack.dead_signal import explain_dead_rounds
 
     cause, lines = explain_dead_rounds(rounds)
+    are_cut = all(1.0 in (dead.left_out, dead.valued) for dead in rounds)
+    ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end; "
     return GuardStopped(
         f"no signal in {len(rounds)} rounds in a row: {cause}",
         where=f"steps {rounds[0].step} to {rounds[-1].step}, every advantage of which was 0",
         got="\n".join(lines),
         expected="totals that differ between completions of one prompt: without, nothing is learned",
-        hint="rlhf score +exp=..., or guards.no_signal=off",
+        hint=Prose(f"{ending}or guards.no_signal=off") if are_cut else "rlhf score +exp=..., or guards.no_signal=off",
     )

@@ -344,11 +344,13 @@ class RewardMixin(ExtendedTrainer):
         from rlhf_cli.rewards.stack.dead_signal import DeadRound, component_statistics
 
         left_out = self.truncation.leaves_out(self._endings)
+        valued = self.truncation.goes_on(self._endings) & self.truncation.replaces
         counts = [(row[0], row[2]) for row in self._counts.values.tolist()]  # rows no gate closed, rows that failed
         return DeadRound(
             step=self.state.global_step + 1,
             components=component_statistics(self._settled, self.reward_stack.components, counts, group_size),
             left_out=0.0 if left_out is None else left_out.float().mean().item(),
+            valued=valued.float().mean().item(),
         )
 
     @property

@@ -74,7 +74,7 @@ def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
     kind = "no_deviation"
     curve = log.curve("frac_reward_zero_std")
     if not len(curve) and setup.has_critic:
-        return PassedCheck(kind, "under a critic there are no groups")
+        return _rounds_without_signal(log, setup)
     if few := too_few(kind, curve, ENOUGH):
         return few
     late = curve.last(LATE)
@@ -92,6 +92,30 @@ def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
         fixes.insert(0, Fix(f"trainer.args.num_generations={2 * group}", "larger groups are less often all alike"))
     beside = [evidence(total, from_to(total))] if len(total) else []
     return finding(kind, severity, what, late, fixes, shown=evidence(curve, on_average(late)), beside=beside)
+
+
+def _rounds_without_signal(log: Log, setup: RunSetup) -> CheckResult:
+    """Return whether a critic's rounds had advantages: it logs exactly 0 where all that was left was rounding."""
+    kind = "no_deviation"
+    spread, mean = log.curve("ppo/advantages_std"), log.curve("ppo/advantages_mean")
+    if few := too_few(kind, spread, 1):
+        return few
+    is_dead = (spread.values == 0.0) & (mean.values[: len(spread)] == 0.0)
+    share = float(is_dead.mean())
+    if not share:
+        return PassedCheck(kind, f"each of {len(spread)} rounds had advantages")
+    severity: Severity = "serious" if share >= _NEARLY_ALL else "warning" if share >= _HALF else "note"
+    what = f"in {int(is_dead.sum())} of {len(spread)} rounds every advantage was 0: they teach nothing"
+    cut = log.curve("rewards/truncation/fraction")
+    fixes = []
+    if setup.truncation in ("bootstrap", "exclude") and cut.first(share).mean == 1.0:
+        what += "; every completion was cut off, and its score does not count"
+        fixes = [
+            Fix(f"trainer.args.max_completion_length={2 * setup.limit}", "gives them room to end"),
+            Fix("truncation=eos_penalty", "a completion that is cut off pays for it"),
+        ]
+    beside = [evidence(cut, from_to(cut))] if fixes else []
+    return finding(kind, severity, what, spread, fixes, beside=beside)
 
 
 _WINDOWS = (1.0, 0.75, 0.5)

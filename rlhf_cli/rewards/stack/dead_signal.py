@@ -37,11 +37,15 @@ class ComponentStatistics:
 
 @dataclass(frozen=True)
 class DeadRound:
-    """A round in which every advantage was 0. `left_out`: share of rows excluded by truncation."""
+    """A round in which every advantage was 0.
+
+    `left_out`: share of rows excluded by truncation. `valued`: share whose score a critic's value replaced.
+    """
 
     step: int
     components: tuple[ComponentStatistics, ...]
     left_out: float
+    valued: float = 0.0
 
 
 def component_statistics(
@@ -84,6 +88,8 @@ def explain_dead_rounds(rounds: Sequence[DeadRound]) -> tuple[str, list[str]]:
     lines = [f"{name}: {line}" for name, (_, line) in described.items()]
     if all(dead.left_out == 1.0 for dead in rounds):
         return "every completion was cut off, and truncation leaves such rows out", lines
+    if all(dead.valued == 1.0 for dead in rounds):
+        return "every completion was cut off, and in place of its score it has the critic's value, the same for all", lines
     if len(names_of["nothing"]) == len(described):
         return "no reward applied to any row", lines
     if names_of["gated"] and not names_of["varying"] and not names_of["unweighted"]:

@@ -114,7 +114,8 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
             rollout.values,
         )
         if self.kl.form.in_loss:  # the round keeps its coefficient, also in a checkpoint in the middle of it
-            output[_COEF] = torch.tensor(self.kl.coef, dtype=torch.float64)
+            coef = 0.0 if advantages.is_rounding else self.kl.coef
+            output[_COEF] = torch.tensor(coef, dtype=torch.float64)
         else:
             output.pop("ref_per_token_logps", None)
         self._rollout = rollout, advantages

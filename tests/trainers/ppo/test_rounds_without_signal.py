@@ -1,0 +1,96 @@
+"""A round of PPO that teaches nothing moves nothing, ends the run if it lasts, and is seen by `rlhf why`.
+
+The small model's answers are all cut off, its critic is 0 everywhere, and under truncation=bootstrap the critic's value
+is all that a cut answer is worth. What remains is the rounding between two ways to compute one log-probability.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rlhf_cli.analysis.diagnosis.finding import Finding
+from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose
+from rlhf_cli.runs.run_status import read_status
+from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings, Rollout, advantages_of
+from tests.support.watched_critic import is_same, logged
+
+ALL_CUT = ("truncation=bootstrap", "trainer.args.max_completion_length=2")
+ONE_ROUND = "trainer.args.max_steps=2"
+
+
+@pytest.mark.parametrize("where", ["reward", "loss"])
+def test_no_weight_moves(watch, where: str) -> None:
+    seen = watch(*ALL_CUT, ONE_ROUND, f"kl.where={where}")
+    assert logged(seen.folder, "rewards/truncation/fraction")[0] == 1.0
+    assert is_same(seen.policy[0], seen.policy[-1])
+    assert is_same(seen.values[0], seen.values[-1])
+    assert logged(seen.folder, "ppo/advantages_std") == [0.0]
+    (found,) = [
+        one
+        for one in diagnose(seen.folder).diagnosis.findings
+        if isinstance(one, Finding) and one.kind == "no_deviation"
+    ]
+    assert found.severity == "serious"
+    assert "every completion was cut off" in found.what
+    assert found.changes[0].words == "trainer.args.max_completion_length=4"
+
+
+def test_with_the_scores_every_weight_moves(watch) -> None:
+    """Control: the same round, whose cut answers keep their scores."""
+    seen = watch(*ALL_CUT, "truncation.mode=add", ONE_ROUND)
+    assert not is_same(seen.policy[0], seen.policy[-1])
+    assert not [one for one in diagnose(seen.folder).diagnosis.findings if one.kind == "no_deviation"]
+
+
+def test_the_guard_ends_a_run_of_such_rounds_and_names_the_cause(train_ppo) -> None:
+    code, folder = train_ppo(*ALL_CUT, "trainer.args.max_steps=8", "guards.no_signal=2")
+    status = read_status(folder)
+    assert code == 1
+    assert status.step == 2  # the second round is not learned from
+    assert status.reason is not None
+    assert "every completion was cut off, and in place of its score it has the critic's value" in status.reason
+    assert "truncation=eos_penalty" in status.reason
+
+
+ROUND = Rollout(
+    is_action=torch.tensor([[True, True], [True, False]]),
+    scores=torch.zeros(1, 2, 2),
+    values=torch.zeros(2, 2),
+    last_values=torch.zeros(2),
+    is_bootstrapped=torch.tensor([True, True]),
+    logps=torch.tensor([[-1.0, -2.0], [-3.0, 0.0]]),
+    ref_logps=torch.tensor([[-1.0, -2.0], [-3.0, 0.0]]) + 3e-6,
+)
+KL = KlPenalty("reward", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"ref_logps": torch.full((2, 2), -2.0)}, False),  # the policy has left its reference
+        ({"scores": torch.tensor([[[0.0, 1e-3], [0.0, 0.0]]])}, False),  # a small score is one
+        ({"last_values": torch.tensor([0.0, torch.nan])}, False),  # left to the guard
+    ],
+)
+def test_what_is_rounding(changed: dict[str, torch.Tensor], expected: bool) -> None:
+    found = advantages_of(replace(ROUND, **changed), PpoSettings(), KL, lambda sums: sums)
+    assert found.is_rounding is expected
+    assert bool((found.used == 0).all()) is expected
+
+
+def test_equal_advantages_are_rounding_only_if_they_are_whitened() -> None:
+    """One token a row and the same score: whitened they are 0, else each is 1. The critic learns the score either way."""
+    alike = replace(
+        ROUND,
+        is_action=torch.tensor([[True, False], [True, False]]),
+        scores=torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]),
+        is_bootstrapped=torch.tensor([False, False]),
+    )
+    for whitens in (True, False):
+        found = advantages_of(alike, PpoSettings(whiten_advantages=whitens), KL, lambda sums: sums)
+        assert found.is_rounding is whitens
+        assert found.returns[:, 0].tolist() == pytest.approx([1.0, 1.0])
