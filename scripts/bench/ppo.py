@@ -1,12 +1,16 @@
 """Our PPO beside that of TRL 1.12, the last TRL that had one: CPU per update, peak memory, smaller and LoRA critics.
 
 usage: ppo.py --trl-1-12 DIR [--pairs 2] [--updates 1] [--epochs 4]
+       ppo.py --shuffles [--pairs 2] [--updates 1] [--epochs 4]
 
     pip install --no-deps --target DIR trl==1.12.0
 
 Both sides train the same folders (ppo_models.py): 32 episodes an update, minibatches of 8, answers of up to 128 tokens
 with one chance in fifty to end at each, one thread. Seconds are those between the beginning of training and its end;
 peak memory is the whole process's.
+
+`--shuffles` compares ours with itself, shuffled by prompt and by row: prompts of 64 words, eight answers each, of up to
+32 tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ class Bench:
     epochs: int
     number: int = 0
 
-    def ours(self, models: Path, *words: str, seed: int = 0) -> tuple[Cost, dict[str, float]]:
+    def ours(self, models: Path, *words: str, seed: int = 0, limit: int = LIMIT) -> tuple[Cost, dict[str, float]]:
         """Cost per update, and `reward` and `length` of the last update."""
         self.number += 1
         name, out = f"run{self.number}", self.workplace / f"{self.number}.json"
@@ -52,7 +56,7 @@ class Bench:
         command = [sys.executable, str(HERE / "ppo_clock.py"), str(out), "train", *START, "model=local"]
         command += ["data=file", *given, f"+rewards.rm.model={models}/reward", f"run.name={name}"]
         command += [f"trainer.args.max_steps={4 * self.epochs * self.updates}"]
-        command += [f"trainer.args.num_iterations={self.epochs}", f"trainer.args.max_completion_length={LIMIT}"]
+        command += [f"trainer.args.num_iterations={self.epochs}", f"trainer.args.max_completion_length={limit}"]
         command += [f"trainer.args.learning_rate={LEARNING_RATE}", "trainer.args.log_completions=false"]
         command += ["track=none", "launch=cpu", "trainer.args.save_strategy=no", f"seed={seed}"]
         command += [f"critic.learning_rate={LEARNING_RATE}"]
@@ -109,9 +113,25 @@ def world(bench: Bench, models: Path, pairs: int, more: dict[str, list[str]]) ->
     sys.stdout.flush()
 
 
+def by_prompt_and_by_row(bench: Bench, models: Path, pairs: int) -> None:
+    """What it saves to keep a prompt's answers in one minibatch of 8 rows."""
+    lines = (models / "prompts.jsonl").read_text().splitlines()
+    words = " ".join(json.loads(one)["prompt"] for one in lines).split()
+    long = (" ".join(words[start : start + 64]) for start in range(0, 64 * 32, 64))
+    (models / "prompts.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in long))
+    given = [f"critic.init={models}/value", *WHOLE, "trainer.args.num_generations=8"]
+    costs: dict[str, list[Cost]] = {"prompt": [], "row": []}
+    for seed in range(pairs):
+        for by, found in costs.items():
+            found.append(bench.ours(models, *given, f"trainer.args.shuffle_by={by}", seed=seed, limit=32)[0])
+    print_ratios("by prompt", "by row", list(zip(costs["prompt"], costs["row"], strict=True)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trl-1-12", required=True, type=Path, metavar="DIR", help="folder that TRL 1.12 is in")
+    compared = parser.add_mutually_exclusive_group(required=True)
+    compared.add_argument("--trl-1-12", type=Path, metavar="DIR", help="folder that TRL 1.12 is in")
+    compared.add_argument("--shuffles", action="store_true", help="ours shuffled by prompt and by row")
     parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--updates", type=int, default=1, help="of every run")
     parser.add_argument("--epochs", type=int, default=4)
@@ -122,7 +142,10 @@ def main() -> None:
         make(models, vocab=8192, end_probability=END_PROBABILITY)
         smaller = [f"critic.init={models}/small", *WHOLE]
         lora = ["critic.init=policy", "critic.share=lora", "+model.lora.r=16", *WHOLE]
-        bench = Bench(workplace, options.trl_1_12.resolve(), options.updates, options.epochs)
+        trl = (options.trl_1_12 or workplace).resolve()
+        bench = Bench(workplace, trl, options.updates, options.epochs)
+        if options.shuffles:
+            return by_prompt_and_by_row(bench, models, options.pairs)
         world(bench, models, options.pairs, {"smaller critic": smaller, "LoRA critic": lora})
 
 

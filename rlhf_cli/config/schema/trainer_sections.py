@@ -21,12 +21,14 @@ class PpoArgs(Section):
     """Arguments of PPO that TRL's GRPOConfig lacks; they go into `trainer.args`, beside TRL's own.
 
     `gamma` and `gae_lambda` are those of generalised advantage estimation (arXiv 1506.02438, equation 16).
-    `whiten_advantages` scales the advantages of a round to mean 0 and standard deviation 1.
+    `whiten_advantages` scales the advantages of a round to mean 0 and standard deviation 1. `shuffle_by` is what goes
+    into random minibatches of a round: whole prompts with all their answers, or single rows, as in TRL.
     """
 
     gamma: float = Field(default=1.0, gt=0, le=1)
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
     whiten_advantages: bool = True
+    shuffle_by: Literal["prompt", "row"] = "prompt"
 
 
 class Critic(Section):

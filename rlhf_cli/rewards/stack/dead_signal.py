@@ -89,7 +89,10 @@ def explain_dead_rounds(rounds: Sequence[DeadRound]) -> tuple[str, list[str]]:
     if all(dead.left_out == 1.0 for dead in rounds):
         return "every completion was cut off, and truncation leaves such rows out", lines
     if all(dead.valued == 1.0 for dead in rounds):
-        return "every completion was cut off, and in place of its score it has the critic's value, the same for all", lines
+        return (
+            "every completion was cut off, and in place of its score it has the critic's value, always the same",
+            lines,
+        )
     if len(names_of["nothing"]) == len(described):
         return "no reward applied to any row", lines
     if names_of["gated"] and not names_of["varying"] and not names_of["unweighted"]:

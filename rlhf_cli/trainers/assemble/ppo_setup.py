@@ -92,7 +92,7 @@ def ppo_setup(experiment: Experiment, policy: str) -> PpoSetup | None:
 
     target, horizon = (None, None) if kl.controller == "fixed" else (kl.controller.target, kl.controller.horizon)
     return PpoSetup(
-        settings=PpoSettings(ppo.gamma, ppo.gae_lambda, ppo.whiten_advantages),
+        settings=PpoSettings(ppo.gamma, ppo.gae_lambda, ppo.whiten_advantages, ppo.shuffle_by == "prompt"),
         kl=KlPenalty(kl.where, kl.coef, target, horizon),
         make_critic=make_critic,
     )

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from trl.trainer import grpo_trainer
 
 from rlhf_cli.numerics.ppo_losses import k3, value_losses
 from rlhf_cli.rewards.stack.reward_matrix import last_token_rewards, token_rewards
@@ -33,6 +34,7 @@ from rlhf_cli.trainers.ppo.rollout import (
     advantages_of,
     rollout_metrics,
     rollout_shares,
+    shuffled_prompts,
     without_last,
 )
 from rlhf_cli.trainers.reward_mixin import RewardMixin
@@ -159,6 +161,15 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         return last_token_rewards(self._settled, is_in_completion, self._own_rows)
 
     # --- the update ---
+
+    def _prepare_inputs(self, generation_batch: Any) -> TrlBatch:
+        if self.num_generations == 1 or not self.ppo.keeps_prompts:
+            return super()._prepare_inputs(generation_batch)
+        num_rows = self.args.per_device_train_batch_size * self.args.steps_per_generation
+        first = self.accelerator.process_index * num_rows
+        shuffle = functools.partial(shuffled_prompts, first=first, num_generations=self.num_generations)
+        with temporary_attributes(grpo_trainer, shuffle_sequence_dict=shuffle):
+            return super()._prepare_inputs(generation_batch)
 
     def _compute_loss(self, model: Any, inputs: TrlBatch) -> Tensor:
         coef = self.kl.coef if self.kl.form.in_loss else 0.0

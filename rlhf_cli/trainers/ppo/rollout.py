@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -14,6 +15,7 @@ from rlhf_cli.numerics.gae import explained_variance, gae, whiten
 from rlhf_cli.numerics.group_advantages import token_shares
 from rlhf_cli.numerics.ppo_losses import adapted_coef, k1, k3
 from rlhf_cli.tables.kl_forms import KL_FORMS, MAX_RELATIVE_ERROR, KlForm
+from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,36 @@ class KlPenalty:
 SumOverRanks = Callable[[Tensor], Tensor]
 
 
+def shuffled_prompts(rows: TrlBatch, *, first: int, num_generations: int) -> TrlBatch:
+    """Return a rank's rows of a round with the prompts in random order, and a prompt's answers one after another.
+
+    `first` is the number of rows on the ranks before: the answers of a prompt may begin there. Takes the place of TRL's
+    `shuffle_sequence_dict`, which moves every row by itself.
+    """
+    num_rows = len(next(values for values in rows.values() if values is not None))
+    prompts = torch.arange(first, first + num_rows) // num_generations
+    prompts -= first // num_generations
+    order = torch.randperm(int(prompts.max()) + 1)[prompts].argsort(stable=True)
+
+    def in_order(values: Any) -> Any:
+        if isinstance(values, Tensor):
+            return values[order.to(values.device)] if values.ndim else values
+        return values if values is None else [values[row] for row in order.tolist()]
+
+    return {name: in_order(values) for name, values in rows.items()}
+
+
 @dataclass(frozen=True)
 class PpoSettings:
-    """PPO's own settings; all others are fields of TRL's GRPOConfig."""
+    """PPO's own settings; all others are fields of TRL's GRPOConfig.
+
+    `keeps_prompts`: all answers of a prompt go into the same minibatch, as far as its size allows.
+    """
 
     gamma: float = 1.0
     gae_lambda: float = 0.95
     whiten_advantages: bool = True
+    keeps_prompts: bool = True
 
 
 @dataclass(frozen=True)

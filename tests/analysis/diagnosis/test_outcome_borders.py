@@ -91,7 +91,7 @@ def test_no_deviation_is_told() -> None:
     )
     assert told({"loss": [0.1]}, PPO, kind="no_deviation") == "unseen: ppo/advantages_std is not logged"
     rounds = {"ppo/advantages_std": [0.0, 0.2], "ppo/advantages_mean": [0.0, 0.0]}
-    assert told(rounds, PPO, kind="no_deviation").startswith("note : in 1 of 2 rounds every advantage was 0")
+    assert told(rounds, PPO, kind="no_deviation").startswith("warning : in 1 of 2 rounds every advantage was 0")
     rounds["ppo/advantages_std"] = [0.1, 0.2]
     assert told(rounds, PPO, kind="no_deviation") == "fine: each of 2 rounds had advantages"
     assert told({"loss": [0.1]}, GRPO, kind="no_deviation") == f"unseen: {ZERO} is not logged"

@@ -83,7 +83,7 @@ def test_what_is_rounding(changed: dict[str, torch.Tensor], expected: bool) -> N
 
 
 def test_equal_advantages_are_rounding_only_if_they_are_whitened() -> None:
-    """One token a row and the same score: whitened they are 0, else each is 1. The critic learns the score either way."""
+    """One token a row and the same score: whitened they are 0, else each is 1. The critic learns it either way."""
     alike = replace(
         ROUND,
         is_action=torch.tensor([[True, False], [True, False]]),
