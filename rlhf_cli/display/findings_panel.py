@@ -24,7 +24,10 @@ _NARROW = 100
 
 
 def show_why(console: Console, run: RunDiagnosis) -> None:
-    """Print how a run ended, its findings (worst first), the checks that passed, and those that were not possible."""
+    """Print how a run ended, its findings (worst first), the checks that passed, and those that were not possible.
+
+    A run without findings whose learning cannot be judged, such as one of three steps, shows first what was not judged.
+    """
     console.print(Text.assemble((run.folder.shown, "bold"), f": {run.ending}, {run.num_events} log events"))
     if run.status.reason and told_state(run.status.state, run.status.reason) == run.status.state:
         reason = Text(indent(run.status.reason.rstrip(), "  "), "" if run.has_ended_well else "red")
@@ -35,16 +38,27 @@ def show_why(console: Console, run: RunDiagnosis) -> None:
     if run.diagnosis.findings:
         console.print(Text("warn.KIND=off is silent about a kind", "dim"))
     console.print()
+    if not run.diagnosis.findings and not run.is_judged:
+        _show_unseen(console, run, Text("whether it learns could not be judged, nor what follows", "bold yellow"))
     if not run.diagnosis.findings:
-        console.print(Text("nothing was found that should be otherwise", "green" if run.num_events else "dim"))
-    for title, rows in (
-        ("looked at, and fine", [(one.kind, one.says) for one in run.diagnosis.fine]),
-        ("could not be looked at", [(one.kind, one.why) for one in run.diagnosis.unseen]),
-    ):
-        if rows:
-            console.print(Text(title, "dim"))
-            table = facts_grid([(kind, (says, "dim")) for kind, says in rows], style="dim")
-            console.print(Padding(table, (0, 0, 0, 2)))
+        found, style = "nothing was found that should be otherwise", "green"
+        if not run.is_judged:
+            found, style = f"in the rest {found}", "dim"
+        console.print(Text(found, style))
+    _show_kinds(console, Text("looked at, and fine", "dim"), [(one.kind, one.says) for one in run.diagnosis.fine])
+    if run.diagnosis.findings or run.is_judged:
+        _show_unseen(console, run, Text("could not be looked at", "dim"))
+
+
+def _show_unseen(console: Console, run: RunDiagnosis, title: Text) -> None:
+    _show_kinds(console, title, [(one.kind, one.why) for one in run.diagnosis.unseen])
+
+
+def _show_kinds(console: Console, title: Text, rows: Sequence[tuple[str, str]]) -> None:
+    if rows:
+        console.print(title)
+        table = facts_grid([(kind, (says, "dim")) for kind, says in rows], style="dim")
+        console.print(Padding(table, (0, 0, 0, 2)))
 
 
 def _show_finding(console: Console, finding: Finding) -> None:
@@ -79,6 +93,8 @@ def _worst(run: RunDiagnosis) -> Text:
     if run.problem is not None:
         return Text("-", "dim")
     if run.worst is None:
+        if run.num_events and not run.is_judged:
+            return Text("nothing, but whether it learns could not be judged", "yellow")
         return Text("nothing" if run.num_events else "nothing was logged", "green" if run.num_events else "dim")
     others = len(run.diagnosis.findings) - 1
     more = (f"  and {others} more", "dim") if others else ("", "")

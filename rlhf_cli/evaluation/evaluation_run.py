@@ -21,6 +21,7 @@ from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation, writ
 from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
 from rlhf_cli.measure.scored_pairs import RewardModelEvaluation, Row
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
+from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.runs.run_folder import HELD_OUT, REWARD_MODEL, TRAINING_ROWS, write_json
 from rlhf_cli.runs.text_endings import trained_with_eos
 
@@ -94,6 +95,8 @@ def evaluate(target: Target, experiment: Experiment, asked: EvaluationRequest, s
     if is_reward_model:
         if trained_with_eos(target.model) not in (None, asked.with_eos):
             warnings.append(_OTHER_ENDING[asked.with_eos])
+        if asked.with_eos and (unread := read_tokenizer(Path(target.model), where=target.label).unread_end):
+            warnings.append(f"the model pads with {unread}, and so never reads it at the end of a text")
         measured = _reward_model(target, experiment, held_out, asked, say)
     else:
         measured, completions = _policy(target, experiment, held_out, asked, say)

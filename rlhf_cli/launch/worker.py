@@ -39,7 +39,14 @@ from rlhf_cli.launch.verify_launch import (
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.models.model_folders import naming_foreign_files
 from rlhf_cli.plan.launch_plan import NODE, log_name
-from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
+from rlhf_cli.runs.checkpoint_folders import (
+    MANIFEST,
+    checkpoint_folder,
+    finish_commit,
+    newest_whole,
+    own_weights,
+    share_weights,
+)
 from rlhf_cli.runs.disk_space import full_disk
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.metrics_file import rewind
@@ -290,10 +297,17 @@ def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, by_ru
     state = trainer.state
     if state.global_step < state.max_steps and not by_rule.has_stopped:
         raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")
+    if is_main:
+        own_weights(folder.model)
+        own_weights(folder.critic)
+    trainer.accelerator.wait_for_everyone()
     trainer.save_model(str(folder.model))
     if is_main:
+        last = checkpoint_folder(folder.checkpoints, state.global_step)
+        share_weights(folder.model, last)
         if (critic := getattr(trainer, "critic", None)) is not None:
             critic.save(folder.critic)
+            share_weights(folder.critic, last / "critic")
         card = folder.path / "README.md"
         if card.is_file():
             card.replace(folder.model / "README.md")  # TRL writes its model card into the output folder
@@ -396,12 +410,20 @@ class _LogFile(logging.FileHandler):
             super().handleError(record)
 
 
+def _is_of_library(file: str) -> bool:
+    """Return whether a file belongs to Python or to an installed package, also one installed beside the environment."""
+    if file.startswith(("<", *_LIBRARIES)):
+        return True
+    package = next((folder for folder in Path(file).parents if not (folder / "__init__.py").is_file()), Path(file))
+    return "site-packages" in package.parts or any(package.glob("*.dist-info"))
+
+
 @contextlib.contextmanager
 def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
     """Send everything that libraries log or warn to the log of this machine, repeated warnings once.
 
-    Yields a function that returns the number of different warnings from the user's code or ours. Deprecation warnings
-    of libraries do not count, because users cannot fix them.
+    Yields a function that returns the number of different warnings from the user's code or logged by ours. Those of
+    libraries do not count, because users cannot fix them, nor those about a call of ours.
     """
     handler = _LogFile(folder.path / log_name(int(os.environ.get(NODE, "0"))), encoding="utf-8")
     handler.setFormatter(_Redacted(f"%(asctime)s rank{rank} %(levelname)s %(name)s: %(message)s"))
@@ -414,7 +436,8 @@ def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
         is_first = message not in warned
         # A message of Python's warnings starts with the file it warns about.
         file = message.partition(":")[0] if record.name == "py.warnings" else record.pathname
-        warned.setdefault(message, file.startswith(("<", *_LIBRARIES)) and not file.startswith(_OURS))
+        is_ours = file.startswith(_OURS)
+        warned.setdefault(message, record.name == "py.warnings" if is_ours else _is_of_library(file))
         return is_first
 
     handler.addFilter(is_new)

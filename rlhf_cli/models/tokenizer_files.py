@@ -128,6 +128,21 @@ class TokenizerFiles:
         listed = read_json(file, self.where).get("added_tokens") if file.is_file() else None
         return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
 
+    @property
+    def unread_end(self) -> str | None:
+        """Return the end-of-sequence token if texts are padded with it too, else None.
+
+        A reward model's score is read at the last token that is no padding: before such an end, which it never reads.
+        """
+        eos = self.special("eos_token")
+        return eos if eos is not None and self.special("pad_token") in (None, eos) else None
+
+    @property
+    def other_padding(self) -> str | None:
+        """Return the token to pad with instead of the end-of-sequence token, or None if there is none."""
+        special = [str(entry["content"]) for entry in self.added_tokens if entry.get("special")]
+        return padding_beside(self.special("eos_token"), special, self.chat_template)
+
     def lengths(self, texts: Sequence[str], *, special_tokens: bool) -> list[int] | None:
         """Return the number of tokens of each text, including special tokens if `special_tokens`.
 
@@ -153,6 +168,15 @@ class TokenizerFiles:
                 got=f"{file}: {error}",
                 expected="a whole tokenizer.json",
             ) from None
+
+
+def padding_beside(eos: str | None, special: Sequence[str], template: str | None) -> str | None:
+    """Return the special token that texts least likely hold: neither `eos` nor in the chat template; None without.
+
+    One that is named after padding comes first, else the order is that of `special`.
+    """
+    unused = [token for token in special if token != eos and token not in (template or "")]
+    return min(unused, key=lambda token: "pad" not in token.lower(), default=None)
 
 
 def read_tokenizer(folder: Path, *, where: str) -> TokenizerFiles:

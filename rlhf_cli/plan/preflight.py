@@ -36,7 +36,8 @@ CHECKS: tuple[Check, ...] = (
     ),
     *(arguments.package_problems, data.source_problems, rewards.reward_problems, rewards.aggregate_problems),
     *(model.passes_problems, model.critic_problems, data.column_problems, rewards.missing_argument_problems),
-    *(arguments.round_problems, data.row_problems, prompts.tokenizer_problems, prompts.format_notices),
+    *(arguments.round_problems, data.row_problems, prompts.tokenizer_problems),
+    *(prompts.format_notices, prompts.ending_notices),
     *(prompts.room_for_answers_problems, arguments.stage_problems, arguments.shared_prompt_notice),
     *(machine.folder_problems, machine.tracker_problems, machine.sandbox_problems, machine.precision_notice),
     *(machine.gpu_problems, machine.launch_problems, machine.meeting_problems),
@@ -57,13 +58,14 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
     found = [problem for check in CHECKS for problem in _found_by(check, experiment, composed, context)]
     problems = list({str(problem): problem for problem in found}.values())  # two checks may read the same bad file
     raise_any(problems)
+    is_chat = prompts.has_conversations(experiment, context)
     files = imported_code(experiment) | imported_since(context.modules, experiment)
     plan = Plan(
         model=relative_to_cwd(context.model),
         data=relative_to_cwd(context.data),
         columns=context.columns,
         num_rows=context.num_rows,
-        rewards={name: describe_scorer(reward) for name, reward in experiment.rewards.items()},
+        rewards={name: describe_scorer(reward, is_chat=is_chat) for name, reward in experiment.rewards.items()},
         processes=context.processes,
         batches=context.batches,
         stage=context.stage,

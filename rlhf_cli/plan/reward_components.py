@@ -57,15 +57,21 @@ def timeout_of(reward: schema.Reward) -> float | None:
     return None if reward.fn is None or reward.fn.startswith(KEEP_TIME) else A_CALL_S
 
 
-def describe_scorer(reward: schema.Reward) -> str:
-    """Describe the scorer for the start panel: a function, or a reward model and whether its texts end with eos."""
+def describe_scorer(reward: schema.Reward, *, is_chat: bool) -> str:
+    """Describe the scorer for the start panel: a function, or a reward model and whether its texts end with eos.
+
+    `is_chat`: it scores conversations. Neither these nor texts with eos tell an answer that was cut off.
+    """
     if reward.model is None:
         relative = relative_to_cwd(str(reward.fn))
         return relative if relative == reward.fn else f".{os.sep}{relative}"  # as ./rewards.py:short
     text, was = relative_to_cwd(f"reward model {reward.model}"), trained_with_eos(reward.model)
+    if is_chat:
+        return f"{text}, its chat template ends every answer, cut off or not"
     ends = (was is True) if reward.with_eos == "auto" else reward.with_eos
     unlike = ", unlike in its training" if was not in (None, ends) else ""
-    return text + (f", texts end {'with' if ends else 'without'} eos{unlike}" if ends or unlike else "")
+    ending = "with eos, cut off or not" if ends else "without eos"
+    return text + (f", texts end {ending}{unlike}" if ends or unlike else "")
 
 
 def _gate(gate: schema.Gate) -> ScoreGate:

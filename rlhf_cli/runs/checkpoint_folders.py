@@ -7,6 +7,8 @@ any moment therefore leaves either no checkpoint for that step or one that verif
 
 from __future__ import annotations
 
+import contextlib
+import filecmp
 import hashlib
 import json
 import mmap
@@ -165,6 +167,40 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_LINKING = ".linking"
+
+
+def share_weights(folder: Path, checkpoint: Path) -> None:
+    """Let the weights in a saved model and those in a checkpoint with the same bytes be one file on the disk.
+
+    A file of `folder` is replaced by a hard link at once, so that a kill leaves the file or the link, each with all
+    bytes. Where the file system has no hard links, the copy stays.
+    """
+    for file in folder.glob("*.safetensors"):
+        same, link = checkpoint / file.name, file.with_name(file.name + _LINKING)
+        if not same.is_file() or same.samefile(file) or not filecmp.cmp(same, file, shallow=False):
+            continue
+        link.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            os.link(same, link)
+            link.replace(file)
+            flush(folder)
+
+
+def own_weights(folder: Path) -> None:
+    """Make files of their own of the links to a checkpoint before a model is saved again: that writes into its files.
+
+    A kill leaves the link or the whole copy.
+    """
+    for file in folder.glob(f"*.safetensors{_LINKING}"):
+        file.unlink()
+    for file in folder.glob("*.safetensors"):
+        if file.stat().st_nlink > 1:
+            copy = file.with_name(file.name + _LINKING)
+            shutil.copy2(file, copy)
+            copy.replace(file)
 
 
 _STATE = {

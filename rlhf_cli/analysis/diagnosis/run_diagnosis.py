@@ -201,6 +201,11 @@ class RunDiagnosis:
         return self.status.state == FINISHED
 
     @property
+    def is_judged(self) -> bool:
+        """Return whether the log was enough to say if the run learned."""
+        return all(one.kind != "learning" for one in self.diagnosis.unseen)
+
+    @property
     def worst(self) -> Finding | None:
         """Return the worst finding, or None."""
         return next(iter(self.diagnosis.findings), None)

@@ -181,6 +181,26 @@ def format_notices(experiment: Experiment, composed: Composed, context: CheckCon
             context.notices.append(Notice(f"rewards.{name}", f"{reward.model} {bare}"))
 
 
+def ending_notices(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
+    """Note where the end of a text is padding to a reward model, which therefore cannot tell a cut answer."""
+    trainer, tokenizer = experiment.trainer, context.tokenizer
+    end = tokenizer.unread_end if tokenizer is not None else None
+    given = trainer.args.get("pad_token")
+    if "reward_model" in trainer.row.sections and tokenizer is not None and end and given in (None, end):
+        other = None if given else tokenizer.other_padding
+        text = f"it pads with {other}, for the tokenizer's own padding, {end}, is also how a text ends"
+        if other is None:
+            text = f"{end} ends texts and pads them: the model never reads it, and cannot tell a cut answer"
+        context.notices.append(Notice("trainer.args.pad_token", text))
+    for name, reward in experiment.rewards.items():
+        folder = context.folder_of(reward.model)
+        scorer = _tokenizer_of(folder) if folder is not None else None
+        if scorer is not None and scorer.unread_end is not None and not has_conversations(experiment, context):
+            text = f"{reward.model} pads with {scorer.unread_end}, so it never reads that token at the end of a text: "
+            text += "with_eos has no effect, and it cannot tell a cut answer from a finished one"
+            context.notices.append(Notice(f"rewards.{name}", text))
+
+
 def _tokenizer_of(folder: Path) -> TokenizerFiles | None:
     try:
         return read_tokenizer(folder, where="rewards")

@@ -16,7 +16,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.measure.evaluation_files import read_evaluation
 from rlhf_cli.measure.policy_results import PolicyEvaluation
 from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
-from rlhf_cli.models.tokenizer_files import architectures_of
+from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, architectures_of, read_tokenizer
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.project.export.source_model import SourceModel
 from rlhf_cli.runs.provenance import weights_hash
@@ -60,6 +60,8 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
     linked = f"[{base}](https://huggingface.co/{base})" if base else starting
     experiment = section(known, "choices").get("exp") or trainer.get("name")
     hashes = {name: str(value) for name, value in section(known, "sha256").items() if value}
+    is_chat = _is_chat(source, folder, data)
+    question = "What is the capital of France?" if is_chat else "17+5=" if base is None else "The capital of France is"
     page = Environment(
         loader=PackageLoader("rlhf_cli.project.export", "."),
         undefined=StrictUndefined,
@@ -74,7 +76,8 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
         name=folder.name,
         what=f"{_WHAT[source.kind]} from {linked}, by the experiment `{experiment}` of rlhf.",
         kind=source.kind,
-        prompt=json.dumps("17+5=" if base is None else "The capital of France is"),
+        is_chat=is_chat,
+        prompt=json.dumps(question),
         architecture=next(iter(architectures_of(read_json(folder / "config.json"))), "the architecture"),
         with_eos=source.kind == "reward model" and trained_with_eos(folder) is True,
         trainer=trainer.get("trl"),
@@ -88,6 +91,19 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
         command=known.get("command", "rlhf train"),
     )
     return card, notes
+
+
+def _is_chat(source: SourceModel, folder: Path, data: JsonTree) -> bool:
+    """Return whether the model learned conversations, as far as the run tells; else whether it has a chat template.
+
+    The embedded models have one, and are not chat models.
+    """
+    template = read_tokenizer(folder, where="rlhf export").chat_template
+    if template is None or template == read_tokenizer(EMBEDDED_TOKENIZER, where="rlhf export").chat_template:
+        return False
+    if source.kind == "reward model":
+        return trained_with_eos(folder) is not True
+    return not isinstance(data.get("prompt"), str)
 
 
 def _metadata(

@@ -28,6 +28,7 @@ from rlhf_cli.data.rows import (
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.loading import loading_unsharded
+from rlhf_cli.models.tokenizer_files import padding_beside
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.plan.data_sources import describe_eval_rows, eval_sources, preference_rules, training_sources
 from rlhf_cli.rewards.stack import truncation
@@ -148,6 +149,8 @@ def assemble(
 
         with loading_unsharded(args):
             ppo = ppo_setup(experiment, policy)
+    if "reward_model" in row.sections and args.pad_token is None:
+        args.pad_token = _padding_of_reward_model(experiment, policy)
     extensions = Extensions(
         table_log=folder.log,
         measured=row.measured,
@@ -239,6 +242,20 @@ def _trl_arguments(experiment: Experiment, policy: str, stack: RewardStack | Non
     if model.lora is not None:
         given["peft_config"] = lora_config(experiment, policy)
     return given
+
+
+def _padding_of_reward_model(experiment: Experiment, policy: str) -> str | None:
+    """Return another token to pad with if the tokenizer pads with its end-of-sequence token; None to keep its own.
+
+    transformers reads a score at the last token that is no padding, and the model would never see how a text ends.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(
+        experiment.model.tokenizer or policy, trust_remote_code=experiment.model.trust_remote_code
+    )
+    if tokenizer.pad_token not in (None, tokenizer.eos_token):
+        return None
+    special = [one.content for _, one in sorted(tokenizer.added_tokens_decoder.items()) if one.special]
+    return padding_beside(tokenizer.eos_token, special, tokenizer.chat_template)
 
 
 def _show_pairs(trainer: ExtendedTrainer, experiment: Experiment, folder: RunFolder, on_pairs: OnPairs) -> None:

@@ -216,7 +216,7 @@ class TestTextEndings:
         other = self.scored("rewards.learnt.offset=auto", "rewards.learnt.with_eos=false")
         assert (other.with_eos, other.offset) == (False, pytest.approx(1.0, **MODEL))
         for words, what in (
-            ([], ", texts end with eos"),
+            ([], ", texts end with eos, cut off or not"),
             (["rewards.learnt.with_eos=false"], "unlike in its training"),
         ):
             assert main(["check", "+exp=quickstart", "rewards.learnt.model=run:rm", *words]) == 0

@@ -70,6 +70,24 @@ def test_negative_control_a_run_in_which_nothing_is_wrong(place: Path, capsys: p
     assert "serious" not in said
 
 
+def test_of_three_steps_it_says_first_what_could_not_be_judged(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    few = {name: values[:3] for name, values in FINE.items()}
+    make_run(place, "one", few)
+    _, _, first, *others = why(capsys, "runs/exp/one").splitlines()
+    assert first == "whether it learns could not be judged, nor what follows"
+    learning = next(line for line in others if line.strip().startswith("learning"))
+    assert "3, of 12 that it takes" in learning
+    found = others.index("in the rest nothing was found that should be otherwise")
+    assert found > others.index(learning)
+    make_run(place, "sweep/0", few)
+    make_run(place, "sweep/1", FINE)
+    (told,) = [line for line in why(capsys, "runs/exp/sweep").splitlines() if line.startswith("0 ")]
+    assert told.rstrip().endswith("nothing, but whether it learns could not be judged")
+
+
 @pytest.mark.parametrize("state", ["failed", "preempted"])
 def test_the_reason_of_its_end_comes_first(state: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(place, "one", DEAD, state=state, reason="the loss is not finite\n  where: here", max_steps=90)

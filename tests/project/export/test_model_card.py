@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from rlhf_cli.project.export import exported_folder
 from rlhf_cli.project.export.exported_folder import ExportedModel, export_model, exported_before
 from rlhf_cli.project.export.source_model import SourceModel, find_source
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.text_endings import write_text_endings
 from tests.project.export.finished_runs import finished_run, random_model
 
 SECRET = "hf_planted0123456789abcdefghij"
@@ -99,6 +101,32 @@ def test_metadata_is_what_the_hub_reads(tmp_path: Path) -> None:
     assert of_seen[0] == "seen (4 of 40 prompts trained on)"
     assert "0.99" not in card.text
     assert made.notes == ["The evaluation cut.json could not be read."]
+
+
+CHAT = (
+    "{% for one in messages %}[{{ one.role }}]{{ one.content }}{% endfor %}{% if add_generation_prompt %}[a]{% endif %}"
+)
+
+
+@pytest.mark.parametrize("kind", ["CAUSAL_LM", "SEQ_CLS"])
+def test_the_code_of_a_chat_model_uses_its_template(kind: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    run = finished_run(tmp_path / "run", random_model(kind), data={"prompt": [{"role": "user", "content": "{q}"}]})
+    (run.model / "chat_template.jinja").write_text(CHAT)
+    given(run, tmp_path)
+    code = (tmp_path / "out" / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    ran: dict[str, Any] = {}
+    exec(code, ran)
+    text = ran["tokenizer"].decode(ran["inputs"]["input_ids"][0])
+    asked = "[user]What is the capital of France?"
+    assert text == asked + ("[a]" if kind == "CAUSAL_LM" else "[assistant]an answer")
+    for plain in ({"prompt": "{q}"}, {"prompt": [{"role": "user", "content": "{q}"}]}):
+        write_text_endings(run.model, with_eos=True)  # a reward model of plain texts
+        if kind == "CAUSAL_LM":
+            run.config.write_text(yaml.safe_dump({**run.read_config(), "data": plain}))
+        again = export_model(source(run), tmp_path / f"out {len(str(plain))}", lambda message: None)
+        is_chat = "apply_chat_template" in (again.folder / "README.md").read_text()
+        assert is_chat is (kind == "CAUSAL_LM" and isinstance(plain["prompt"], list))
 
 
 def test_a_chain_of_runs_goes_back_to_its_model_on_the_hub(tmp_path: Path) -> None:
