@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.cli.output import json_alone, print_json, problems_json
+from rlhf_cli.cli.output import problems_json
 from rlhf_cli.errors import ConfigError, Problems, Prose
 
 CHATTY = """
@@ -36,18 +36,6 @@ def test_of_a_whole_process() -> None:
     assert sorted(done.stderr.splitlines()) == ["by a child", "by a library in C", "by print"]
 
 
-def test_within_a_test(capsys: pytest.CaptureFixture[str]) -> None:
-    with json_alone():
-        print("words")
-        print_json([1])
-    assert capsys.readouterr() == ("[\n  1\n]\n", "words\n")
-
-
-def test_a_secret_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    print_json({"hub_token": "s3cr3t-and-long", "rows": [{"text": "x"}]})
-    assert json.loads(capsys.readouterr().out) == {"hub_token": "***", "rows": [{"text": "x"}]}
-
-
 def test_every_problem_is_an_object() -> None:
     one = ConfigError("no", where="a.yaml:3", got=5, expected="6", hint="a=6")
     as_object: dict[str, object] = {"kind": "ConfigError", "what": "no", "where": "a.yaml:3", "got": "5"}
@@ -67,17 +55,6 @@ def test_a_mistake_is_told_to_both(capsys: pytest.CaptureFixture[str]) -> None:
     assert {one["kind"] for one in problems} == {"ConfigError"}
     assert sorted("learning_rte" in one["what"] + str(one["where"]) for one in problems) == [False, True]
     assert said.err.startswith("error: ")
-
-
-def test_an_interrupt_is_told_to_both(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(_: list[str]) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("rlhf_cli.cli.verbs.doctor.run", interrupted)
-    assert main(["doctor", "--json"]) == 75
-    said = capsys.readouterr()
-    assert json.loads(said.out)["problems"][0]["kind"] == "Preempted"
-    assert said.err == "stopped by Ctrl-C\n"
 
 
 def test_a_signal_is_told_to_both(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

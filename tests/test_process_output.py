@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.cli import main
-from rlhf_cli.cli.verbs import list as list_verb
-
 RLHF = f"'{sys.executable}' -m rlhf_cli"
 WRONG = "check +exp=quickstart nosuch=3"
 CASES = {
@@ -40,38 +37,6 @@ def test_nobody_reads(place: Path) -> None:
 
     assert ended(0) == (141, "")
     assert {typed: ended(number) for number, typed in enumerate(CASES, 1)} == CASES
-
-
-def test_the_first_line_is_read(place: Path) -> None:
-    done = subprocess.run(["bash", "-c", f"{RLHF} list | head -1"], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("exp\n", "")
-
-
-UNREAD_VALUE = """
-import sys
-from rlhf_cli.cli.output import json_alone, print_json
-from rlhf_cli.process import lasting_output
-with lasting_output(), json_alone():
-    print_json(["x" * 200_000])
-    print("went on", file=sys.stderr)
-"""
-
-
-def test_a_training_s_value_is_lost_and_no_more() -> None:
-    command = f"'{sys.executable}' -c '{UNREAD_VALUE}' | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "went on\n")
-
-
-def test_the_pipe_of_something_else_is_a_crash(monkeypatch: pytest.MonkeyPatch, capfd) -> None:
-    """A reward's server that is gone says nothing of who reads what is printed."""
-
-    def run(words: list[str]) -> int:
-        raise BrokenPipeError("to a server")
-
-    monkeypatch.setattr(list_verb, "run", run)
-    assert main(["list"]) == 1
-    assert "BrokenPipeError: to a server" in capfd.readouterr().err
 
 
 PRINTS = """

@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.text import Text
 
 from rlhf_cli.display.tables import BlockColumn, Cell, plain_table, show_blocks
-from rlhf_cli.display.terminal import figure, no_total, one_line
+from rlhf_cli.display.terminal import cut_end, figure, no_total, one_line
 from rlhf_cli.measure.best_of_n import BestOfN, MadeRows
 from rlhf_cli.measure.evaluation_files import Evaluation
 from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation
 from rlhf_cli.measure.scored_pairs import LengthBias, RewardModelEvaluation, SliceAccuracy
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts
 
+_LONGEST = 40
 _ATTEMPTS = {"pass": "one of the k", "maj": "the most frequent answer of the k"}
 
 
@@ -73,7 +74,7 @@ def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
     if evaluation.worst:
         worst = [
             (
-                *(_shortened(text) for text in (one.prompt, one.chosen, one.rejected)),
+                *(cut_end(one_line(text), _LONGEST) for text in (one.prompt, one.chosen, one.rejected)),
                 f"{one.reward_chosen:.2f} < {one.reward_rejected:.2f}",
                 f"{one.confidence:.2f}",
             )
@@ -127,7 +128,10 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
             for k, estimate in by_count.items()
         ]
         _show(console, [f"{name}: right in k"], [""], rows, [""])
-    answers = [(_shortened(one.prompt), _shortened(one.completion), figure(one.total)) for one in evaluation.shown]
+    answers = [
+        (cut_end(one_line(one.prompt), _LONGEST), cut_end(one_line(one.completion), _LONGEST), figure(one.total))
+        for one in evaluation.shown
+    ]
     _show(console, ["prompt", "greedy completion"], ["total"], answers)
 
 
@@ -149,11 +153,6 @@ def _centred(mean: Estimate) -> str:
     if mean.low is None or mean.high is None:
         return ""
     return "centred" if mean.low <= 0 <= mean.high else "not centred: see offset: auto"
-
-
-def _shortened(value: object) -> str:
-    text = one_line(value)
-    return text if len(text) <= 40 else text[:39] + "…"
 
 
 def _interval(one: Estimate) -> str:

@@ -3,57 +3,22 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
     SpinnerColumn,
-    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.text import Text
 
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.runs.running_reward import Running, running_rewards
-
-_WORTH_NAMING_S = 2.0
-
-
-def waited_for(running: Sequence[Running], now: float) -> str:
-    """Return the longest-running reward, e.g. `reward judge, 14 s`, or '' if none has run for two seconds.
-
-    `now` is on the clock of `Running`. The rank is named unless it is 0.
-    """
-    first = min(running, key=lambda one: one.began_at, default=None)
-    if first is None or now - first.began_at < _WORTH_NAMING_S:
-        return ""
-    on = f" on rank {first.rank}" if first.rank else ""
-    return f"reward {first.name}{on}, {now - first.began_at:.0f} s"
-
-
-class _WaitedFor(ProgressColumn):
-    """A progress column that names the reward being waited for."""
-
-    max_refresh = 0.5
-
-    def __init__(self, run: Path | None) -> None:
-        super().__init__()
-        self._run = run
-
-    def render(self, task: Task) -> Text:
-        """Return the text. Rich calls this from its own thread."""
-        running = running_rewards(self._run) if self._run is not None else []
-        return Text(waited_for(running, time.monotonic()), style="yellow")
 
 
 class Spinner:
@@ -86,12 +51,9 @@ class Spinner:
 
 
 class TrainingBar:
-    """A bar with the latest total reward (or loss). Without a terminal, prints a line every tenth of the run instead.
+    """A bar with the latest total reward or loss. Without a terminal, it prints a line every tenth of the run."""
 
-    The bar names a slow reward of `run` while it is being waited for.
-    """
-
-    def __init__(self, run: Path | None = None) -> None:
+    def __init__(self) -> None:
         # Bind to the current stdout, because it is redirected while TRL prints its tables.
         self._console = Screen(file=sys.stdout)
         self._bar = Progress(
@@ -99,7 +61,6 @@ class TrainingBar:
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[latest]}"),
-            _WaitedFor(run),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),

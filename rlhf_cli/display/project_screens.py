@@ -65,13 +65,8 @@ def show_project(
         console.print(Text(f"  {command}"), soft_wrap=True)
 
 
-def show_export(
-    console: Console, run: str, given: ExportedModel, pushed_to: str | None, *, flags: Sequence[str] = ()
-) -> None:
-    """Print where the exported model is, what it is, and the command that uploads it.
-
-    `flags` are the flags that chose the weights and the folder.
-    """
+def show_export(console: Console, given: ExportedModel) -> None:
+    """Print where the exported model is, what it is, and the command that uploads it."""
     place = os.path.relpath(given.folder) if given.folder.is_relative_to(Path.cwd()) else str(given.folder)
     how = "its adapter merged into its base" if given.merged else "its weights as they were saved"
     console.print(Text.assemble((place, "bold"), f": the {given.kind} of step {given.step}, {how}"))
@@ -80,8 +75,5 @@ def show_export(
     )
     for note in given.notes:
         console.print(Text(f"  {note}", "yellow"))
-    if pushed_to is not None:
-        console.print(Text(f"  pushed to {pushed_to}"))
-    else:
-        command = f"rlhf export {shlex.join([run, *flags])} --push OWNER/NAME"
-        console.print(Text(f"  {command}  # uploads it, with the card as you leave it"), soft_wrap=True)
+    command = f"hf upload OWNER/NAME {shlex.quote(place)} --private"
+    console.print(Text(f"  {command}  # gives it away, with the card as you leave it"), soft_wrap=True)

@@ -9,7 +9,7 @@ from rich.text import Text
 from rlhf_cli.analysis.audit.learned_texts import LearnedText
 from rlhf_cli.analysis.audit.tried_rows import PromptsSeen, TriedAnswer, TriedRows
 from rlhf_cli.display.tables import Cell, plain_table
-from rlhf_cli.display.terminal import figure, one_line
+from rlhf_cli.display.terminal import cut_end, figure, one_line
 
 _TEXT = 16
 _LEGEND = "⟦trained on⟧; what stands outside is only read"
@@ -66,17 +66,12 @@ def answers_table(answers: list[TriedAnswer]) -> Table:
         scores: list[Cell] = [("raises", "red") if name in one.errors else figure(one.raw[name]) for one in answers]
         rows.append([name, *scores])
     rows.append([("total", "bold"), *(figure(one.total) for one in answers)])
-    rows.append([("answer", "dim"), *((_shortened(one.text), "dim") for one in answers)])
+    rows.append([("answer", "dim"), *((f"'{cut_end(one_line(one.text), _TEXT)}'", "dim") for one in answers)])
     table = plain_table(["reward"], [one.kind for one in answers], rows=rows, head="dim", indent=2)
     errors = [(name, answer.kind, error) for answer in answers for name, error in answer.errors.items()]
     for name, kind, error in errors[-1:]:
         table.caption = Text(f"rewards.{name} on {kind}: {error}", "red")
     return table
-
-
-def _shortened(text: str) -> str:
-    line = one_line(text)
-    return f"'{line if len(line) <= _TEXT else f'{line[: _TEXT - 1]}…'}'"
 
 
 def _lengths(seen: PromptsSeen) -> Table:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlhf_cli.display.tables import BlockColumn, Cell, plain_table, show_blocks
-from rlhf_cli.display.terminal import BARS, figure, no_total, one_line
+from rlhf_cli.display.terminal import BARS, cut_end, figure, no_total, one_line
 from rlhf_cli.measure.score_bench import ScoreBench, ScoreDistribution
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
@@ -36,7 +36,7 @@ def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:
     columns.append(BlockColumn("total", [figure(scored.total) for _, scored in shown]))
     taken = len("row  ") + 2 + sum(max(column.width, 7) + 2 for column in columns)
     width = max(_LEAST_COMPLETION, min(_COMPLETION, console.width - taken))
-    texts = [_cut(one_line(row["completion"]), width) for row, _ in shown]
+    texts = [cut_end(one_line(row["completion"]), width) for row, _ in shown]
     heads = [
         BlockColumn("row", [(str(number), "dim") for number in range(len(shown))], is_head=True),
         BlockColumn("completion", texts, is_head=True, is_number=False),
@@ -116,7 +116,7 @@ def show_label(console: Console, bench: ScoreBench, rows: Rows) -> None:
     console.print("[dim]ROC AUC: how often a good row has the higher score, a tie half; agrees: with that threshold")
     for row in bench.disagreeing:
         said = f"row {row}, {bench.label}={rows[row][bench.label]}, and its total says otherwise: "
-        console.print(Text.assemble((said, "yellow"), f"'{_cut(one_line(rows[row]['completion']), _COMPLETION)}'"))
+        console.print(Text.assemble((said, "yellow"), f"'{cut_end(one_line(rows[row]['completion']), _COMPLETION)}'"))
 
 
 def _by_name(
@@ -137,10 +137,6 @@ def _cell(one: ScoredReward) -> Cell:
 def _strength(value: float | None) -> Cell:
     strong = value is not None and abs(value) >= _STRONG
     return ("-" if value is None else f"{value:+.2f}", "bold" if strong else "")
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 _GAIN, _LOSS, _NONE = "black on green", "black on red", "black on white"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
@@ -21,45 +21,18 @@ from rlhf_cli.text.redaction import redacted
 
 
 def reward_tree(rewards: Mapping[str, Reward], scored_by: Mapping[str, str], *, with_args: bool = True) -> Table:
-    """Return a table with one line per reward: its name, weight, gates and scorer.
-
-    A reward with several gates is drawn below the first one; all gates are listed.
-    """
+    """Return a table with one line per reward: its name, weight, gates and scorer."""
     is_gated = any(reward.gates for reward in rewards.values())
     rows: list[list[Cell]] = []
-    for name, branch in _branches(rewards):
-        reward = rewards[name]
+    for name, reward in rewards.items():
         args = ", ".join(f"{key}={redacted(str(value))}" for key, value in reward.args.items() if with_args)
         weight = reward.weight
         shown = f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
         gates = [", ".join(map(_gate, reward.gates))] if is_gated else []
-        title = Text.assemble((branch, "dim"), (name, "bold"), no_wrap=True)
-        rows.append([title, shown, *gates, scored_by[name] + (f" ({args})" if args else "")])
+        rows.append([(name, "bold"), shown, *gates, scored_by[name] + (f" ({args})" if args else "")])
     return plain_table(
         ["reward"], ["weight"], [*(["only where"] if is_gated else []), "scored by"], rows=rows, head="dim"
     )
-
-
-def _branches(rewards: Mapping[str, Reward]) -> Iterator[tuple[str, str]]:
-    """Yield (name, branch) once per reward, each below the one that gates it."""
-    below: dict[str | None, list[str]] = {}
-    for name, reward in rewards.items():
-        by = reward.gates[0].by if reward.gates else None
-        below.setdefault(by if by in rewards else None, []).append(name)
-    seen: set[str] = set()
-
-    def walk(name: str, branch: str, rest: str) -> Iterator[tuple[str, str]]:
-        if name in seen:
-            return
-        seen.add(name)
-        yield name, branch
-        gated = below.get(name, [])
-        for number, child in enumerate(gated):
-            is_last = number == len(gated) - 1
-            yield from walk(child, rest + ("└ " if is_last else "├ "), rest + ("  " if is_last else "│ "))
-
-    for name in [*below.get(None, []), *rewards]:
-        yield from walk(name, "", "")
 
 
 def _gate(gate: Gate) -> str:

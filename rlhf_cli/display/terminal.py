@@ -43,6 +43,11 @@ def cut_middle(text: str, most: int) -> str:
     return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
 
 
+def cut_end(text: str, most: int) -> str:
+    """Shorten a text to at most `most` characters by cutting off its end."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def sparkline(values: Sequence[float], width: int = 10) -> str:
     """Return a curve of at most `width` characters, scaled from the minimum to the maximum of the values."""
     if not values:

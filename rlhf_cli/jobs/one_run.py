@@ -200,7 +200,7 @@ def train_frozen(console: Console, folder: RunFolder, plan: LaunchPlan, launch: 
     Raises any error that ends the run, with a note that names the run folder.
     """
     try:
-        run(folder, console, RankScreen(folder.path), plan, launch, resume=resume)
+        run(folder, console, RankScreen(), plan, launch, resume=resume)
     except BaseException as error:
         if not isinstance(error, Preempted | UserError | GuardStopped):  # their messages already say how to go on
             error.add_note(resume_hint(folder))

@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         _log_stderr(folder)
     try:
         with lasting_output(), safe_output():
-            run_rank(folder, RankScreen(folder.path), resume=options.resume)
+            run_rank(folder, RankScreen(), resume=options.resume)
     except Preempted:
         return EXIT_OK
     except KeyboardInterrupt:

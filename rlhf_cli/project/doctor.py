@@ -188,21 +188,16 @@ def _fits(requirement: Requirement, version: str | None) -> bool:
 
 _SMI_TIMEOUT_S = 10.0
 _CUDA = re.compile(r"CUDA (?:UMD )?Version:\s*([\d.]+)")
-_OLDEST_OF_CUDA_13 = (7, 5)
-"""CUDA 13 dropped GPUs older than Turing (its release notes)."""
-_FIRST_WITH_BFLOAT16 = (8, 0)
 
 
 @dataclass(frozen=True)
 class Driver:
     """The output of nvidia-smi: the GPUs, the driver's version, and the newest CUDA that it supports.
 
-    `oldest` is the least compute capability of the GPUs (9.0 is Hopper). `trouble` is why nvidia-smi failed although it
-    is installed. What is unknown is None.
+    `trouble` is why nvidia-smi failed although it is installed. What is unknown is None.
     """
 
     gpus: tuple[str, ...] = ()
-    oldest: tuple[int, int] | None = None
     version: str | None = None
     cuda: str | None = None
     trouble: str | None = None
@@ -212,7 +207,7 @@ def read_driver(nvidia_smi: str | None) -> Driver:
     """Query nvidia-smi at this path; None means that it is not installed and there are no GPUs."""
     if nvidia_smi is None:
         return Driver()
-    query = [nvidia_smi, "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader,nounits"]
+    query = [nvidia_smi, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:
         listed, overview = (
             subprocess.run(command, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=False)
@@ -227,12 +222,11 @@ def read_driver(nvidia_smi: str | None) -> Driver:
 
 
 def parse_driver(listed: str, overview: str) -> Driver:
-    """Parse the two outputs: a line per GPU with name, MiB, driver, capability; and the heading with CUDA."""
-    rows = [cells for cells in (line.split(", ") for line in listed.splitlines()) if len(cells) == 4]
-    gpus = tuple(f"{name} {size(int(mib) * 2**20)}" if mib.isdigit() else name for name, mib, _, _ in rows)
-    known = [(int(major), int(minor)) for *_, said in rows for major, minor in re.findall(r"^(\d+)\.(\d+)$", said)]
+    """Parse the two outputs: a line per GPU with name, MiB and driver; and the heading with CUDA."""
+    rows = [cells for cells in (line.split(", ") for line in listed.splitlines()) if len(cells) == 3]
+    gpus = tuple(f"{name} {size(int(mib) * 2**20)}" if mib.isdigit() else name for name, mib, _ in rows)
     cuda = _CUDA.search(overview)
-    return Driver(gpus, min(known, default=None), rows[-1][2] if rows else None, cuda[1] if cuda else None)
+    return Driver(gpus, rows[-1][2] if rows else None, cuda[1] if cuda else None)
 
 
 def installed_torch() -> tuple[str, str | None] | None:
@@ -270,14 +264,9 @@ def gpu_condition(driver: Driver, torch: tuple[str, str | None] | None) -> Condi
         fix = f"pip uninstall -y torch && pip install torch=={plain}   # a build with CUDA"
         return condition(State.UNFIT, f"{found}; torch {version} is built for no GPU", fix)
     found += f"; torch {version} is built for CUDA {cuda}"
-    wanted, oldest = int(cuda.partition(".")[0]), driver.oldest or _FIRST_WITH_BFLOAT16
+    wanted = int(cuda.partition(".")[0])
     if driver.cuda is not None and (newest := int(driver.cuda.partition(".")[0])) < wanted:
         return condition(State.UNFIT, found, f"a driver for CUDA {wanted}, or a torch=={plain} built for CUDA {newest}")
-    if wanted >= 13 and oldest < _OLDEST_OF_CUDA_13:
-        older = f"CUDA 13 has no code for compute capability {oldest[0]}.{oldest[1]}"
-        return condition(State.UNFIT, f"{found}; {older}", f"a torch=={plain} built for CUDA 12")
-    if oldest < _FIRST_WITH_BFLOAT16:
-        return condition(State.WARN, f"{found}; no bfloat16", "launch.precision=fp16")
     return condition(State.OK, found)
 
 
@@ -352,7 +341,7 @@ def hub_login_condition() -> Condition:
     from huggingface_hub import get_token
 
     if get_token() is None:
-        found = "no token: public models and data can be read, gated ones and --push cannot"
+        found = "no token: public models and data can be read, gated ones cannot"
         return Condition(_NETWORK, "hub login", State.MISSING, found, "hf auth login, or a token in HF_TOKEN")
     source = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "hf auth login"
     return Condition(_NETWORK, "hub login", State.OK, f"a token, from {source}")

@@ -221,8 +221,7 @@ _VERBS = {
     "init": "new create",
     "doctor": "env info",
     "generate": "sample infer",
-    "export": "publish merge",
-    "export RUN --push": "push",
+    "export": "publish merge push",
     "--version": "version",
 }
 VERBS_OF_OTHERS = {name: today for today, names in _VERBS.items() for name in names.split()}
@@ -240,7 +239,7 @@ MEANT_FLAGS: dict[str, dict[str, str]] = {
     "train": dict.fromkeys(("--parallel", "--workers", "--n_jobs", "--n-jobs"), "-j"),
     "eval": {"--num": "--samples", "--n": "--samples", "-n": "--samples", "--limit": "--rows"},
     "score": {"--file": "--completions", "--input": "--completions"},
-    "export": {"--output": "--out", "--to": "--out", "--hub": "--push", "--repo": "--push"},
+    "export": {"--output": "--out", "--to": "--out"},
 }
 """A verb -> a flag that users may type -> the verb's own flag for it."""
 

@@ -170,7 +170,7 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
         return built
 
     assembling.policy_path, assembling.build_trainer = at_the_beginning, watched
-    worker.run_rank(folder, RankScreen(folder.path), resume=False)
+    worker.run_rank(folder, RankScreen(), resume=False)
     fullest = {phase: plan.memory.fullest(phase) for phase in ("generation", "training")}  # type: ignore[arg-type]
     return {
         "name": name,

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
 
-from rlhf_cli.cli.output_schema import output_schema
 from tests.documents.quoted_commands import ROOT
 from tests.documents.typed_pages import type_script
+from tests.support.json_shapes import is_described
 
 pytestmark = pytest.mark.processes
 TASKS = 9
@@ -69,10 +68,10 @@ def test_all_end_as_they_are_said_to(answers: dict[int, list[Answer]]) -> None:
     assert set(codes.values()) == {0, 1}
 
 
-def test_each_has_the_shape_that_rlhf_schema_says(answers: dict[int, list[Answer]]) -> None:
+def test_each_has_the_shape_that_the_documents_say(answers: dict[int, list[Answer]]) -> None:
     for answer in (one for task in answers.values() for one in task):
-        schema = output_schema(answer.command.split()[0])
-        assert list(Draft202012Validator(schema).iter_errors(answer.said)) == []
+        is_overview = answer.command.split() == ["list", "--json"]  # its keys are the groups
+        assert is_overview or is_described(answer.command.split()[0], answer.said), answer.command
 
 
 def test_what_there_is(answers: dict[int, list[Answer]]) -> None:

@@ -9,9 +9,8 @@ import pytest
 from rlhf_cli.analysis.comparison.comparison import ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.display.comparison_tables import number_texts, show_comparison
-from rlhf_cli.display.tables import BlockColumn, plain_table, show_blocks
 from tests.support.logged_runs import configured, write_run, write_sweep
-from tests.support.terminal import drawn, printed
+from tests.support.terminal import printed
 
 LONG = {f"rewards/a_reward_of_a_long_name_{number}/mean": [0.5] for number in range(6)}
 
@@ -39,7 +38,7 @@ def test_a_sweep(place: Path) -> None:
     assert lines[10] == "- 0.5 beats 0 on correct by 0.040 [0.004, 0.076] (3 seeds)."
 
 
-@pytest.mark.parametrize("width", [50, 80, 140])
+@pytest.mark.parametrize("width", [50, 140])
 def test_at_any_width_nothing_is_cut(place: Path, width: int) -> None:
     """`printed` asserts that no line is longer; every name and number has to be there, in blocks of columns."""
     folders = [write_run(place / str(seed), configured(0.5 * seed, 0), LONG) for seed in range(2)]
@@ -51,25 +50,6 @@ def test_at_any_width_nothing_is_cut(place: Path, width: int) -> None:
         assert text.count(name.split("/")[1]) >= 2
     assert text.count("0.456") >= 12
     assert "…" not in text
-
-
-def test_blocks_repeat_what_says_whose_row_it_is() -> None:
-    columns = [
-        BlockColumn("key", ["a", "b"], is_head=True),
-        *(BlockColumn(f"number {one}", ["1", "2"]) for one in range(4)),
-    ]
-    lines = printed(lambda console: show_blocks(console, columns), 30)
-    assert lines == [
-        *("key  number 0  number 1", "  a         1         1", "  b         2         2", ""),
-        *("key  number 2  number 3", "  a         1         1", "  b         2         2"),
-    ]
-
-
-def test_a_header_that_has_no_room_is_folded() -> None:
-    names = [f"a_reward_of_a_long_name_{letter}" for letter in "abcd"]
-    text = "".join(drawn(plain_table(["run"], names, rows=[["one", *names]])))
-    assert "…" not in text
-    assert len("".join(text.split())) == len("runone") + 2 * sum(map(len, names))
 
 
 def test_other_weights_under_the_same_name_are_told(place: Path) -> None:

@@ -33,12 +33,6 @@ def test_more_than_there_is() -> None:
     assert 20 * "█" in lines[2]
 
 
-def test_a_device_that_is_hardly_used() -> None:
-    """A hundredth of it: the bars then show the two phases beside each other."""
-    lines = drawn(memory_bars(MemoryPlan((GENERATING, LEARNING), device_bytes=1600 * GB)))
-    assert 20 * "█" in lines[2]
-
-
 def test_what_is_not_known_is_said() -> None:
     assert drawn(memory_bars(MemoryPlan(unknown="model_type mamba2"))) == ["memory: not estimated (model_type mamba2)"]
     some = MemoryPlan((LEARNING,), leaves_out=("prompts, whose length is not known",))

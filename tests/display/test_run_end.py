@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rlhf_cli.display import run_end
-from rlhf_cli.display.run_end import held_out, learning, show_end, time_line
+from rlhf_cli.display.run_end import held_out, show_end, time_line
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.terminal import drawn, printed
 
@@ -140,26 +140,6 @@ def test_evaluations_with_totals_attempts_and_truncation() -> None:
     assert rows[0].split() == ["step", "5", "best", "0.25", "[0.12,", "0.50]", "0.500", "-", "-"]
     assert rows[1].split() == ["step", "10", "-", "-", "0.750", "0.062"]
     assert held_out([{"step": 1, "loss": 0.1}], None) is None
-
-
-@pytest.mark.parametrize("best", [None, 1, 3])
-def test_of_many_evaluations_the_first_the_last_and_the_best(best: int | None) -> None:
-    table = held_out([evaluated(step, 0.5) for step in range(1, 24)], best)
-    assert table is not None
-    steps = [line[:12].strip() for line in drawn(table)[1:]]
-    assert (steps[0].removesuffix(" best"), steps[-1]) == ("step 1", "step 23")
-    assert len(steps) == (3 if best == 3 else 2)
-    assert [step for step in steps if "best" in step] == ([f"step {best} best"] if best else [])
-
-
-def test_the_measures_of_a_run_without_rewards() -> None:
-    table = learning([{"step": step, "loss": 1.0 / step, "eval_accuracy": 0.25 * step} for step in (1, 2)])
-    assert table is not None
-    head, *rows = drawn(table)
-    assert head.split() == ["measure", "start", "end", "change"]
-    assert [row.split()[-3:] for row in rows] == [["1.000", "0.500", "-0.500"], ["0.250", "0.500", "+0.250"]]
-    assert rows[1].startswith("accuracy, held out")
-    assert learning([]) is None
 
 
 def timed(*events: dict[str, float]) -> str | None:

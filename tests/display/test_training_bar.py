@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import io
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
-from rlhf_cli.display import progress_bars
-from rlhf_cli.display.progress_bars import Spinner, TrainingBar, waited_for
-from rlhf_cli.runs.running_reward import Running, RunningReward
+from rlhf_cli.display.progress_bars import TrainingBar
 
 
 class Terminal(io.StringIO):
@@ -59,40 +55,3 @@ def test_on_a_terminal_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert " 7/40" in drawn
     assert "reward 0.625" in drawn
     assert "no line" not in drawn
-
-
-def ran(seconds: float, name: str = "judge", rank: int = 0) -> Running:
-    return Running(name, rank, began_at=100.0 - seconds)
-
-
-@pytest.mark.parametrize(
-    ("running", "said"),
-    [
-        ([], ""),
-        ([ran(1.9)], ""),
-        ([ran(2.0)], "reward judge, 2 s"),
-        ([ran(3, "style"), ran(14.4)], "reward judge, 14 s"),
-        ([ran(14, rank=3)], "reward judge on rank 3, 14 s"),
-    ],
-)
-def test_the_reward_that_has_run_for_longest_is_named(running: list[Running], said: str) -> None:
-    assert waited_for(running, 100.0) == said
-
-
-def test_the_bar_names_the_reward_that_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(progress_bars, "_WORTH_NAMING_S", 0.0)
-    screen = terminal(monkeypatch)
-    bar = TrainingBar(tmp_path)
-    running = RunningReward(tmp_path, 0)
-    bar.start(2, 40)
-    with running("judge"):
-        time.sleep(1.2)
-    bar.stop()
-    assert "reward judge, 0 s" in screen.getvalue()
-
-
-def test_the_spinner_says_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = terminal(monkeypatch)
-    with Spinner(shown=True) as spinner:
-        spinner.update("warm start", 3, 20)
-    assert "warm start 3/20" in screen.getvalue()

@@ -19,14 +19,6 @@ def test_each_is_typed_or_says_what_it_needs() -> None:
     assert {reason for reason in reasons if not REASONS.fullmatch(reason)} == set()
 
 
-def test_most_are_typed() -> None:
-    """A mark is for what a laptop cannot do: far fewer are marked than typed."""
-    found = [block for name, text in PAGES.items() for block in blocks(text, name)]
-    typed, marked = (sum(map(len, column)) for column in zip(*((b.commands, b.needs) for b in found), strict=True))
-    assert typed > 150
-    assert marked < typed / 3
-
-
 def test_a_shell_can_read_it() -> None:
     for name, text in PAGES.items():
         script = script_of(blocks(text, name))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import importlib.metadata
-import socket
-import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.doctor import (
     Condition,
     Driver,
@@ -22,8 +17,6 @@ from rlhf_cli.project.doctor import (
     disk_condition,
     extra_conditions,
     gpu_condition,
-    hub_condition,
-    hub_login_condition,
     installed_torch,
     memory_condition,
     package_conditions,
@@ -31,13 +24,11 @@ from rlhf_cli.project.doctor import (
     read_build,
     read_driver,
     required_by_metadata,
-    required_packages,
     shared_memory_condition,
-    trouble_reaching,
     wandb_login_condition,
 )
 
-LISTED = "NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\nNVIDIA A100, 40960, 580.65.06, 8.0\n"
+LISTED = "NVIDIA H100 80GB HBM3, 81559, 580.65.06\nNVIDIA A100, 40960, 580.65.06\n"
 HEADING = "| NVIDIA-SMI 580.65.06              Driver Version: 580.65.06      CUDA Version: 13.0     |\n"
 CUDA_BUILD = """from typing import Optional
 
@@ -53,7 +44,7 @@ hip: Optional[str] = None
 def test_what_nvidia_smi_prints_is_read() -> None:
     """nvidia-smi counts in MiB: 81559 are 85.5 GB."""
     gpus = ("NVIDIA H100 80GB HBM3 85.5 GB", "NVIDIA A100 42.9 GB")
-    assert parse_driver(LISTED, HEADING) == Driver(gpus, (8, 0), "580.65.06", "13.0")
+    assert parse_driver(LISTED, HEADING) == Driver(gpus, "580.65.06", "13.0")
 
 
 @pytest.mark.parametrize(
@@ -71,26 +62,18 @@ def test_a_driver_that_does_not_answer_is_told(tmp_path: Path, says: str, troubl
 
 
 @pytest.mark.parametrize(
-    ("driver_cuda", "capability", "torch_cuda", "state", "said"),
+    ("driver_cuda", "torch_cuda", "state", "said"),
     [
-        ("13.0", (9, 0), "13.0", State.OK, "built for CUDA 13.0"),
         # A driver runs what was built for an older CUDA, and for a newer minor version of its own.
-        ("13.0", (9, 0), "12.8", State.OK, "built for CUDA 12.8"),
-        ("12.4", (8, 0), "12.8", State.OK, "built for CUDA 12.8"),
-        ("12.4", (9, 0), "13.0", State.UNFIT, "a driver for CUDA 13"),
-        ("13.0", (9, 0), None, State.UNFIT, "built for no GPU"),
-        # Volta is not in CUDA 13; Turing is, without bfloat16, and Ampere has that.
-        ("13.0", (7, 0), "13.0", State.UNFIT, "compute capability 7.0"),
-        ("13.0", (7, 0), "12.8", State.WARN, "no bfloat16"),
-        ("13.0", (7, 5), "13.0", State.WARN, "no bfloat16"),
-        ("13.0", (8, 0), "13.0", State.OK, "built for CUDA 13.0"),
-        (None, None, "13.0", State.OK, "up to CUDA ?"),
+        ("13.0", "12.8", State.OK, "built for CUDA 12.8"),
+        ("12.4", "12.8", State.OK, "built for CUDA 12.8"),
+        ("12.4", "13.0", State.UNFIT, "a driver for CUDA 13"),
+        ("13.0", None, State.UNFIT, "built for no GPU"),
+        (None, "13.0", State.OK, "up to CUDA ?"),
     ],
 )
-def test_torch_fits_driver_and_gpu(
-    driver_cuda: str | None, capability: tuple[int, int] | None, torch_cuda: str | None, state: State, said: str
-) -> None:
-    condition = gpu_condition(Driver(("A GPU",), capability, "580", driver_cuda), ("2.13.0+x", torch_cuda))
+def test_torch_fits_the_driver(driver_cuda: str | None, torch_cuda: str | None, state: State, said: str) -> None:
+    condition = gpu_condition(Driver(("A GPU",), "580", driver_cuda), ("2.13.0+x", torch_cuda))
     assert (condition.state, said in f"{condition.found} {condition.fix}") == (state, True), condition
     assert (condition.fix is None) == (state == State.OK)
 
@@ -123,12 +106,10 @@ def conditions_of(versions: Mapping[str, str]) -> dict[str, Condition]:
         ({}, "needed packages", State.OK, False),
         ({}, "math", State.MISSING, False),
         ({"trl": "1.17.0"}, "trl", State.UNFIT, True),
-        ({"trl": "1.15.9"}, "trl", State.UNFIT, True),
         ({"trl": None}, "trl", State.MISSING, True),
         ({"optuna": "4.9"}, "search", State.UNFIT, False),
         # PEP 440: 1.16.1.dev0 lies between 1.16 and 1.17, and <1.17 leaves out what leads up to 1.17 itself.
         ({"trl": "1.16.1.dev0"}, "needed packages", State.OK, False),
-        ({"trl": "1.17.0.dev0"}, "trl", State.UNFIT, True),
     ],
 )
 def test_versions(change: dict[str, str | None], name: str, state: State, prevents: bool) -> None:
@@ -138,13 +119,6 @@ def test_versions(change: dict[str, str | None], name: str, state: State, preven
     assert (conditions[name].fix is None) == (state == State.OK)
     assert can_train(list(conditions.values())) is not prevents
     assert "dev" not in conditions
-
-
-def test_where_the_tests_run_training_is_possible() -> None:
-    known = required_packages()
-    assert len(known.packages) > 20
-    assert {"math", "search"} <= set(known.extras)
-    assert can_train(package_conditions(known))
 
 
 def test_disk_memory_and_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,17 +138,7 @@ def test_disk_memory_and_shared_memory(tmp_path: Path, monkeypatch: pytest.Monke
         assert memory_condition().state == state
 
 
-TOKEN = "hf_" + "PlantedTokenOfTheTests" * 2
 KEY = "plantedkeyofthetests" * 2
-
-
-def test_the_hubs_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    assert hub_login_condition().state == State.MISSING
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: TOKEN)
-    assert hub_login_condition().found == "a token, from hf auth login"
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert hub_login_condition().found == "a token, from HF_TOKEN"
 
 
 def test_wandbs_key(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,48 +155,3 @@ def test_wandbs_key(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (broken.state, KEY in str(broken)) == (State.UNFIT, False)
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     assert wandb_login_condition().found == "a key, from WANDB_API_KEY"
-
-
-@pytest.fixture
-def refusing_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A server that refuses whatever it is asked, as the hub does without a token."""
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-
-    class Refuse(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.send_error(401)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Refuse) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_the_hub(refusing_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal is an answer; silence is not waited for; offline nobody is asked."""
-    monkeypatch.setenv("HF_ENDPOINT", refusing_server)
-    assert hub_condition().state == State.OK
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        address, began = f"http://127.0.0.1:{silent.getsockname()[1]}", time.monotonic()
-        assert trouble_reaching(address, 0.3) is not None
-        assert time.monotonic() - began < 2
-    monkeypatch.setenv("HF_ENDPOINT", address)
-    refused = hub_condition()
-    assert (refused.state, "refused" in refused.found) == (State.WARN, True)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert hub_condition().state == State.OK
-
-
-def test_code_that_is_on_the_path_and_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "metadata", missing)
-    with pytest.raises(ConfigError, match="not installed"):
-        required_packages()

@@ -46,16 +46,6 @@ def test_memory_is_compared_in_mb_of_ours_and_two_are_always_allowed():
     assert regressions([replace(before, found=0.3, ours=52.1)], [before])
 
 
-def test_a_counter_of_other_pairs_is_not_taken_for_the_same():
-    (told,) = regressions([STEP, PEAK, replace(SLOTS, pairs=2)], BEFORE)
-    assert "counted in 2 pairs, its baseline in 1" in told.why
-
-
-@pytest.mark.parametrize("name", ["step", "peak", "slots"])
-def test_a_number_that_is_none_is_worse_than_any(name: str):
-    assert names(**{name: float("nan")}) == [name]
-
-
 def test_what_was_not_measured_is_said_and_what_is_new_is_not_compared():
     (missing,) = regressions([PEAK, SLOTS, Measure("new", "time", 9.0)], BEFORE)
     assert (missing.name, missing.found) == ("step", None)
@@ -101,12 +91,3 @@ def test_no_baseline_is_told_with_the_command_that_stores_one_and_then_regressio
     said = capsys.readouterr().out
     assert "step: baseline 0.4, found 0.5: 25.0% more; 15% are allowed of time" in said
     assert "1 of 3 measures" in said
-
-
-def test_no_results_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert run(monkeypatch, "--results", str(tmp_path / "none.json")) == 2
-
-
-def test_the_kind_of_a_machine_is_a_file_name_with_the_version_of_torch():
-    assert set(kind_of_machine()) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
-    assert "torch-2" in kind_of_machine()

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from scripts.chaos.judgement import problems
-from scripts.chaos.outcomes import Blow, Broken, Ended, Result, read_lines, write_line
-from scripts.chaos.page import page
-from scripts.chaos.save_cost import Cost
+from scripts.chaos.outcomes import Blow, Broken, Ended, Result
 from scripts.chaos.strikes import Case, draw, killed_cases
 
 GOOD = Result("weights", "critic", "metrics")
@@ -78,28 +76,6 @@ def test_what_was_not_kept_is_said(blow: Blow, last: Ended, said: str) -> None:
 def test_a_checkpoint_that_was_there_and_is_not_any_more() -> None:
     found = problems(broken(KILLED, replace(KILLED, checkpoint=2)))
     assert found == ["checkpoint 4 was lost: 2 is the newest later on"]
-
-
-def test_the_page_counts_what_was_lost() -> None:
-    """Three kills in two runs of one process, one of which ended otherwise; one SIGTERM to two ranks."""
-    other = broken(KILLED, result=replace(GOOD, model="another"))
-    told = replace(broken(STOPPED, last=LATER), case="ppo-2")
-    costs = [(Cost(2.0, 6.0, 1), Cost(1.0, 2.0, 4_000_000)), (Cost(3.0, 8.0, 1), Cost(2.0, 2.0, 4_000_000))]
-    said = page([broken(KILLED, replace(KILLED, step=0)), other], [told], costs, [0, 7])
-    assert "here with seeds 0 and 7." in said
-    # The first kills fell when a step was logged and a save half done, the other before its command made a step.
-    assert "| GRPO, 1 process | 2 | 3 | 3 / 0 / 0 | 1 | 2 | 0 | 2 of 3 |" in said
-    assert "| PPO, 2 processes | 1 | 1 | 1 / 0 / 0 | 1 | 1 | 0 |\n" in said
-    assert "1 of 1 runs ended like the undisturbed run. Other problems:\n\n- no problem" in said
-    assert "A checkpoint of 4 MB" in said
-    assert "| CPU s | 2.500 | 1.500 | 1.75 | 1.50–2.00 | 1.15 |" in said
-
-
-def test_what_was_seen_is_read_back(tmp_path: Path) -> None:
-    seen = [broken(KILLED, STOPPED), broken(STOPPED)]
-    for one in seen:
-        write_line(tmp_path / "seen.jsonl", one)
-    assert list(read_lines(tmp_path / "seen.jsonl")) == seen
 
 
 def test_a_blow_follows_from_the_seed_alone() -> None:

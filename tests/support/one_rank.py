@@ -16,7 +16,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 def run_rank(folder: RunFolder, *, resume: bool) -> None:
     """Train a run as this rank, with the screen that a command gives it."""
-    worker.run_rank(folder, RankScreen(folder.path), resume=resume)
+    worker.run_rank(folder, RankScreen(), resume=resume)
 
 
 class FakeTrainer:

@@ -6,16 +6,13 @@ In ~/.zshrc:   eval "$(rlhf completion zsh)"
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 
 from rlhf_cli.cli.verbs import VERBS
-from rlhf_cli.errors import EXIT_OK, RlhfError, UserError
-from rlhf_cli.text.json_values import JsonTree, JsonValue, section
+from rlhf_cli.errors import EXIT_OK, UserError
 
 # Where nothing is offered, the shell completes a file. bash breaks words at = and :, so only what follows is printed.
 _BASH = r"""
@@ -105,13 +102,9 @@ def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
     if verb == "list":
         typed = [word for word in earlier if not word.startswith("-")]
         return groups().get(typed[0], {}) if typed else [*groups(), "keys", "metrics"]
-    if verb == "completion":
-        return ["bash", "zsh"]
     head = usage.text.partition("\n\n")[0]
-    found = _runs(current) if _OF_RUNS.search(head) else []
-    if any(sign in head for sign in ("+exp=", "overrides", "key=value")):
-        found += _overrides(current, earlier)
-    return found
+    takes_overrides = any(sign in head for sign in ("+exp=", "overrides", "key=value"))
+    return [*(_runs(current) if _OF_RUNS.search(head) else []), *(_overrides(current) if takes_overrides else [])]
 
 
 def _runs(typed: str) -> list[str]:
@@ -123,80 +116,22 @@ def _runs(typed: str) -> list[str]:
     return list(dict.fromkeys(f"run:{'/'.join(place.parts[1 : 3 if slash else 2])}" for place in places))
 
 
-def _overrides(current: str, earlier: Sequence[str]) -> list[str]:
+def _overrides(current: str) -> list[str]:
+    """Return the options of a group, the values of a key, or the keys one level below: `launch.slurm.`, `seed=`."""
     from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
+    from rlhf_cli.project.reference.key_reference import key_reference, keys_below
 
     key, equals, value = current.partition("=")
     plain = key.lstrip("+~")
     if equals:
-        return [f"{key}={one}" for one in _values(plain, value, earlier)]
+        if (group := plain.partition("@")[0]) in groups():
+            return [f"{key}={option}" for option in groups()[group]]
+        reference = key_reference(plain)
+        return [f"{key}={one}" for one in (*(reference.values if reference is not None else ()), *_runs(value))]
     sign = key.removesuffix(plain)
     if plain.startswith("reward@"):
         return [f"{sign}reward@rewards.{name}=" for name in groups().get("reward", {})]
-    names = [f"{sign}{name}" for name in _keys(plain.rpartition(".")[0], earlier)]
+    names = [f"{sign}{one.key}{'.' if one.is_branch else '='}" for one in keys_below(plain.rpartition(".")[0])]
     if "." not in plain:
         names += [f"{sign or '+' * (not current and group in APPENDED_GROUPS)}{group}=" for group in groups()]
     return names
-
-
-def _values(key: str, typed: str, earlier: Sequence[str]) -> Iterable[str]:
-    """Return completions of the value after `key=`, of which `typed` is there."""
-    from rlhf_cli.config.conf_folders import groups
-    from rlhf_cli.project.reference.key_reference import key_reference
-
-    if (group := key.partition("@")[0]) in groups():
-        return groups()[group]
-    parent, _, name = key.rpartition(".")
-    if parent == "trainer.args":
-        choices, annotation = _trainer_fields(_composed(tuple(earlier))).get(name, ((), ""))
-        return choices or (["true", "false"] if "bool" in annotation else [])
-    if name == "by":
-        return section(_composed(tuple(earlier)), "rewards")
-    reference = key_reference(key)
-    return [*(reference.values if reference is not None else ()), *_runs(typed)]
-
-
-def _keys(parent: str, earlier: Sequence[str]) -> list[str]:
-    """Return dotted keys one level below `parent`: sections end in `.` (`rewards.correct.`), values in `=`."""
-    from rlhf_cli.config.trl_args import own_key_for
-    from rlhf_cli.project.reference.key_reference import keys_below
-
-    tree = _composed(tuple(earlier))
-    if parent == "trainer.args":
-        has_critic = section(tree, "trainer").get("baseline") == "critic"
-        names = [name for name in _trainer_fields(tree) if own_key_for(name, has_critic=has_critic) is None]
-        return [f"trainer.args.{name}=" for name in names]
-    found = {reference.key: "." if reference.is_branch else "=" for reference in keys_below(parent)}
-    node: JsonValue = tree
-    for part in parent.split(".") if parent else []:
-        node = node.get(part) if isinstance(node, dict) else None
-    for name, value in node.items() if isinstance(node, dict) else ():
-        is_section = parent == "rewards" or (isinstance(value, dict) and bool(value))
-        found.setdefault(f"{parent}.{name}".lstrip("."), "." if is_section else "=")
-    return [f"{key}{end}" for key, end in found.items()]
-
-
-def _trainer_fields(tree: JsonTree) -> dict[str, tuple[tuple[str, ...], str]]:
-    """Return argument -> (allowed values, type) of the chosen trainer."""
-    from rlhf_cli.config import trl_args
-    from rlhf_cli.config.schema.trainer_sections import PpoArgs
-    from rlhf_cli.tables.trl_trainers import TRAINERS
-
-    chosen = section(tree, "trainer")
-    fields = trl_args.trainer(str(chosen["trl"])).fields if chosen.get("trl") in TRAINERS else {}
-    found = {name: (field.choices, field.annotation) for name, field in fields.items()}
-    return found | (dict.fromkeys(PpoArgs.model_fields, ((), "")) if chosen.get("baseline") == "critic" else {})
-
-
-@cache
-def _composed(words: tuple[str, ...]) -> JsonTree:
-    """Return the configuration that words compose, leaving out those that do not; of a sweep, the first values."""
-    from rlhf_cli.config.compose import compose  # imports Hydra, which takes 0.3 s
-    from rlhf_cli.config.conf_folders import groups
-
-    overrides = [word if word.endswith(("]", "}")) else word.partition(",")[0] for word in words if "=" in word]
-    choices = [word for word in overrides if word.lstrip("+").partition("=")[0].partition("@")[0] in groups()]
-    for attempt in (overrides, choices):
-        with contextlib.suppress(RlhfError):
-            return compose(attempt).tree
-    return {}

@@ -4,14 +4,11 @@ is.
 
 RUN is a run folder or run:NAME. Secrets and the paths of this machine are left out.
 
-  --out FOLDER       write there; RUN/export without it. An existing folder is refused, except with --push
-  --push REPO        upload it to the hub as OWNER/NAME, private; a folder of an earlier export, named by --out, is
-                     uploaded unchanged, so that its card can be edited first
-  --public           with --push: everybody may see it
+  --out FOLDER       write there; RUN/export without it. An existing folder is refused
   --checkpoint N     the weights of checkpoint-N, also of an unfinished run
   --critic           the critic of a PPO run instead of its policy
   --trust            run the code that comes with the model, which the folder will then contain
-  --json             {folder, kind, step, merged, files, bytes, weights_sha256, notes, pushed_to}
+  --json             {folder, kind, step, merged, files, bytes, weights_sha256, notes}
 """
 
 from __future__ import annotations
@@ -22,10 +19,10 @@ from pathlib import Path
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.project_screens import show_export
 from rlhf_cli.display.terminal import Screen, wide_console
-from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.run_arguments import none_named, run_at
 from rlhf_cli.jobs.usage import Options, read_options
-from rlhf_cli.project.export.exported_folder import export_model, exported_before, push
+from rlhf_cli.project.export.exported_folder import export_model
 from rlhf_cli.project.export.source_model import find_source
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import with_newest
@@ -34,7 +31,7 @@ _FOLDER = "export"
 
 
 def run(argv: list[str]) -> int:
-    """Write the model of a run, upload it with --push, print its location and return the exit code.
+    """Write the model of a run, print its location and return the exit code.
 
     Raises RunError for a folder that is not a run or a run that has not finished, ModelError for unusable weights.
     """
@@ -42,9 +39,6 @@ def run(argv: list[str]) -> int:
     if len(words := options.words) != 1:
         hint = with_newest("rlhf export", finished=True)
         raise none_named("rlhf export", "a run folder or run:NAME", got=" ".join(words), hint=hint)
-    repo = options.text("--push")
-    if options.on("--public") and repo is None:
-        raise ConfigError("--public is for --push", where="command line", hint="--push OWNER/NAME --public")
     folder = run_at(words[0], [], where="rlhf export")
     source = find_source(
         folder,
@@ -52,24 +46,14 @@ def run(argv: list[str]) -> int:
         critic=options.on("--critic"),
         trust=options.on("--trust"),
     )
-    out = _out(options, folder)
     console = Screen(stderr=True) if options.as_json else wide_console()
-    given = exported_before(source, out) if repo is not None else None
-    if given is None:
-        given = export_model(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
-    pushed_to = push(given.folder, repo, public=options.on("--public")) if repo is not None else None
+    out = _out(options, folder)
+    given = export_model(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
     if options.as_json:
-        print_json({**asdict(given), "folder": RunFolder(given.folder).shown, "pushed_to": pushed_to})
+        print_json({**asdict(given), "folder": RunFolder(given.folder).shown})
     else:
-        show_export(console, folder.shown, given, pushed_to, flags=_flags(options))
+        show_export(console, given)
     return EXIT_OK
-
-
-def _flags(options: Options) -> list[str]:
-    """Return the flags to type again for the upload."""
-    values = [(name, options.text(name)) for name in ("--out", "--checkpoint")]
-    typed = [word for name, value in values if value is not None for word in (name, value)]
-    return [*typed, *(["--critic"] if options.on("--critic") else [])]
 
 
 def _out(options: Options, folder: RunFolder) -> Path:

@@ -1,5 +1,5 @@
-"""rlhf schema [GROUP | VERB]     JSON Schema: without a word of an experiment, which is the whole configuration, else
-of the files of a group of conf/ (rlhf schema reward), or of what a verb prints with --json (rlhf schema compare)
+"""rlhf schema [GROUP]     JSON Schema: without a word of an experiment, which is the whole configuration, else of the
+files of a group of conf/ (rlhf schema reward)
 
 An editor with a YAML language server checks and completes a file that starts with
     # yaml-language-server: $schema=rlhf.schema.json
@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 
 from rlhf_cli.cli.output import print_json
-from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.json_schema import configuration_schema
 from rlhf_cli.display.terminal import Screen
@@ -28,23 +27,17 @@ from rlhf_cli.text.suggest import nearest
 def run(argv: list[str]) -> int:
     """Print or write a schema and return the exit code. Raises ConfigError for any other word."""
     options = read_options(__doc__, argv, verb="schema")
-    what, *more = options.words or ["exp"]
-    verbs = [verb for verb in VERBS if verb != "completion"]
-    if more or what not in (*groups(), *verbs):
-        close = nearest(what, (*groups(), *verbs))
+    group, *more = options.words or ["exp"]
+    if more or group not in groups():
+        close = nearest(group, groups())
         raise ConfigError(
             "there is no such schema",
             where="command line",
             got=" ".join(options.words),
-            expected="nothing, a group (" + ", ".join(groups()) + ") or a verb",
+            expected="nothing, or a group: " + ", ".join(groups()),
             hint=f"rlhf schema {close}" if close else "rlhf schema",
         )
-    if what in groups():
-        schema = described(configuration_schema(what), what)
-    else:
-        from rlhf_cli.cli.output_schema import output_schema  # imports the classes that all verbs print
-
-        schema = output_schema(what)
+    schema = described(configuration_schema(group), group)
     out = options.path("--out")
     if out is None:
         print_json(schema)
@@ -54,10 +47,8 @@ def run(argv: list[str]) -> int:
     except OSError as error:
         raise UserError(f"{out} cannot be written", where="--out", got=error.strerror or str(error)) from None
     if options.as_json:
-        print_json({"path": str(out), "of": what})
+        print_json({"path": str(out), "of": group})
     else:
-        use = (
-            f"; first line of a file in conf/{what}:  # yaml-language-server: $schema={out}" if what in groups() else ""
-        )
-        Screen(soft_wrap=True).print(f"{out}{use}", markup=False, highlight=False)
+        use = f"first line of a file in conf/{group}:  # yaml-language-server: $schema={out}"
+        Screen(soft_wrap=True).print(f"{out}; {use}", markup=False, highlight=False)
     return EXIT_OK

@@ -10,21 +10,21 @@ from pathlib import Path
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, compare, total_in_words
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
+from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.display.page.completion_pages import CompletionPages, completion_pages
 from rlhf_cli.display.page.curves import Plot, front_of, plots_of, plotted_metrics
 from rlhf_cli.display.page.embedding import colours, deflated, own_file, plotly_bundle, policy, script_json, sha256
 from rlhf_cli.display.page.tables import (
+    DifferingValues,
     EvaluationTable,
-    PageConfigurations,
     ProvenanceLine,
-    SettingTable,
+    SettingLine,
     SharedFinding,
-    VerdictLine,
-    configurations,
+    common_values,
+    differing_values,
     evaluation_tables,
-    link_to,
     provenance_lines,
-    setting_table,
+    setting_lines,
     shared_findings,
     shown_name,
     verdict_lines,
@@ -33,10 +33,12 @@ from rlhf_cli.errors import Problems, RlhfError, UserError
 from rlhf_cli.runs.run_folder import RunFolder, runs_in, write_text
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
+_MOST_COLUMNS = 16
+
 
 @dataclass(frozen=True)
 class RunCard:
-    """A run in the page's list. `link` leads to its folder, or is None if it has no local folder."""
+    """A run in the page's list."""
 
     name: str
     place: str
@@ -46,7 +48,6 @@ class RunCard:
     setting: int
     counts: bool
     why_not: str | None
-    link: str | None
     trainer: str
 
 
@@ -56,16 +57,17 @@ class PageContent:
 
     title: str
     lead: str
-    verdict: list[VerdictLine]
+    verdict: list[tuple[str, str]]
     notes: list[str]
     comparison: Comparison
-    table: SettingTable
+    lines: list[SettingLine]
     plots: list[Plot]
     front: dict[str, object] | str
     evaluations: list[EvaluationTable]
     noticed: list[SharedFinding]
     completions: CompletionPages
-    configurations: PageConfigurations
+    differing: list[DifferingValues]
+    common: dict[str, str]
     origins: list[ProvenanceLine]
     cards: list[RunCard]
     problems: list[str]
@@ -84,6 +86,11 @@ class PageContent:
     def has_rewards(self) -> bool:
         """Return whether any run learns from rewards."""
         return any(run.weights for run in self.runs)
+
+    @property
+    def measures(self) -> list[RunMeasure]:
+        """Return the measures of the table of settings: the first sixteen."""
+        return self.comparison.measures[:_MOST_COLUMNS]
 
     def plots_in(self, section: str) -> list[Plot]:
         """Return the plots of one section."""
@@ -115,8 +122,8 @@ class PageContent:
         return [plot.as_json() for plot in self.plots]
 
 
-def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, title: str, out: Path) -> PageContent:
-    """Return the content of a page to be written to `out`, for runs that were read together."""
+def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, title: str) -> PageContent:
+    """Return the content of a page for runs that were read together."""
     comparison = compare(runs)
     evaluations, unread = evaluation_tables(runs)
     completions = completion_pages(runs)
@@ -129,15 +136,16 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, ti
         verdict=verdict_lines(comparison),
         notes=[*comparison.notes, *([total] if total else []), *unread],
         comparison=comparison,
-        table=setting_table(comparison),
+        lines=setting_lines(comparison, comparison.measures[:_MOST_COLUMNS]),
         plots=plots,
         front=front_of(comparison),
         evaluations=evaluations,
         noticed=shared_findings(runs),
         completions=completions,
-        configurations=configurations(runs),
+        differing=differing_values(runs),
+        common=common_values(runs),
         origins=provenance_lines(runs),
-        cards=_cards(comparison, out),
+        cards=_cards(comparison),
         problems=[redacted(str(problem)) for problem in problems],
     )
 
@@ -153,7 +161,7 @@ def _lead(comparison: Comparison) -> str:
     return " · ".join([*said, trainers, time.strftime("written %Y-%m-%d %H:%M %Z").strip()])
 
 
-def _cards(comparison: Comparison, out: Path) -> list[RunCard]:
+def _cards(comparison: Comparison) -> list[RunCard]:
     setting_of: dict[str, int] = {}
     why_not: dict[str, str] = {}
     for number, setting in enumerate(comparison.grouped.settings):
@@ -170,7 +178,6 @@ def _cards(comparison: Comparison, out: Path) -> list[RunCard]:
             setting=setting_of[run.name],
             counts=run.name not in why_not,
             why_not=redacted(why_not[run.name]) if run.name in why_not else None,
-            link=link_to(run, out),
             trainer=run.trainer,
         )
         for run in comparison.runs
@@ -227,7 +234,7 @@ def report_on(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], out: Pat
     """
     if not runs:
         raise problems[0] if len(problems) == 1 else Problems([one for one in problems if isinstance(one, UserError)])
-    content = page_content(runs, problems, title=title, out=out)
+    content = page_content(runs, problems, title=title)
     html = render(content)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, html)

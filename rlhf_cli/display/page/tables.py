@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import quote
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, axes, differences, value_text
@@ -22,8 +19,6 @@ from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.text.json_values import section
 from rlhf_cli.text.redaction import HIDDEN, is_secret_key, redacted
 
-_MOST_COLUMNS = 16
-
 
 @dataclass(frozen=True)
 class SettingLine:
@@ -36,27 +31,16 @@ class SettingLine:
     left_out: dict[str, str]
 
 
-@dataclass(frozen=True)
-class SettingTable:
-    """The table: its columns, its lines, and how many measures did not fit."""
-
-    measures: list[RunMeasure]
-    lines: list[SettingLine]
-    num_more: int
-
-
-def setting_table(comparison: Comparison) -> SettingTable:
-    """Return the table of a comparison's settings, in their order."""
-    measures = comparison.measures[:_MOST_COLUMNS]
+def setting_lines(comparison: Comparison, measures: Sequence[RunMeasure]) -> list[SettingLine]:
+    """Return the lines of a comparison's settings, in their order, with a cell for each of the measures."""
+    settings = comparison.grouped.settings
     columns = [
-        [comparison.estimates[one.name][measure.label] for one in comparison.grouped.settings] for measure in measures
+        estimate_texts([comparison.estimates[one.name][measure.label] for one in settings]) for measure in measures
     ]
-    cells = [estimate_texts(column) for column in columns]
-    lines = [
-        SettingLine(place, shown_name(one), len(one.by_seed), [column[place] for column in cells], dict(one.left_out))
-        for place, one in enumerate(comparison.grouped.settings)
+    return [
+        SettingLine(place, shown_name(one), len(one.by_seed), [column[place] for column in columns], dict(one.left_out))
+        for place, one in enumerate(settings)
     ]
-    return SettingTable(measures, lines, len(comparison.measures) - len(measures))
 
 
 def shown_name(setting: SettingRuns) -> str:
@@ -80,12 +64,23 @@ class DifferingValues:
     follows: str
 
 
-@dataclass(frozen=True)
-class PageConfigurations:
-    """The configuration of several runs. `common` maps dotted key -> the shared value, as text."""
+def differing_values(runs: Sequence[LoggedRun]) -> list[DifferingValues]:
+    """Return the keys in which several runs differ. Secrets are hidden, as in every file that is written."""
+    if len(runs) < 2:
+        return []
+    follows = {key: axis.key for axis in axes(runs) for key in axis.others if key != axis.key}
+    found = []
+    for key in differences(runs):
+        values = _runs_by(_shown(key, run.settings[key]) if key in run.settings else "(not set)" for run in runs)
+        found.append(DifferingValues(key, values, follows.get(key, "")))
+    return found
 
-    differing: list[DifferingValues]
-    common: dict[str, str]
+
+def common_values(runs: Sequence[LoggedRun]) -> dict[str, str]:
+    """Return dotted key -> the value that all runs share, as text with secrets hidden."""
+    first: Mapping[str, object] = runs[0].settings if runs else {}
+    same = [key for key in first if all(key in run.settings and run.settings[key] == first[key] for run in runs)]
+    return {key: _shown(key, first[key]) for key in same}
 
 
 @dataclass(frozen=True)
@@ -95,21 +90,6 @@ class ProvenanceLine:
     what: str
     says: str
     runs: list[int] | None
-
-
-def configurations(runs: Sequence[LoggedRun]) -> PageConfigurations:
-    """Return the differing and the common keys. Secrets are hidden, as in every file that is written."""
-    keys = differences(runs) if len(runs) > 1 else []
-    follows = {
-        key: axis.key for axis in (axes(runs) if len(runs) > 1 else []) for key in axis.others if key != axis.key
-    }
-    differing = []
-    for key in keys:
-        values = _runs_by(_shown(key, run.settings[key]) if key in run.settings else "(not set)" for run in runs)
-        differing.append(DifferingValues(key, values, follows.get(key, "")))
-    first: Mapping[str, object] = runs[0].settings if runs else {}
-    same = [key for key in first if all(key in run.settings and run.settings[key] == first[key] for run in runs)]
-    return PageConfigurations(differing, {key: _shown(key, first[key]) for key in same})
 
 
 def provenance_lines(runs: Sequence[LoggedRun]) -> list[ProvenanceLine]:
@@ -154,18 +134,6 @@ def _runs_by(texts: Iterable[str]) -> dict[str, list[int]]:
 
 def _pairs(tree: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in tree.items())
-
-
-def link_to(run: LoggedRun, out: Path) -> str | None:
-    """Return a link from the page to the run's folder, or None if the run has no folder.
-
-    The link is relative, so that both can be moved together. It begins with a dot, so that a folder name cannot be read
-    as a URL.
-    """
-    if run.folder is None:
-        return None
-    relative = os.path.relpath(run.folder.path.resolve(), out.resolve().parent).replace(os.sep, "/")
-    return quote(relative if relative.startswith(".") else f"./{relative}") + "/"
 
 
 def _shown(key: str, value: object) -> str:
@@ -247,16 +215,8 @@ def _figures(measured: RewardModelEvaluation | PolicyEvaluation) -> Iterator[tup
 _MOST_KEYS = 4
 
 
-@dataclass(frozen=True)
-class VerdictLine:
-    """The subject of a verdict and its text."""
-
-    about: str
-    says: str
-
-
-def verdict_lines(comparison: Comparison) -> list[VerdictLine]:
-    """Return one line per measure.
+def verdict_lines(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return (what a verdict is about, its text) for each measure.
 
     If several keys differ, judge each key as its own family, or say why it cannot be judged. Return no line if every
     setting has one seed: `comparison.no_verdict` then explains it once for all.
@@ -268,9 +228,9 @@ def verdict_lines(comparison: Comparison) -> list[VerdictLine]:
     return _lines(comparison, grouped.axes[0].key) if len(grouped.axes) == 1 else []
 
 
-def _lines(comparison: Comparison, key: str) -> list[VerdictLine]:
+def _lines(comparison: Comparison, key: str) -> list[tuple[str, str]]:
     if comparison.no_verdict is None:
-        return [VerdictLine(f"{one.key}, by {one.measure.label}", one.text) for one in comparison.verdicts]
+        return [(f"{one.key}, by {one.measure.label}", one.text) for one in comparison.verdicts]
     (short,) = (axis.short for axis in comparison.grouped.axes if axis.key == key)
     about, _, why = comparison.no_verdict.partition(": ")
-    return [VerdictLine(f"{short}: no verdict", f"{why}.")] if about.endswith(short) else []
+    return [(f"{short}: no verdict", f"{why}.")] if about.endswith(short) else []

@@ -1,4 +1,4 @@
-"""Write the folder that is given away, and upload it to the hub.
+"""Write the folder that is given away.
 
 Does not import torch. The checks cover what transformers and vLLM need in a folder: config.json with an architecture
 and without code, safetensors, tokenizer files, generation_config.json.
@@ -14,12 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx2
 import yaml
-from huggingface_hub import HfApi
-from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-from rlhf_cli.errors import ModelError, Prose, RunError, UserError
+from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.models.tokenizer_files import architectures_of
 from rlhf_cli.models.weight_shapes import stored_shapes
 from rlhf_cli.project.export.model_card import model_card
@@ -159,20 +156,6 @@ def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) 
         if folder.is_dir():
             folder.rmdir()
         staged.rename(folder)
-    return _described(source, folder, notes)
-
-
-def exported_before(source: SourceModel, folder: Path) -> ExportedModel | None:
-    """Return an earlier export of the same weights in `folder`, even if edited since, or None."""
-    written = folder / _CONFIG
-    if not written.is_file() or written.read_text(encoding="utf-8") != _config_text(source):
-        return None
-    if source.has_safetensors and weights_hash(folder) != weights_hash(source.folder):
-        return None
-    return _described(source, folder, [])
-
-
-def _described(source: SourceModel, folder: Path, notes: list[str]) -> ExportedModel:
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return ExportedModel(
         folder=folder,
@@ -245,41 +228,3 @@ def _without_places(source: SourceModel, text: str) -> str:
         if len(place) > 1:
             text = text.replace(place, short)
     return text
-
-
-def push(folder: Path, repo: str, *, public: bool, hub: HfApi | None = None) -> str:
-    """Upload a folder as one commit and return its address; create the repository, private by default, if needed.
-
-    Raises UserError without a login, write access or network, and if the repository is public but `public` is False.
-    """
-    api = hub or HfApi()
-    try:
-        if not public and _is_public(api, repo):
-            raise UserError(
-                "this repository is public, and what is pushed would be, too",
-                where=f"--push {repo}",
-                expected="a private repository, or the word that it may be seen by all",
-                hint=f"--push {repo} --public",
-            )
-        api.create_repo(repo, private=not public, exist_ok=True)
-        message = f"{folder.name}, by rlhf export"
-        done = api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message)
-    except (OSError, ValueError, httpx2.HTTPError) as error:
-        raise UserError(
-            "the hub does not take the model",
-            where=f"--push {repo}",
-            got=f"{type(error).__name__}: {error!s:.200}",
-            expected="OWNER/NAME, a network, and a login that may write there: hf auth login",
-            hint=Prose("the folder is written and stays: --push with the same --out uploads it as it is"),
-        ) from error
-    return str(getattr(done, "repo_url", None) or f"https://huggingface.co/{repo}")
-
-
-def _is_public(api: HfApi, repo: str) -> bool:
-    """Return whether a public repository of that name exists."""
-    try:
-        return getattr(api.repo_info(repo), "private", False) is False
-    except GatedRepoError:
-        return True
-    except RepositoryNotFoundError:
-        return False

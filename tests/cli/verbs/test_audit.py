@@ -93,48 +93,17 @@ class TestAudit:
         assert errors == {"empty": {"picky": "IndexError: string index out of range"}}
         assert "rewards.picky raises on empty (IndexError" in " ".join(said(words, capsys).split())
 
-    def test_without_right_answers_there_is_no_verdict(self, capsys: Said, write: Write) -> None:
-        write("rows.csv", "prompt\nWhat is 2 + 2?\nWhat is 3 + 3?\n")
-        words = ["trainer=grpo", "data=file", "data.path=rows.csv", "rewards.short.fn=./rewards.py:short"]
-        found = as_json(["audit", *words], capsys)
-        assert (found["is_sound"], found["holes"], found["gold_source"]) == (None, [], None)
-        assert found["kinds"][0]["name"] == "empty"
-        assert "no right answers" in said(["audit", *words], capsys)
-        assert "none of these kinds can be written" in said(["audit", *words, "--kinds", "other_gold"], capsys)
-
-    def test_a_gold_answer_that_the_rewards_do_not_know_is_no_accusation(self, capsys: Said) -> None:
-        words = ["audit", *EXPERIMENT[:-2], "rewards.right.fn=rlhf_cli.rewards.match:exact_match"]
-        found = as_json([*words, "--gold", "It is {answer}!"], capsys)
-        assert (found["is_sound"], found["unrecognised"], found["holes"]) == (False, True, [])
-        text = said([*words, "--gold", "It is {answer}!"], capsys)
-        assert "in 10 of 10 rows the gold answer gets no more than the worst" in " ".join(text.split())
-
     @pytest.mark.parametrize(
         ("words", "says"),
         [
             (["--kinds", "emty"], "try:      empty"),
-            (["data.rename.asked=answer"], "try:      data.rename.answer=EXISTING_COLUMN"),
             (["--gold", "anser"], "try:      answer"),
-            (["--gold", "{anser}"], "try:      answer"),
-            (["~rewards.right", "~rewards.short"], "needs at least one reward"),
             (["trainer=sft", "~rewards.right", "~rewards.short"], "there is no reward to attack"),
         ],
     )
     def test_refusals(self, words: list[str], says: str, capsys: Said) -> None:
         assert main(["audit", *EXPERIMENT, *words]) == 2
         assert says in capsys.readouterr().err
-
-    def test_what_cannot_be_reached_is_left_out(self, capsys: Said) -> None:
-        judge = ["reward@rewards.style=judge", "rewards.style.args.url=http://127.0.0.1:9/v1"]
-        assert main(["audit", *EXPERIMENT, *judge, "--kinds", "empty", "--json"]) == 0
-        out, err = capsys.readouterr()
-        assert json.loads(out)["left_out"] == {"style": "nobody listens at http://127.0.0.1:9/v1"}
-        # 8 rows of empty and gold, and 10 ways to write gold on 2.
-        assert "at most 36 texts (8 rows), each of them: rewards.style a request to http://127.0.0.1:9/v1" in err
-
-    def test_a_policy_and_a_critic_that_nobody_has_trained_yet_are_not_missed(self, capsys: Said) -> None:
-        words = ["model=local", "model.path=run:nowhere", "critic.init=run:nowhere", "trainer=ppo"]
-        assert as_json(["audit", *EXPERIMENT, *words, "--kinds", "empty"], capsys)["rows"] == 10
 
 
 class TestCheckRows:
@@ -152,10 +121,6 @@ class TestCheckRows:
         assert [line[:2] for line in lines if line[:1] == ["prompts"]] == [["prompts", "10"]]
         assert "an answer ends with <eos>" in text
 
-    def test_no_rewards_are_called_without_it(self, capsys: Said, write: Write) -> None:
-        write("rewards.py", OWN.replace("    return [float", "    raise SystemExit\n    return [float"))
-        said(["check", *EXPERIMENT, "model=tiny", LIMIT], capsys)
-
 
 class TestScore:
     def test_needs_neither_model_nor_data(self, capsys: Said, write: Write) -> None:
@@ -166,13 +131,6 @@ class TestScore:
         assert found["rows"][0]["label"] is True
         assert found["rows"][0]["total"] == pytest.approx(1.0 + 0.2 * (1 - 7 / 20))
         assert {one["name"] for one in found["label"]["agreements"]} == {"right", "short", "total"}
-
-    def test_what_counts_characters_needs_no_tokenizer(self, capsys: Said, write: Write) -> None:
-        """full=2, zero=16: of 8 characters 8 are left of the 14 between."""
-        write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2.", "answer": "2"}\n')
-        words = ["reward@rewards.brief=brevity", "rewards.brief.args={full: 2, zero: 16, unit: characters}"]
-        found = as_json(["score", *EXPERIMENT, *words, "model=local", "--completions", "c.jsonl"], capsys)
-        assert found["summary"]["brief"]["mean"] == pytest.approx(8 / 14)
 
     def test_what_counts_tokens_is_left_out_where_no_policy_is_named(self, capsys: Said, write: Write) -> None:
         write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2"}\n')

@@ -45,7 +45,7 @@ def compared(*words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("columns", ["80", "120", None])
+@pytest.mark.parametrize("columns", ["80", None])
 def test_the_newest_are_shown_and_the_others_listed(
     thirty: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str | None
 ) -> None:
@@ -76,7 +76,7 @@ def test_a_sweep_that_is_the_newest_is_shown_whole(thirty: Path, capsys: pytest.
     assert "15  single runs" in text
 
 
-@pytest.mark.parametrize("columns", ["80", "120", None])
+@pytest.mark.parametrize("columns", ["80", None])
 def test_all_in_one_table_is_no_wider_and_every_setting_has_one_line(
     thirty: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str | None
 ) -> None:

@@ -10,7 +10,6 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.project import doctor
 from rlhf_cli.project.doctor import State
-from tests.house.test_light import heavy_after
 
 TOKEN = "hf_" + "PlantedTokenOfTheTests" * 2
 KEYS = {"area", "name", "state", "found", "fix", "is_needed"}
@@ -51,12 +50,3 @@ def test_what_is_needed_and_does_not_fit_is_exit_code_2(
     out = capsys.readouterr().out
     assert "rlhf cannot train here: trl" in out
     assert "pip install 'trl" in out
-
-
-def test_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "me"]) == 2
-    assert "rlhf doctor takes no such word" in capsys.readouterr().err
-
-
-def test_it_is_quick() -> None:
-    assert heavy_after("from rlhf_cli.cli import main\nmain(['doctor'])\nprint()") == set()

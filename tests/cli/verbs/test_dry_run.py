@@ -52,12 +52,6 @@ def test_two_machines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "log  runs/quickstart/mine/log.txt  runs/quickstart/mine/log-machine2.txt" in lines
 
 
-def test_one_process(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = said(capsys, "launch=cpu")
-    assert "the command trains itself: no other process is started" in out
-    assert "rlhf_cli.jobs.rank_process" not in out
-
-
 def test_who_serves_and_who_trains(place: Path, tmp_path_factory, monkeypatch, capsys) -> None:
     have_gpus(tmp_path_factory.mktemp("machine"), monkeypatch)(3)
     monkeypatch.setattr("rlhf_cli.plan.rollout_server_plan.installed_vllm", lambda: (0, 29))
@@ -75,17 +69,6 @@ def test_an_earlier_run_is_gone_on_with(place: Path, capsys: pytest.CaptureFixtu
     folder = create_run(prepared.experiment, prepared.composed, files={}).path
     out = said(capsys, *TWO, "run.name=mine", "run.resume=auto")
     assert f"rank_process {folder} --resume" in out
-
-
-def test_a_mistake_is_refused_as_ever(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--dry-run", "+exp=quickstart", "sed=3"]) == 2
-    assert main(["train", "--dry-run", "-m", "+exp=quickstart", "sed=1,2"]) == 2
-    assert "unknown key 'sed'" in capsys.readouterr().err
-
-
-def test_check_says_it_in_a_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "+exp=quickstart", "track=none", *TWO]) == 0
-    assert "launch: 2 ranks; `rlhf train --dry-run` shows the commands" in capsys.readouterr().out.splitlines()
 
 
 def test_a_search_wants_many_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

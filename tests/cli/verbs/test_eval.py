@@ -12,11 +12,10 @@ import pytest
 import yaml
 
 from rlhf_cli.cli import main
-from rlhf_cli.errors import ConfigError, ModelError, RunError
+from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.measure import pictures
 from rlhf_cli.runs.text_endings import write_text_endings
-from tests.house.test_light import heavy_after
 from tests.support.golden_reward_model import save_golden_reward_model
 from tests.support.tolerances import MODEL
 
@@ -115,13 +114,6 @@ def test_a_model_folder_that_stands_alone(run: Path, place: Path, capsys: Said) 
     assert content(place / "rm" / "eval", "other_rows_4_rows_world_toy_preferences")["rows"] == 4
 
 
-def test_without_matplotlib_there_is_no_picture(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
-    monkeypatch.setattr("rlhf_cli.evaluation.evaluation_run.can_draw", lambda: False)
-    assert main(["eval", "run:rm"]) == 0
-    assert "pip install 'rlhf-cli[plot]'" in capsys.readouterr().out
-    assert [file.name for file in (run / "eval").iterdir()] == ["held_out.json"]
-
-
 class TestOffset:
     def offset(self, *words: str) -> Any:
         given = ["+exp=quickstart", "rewards.learnt.model=run:rm", "rewards.learnt.offset=auto", *words]
@@ -130,21 +122,6 @@ class TestOffset:
     def test_auto_is_the_mean_that_was_measured(self, run: Path) -> None:
         assert main(["eval", "run:rm"]) == 0
         assert self.offset() == pytest.approx(1.0, **MODEL)
-
-    def test_the_held_out_rows_come_first_then_the_newest(self, run: Path, place: Path) -> None:
-        (place / "other.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
-        assert main(["eval", "run:rm", "--data", "other.jsonl"]) == 0
-        assert self.offset() == pytest.approx(1.25, **MODEL)
-        assert main(["eval", "run:rm"]) == 0
-        assert main(["eval", "run:rm", "--data", "other.jsonl"]) == 0
-        assert self.offset() == pytest.approx(1.0, **MODEL)
-
-    def test_a_folder_of_its_own(self, run: Path, place: Path) -> None:
-        (run / "model").rename(place / "rm")
-        with pytest.raises(RunError, match="rlhf eval rm --data FILE"):
-            self.offset("rewards.learnt.model=rm")
-        assert main(["eval", "rm", "--data", "pairs.jsonl"]) == 0
-        assert self.offset("rewards.learnt.model=rm") == pytest.approx(1.0, **MODEL)
 
     def test_before_it_was_measured_the_error_names_the_command(self, run: Path) -> None:
         with pytest.raises(RunError, match=r"has not been measured(.|\n)*rlhf eval runs/rm/one"):
@@ -177,15 +154,6 @@ class TestOffset:
         rows = json.loads(capsys.readouterr().out)["rows"]
         assert [row["rewards"]["learnt"]["raw"] for row in rows] == pytest.approx([2.0, -1.0], **MODEL)
         assert [row["total"] for row in rows] == pytest.approx([1.0, -2.0], **MODEL)
-
-    def test_a_function_has_no_mean(self, place: Path) -> None:
-        with pytest.raises(ConfigError, match="rewards"):
-            prepare(["+exp=quickstart", "rewards.brevity.offset=auto"], keep_run_names=True)
-
-    def test_a_number_is_still_a_number(self, run: Path) -> None:
-        assert self.offset("rewards.learnt.offset=0.5") == 0.5
-        with pytest.raises(ConfigError):
-            self.offset("rewards.learnt.offset=avto")
 
 
 class TestTextEndings:
@@ -222,11 +190,6 @@ class TestTextEndings:
             assert main(["check", "+exp=quickstart", "rewards.learnt.model=run:rm", *words]) == 0
             assert what in " ".join(capsys.readouterr().out.replace("│", "").split())
 
-    def test_a_damaged_record_is_named(self, run: Path) -> None:
-        (run / "model" / "text_endings.json").write_text("{}")
-        with pytest.raises(ModelError, match=r"text_endings.json(.|\n)*KeyError"):
-            self.scored()
-
     def test_without_a_record_nothing_is_claimed(self, run: Path, capsys: Said) -> None:
         (run / "model" / "text_endings.json").unlink()
         for words in ([], ["--eos"], ["--no-eos"]):
@@ -240,28 +203,12 @@ class TestTextEndings:
     ("words", "told"),
     [
         ([], "no run was named"),
-        (["nowhere"], "nowhere is not a run folder"),
-        (["run:nothing"], "no run of 'nothing' has finished"),
         (["run:rm", "--rows", "0"], "expected: 1 or more"),
         (["run:rm", "--samples", "2"], "--samples is for a policy"),
         (["run:rm", "--slice", "nothing"], "no column 'nothing'"),
-        (["run:rm", "--data", "nowhere.jsonl"], "no such file"),
-        (["run:rm", "--dta", "a.jsonl"], "try:      --data"),
-        (["run:rm", "data.eval.pth=a"], "unknown key 'data.eval.pth'"),
         (["run:rm", "data.eval=null"], "evaluate on which rows?"),
     ],
 )
 def test_what_can_be_wrong(run: Path, words: list[str], told: str, capsys: Said) -> None:
     assert main(["eval", *words]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_a_run_without_a_model(run: Path, capsys: Said) -> None:
-    (run / "model").rename(run / "gone")
-    assert main(["eval", "runs/rm/one"]) == 2
-    assert "rlhf resume runs/rm/one" in capsys.readouterr().err
-
-
-def test_light() -> None:
-    for words in (["eval", "--help"], ["eval", "nowhere"]):
-        assert heavy_after(f"from rlhf_cli.cli import main\nmain({words!r})\nprint()") == set()

@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from rlhf_cli.cli import main
-from tests.house.test_light import heavy_after
 from tests.support.model_copies import model_copy
 
 KEYS = {"folder", "files", "trains", "model", "data", "rename", "next"}
@@ -80,10 +79,6 @@ def test_refusals_write_nothing(words: list[str], said: str, place: Path, capsys
     assert list(place.iterdir()) == []
 
 
-def test_it_is_light(place: Path) -> None:
-    assert heavy_after("from rlhf_cli.cli import main\nmain(['init', '--json'])\nprint()") == set()
-
-
 def typed_as_said(capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The words of the command that the last message says to try."""
     said = re.search(r"try: +rlhf (.*)\n", capsys.readouterr().err)
@@ -98,13 +93,6 @@ def test_a_taken_folder_leads_to_a_free_one(folder: str, place: Path, capsys: py
         capsys.readouterr()
         assert main(["init", folder]) == 2
         assert main(typed_as_said(capsys)) == 0
-
-
-def test_a_file_in_the_way_leads_to_a_free_folder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "my-project").write_text("")
-    assert main(["init", "my-project"]) == 2
-    assert main(typed_as_said(capsys)) == 0
-    assert (place / "my-project-2").is_dir()
 
 
 def test_columns_behind_one_flag_get_a_flag_each(

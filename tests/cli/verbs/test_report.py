@@ -30,12 +30,6 @@ def test_it_lies_in_the_folder_that_was_named(sweep: Path, capsys: pytest.Captur
     assert (Path("elsewhere") / "page.html").is_file()
 
 
-def test_the_page_leads_to_the_folders_from_where_it_lies(sweep: Path) -> None:
-    assert main(["report", "runs/demo/sweep", "--out", "pages/it.html"]) == 0
-    html = Path("pages/it.html").read_text(encoding="utf-8")
-    assert 'href="../runs/demo/sweep/weight%3D0%2Cseed%3D1/"' in html
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [

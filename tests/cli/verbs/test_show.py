@@ -61,12 +61,10 @@ def test_a_run_is_shown(capsys: Said) -> None:
     ("words", "hint"),
     [
         (["rewards"], "+exp=quickstart rewards, or rlhf list exp"),
-        (["quickstart", "rewards"], "+exp=quickstart rewards"),
         ([], "+exp=quickstart, or rlhf list exp"),
         (["+exp=quickstart", "brevity"], "rewards.brevity"),
         (["+exp=quickstart", "trainr"], "trainer"),
         (["+exp=quickstart", "toy_ppo"], "rlhf show +exp=toy_ppo"),
-        (["+exp=quickstart", "--chnaged"], "--changed"),
     ],
 )
 def test_wrong_words(words: list[str], hint: str, capsys: Said) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import subprocess
 import sys
 import types
@@ -39,13 +37,7 @@ def test_the_installed_command() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"rlhf {rlhf_cli.__version__}\n", "")
 
 
-def test_its_exit_code_is_that_of_main() -> None:
-    done = subprocess.run([sys.executable, "-m", "rlhf_cli", "chek"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: there is no verb 'chek'\n  try:      rlhf check\n"
-
-
-@pytest.mark.parametrize("words", [[], ["-h"], ["--help"], ["help"]])
+@pytest.mark.parametrize("words", [[], ["--help"], ["help"]])
 def test_help_names_ten_verbs_and_where_the_others_are(words: list[str], capsys: Said) -> None:
     assert main(words) == 0
     said = capsys.readouterr()
@@ -68,21 +60,6 @@ def test_help_all_names_every_verb(capsys: Said) -> None:
     assert max(map(len, said.out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("word", ["-h", "--help"])
-@pytest.mark.parametrize("name", VERBS)
-def test_help_of_a_verb(name: str, word: str, capsys: Said) -> None:
-    assert main([name, "ignored=1", word]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert said.out.startswith(f"rlhf {name} ")
-    assert max(map(len, said.out.splitlines())) <= 120
-
-
-def test_every_verb_is_a_module_that_runs() -> None:
-    for name in VERBS:
-        assert callable(importlib.import_module(f"rlhf_cli.cli.verbs.{name}").run)
-
-
 @pytest.mark.parametrize(
     ("typed", "hint"), [("trian", "rlhf train"), ("compar", "rlhf compare"), ("xyzzy", "rlhf --help")]
 )
@@ -102,12 +79,6 @@ def test_help_of_a_verb_is_asked_for_either_way(capsys: Said) -> None:
     assert capsys.readouterr().err.endswith("try:      rlhf train --help\n")
     assert main(["help", "xyzzy"]) == 2
     assert capsys.readouterr().err.endswith("try:      rlhf --help\n")
-
-
-def test_an_unknown_verb_is_json_for_a_program(capsys: Said) -> None:
-    assert main(["tarin", "+exp=quickstart", "--json"]) == 2
-    (problem,) = json.loads(capsys.readouterr().out)["problems"]
-    assert (problem["what"], problem["try"]) == ("there is no verb 'tarin'", "rlhf train +exp=quickstart --json")
 
 
 def test_a_user_error_is_one_message_and_no_traceback(capsys: Said) -> None:
@@ -144,31 +115,6 @@ def test_exit_codes(
     assert capsys.readouterr().err.startswith(start)
 
 
-def test_a_note_is_printed_under_the_message(capsys: Said, verb: Callable[[Callable[[list[str]], int]], None]) -> None:
-    def run(argv: list[str]) -> int:
-        error = UserError("wrong")
-        error.add_note("run folder: runs/a/b")
-        raise error
-
-    verb(run)
-    assert main(["list"]) == 2
-    assert capsys.readouterr().err == "error: wrong\nrun folder: runs/a/b\n"
-
-
-def test_what_a_verb_returns_is_the_exit_code(verb: Callable[[Callable[[list[str]], int]], None]) -> None:
-    verb(lambda argv: len(argv))
-    assert main(["list", "a", "b", "c"]) == 3
-
-
-class TestCheck:
-    def test_a_good_experiment(self, place: Path, capsys: Said) -> None:
-        assert main(["check", "+exp=quickstart", "launch=cpu"]) == 0
-        said = capsys.readouterr().out
-        assert "8 prompts x 8 generations" in said
-        assert said.endswith("ok, nothing was written\n")
-        assert list(place.iterdir()) == []
-
-
 class TestShow:
     def test_each_value_with_its_place(self, write: Write, capsys: Said) -> None:
         write("conf/exp/mine.yaml", "# @package _global_\n# mine\ndefaults: [quickstart, _self_]\nseed: 5\n")
@@ -178,12 +124,6 @@ class TestShow:
         assert ["weight:", "2.0", "#", "command", "line"] in lines
         assert ["fn:", "rlhf_cli.rewards.toy:sums_correct", "#", "reward/sums_correct.yaml:2"] in lines
         assert ["lora:", "null", "#", "default"] in lines
-
-    def test_a_prompt_of_several_lines_stays_on_one(self, capsys: Said) -> None:
-        assert main(["show", "exp=gsm8k_grpo", "model.path=a/b"]) == 0
-        line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  prompt:"))
-        assert '\\nAnswer:"' in line
-        assert line.endswith("# exp/gsm8k_grpo.yaml:18")
 
 
 class TestResume:

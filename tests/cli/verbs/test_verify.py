@@ -77,13 +77,3 @@ def test_nothing_is_expected(run, capsys: Said) -> None:
     assert said.out == ""
     assert "the run has no expectations" in said.err
     assert "expect: [{metric: reward, at: end, at_least: 0.5}]" in said.err
-
-
-def test_everything_wrong_at_once(run, capsys: Said) -> None:
-    run("one", [{"metric": "correct"}])
-    assert main(["verify", "nowhere", "runs/sweep/one", "--json"]) == 2
-    problems = json.loads(capsys.readouterr().out)["problems"]
-    assert [problem["what"] for problem in problems] == [
-        "nowhere is not a run folder",
-        "what the run is expected to come to cannot be read",
-    ]

@@ -48,12 +48,6 @@ def test_a_finding_with_its_evidence_and_what_to_type(
     assert "▄▄▄" in said
 
 
-def test_run_name_is_the_newest_finished_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, curves, state in (("a", DEAD, "finished"), ("b", FINE, "finished"), ("c", DEAD, "failed")):
-        make_run(place, name, curves, state=state).model.mkdir()
-    assert "runs/exp/b: finished" in why(capsys, "run:exp")
-
-
 def test_json_says_of_every_kind_what_was_seen(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(place, "one", DEAD)
     said = json.loads(why(capsys, "runs/exp/one", "--json"))
@@ -105,13 +99,6 @@ def test_killed_and_not_begun(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert "nothing was logged" in said
 
 
-def test_a_last_line_that_was_cut_is_left_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = make_run(place, "one", FINE)
-    with folder.metrics.open("a") as stream:
-        stream.write('{"step": 41, "rewa')
-    assert "40 log events" in why(capsys, "runs/exp/one")
-
-
 def test_a_sweep_has_a_line_a_job_also_for_one_that_cannot_be_read(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,14 +125,3 @@ def test_what_is_no_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None
     for words in (["why"], ["why", "nowhere"], ["why", "--jsn", "."], ["why", "runs/exp/broken"]):
         assert main(words) == 2
         assert "error:" in capsys.readouterr().err
-
-
-def test_a_command_in_the_reason_is_not_broken(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a failed reward tells to type is longer than a terminal is wide, and is copied from there."""
-    monkeypatch.setenv("COLUMNS", "60")
-    command = "rlhf score runs/sums/one --completions runs/sums/one/failures/right-ZeroDivisionError.jsonl"
-    make_run(place, "one", DEAD, state="failed", reason=f"a reward failed\n  try: {command}")
-    assert main(["why", "runs/exp/one"]) == 0
-    assert command in capsys.readouterr().out

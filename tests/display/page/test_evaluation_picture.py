@@ -10,7 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlhf_cli.measure.pictures import can_draw, draw
+from rlhf_cli.measure.pictures import draw
 from tests.support import measured
 
 
@@ -83,7 +83,3 @@ def test_a_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert labels(axes) == ["greedy", "sampled"]
     low, high = axes.get_ylim()
     assert low > high
-
-
-def test_matplotlib_is_here() -> None:
-    assert can_draw()

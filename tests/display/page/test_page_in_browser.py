@@ -12,8 +12,7 @@ from tests.display.page.opened_page import SCREEN, OpenedPage
 from tests.display.page.reported_runs import STEPS, write_reported
 
 SECTIONS = 13
-FAILED = 4
-"""The place of the run that failed: the last of five."""
+
 
 _TOOLBARS = "[...document.querySelectorAll('.modebar')].filter((at) => at.getBoundingClientRect().height > 0).length"
 _TOO_WIDE = """[...document.querySelectorAll('.plot')].map(
@@ -44,12 +43,6 @@ def test_it_opens_without_a_complaint_and_asks_nothing_of_any_network(page: Open
     assert page.requests == []
     assert page.tab.locator("section").count() == SECTIONS
     assert page.tab.locator("#no-plots").is_hidden()
-
-
-def test_the_verdict_is_on_top(page: OpenedPage) -> None:
-    first = page.tab.locator("section").first
-    assert "0 beats 0.5 on correct by 0.3" in first.inner_text()
-    assert "0.5 beats 0 on brevity by 0.3" in first.inner_text()
 
 
 def test_a_run_that_is_switched_off_is_gone_from_every_plot(page: OpenedPage) -> None:
@@ -111,13 +104,6 @@ def test_smoothing_takes_the_mean_of_neighbours(page: OpenedPage) -> None:
     assert page.eval(loss) == before
 
 
-def test_a_run_that_failed_is_shown_as_such(page: OpenedPage) -> None:
-    card = page.tab.locator(f"#run-{FAILED}").inner_text()
-    assert "failed" in card
-    assert "rank 1 died: plain" in card
-    assert "step 3 of 30" in card
-
-
 def test_paper_has_every_section_whole(page: OpenedPage) -> None:
     page.tab.emulate_media(media="print")
     page.tab.set_viewport_size({"width": 720, "height": 1000})
@@ -143,17 +129,3 @@ def test_a_telephone_has_nothing_beside_its_screen(page: OpenedPage) -> None:
     page.tab.set_viewport_size(SCREEN)
     assert page.eval(_TOOLBARS) > 0
     page.eval("for (const one of document.querySelectorAll('details')) one.open = false")
-
-
-def test_by_night_the_ground_is_dark_and_the_curves_are_light(page: OpenedPage) -> None:
-    colour = "document.getElementById('plot-loss').data.pop().line.color"
-    by_day = page.eval(colour)
-    page.tab.emulate_media(color_scheme="dark")
-    assert page.eval("getComputedStyle(document.body).backgroundColor") == "rgb(23, 24, 26)"
-    assert _brightness(by_day) < 128 < _brightness(page.eval(colour))
-    page.tab.emulate_media(color_scheme="light")
-
-
-def _brightness(colour: str) -> float:
-    """Return the mean of the parts of #rrggbb."""
-    return sum(int(colour[place : place + 2], 16) for place in (1, 3, 5)) / 3

@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 
 from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.project.export import exported_folder
-from rlhf_cli.project.export.exported_folder import ExportedModel, export_model, exported_before
+from rlhf_cli.project.export.exported_folder import ExportedModel, export_model
 from rlhf_cli.project.export.source_model import SourceModel, find_source
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.text_endings import write_text_endings
@@ -184,18 +184,3 @@ def test_what_is_interrupted_leaves_nothing(run: RunFolder, tmp_path: Path, monk
     given(run, tmp_path)
     with pytest.raises(RunError, match="there is something"):
         given(run, tmp_path)
-
-
-def test_an_export_is_known_again_though_its_card_was_edited(run: RunFolder, tmp_path: Path) -> None:
-    made = given(run, tmp_path)
-    (tmp_path / "out" / "README.md").write_text("my own words")
-    again = exported_before(source(run), tmp_path / "out")
-    assert again is not None
-    assert (again.weights_sha256, again.files) == (made.weights_sha256, made.files)
-    other = finished_run(tmp_path / "work" / "other", random_model("CAUSAL_LM", seed=9))
-    assert exported_before(source(other), tmp_path / "out") is None
-    twin = finished_run(
-        tmp_path / "work" / "twin", random_model("CAUSAL_LM"), seed=8
-    )  # the same weights by another run
-    assert exported_before(source(twin), tmp_path / "out") is None
-    assert exported_before(source(run), tmp_path / "nowhere") is None

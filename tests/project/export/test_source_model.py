@@ -38,7 +38,7 @@ def test_the_end_of_a_finished_run_and_any_checkpoint(tmp_path: Path) -> None:
     assert (source.folder.name, source.step, source.is_checkpoint) == ("checkpoint-2", 2, True)
 
 
-@pytest.mark.parametrize("state", ["preempted", "failed", "created"])
+@pytest.mark.parametrize("state", ["preempted", "created"])
 def test_a_run_that_has_not_finished_is_refused_but_for_a_checkpoint(state: str, tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", state=state)
     with pytest.raises(RunError, match="has not finished") as refused:
@@ -70,10 +70,6 @@ def test_pieces_of_weights_are_no_model(tmp_path: Path) -> None:
     refused = refusal(a_run(tmp_path / "run", weights="__0_0.distcp"))
     assert isinstance(refused, ModelError)
     assert "__0_0.distcp" in str(refused.got)
-
-
-def test_a_critic_where_there_is_none(tmp_path: Path) -> None:
-    assert refusal(a_run(tmp_path / "run"), critic=True).what == "this run has no critic"
 
 
 def test_code_of_the_models_own_is_run_only_where_it_is_trusted(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from jsonschema import Draft202012Validator
 
-from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.json_schema import configuration_schema
 from rlhf_cli.project.reference.reference_json import described
 from rlhf_cli.text.json_values import JsonTree, JsonValue
@@ -46,11 +45,7 @@ def test_every_key_of_an_experiment_is_described() -> None:
     assert [name for name, one in args.items() if not one.get("description")] == []  # type: ignore[union-attr]
 
 
-def test_negative_control_without_it_none_is() -> None:
-    assert len(list(undescribed(configuration_schema("exp")))) > 100
-
-
-@pytest.mark.parametrize("group", groups())
+@pytest.mark.parametrize("group", ["exp", "reward"])
 def test_nothing_else_is_changed(group: str) -> None:
     schema = described(configuration_schema(group), group)
     Draft202012Validator.check_schema(schema)

@@ -78,11 +78,6 @@ def test_every_metric_of_ours_is_in_the_document() -> None:
     assert [name for name in OF_A_CRITIC if name not in NAMES] == []
 
 
-def test_a_short_name_is_the_one_before_with_another_end() -> None:
-    (std,) = [one for one in all_metrics() if one.name == "rewards/NAME/std"]
-    assert std.text.startswith("raw scores")
-
-
 def test_words_find_metrics_names_first() -> None:
     found = metrics_about(["zero"])
     assert found[0].name == "frac_reward_zero_std"

@@ -11,7 +11,7 @@ import yaml
 
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.errors import ConfigError, RewardError
-from rlhf_cli.project.reference.function_source import NO_DEFAULT, read_function
+from rlhf_cli.project.reference.function_source import NO_DEFAULT
 from rlhf_cli.project.reference.reward_reference import reward_reference
 
 SHIPPED = list(groups()["reward"])
@@ -130,10 +130,3 @@ def test_wrong_names_are_answered_with_the_nearest(mine: str) -> None:
     with pytest.raises(ConfigError) as no_colon:
         reward_reference(mine)
     assert no_colon.value.expected == "one of ./rewards.py:polite, ./rewards.py:Factory"
-
-
-def test_what_is_no_python_is_said_with_its_line(place: Path) -> None:
-    (place / "bad.py").write_text("x = 1\ndef (:\n")
-    with pytest.raises(RewardError) as error:
-        read_function("./bad.py:f")
-    assert str(error.value.where).endswith("bad.py:2")

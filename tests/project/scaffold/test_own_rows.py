@@ -26,13 +26,10 @@ def looked_at(write: Write, trains: str, row: dict[str, object], **typed: str) -
         ("grpo", {"question": "a", "solution": 3}, {"prompt": "question", "answer": "solution"}),
         # GSM8K and MATH as they are on the hub.
         ("grpo", {"question": "a", "answer": "#### 2"}, {"prompt": "question"}),
-        ("grpo", {"problem": "a", "level": "Level 1", "solution": "2"}, {"prompt": "problem", "answer": "solution"}),
         # The case of a name does not count, and what it holds decides, too: a number is no prompt.
         ("grpo", {"Prompt": 7, "Question": "a", "Final Answer": "b"}, {"prompt": "Question", "answer": "Final Answer"}),
         # Alpaca; TL;DR; single answers judged, where `label` must be true or false.
         ("sft", {"instruction": "a", "output": "b"}, {"prompt": "instruction", "completion": "output"}),
-        ("sft", {"prompt": "a", "completion": "b"}, {}),
-        ("dpo", {"question": "a", "chosen": "b", "rejected": "c"}, {"prompt": "question"}),
         ("dpo", {"chosen": "b", "rejected": "c"}, {}),
         ("reward", {"better": "b", "worse": "c"}, {"chosen": "better", "rejected": "worse"}),
         ("kto", {"prompt": "a", "answer": "b", "label": "x", "good": True}, {"completion": "answer", "label": "good"}),

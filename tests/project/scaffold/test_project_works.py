@@ -1,7 +1,7 @@
 """What a project's README.md and AGENTS.md name is typed in it, and works.
 
-In the fast test the runs are cut to two steps and the sweeps left out. In the slow ones every line is typed: as it
-stands for a training by rewards and one on demonstrations, and with runs of two steps for the others.
+In the fast test the runs are cut to two steps and the sweeps left out. In the slow one every line is typed as it
+stands, for a training by rewards and one on demonstrations.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ AS_IT_STANDS = [
     *((name, "README.md") for name in ("grpo", "sft")),
     ("grpo", "AGENTS.md"),
 ]
-EVERY_DOCUMENT = [(name, document) for name in TRAININGS for document in ("README.md", "AGENTS.md")]
-CUT_SHORT = [one for one in EVERY_DOCUMENT if one not in AS_IT_STANDS]
 
 
 def commands_of(document: str) -> list[list[str]]:
@@ -98,13 +96,3 @@ def test_every_line_works_as_it_stands(
     assert main(["init", "--trains", name]) == 0
     capsys.readouterr()
     type_all(document, capsys, sweeps=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "document"), CUT_SHORT)
-def test_every_line_works_in_two_steps(
-    name: str, document: str, workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["init", "--trains", name]) == 0
-    capsys.readouterr()
-    type_all(document, capsys, short(name), sweeps=True)
