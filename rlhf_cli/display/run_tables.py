@@ -15,7 +15,7 @@ from rlhf_cli.display.sweep_tables import STATE_STYLE
 from rlhf_cli.display.tables import BlockColumn, Cell, as_text, plain_table, show_blocks
 from rlhf_cli.display.terminal import span
 from rlhf_cli.errors import in_one_line
-from rlhf_cli.runs.run_status import FINISHED, Overview, Status, told_state
+from rlhf_cli.runs.run_status import FINISHED, Overview, told_state
 
 _NUMBERS = ("step", "s/step", "left", "logged", "saved")
 
@@ -87,7 +87,9 @@ def at_the_end(verified: VerifiedRun, typed: Sequence[str]) -> Iterator[Text]:
 def show_verified(console: Console, runs: Sequence[VerifiedRun]) -> None:
     """Print the outcomes of every run; for several runs, also print a tally."""
     for run in runs:
-        where = "" if run.status.state == FINISHED else f", which {_was(run.status)}"
+        told = told_state(run.status.state, run.status.reason)
+        was = "is" if told == run.status.state else "was"
+        where = "" if run.status.state == FINISHED else f", which {was} {told}"
         at = f" at step {run.status.step}"
         if not run.outcomes:
             console.print(Text.assemble((run.folder.shown, "bold"), f"{where} expects nothing"), soft_wrap=True)
@@ -100,11 +102,6 @@ def show_verified(console: Console, runs: Sequence[VerifiedRun]) -> None:
         console.print(outcomes_table(run.outcomes))
     if len(runs) > 1:
         console.print(tally(runs))
-
-
-def _was(status: Status) -> str:
-    told = told_state(status.state, status.reason)
-    return f"is {told}" if told == status.state else f"was {told}"
 
 
 def tally(runs: Sequence[VerifiedRun]) -> Text:

@@ -128,17 +128,13 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def python_condition(required: RequiredPackages) -> Condition:
-    """Return whether this Python's version is supported."""
-    version = platform.python_version()
-    fits = version in SpecifierSet(required.python)
-    fix = None if fits else f"an environment with Python {required.python}"
-    found = f"{version}, {required.python} is wanted"
-    return Condition("packages", "Python", State.OK if fits else State.UNFIT, found, fix, is_needed=True)
-
-
 def package_conditions(required: RequiredPackages, installed: InstalledVersion = version_of) -> list[Condition]:
-    """Return a condition per required package that is missing or incompatible, else one for all of them."""
+    """Return a condition per required package that is missing or incompatible, else one for all, and one for Python."""
+    here = platform.python_version()
+    fits = here in SpecifierSet(required.python)
+    wants = None if fits else f"an environment with Python {required.python}"
+    found = f"{here}, {required.python} is wanted"
+    python = Condition("packages", "Python", State.OK if fits else State.UNFIT, found, wants, is_needed=True)
     conditions = []
     for one in required.packages:
         version, fix = installed(one.name), f"pip install '{one.name}{one.specifier}'"
@@ -148,7 +144,7 @@ def package_conditions(required: RequiredPackages, installed: InstalledVersion =
             conditions.append(Condition("packages", one.name, state, found, fix, is_needed=True))
     versions = ", ".join(f"{name} {installed(name)}" for name in _LARGE)
     all_fit = f"all {len(required.packages)} fit: {versions}"
-    return conditions or [Condition("packages", "needed packages", State.OK, all_fit, is_needed=True)]
+    return [python, *(conditions or [Condition("packages", "needed packages", State.OK, all_fit, is_needed=True)])]
 
 
 def extra_conditions(required: RequiredPackages, installed: InstalledVersion = version_of) -> list[Condition]:
@@ -271,18 +267,10 @@ def gpu_condition(driver: Driver, torch: tuple[str, str | None] | None) -> Condi
 
 
 _AREA = "machine"
-_LEAST_MEMORY = 4 * 10**9
+
+
 _LEAST_DISK = 5 * 10**9
 _LEAST_SHARED = 10**9
-
-
-def memory_condition() -> Condition:
-    """Return this machine's memory, or the container's limit."""
-    total = host_bytes() or 0
-    if total < _LEAST_MEMORY:
-        fix = "give the container more"
-        return Condition(_AREA, "memory", State.WARN, f"{size(total)}; torch and TRL alone take 0.6 GB a process", fix)
-    return Condition(_AREA, "memory", State.OK, size(total))
 
 
 def disk_conditions() -> list[Condition]:
@@ -398,14 +386,12 @@ def examine() -> list[Condition]:
     cores = f"{len(os.sched_getaffinity(0))} cores"
     questions: list[Callable[[], Condition | list[Condition]]] = [
         lambda: gpu_condition(read_driver(shutil.which("nvidia-smi")), installed_torch()),
-        lambda: python_condition(required),
         lambda: package_conditions(required),
         lambda: [*extra_conditions(required), *packaged_model_conditions()],
         hub_condition,
         hub_login_condition,
         wandb_login_condition,
-        lambda: Condition(_AREA, "cores", State.OK, cores),
-        memory_condition,
+        lambda: Condition(_AREA, "cores and memory", State.OK, f"{cores}, {size(host_bytes() or 0)}"),
         disk_conditions,
         shared_memory_condition,
         sandbox_condition,

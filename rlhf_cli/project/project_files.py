@@ -58,20 +58,15 @@ def read_starting_model(word: str) -> StartingModel:
     named = str(model_folder(word, where="--model"))
     describe_model(named, where="--model")  # a Path would lose the `./` that tells a folder from a hub id
     folder = Path(named).expanduser()
+    config = folder / "config.json"
+    content = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    size = content.get("max_position_embeddings", content.get("n_positions"))
     return StartingModel(
         word,
-        _context_tokens(folder / "config.json"),
+        size if isinstance(size, int) else None,
         is_folder=Path(word).expanduser().exists(),
         is_chat=folder.is_dir() and is_chat_model(folder, read_tokenizer(folder, where="--model")),
     )
-
-
-def _context_tokens(config: Path) -> int | None:
-    if not config.is_file():
-        return None
-    content = json.loads(config.read_text(encoding="utf-8"))
-    size = content.get("max_position_embeddings", content.get("n_positions"))
-    return size if isinstance(size, int) else None
 
 
 SAMPLE = "sample"
@@ -203,6 +198,8 @@ def as_yaml(text: str) -> str:
 def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
     training, model, rows = choices.training, choices.model, choices.rows
     world, sample, sample_says, _ = _SAMPLES[training.rows]
+    rate = float(choices.learning_rate)
+    rates = f"trainer.args.learning_rate={rate / 3:.1e},{rate:.1e}"
     characters = 4 * choices.answer_tokens if not model.is_tiny else choices.answer_tokens
     model_group = "local" if model.path else "tiny_untrained" if training.name == "sft" else "tiny"
     return {
@@ -229,14 +226,9 @@ def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
         "num_generations": choices.num_generations,
         "answer_tokens": choices.answer_tokens,
         "learning_rate": choices.learning_rate,
-        "swept": "rewards.brief.weight=0,0.5" if training.generates else _swept_rate(choices.learning_rate),
+        "swept": "rewards.brief.weight=0,0.5" if training.generates else rates,
         "world": world,
     }
-
-
-def _swept_rate(rate: str) -> str:
-    """Return the learning rates of a sweep: the initial one and a third of it."""
-    return f"trainer.args.learning_rate={float(rate) / 3:.1e},{float(rate):.1e}"
 
 
 def _completions(choices: ProjectChoices) -> str:

@@ -76,8 +76,9 @@ def cached_model(name: str, revision: str | None = None) -> Path | None:
     """Return the cache folder that holds a model's configuration, or None if it was never loaded."""
     from huggingface_hub import try_to_load_from_cache
 
+    folder = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or _home() / "hub")
     for file in ("config.json", "adapter_config.json", "tokenizer_config.json"):
-        found = try_to_load_from_cache(name, file, cache_dir=_hub_cache(), revision=revision)
+        found = try_to_load_from_cache(name, file, cache_dir=folder, revision=revision)
         if isinstance(found, str):
             return Path(found).parent
     return None
@@ -116,7 +117,8 @@ def _without_network(question: HubQuestion) -> HubAnswer | None:
             return HubAnswer("cached")
     else:
         folder = cached_model(question.name, question.revision)
-        if folder is not None and (not question.needs_weights or _has_weights(folder)):
+        has_weights = folder is not None and any(file.name.endswith(_WEIGHTS) for file in folder.iterdir())
+        if folder is not None and (has_weights or not question.needs_weights):
             return HubAnswer("cached", folder=folder)
     variable = is_offline()
     if variable is None:
@@ -155,17 +157,9 @@ def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def _has_weights(folder: Path) -> bool:
-    return any(file.name.endswith(_WEIGHTS) for file in folder.iterdir())
-
-
 def _home() -> Path:
     cache_home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     return Path(os.environ.get("HF_HOME", os.path.join(cache_home, "huggingface"))).expanduser()
-
-
-def _hub_cache() -> Path:
-    return Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or _home() / "hub")
 
 
 def _cached_dataset(name: str) -> bool:

@@ -14,20 +14,17 @@ RUN is a run folder or run:NAME. Secrets and the paths of this machine are left 
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.project_screens import show_export
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.jobs.run_arguments import none_named, run_at
-from rlhf_cli.jobs.usage import Options, read_options
+from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.project.export.exported_folder import export_model
 from rlhf_cli.project.export.source_model import find_source
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import with_newest
-
-_FOLDER = "export"
 
 
 def run(argv: list[str]) -> int:
@@ -47,19 +44,11 @@ def run(argv: list[str]) -> int:
         trust=options.on("--trust"),
     )
     console = Screen(stderr=True) if options.as_json else wide_console()
-    out = _out(options, folder)
+    parts = ["export", *(["critic"] if options.on("--critic") else []), options.text("--checkpoint") or ""]
+    out = (options.path("--out") or folder.path / "-".join(filter(None, parts))).absolute()
     given = export_model(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
     if options.as_json:
         print_json({**asdict(given), "folder": RunFolder(given.folder).shown})
     else:
         show_export(console, given)
     return EXIT_OK
-
-
-def _out(options: Options, folder: RunFolder) -> Path:
-    out = options.path("--out")
-    if out is not None:
-        return out.absolute()
-    step = options.text("--checkpoint")
-    parts = [_FOLDER, *(["critic"] if options.on("--critic") else []), *([step] if step is not None else [])]
-    return folder.path / "-".join(parts)

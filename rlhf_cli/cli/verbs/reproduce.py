@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlhf_cli.analysis.reproducibility import Reproduction, compare_again
+from rlhf_cli.analysis.reproducibility import compare_again
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.run_tables import show_reproduction
 from rlhf_cli.display.terminal import wide_console
@@ -25,7 +25,7 @@ from rlhf_cli.jobs.one_run import refuse_foreign_code, show_run_folder
 from rlhf_cli.jobs.reproducing import reproduction_of, run_again
 from rlhf_cli.jobs.run_arguments import one_named, run_at
 from rlhf_cli.jobs.usage import read_options
-from rlhf_cli.runs.run_folder import RunFolder, open_run
+from rlhf_cli.runs.run_folder import open_run
 
 
 def run(argv: list[str]) -> int:
@@ -48,7 +48,10 @@ def run(argv: list[str]) -> int:
     if other is not None:
         both = compare_again(earlier, open_run(Path(other)), up_to=steps)
     else:
-        both = _again(earlier, words, steps, trust=options.on("--trust"))
+        trust = options.on("--trust")
+        refuse_foreign_code(earlier, trust=trust, command=f"rlhf reproduce {earlier.shown}")
+        again = reproduction_of(earlier, words, steps=steps)
+        both = compare_again(earlier, run_again(wide_console(), again), up_to=again.up_to)
     if options.as_json:
         print_json(both.as_json())
     else:
@@ -56,9 +59,3 @@ def run(argv: list[str]) -> int:
         show_reproduction(console, both)
         show_run_folder(console, both.after)
     return EXIT_OK if both.is_equal else EXIT_CRASH
-
-
-def _again(earlier: RunFolder, words: list[str], steps: int | None, *, trust: bool) -> Reproduction:
-    refuse_foreign_code(earlier, trust=trust, command=f"rlhf reproduce {earlier.shown}")
-    again = reproduction_of(earlier, words, steps=steps)
-    return compare_again(earlier, run_again(wide_console(), again), up_to=again.up_to)

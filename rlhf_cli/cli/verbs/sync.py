@@ -40,7 +40,15 @@ def run(argv: list[str]) -> int:
         with console.status(f"sending {count} to wandb ..."):
             sendings = send(sendings, upload=upload)
     if options.as_json:
-        print_json([_json(one) for one in sendings])
+        print_json(
+            [
+                {
+                    **{"run": RunFolder(one.folder).shown, "state": one.state, "why": one.why},
+                    "files": [os.path.relpath(file) for file in one.files],
+                }
+                for one in sendings
+            ]
+        )
     else:
         _show(console, sendings)
     return EXIT_CRASH if any(one.state == "not sent" for one in sendings) else EXIT_OK
@@ -53,8 +61,3 @@ def _show(console: Console, sendings: list[Sending]) -> None:
         why = f"  [dim]{one.why}[/]" if one.why else ""
         run = RunFolder(one.folder).shown
         console.print(f"[{style}]{one.state:<{width}}[/]  {run}{why}", highlight=False, soft_wrap=True)
-
-
-def _json(one: Sending) -> dict[str, object]:
-    files = [os.path.relpath(file) for file in one.files]
-    return {"run": RunFolder(one.folder).shown, "state": one.state, "why": one.why, "files": files}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from rlhf_cli.analysis.whatif.question import WhatIfQuestion, alternatives
+from rlhf_cli.analysis.whatif.question import alternatives
 from rlhf_cli.analysis.whatif.stored_rounds import read_rounds
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
@@ -43,7 +43,8 @@ def run(argv: list[str]) -> int:
     named = one_named(words, "rlhf whatif", expected, more=" rewards.NAME.weight=0.3")
     folder = run_at(named, [], where="rlhf whatif")
     questions = [ask(folder, one) for one in alternatives(words)]
-    if any(_names_code(question) for question in questions):
+    aggregates = {one.aggregate for question in questions for one in (question.old, question.new)}
+    if aggregates - set(AGGREGATES):  # a function of the user's, which answering runs
         refuse_foreign_code(folder, trust=options.on("--trust"), command=f"rlhf whatif {folder.shown}")
     stored = read_rounds(folder)
 
@@ -62,8 +63,3 @@ def run(argv: list[str]) -> int:
     else:
         show_alternatives(console, folder.shown, answers)
     return EXIT_OK
-
-
-def _names_code(question: WhatIfQuestion) -> bool:
-    """Return whether the answer runs code that the configuration names: a function that aggregates."""
-    return any(one.aggregate not in AGGREGATES for one in (question.old, question.new))

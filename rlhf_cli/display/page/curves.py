@@ -61,6 +61,7 @@ _EVALUATED = re.compile(
     r"|loss|accuracy|margin|mean_reward|rewards/(accuracies|margins|chosen|rejected)|mean_token_accuracy)$"
 )
 _FROM_ZERO = re.compile(r"share|fraction|ratio|length|tokens$|open")
+"""Metrics whose axis includes zero, as for shares and lengths."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,6 @@ class PlottedMetric:
         """Return a unique name for this metric that is valid in HTML."""
         return "plot-" + re.sub(r"[^a-zA-Z0-9]+", "-", self.name).strip("-")
 
-    @property
-    def from_zero(self) -> bool:
-        """Return whether the value axis must include zero, as for shares and lengths."""
-        return bool(_FROM_ZERO.search(self.name))
-
 
 def plotted_metrics(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[PlottedMetric]:
     """Return the logged metrics to plot, in page order. `no_total` is why totals cannot be compared, or None."""
@@ -93,7 +89,8 @@ def plotted_metrics(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[
     titles = {f"rewards/{name}/mean": name for name in rewards}
     titles |= {TOTAL: "total"} if TOTAL in logged and no_total is None else {}
     gates = {f"rewards/{name}/open_fraction": f"{name}: gate open, share of rows" for name in rewards}
-    titles |= {name: title for name, title in gates.items() if _moves(runs, name)}
+    closed = {name for name in gates if any(bool((run.metrics.series(name).values < 1).any()) for run in runs)}
+    titles |= {name: title for name, title in gates.items() if name in closed}
     shares, correlations = {}, {}
     for parts in (name.split("/") for name in logged if name.startswith("rewards/")):
         if parts[1] == "correlation":
@@ -118,11 +115,6 @@ def _evaluated(logged: Iterable[str], no_total: str | None) -> list[PlottedMetri
             title = name.removeprefix("eval_").replace("rewards/", "").replace("/", ": ").replace("_", " ")
             found.append(PlottedMetric(name, title, EVALUATIONS))
     return found[:_MOST_IN_SECTION]
-
-
-def _moves(runs: Sequence[LoggedRun], name: str) -> bool:
-    """Return whether a gate was ever closed."""
-    return any(bool((run.metrics.series(name).values < 1).any()) for run in runs)
 
 
 MOST_VALUES = 250_000
@@ -156,7 +148,7 @@ class Plot:
             "section": self.metric.section,
             "title": self.metric.title,
             "name": self.metric.name,
-            "zero": self.metric.from_zero,
+            "zero": bool(_FROM_ZERO.search(self.metric.name)),
             "events": self.events,
             "x": self.x,
             "lines": {str(place): row for place, row in self.lines.items()},

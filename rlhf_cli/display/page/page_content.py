@@ -114,13 +114,6 @@ class PageContent:
         }
         return redacted_tree(of_texts, values_only=True)
 
-    def curve_data(self) -> list[dict[str, object]]:
-        """Return the plots for the page's scripts.
-
-        They are separate from `script_data` because they hold many numbers.
-        """
-        return [plot.as_json() for plot in self.plots]
-
 
 def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, title: str) -> PageContent:
     """Return the content of a page for runs that were read together."""
@@ -267,7 +260,7 @@ def render(content: PageContent) -> str:
         css=Markup(own_file("page.css")),
         script=Markup(script),
         data=Markup(script_json(content.script_data())),
-        curves=Markup(deflated(script_json(content.curve_data()))),
+        curves=Markup(deflated(script_json([plot.as_json() for plot in content.plots]))),
         plotly=Markup(plotly),
     )
 

@@ -29,7 +29,7 @@ def test_json_has_every_condition_and_no_secret(capsys: pytest.CaptureFixture[st
     assert all(set(condition) == KEYS for condition in found["conditions"])
     assert {condition["state"] for condition in found["conditions"]} <= set(State)
     names = [condition["name"] for condition in found["conditions"]]
-    assert {"GPU", "Python", "vllm", "hub login", "wandb login", "memory", "runs", "sandbox"} <= set(names)
+    assert {"GPU", "Python", "vllm", "hub login", "wandb login", "runs", "sandbox"} <= set(names)
     assert len(names) == len(set(names))
     # Whoever lacks something is told what to type.
     wrong = [one for one in found["conditions"] if one["state"] in ("missing", "unfit")]
