@@ -156,15 +156,10 @@ def by_setting(one: Trial) -> Hashable:
     return one.base, one.setting
 
 
-def by_run(one: Trial) -> Hashable:
-    """The components of one run."""
-    return one.base, one.seed, one.setting
-
-
 def report(found: Sequence[Trial]) -> None:
     """Print the tables."""
     horizons = list(found[0].came)
-    runs = len({by_run(one) for one in found})
+    runs = len({(one.base, one.seed, one.setting) for one in found})
     print(f"{runs} runs against {len({(one.base, one.seed) for one in found})} base runs\n")
     print("| at step | from the first round | from the rounds so far | one sign, always |")
     print("|---|---|---|---|")
@@ -174,14 +169,6 @@ def report(found: Sequence[Trial]) -> None:
         higher = [one.came[horizon] > 0 for one in found if one.came[horizon]]
         guess = max(sum(higher), len(higher) - sum(higher)) / len(higher)
         print(f"| {horizon} | {first} | {so_far} | {guess:.2f} |")
-    print("\n| at step | a difference of less than 0.02 | 0.02 to 0.05 | 0.05 and more |")
-    print("|---|---|---|---|")
-    for horizon in horizons:
-        cells = []
-        for low, high in ((0.0, 0.02), (0.02, 0.05), (0.05, math.inf)):
-            own = [one for one in found if low <= abs(one.came[horizon]) < high]
-            cells.append(hits((one.first, one.came[horizon], by_setting(one)) for one in own))
-        print(f"| {horizon} | " + " | ".join(cells) + " |")
     print("\n| at step | the reward whose weight was changed | the others |")
     print("|---|---|---|")
     for horizon in horizons:
@@ -191,14 +178,6 @@ def report(found: Sequence[Trial]) -> None:
             own = [one for one in weighed if (one.setting.split()[0] == one.component) is is_own]
             cells.append(hits((one.first, one.came[horizon], by_setting(one)) for one in own))
         print(f"| {horizon} | " + " | ".join(cells) + " |")
-    for title, keys in (("base", tuple(BASES)), ("component", COMPONENTS), ("setting", tuple(SETTINGS))):
-        print(f"\n| {title} | " + " | ".join(f"step {horizon}" for horizon in horizons) + " |")
-        print("|---" * (len(horizons) + 1) + "|")
-        for key in keys:
-            own = [one for one in found if getattr(one, title) == key]
-            group = by_run if title == "setting" else by_setting
-            texts = [hits((one.first, one.came[horizon], group(one)) for one in own) for horizon in horizons]
-            print(f"| {key} | " + " | ".join(texts) + " |")
 
 
 def main() -> None:

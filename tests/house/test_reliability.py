@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from scripts.reliability.__main__ import PAGE, ROOT
 from scripts.reliability.marked_tests import MarkedTest, marked_tests
 from scripts.reliability.page import Fault, page, problems, read_faults
@@ -58,24 +56,9 @@ def helper(): ...
     ]
 
 
-def test_where_another_target_runs_it_that_is_said(tmp_path: Path) -> None:
-    text = (
-        "@pytest.mark.slow\n@pytest.mark.fault(1)\ndef test_long(): ...\n@pytest.mark.fault(1)\ndef test_short(): ...\n"
-    )
-    assert found_in(tmp_path, text) == [(1, "test_long", "test-slow"), (1, "test_short", "test")]
-    told = page(ROWS, marked_tests(tmp_path))
-    link = "[planted](../../tests/room/test_planted.py)"
-    assert f"| 1 | a kill | it goes on | {link} (`make test-slow`), {link} |\n" in told
-
-
 def test_negative_control_a_row_without_a_test_and_a_test_without_a_row() -> None:
     stray = MarkedTest(7, "tests/test_a.py", "test_a", "test")
     assert problems(ROWS, [stray, MarkedTest(1, "tests/test_b.py", "test_b", "test")]) == [
         "2 has no test: a key",
         "tests/test_a.py: test_a is of no row: 7",
     ]
-
-
-def test_a_mark_that_is_no_number(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="line 1: fault takes numbers, not N"):
-        found_in(tmp_path, "@pytest.mark.fault(N)\ndef test_a(): ...\n")
