@@ -28,10 +28,7 @@ from rlhf_cli.jobs.usage import read_options
 
 
 def run(argv: list[str]) -> int:
-    """Audit the rewards of an experiment, print the result and return the exit code.
-
-    Raises ConfigError if there is no reward to attack.
-    """
+    """Audit the rewards of an experiment, print the result and return the exit code."""
     options = read_options(__doc__, argv, verb="audit")
     kinds = chosen_kinds(options.texts("--kinds"))
     experiment = prepare(options.words, adjust=fill_in_policy).experiment

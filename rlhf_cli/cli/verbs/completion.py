@@ -47,10 +47,7 @@ compdef _rlhf rlhf
 
 
 def run(argv: list[str]) -> int:
-    """Print a completion script, or the completions of a line, and return the exit code.
-
-    Raises UserError for another shell.
-    """
+    """Print a completion script, or the completions of a line, and return the exit code."""
     if argv[:1] == ["words"] and len(argv) in (2, 3):
         # pydantic's search of all installed packages for plugins would double the time.
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

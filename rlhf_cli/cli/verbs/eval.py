@@ -58,10 +58,7 @@ _LONGEST_NAME = 100
 
 
 def run(argv: list[str]) -> int:
-    """Evaluate one model, write and print the results, and return the exit code.
-
-    Raises RunError if no run is named, ConfigError for an option that does not fit the model.
-    """
+    """Evaluate one model, write and print the results, and return the exit code."""
     options = _parse(argv)
     words, data = options.words, options.text("--data")
     named = one_named(words, "rlhf eval", "a run folder, run:NAME or a reward model's folder", finished=True)

@@ -28,10 +28,7 @@ from rlhf_cli.runs.run_status import with_newest
 
 
 def run(argv: list[str]) -> int:
-    """Write the model of a run, print its location and return the exit code.
-
-    Raises RunError for a folder that is not a run or a run that has not finished, ModelError for unusable weights.
-    """
+    """Write the model of a run, print its location and return the exit code."""
     options = read_options(__doc__, argv, verb="export")
     if len(words := options.words) != 1:
         hint = with_newest("rlhf export", finished=True)

@@ -55,10 +55,7 @@ _SAMPLES, _LIMIT = 8, 100
 
 
 def run(argv: list[str]) -> int:
-    """Sample, score, write and print the result; return the exit code.
-
-    Raises RunError if no run or model is named or files would be overwritten, ConfigError for options that conflict.
-    """
+    """Sample, score, write and print the result; return the exit code."""
     options = read_options(__doc__, argv, verb="generate")
     num_samples = options.number("-n") or _SAMPLES
     limit = None if options.on("--all") else options.number("--limit") or _LIMIT

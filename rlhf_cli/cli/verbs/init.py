@@ -36,10 +36,7 @@ from rlhf_cli.project.project_files import (
 
 
 def run(argv: list[str]) -> int:
-    """Write a project, print what to type in it and return the exit code.
-
-    Raises ConfigError, DataError or ModelError for an unusable value, UserError if files would be overwritten.
-    """
+    """Write a project, print what to type in it and return the exit code."""
     options = read_options(__doc__, argv, verb="init")
     if len(options.words) > 1:
         raise _several_folders(options, argv)

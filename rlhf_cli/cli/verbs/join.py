@@ -20,10 +20,7 @@ from rlhf_cli.runs.run_status import run_result
 
 
 def run(argv: list[str]) -> int:
-    """Train on this machine what the first machine offers, and return its exit code.
-
-    Raises RunError for a run that names another user's code, and what `find_run_to_join` and `join_run` raise.
-    """
+    """Train on this machine what the first machine offers, and return its exit code."""
     options = read_options(__doc__, argv, verb="join")
     words = options.words
     place = meeting_place(words[0]) if len(words) == 1 else None

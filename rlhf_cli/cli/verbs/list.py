@@ -37,10 +37,7 @@ _Page = tuple[object, Callable[[Console], None]]
 
 
 def run(argv: list[str]) -> int:
-    """Print the page of a group, option, metric or key, and return the exit code.
-
-    Raises ConfigError for a group, an option or an argument that does not exist.
-    """
+    """Print the page of a group, option, metric or key, and return the exit code."""
     options = read_options(__doc__, argv, verb="list")
     value, show = _page(options.words)
     if options.as_json:

@@ -25,10 +25,7 @@ _KILOBYTE = 1000
 
 
 def run(argv: list[str]) -> int:
-    """Write the report of the runs in `argv`, print its path and return the exit code.
-
-    Raises RunError if no run is named or none can be read, UserError if the file cannot be written.
-    """
+    """Write the report of the runs in `argv`, print its path and return the exit code."""
     options = read_options(__doc__, argv, verb="report")
     words = options.words
     if not words:

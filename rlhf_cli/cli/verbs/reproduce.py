@@ -29,10 +29,7 @@ from rlhf_cli.runs.run_folder import open_run
 
 
 def run(argv: list[str]) -> int:
-    """Run a run again, print whether the result is the same, and return the exit code.
-
-    Raises RunError for a folder that is not a run or has logged nothing, and the errors of the new run.
-    """
+    """Run a run again, print whether the result is the same, and return the exit code."""
     options = read_options(__doc__, argv, verb="reproduce")
     words = options.words
     named = one_named(words, "rlhf reproduce", "a run folder or run:NAME")

@@ -38,10 +38,7 @@ from rlhf_cli.sweeps.sweep_options import is_sweep, refuse_of_sweeps, sweep_opti
 
 
 def run(argv: list[str]) -> int:
-    """Continue the run or sweep in `argv`, and return the exit code.
-
-    Raises RunError if the configuration has changed in a way that is not allowed, or the run is being trained.
-    """
+    """Continue the run or sweep in `argv`, and return the exit code."""
     options = read_options(__doc__, argv, verb="resume")
     how, words = resume_options(options), options.words
     sweeps = [word for word in words if is_sweep(Path(word))]

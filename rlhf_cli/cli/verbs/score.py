@@ -32,10 +32,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 
 def run(argv: list[str]) -> int:
-    """Score the completions of a file with an experiment's rewards, print them and return the exit code.
-
-    Raises ConfigError if no file is named.
-    """
+    """Score the completions of a file with an experiment's rewards, print them and return the exit code."""
     options = read_options(__doc__, argv, verb="score")
     limit, shown = options.number("--limit"), options.number("--show", least=0)
     run = take_run(options.words, where="rlhf score")

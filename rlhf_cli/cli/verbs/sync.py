@@ -25,10 +25,7 @@ _STYLES = {"sent": "green", "to send": "cyan", "not sent": "red"}
 
 
 def run(argv: list[str]) -> int:
-    """Send the records of the runs in `argv` to wandb; return the exit code, 1 if some could not be sent.
-
-    Raises RunError for a path that is not a run, UserError without a login.
-    """
+    """Send the records of the runs in `argv` to wandb; return the exit code, 1 if some could not be sent."""
     options = read_options(__doc__, argv, verb="sync")
     words = options.words
     if not words:

@@ -19,10 +19,7 @@ from rlhf_cli.jobs.usage import read_options
 
 
 def run(argv: list[str]) -> int:
-    """Print which expectations the runs in `argv` met, and return the exit code.
-
-    Raises RunError, or Problems with all of them, for paths that are not readable runs, or without any expectation.
-    """
+    """Print which expectations the runs in `argv` met, and return the exit code."""
     options = read_options(__doc__, argv, verb="verify")
     if not options.words:
         raise none_named("rlhf verify", "a run folder, or a sweep's")

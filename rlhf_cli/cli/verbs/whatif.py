@@ -32,10 +32,7 @@ _MOVERS = 3
 
 
 def run(argv: list[str]) -> int:
-    """Answer one question, or several, about one run, print the answers and return the exit code.
-
-    Raises RunError if no run is named, and what `ask`, `read_rounds` and `what_if` raise.
-    """
+    """Answer one question, or several, about one run, print the answers and return the exit code."""
     options = read_options(__doc__, argv, verb="whatif")
     words = options.words
     num_movers = options.number("--show", least=0)

@@ -18,10 +18,7 @@ from rlhf_cli.jobs.usage import read_options
 
 
 def run(argv: list[str]) -> int:
-    """Print a diagnosis of the runs in `argv` and return the exit code, 0 with any findings.
-
-    Raises RunError for a path that is not a run, and if the only run cannot be read.
-    """
+    """Print a diagnosis of the runs in `argv` and return the exit code, 0 with any findings."""
     options = read_options(__doc__, argv, verb="why")
     words = options.words
     if not words:
