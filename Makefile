@@ -66,7 +66,6 @@ chaos: $(STAMP)  ## break runs at random moments and see what is lost: docs/deve
 	mkdir -p build
 	$(BIN)/python -m scripts.bench.chaos kill --count 50 --results build/chaos.jsonl
 	$(BIN)/python -m scripts.bench.chaos stop --count 20 --results build/chaos.jsonl
-	$(BIN)/python -m scripts.bench.chaos cost --count 20 --results build/chaos.jsonl
 	$(BIN)/python -m scripts.bench.chaos table --results build/chaos.jsonl
 
 SHORT := $(BIN)/python -m scripts.bench.chaos --count 2 --blows 2 --results build/chaos-short.jsonl

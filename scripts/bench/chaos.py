@@ -1,10 +1,10 @@
 """Breaks runs at random moments and holds what comes of them against the run that never stopped.
 
-usage: chaos.py kill|stop|cost|table ... [--count N] [--blows 4] [--cases grpo-2 ...] [--seed 0] [--place DIR]
+usage: chaos.py kill|stop|table ... [--count N] [--blows 4] [--cases grpo-2 ...] [--seed 0] [--place DIR]
        [--results FILE]
 
-`kill` sends kill -9, `stop` SIGTERM to runs of two processes; `cost` measures a checkpoint against a plain save;
-`table` writes docs/development/chaos.md from the results of the others. `--count` is how many blows the results
+`kill` sends kill -9, `stop` SIGTERM to runs of two processes; `table` writes docs/development/chaos.md from their
+results. `--count` is how many blows the results
 are to hold in the end, so it can be done in portions. Exit code 1 where a promise was not kept. It is typed as
 `python -m scripts.bench.chaos`.
 """
@@ -12,13 +12,11 @@ are to hold in the end, so it can be done in portions. Exit code 1 where a promi
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
@@ -26,9 +24,8 @@ from scripts.chaos import small_experiment
 from scripts.chaos.broken_runs import Reference, break_run, refer
 from scripts.chaos.judgement import problems
 from scripts.chaos.outcomes import Broken, read_lines, write_line
-from scripts.chaos.page import MOST, page
+from scripts.chaos.page import page
 from scripts.chaos.process_tree import adopt_orphans
-from scripts.chaos.save_cost import Cost, measure, medians
 from scripts.chaos.strikes import Case, draw, killed_cases, stopped_cases, track_of
 
 _KINDS = {"kill": (signal.SIGKILL, killed_cases()), "stop": (signal.SIGTERM, stopped_cases())}
@@ -40,7 +37,7 @@ _BLOWS = 4
 def main(argv: list[str]) -> int:
     """Do what was asked; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="+", choices=[*_KINDS, "cost", "table"])
+    parser.add_argument("what", nargs="+", choices=[*_KINDS, "table"])
     parser.add_argument("--count", type=int, default=4)
     parser.add_argument("--blows", type=int, default=_BLOWS)
     parser.add_argument("--cases", nargs="+", metavar="TRAINER-PROCESSES", help="only these, as grpo-2")
@@ -61,39 +58,17 @@ def _do(what: str, options: argparse.Namespace, place: Path, references: dict[Ca
     if what == "table":
         _write_page(options.results)
         return EXIT_OK
-    if what == "cost":
-        return _measure(options, place)
     adopt_orphans()
     return _break(what, options, place, references)
-
-
-def _measure(options: argparse.Namespace, place: Path) -> int:
-    """Measure what a checkpoint costs, `--count` times, and write it beside the results; 1 where it is too much."""
-    file = _costs_of(options.results).resolve()
-    os.chdir(place)
-    costs = measure(place, options.count)
-    file.write_text(json.dumps([[asdict(cost) for cost in pair] for pair in costs]), encoding="utf-8")
-    for figure in ("cpu_s", "wall_s"):
-        ours, plain, ratio, low, high = medians(costs, figure)
-        print(f"{figure}: ours {ours:.3f}, TRL's {plain:.3f}, ratio {ratio:.3f} ({low:.2f} to {high:.2f})")
-    return EXIT_OK if medians(costs, "cpu_s")[2] <= MOST else EXIT_CRASH
 
 
 def _write_page(results: Path) -> None:
     found = list(read_lines(results))
     killed, stopped = ([run for run in found if run.blows[0].signal == kind.name] for kind, _ in _KINDS.values())
-    costs = []
-    if _costs_of(results).is_file():
-        plain = json.loads(_costs_of(results).read_text(encoding="utf-8"))
-        costs = [(Cost(**ours), Cost(**others)) for ours, others in plain]
     seeds = sorted({run.seed for run in found})
-    _PAGE.write_text(page(killed, stopped, costs, seeds), encoding="utf-8")
+    _PAGE.write_text(page(killed, stopped, seeds), encoding="utf-8")
     for run in found:
         print("".join(f"{run.case} {run.number}: {line}\n" for line in problems(run)), end="")
-
-
-def _costs_of(results: Path) -> Path:
-    return results.with_suffix(".cost.json")
 
 
 def _break(what: str, options: argparse.Namespace, place: Path, references: dict[Case, Reference]) -> int:

@@ -1,4 +1,4 @@
-"""Write docs/development/chaos.md: how many runs were killed and how, what was lost, and what a checkpoint costs."""
+"""Write docs/development/chaos.md: how many runs were killed and how, and what was lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from rlhf_cli.errors import EXIT_PREEMPTED
 from scripts.chaos.judgement import problems
 from scripts.chaos.outcomes import Blow, Broken
-from scripts.chaos.save_cost import Cost, medians
 from scripts.chaos.small_experiment import STEPS
 
 _HEAD = """# Runs killed at random moments
@@ -27,25 +26,13 @@ Seconds from `rlhf resume` after a kill to the first new step, on a machine that
 commands that start such a run. Lost steps had been logged and were computed again; saving at every other step limits
 them.
 """.lstrip()
-_COST = """A checkpoint of {megabytes:.0f} MB, a third of it weights with random values and the rest AdamW's state, is
-saved by one trainer in one process, {pairs} times each, alternating between two ways: ours (staged, flushed to the
-disk, hashed and renamed) and TRL's `_save_checkpoint` (left in the page cache). Medians of the seconds, and of the
-ratios of pairs with their range.
-"""
-_WHY = """
-Our wall seconds include the disk; TRL's save returns before the data reaches it. The hash is XXH3 of 128 bits; SHA-256
-alone took as long as TRL's whole save. torch.save skips its own CRC-32 in the optimizer's file, which torch.load never
-reads, unless checkpoints are uploaded.
-"""
-MOST = 1.15
-"""The ratio of CPU seconds that a checkpoint may take of a plain save."""
+
+
 _VICTIMS = ("command", "rank", "group")
 _MOMENTS = ("before a step", "in a save", "elsewhere")
 
 
-def page(
-    killed: Sequence[Broken], stopped: Sequence[Broken], costs: Sequence[tuple[Cost, Cost]], seeds: Sequence[int]
-) -> str:
+def page(killed: Sequence[Broken], stopped: Sequence[Broken], seeds: Sequence[int]) -> str:
     """Return the page, with a section for each that is not empty."""
     said = f"seed{'s' if len(seeds) > 1 else ''} {' and '.join(map(str, seeds))}"
     parts = [_HEAD.format(seeds=said, steps=STEPS)]
@@ -55,8 +42,6 @@ def page(
         parts += ["## SIGTERM, two processes\n", *_table_of_stops(stopped), _orphans(stopped)]
     if killed:
         parts += ["## Recovery\n", *_recovery(killed)]
-    if costs:
-        parts += ["## Cost of a checkpoint\n", *_cost(costs)]
     return "\n".join(parts)
 
 
@@ -117,16 +102,6 @@ def _recovery(runs: Sequence[Broken]) -> Iterable[str]:
         ratio = f"{begins:.1f} ({len(begun)} of them) | {resumes / begins:.2f}" if begins else "not taken | –"
         yield f"| {name} | {len(took)} | {resumes:.1f} | {ratio} | {statistics.median(lost):g} | {max(lost)} |"
     yield ""
-
-
-def _cost(costs: Sequence[tuple[Cost, Cost]]) -> Iterable[str]:
-    yield _COST.format(megabytes=costs[0][1].num_bytes / 1e6, pairs=len(costs))
-    yield "| | ours | TRL's | ratio | range | goal |"
-    yield "|---|---|---|---|---|---|"
-    for figure, name, goal in (("cpu_s", "CPU s", f"{MOST:.2f}"), ("wall_s", "wall s", "")):
-        ours, plain, ratio, low, high = medians(list(costs), figure)
-        yield f"| {name} | {ours:.3f} | {plain:.3f} | {ratio:.2f} | {low:.2f}–{high:.2f} | {goal} |"
-    yield _WHY
 
 
 def _by_case(runs: Sequence[Broken]) -> list[tuple[str, list[Broken]]]:
