@@ -23,7 +23,7 @@ from scipy import stats
 from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, read_columns
 from rlhf_cli.analysis.expectations import outcomes_of
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.run_sections import Expectation, expectations_of
+from rlhf_cli.config.schema.run_sections import Expectation, entries_of
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.runs.run_folder import read_json, runs_in
 from rlhf_cli.tables.metrics import is_of_the_clock
@@ -74,7 +74,7 @@ def main() -> None:
         runs = runs_in(folder)
         exp = str(section(read_json(runs[0].provenance), "choices")["exp"])
         columns = [read_columns(run.metrics) for run in runs]
-        expected = _every_metric(columns[0]) if options.metrics else expectations_of(_experiment(exp).expect)
+        expected = _every_metric(columns[0]) if options.metrics else entries_of(_experiment(exp).expect)
         for name, one in expected.items():
             spread = _spread(name, one, columns, list(section(runs[0].read_config(), "rewards")))
             print(_row(exp, one, spread) if not options.metrics else _line(one, spread))

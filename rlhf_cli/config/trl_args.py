@@ -254,16 +254,3 @@ def setting(trainer: TrainerFields, args: Mapping[str, object], name: str) -> ob
     """Return the value of an argument: the experiment's, else TRL's default, else None."""
     field = trainer.fields.get(name)
     return args.get(name, field.default if field else None)
-
-
-def whole_number(trainer: TrainerFields, args: Mapping[str, object], name: str) -> int:
-    """Return an argument that is an integer; validation has refused other types."""
-    value = setting(trainer, args, name)
-    assert isinstance(value, int)
-    return value
-
-
-def whole_number_or_none(trainer: TrainerFields, args: Mapping[str, object], name: str) -> int | None:
-    """Return an argument that is an integer, or None for anything else."""
-    value = setting(trainer, args, name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from pydantic import ValidationError
 
@@ -24,12 +24,6 @@ from rlhf_cli.rewards.stack.returned_scores import LARGEST
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.redaction import is_secret_key, remember, secret_shape, secret_variable_in
-
-_RULES = (
-    *(reward_problems, ppo_problems, truncation_problems, reward_model_problems, quantize_problems),
-    *(evaluation_problems, trainer_class_problems, launch_problems, slurm_problems),
-    *(strategy_problems, rollout_problems, stop_problems, expect_problems, sweep_problems),
-)
 
 
 def validate(composed: Composed) -> Experiment:
@@ -58,11 +52,33 @@ def validate(composed: Composed) -> Experiment:
     places = {problem.where for problem in problems}
     problems += [new for new in _not_finite(tree, origins) if new.where not in places]
     if experiment is not None and experiment.trainer.trl in TRAINERS:
-        for rules in _RULES:
+        for rules in _rules(experiment):
             problems += rules(experiment, origins)
     raise_any(problems)
     assert experiment is not None
     return experiment
+
+
+def _rules(experiment: Experiment) -> Iterator[Callable[[Experiment, Origins], Iterable[UserError]]]:
+    """Yield the rules across keys that concern an experiment, in the order of their messages."""
+    yield from (reward_problems, ppo_problems, truncation_problems)
+    if experiment.reward_model is not None:
+        yield reward_model_problems
+    if experiment.model.quantize is not None:
+        yield quantize_problems
+    yield evaluation_problems
+    if experiment.trainer.own_class is not None:
+        yield trainer_class_problems
+    yield launch_problems
+    if experiment.launch.slurm is not None:
+        yield slurm_problems
+    yield from (strategy_problems, rollout_problems)
+    if experiment.stop is not None:
+        yield stop_problems
+    if experiment.expect is not None:
+        yield expect_problems
+    if experiment.sweep is not None:
+        yield sweep_problems
 
 
 def _missing(tree: JsonTree, origins: Origins) -> Iterator[UserError]:

@@ -12,7 +12,7 @@ from rich.text import Text
 from rlhf_cli.config.expand import truncation_warnings
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Gate, Reward
-from rlhf_cli.config.schema.run_sections import expectations_of
+from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.display.plan_tables import memory_bars, will_not_fit, workload_lines
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.plan.run_plan import Plan
@@ -120,7 +120,7 @@ def _facts(experiment: Experiment, plan: Plan, folder: str | None) -> dict[str, 
     if experiment.rewards:
         facts["guards"] = _guards(experiment)
     if experiment.expect is not None:
-        expected = expectations_of(experiment.expect).values()
+        expected = entries_of(experiment.expect).values()
         facts["expected"] = "; ".join(f"{one.metric} {one.bound} at {one.place}" for one in expected)
     facts["processes"] = f"{plan.processes} (device {launch.device}, precision {launch.precision})"
     if launch.strategy != "ddp":

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlhf_cli.config import trl_args
 from rlhf_cli.config.imported_code import noted_code
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Weight
 from rlhf_cli.errors import RunError
-from rlhf_cli.jobs.prepare import Prepared, prepare_from
+from rlhf_cli.jobs.prepare import Adjust, Prepared, prepare_from
 from rlhf_cli.launch.freeze import absolute_paths
 from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.preflight import preflight
@@ -34,20 +33,14 @@ changes the result, or None if it does not.
 """
 
 
-def argument(experiment: Experiment, name: str) -> object:
-    """Return the value of a TRL argument, or its default if it is not set."""
-    default = trl_args.trainer(experiment.trainer.trl).fields.get(name)
-    return experiment.trainer.args.get(name, default.default if default is not None else None)
-
-
 def _steps_do_not_shape(experiment: Experiment, _: int | None) -> str | None:
     """Return which setting is spread over all steps, so that another number of steps changes every later one."""
-    schedule = str(argument(experiment, "lr_scheduler_type"))
+    setting = experiment.trainer.setting
+    schedule, warmup = str(setting("lr_scheduler_type")), setting("warmup_steps")
     if schedule not in _ANY_LENGTH:
         return f"lr_scheduler_type={schedule} spreads the learning rate over all steps: those to come get another one"
-    warmup = argument(experiment, "warmup_steps")
     is_share = isinstance(warmup, float) and 0 < warmup < 1
-    if schedule != "constant" and (is_share or argument(experiment, "warmup_ratio")):
+    if schedule != "constant" and (is_share or setting("warmup_ratio")):
         return "the warm-up is a share of all steps"
     for name, reward in experiment.rewards.items():
         if isinstance(reward.weight, Weight) and reward.weight.fraction is not None:
@@ -65,9 +58,9 @@ def _as_many_processes(experiment: Experiment, ran_as: int | None) -> str | None
 
 def _no_best_is_chosen(experiment: Experiment, _: int | None) -> str | None:
     """Return how the result depends on when the run is evaluated and saved."""
-    if argument(experiment, "load_best_model_at_end"):
+    if experiment.trainer.setting("load_best_model_at_end"):
         return "load_best_model_at_end: which checkpoint is the best hangs on when there is one and how it is evaluated"
-    if argument(experiment, "lr_scheduler_type") == "reduce_lr_on_plateau":
+    if experiment.trainer.setting("lr_scheduler_type") == "reduce_lr_on_plateau":
         return "lr_scheduler_type=reduce_lr_on_plateau follows the evaluations"
     return None
 
@@ -79,27 +72,27 @@ CONDITIONS: dict[str, Condition] = {
 }
 """The names that tables/resume_keys.py uses."""
 
-
 _MEASURED = ("offset", "with_eos")
 _HOW_IT_WAS_FOUND = ("run.name", "run.root", "run.resume")
 """Keys that only locate the run; their changes are not shown."""
 _LONGEST = 60
-
-
 ABSENT = "not set"
 """Marks a key without a value; compared by identity."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A key whose typed value differs from the frozen one, ABSENT if it has no value.
+    """A key whose typed value differs from the frozen one, ABSENT if it has no value. `path` holds its parts.
 
-    `path` holds the parts of the key.
+    `is_taken`: it is accepted. `may_be_named`: `--allow` could permit it. `reason` says why.
     """
 
     path: tuple[str, ...]
     old: JsonValue
     new: JsonValue
+    is_taken: bool = False
+    may_be_named: bool = False
+    reason: str = ""
 
     @property
     def key(self) -> str:
@@ -109,16 +102,6 @@ class Change:
     def describe(self) -> str:
         """Return `trainer.args.max_steps: 100 -> 200`."""
         return f"{self.key}: {_shown(self.old)} -> {_shown(self.new)}"
-
-
-@dataclass(frozen=True)
-class ChangeVerdict:
-    """A change, whether it is accepted, whether `--allow` could permit it, and why."""
-
-    change: Change
-    is_taken: bool
-    may_be_named: bool
-    reason: str
 
 
 def _changes_between(frozen: JsonTree, typed: Prepared) -> list[Change]:
@@ -139,15 +122,11 @@ def _changes_between(frozen: JsonTree, typed: Prepared) -> list[Change]:
     return found
 
 
-@dataclass(frozen=True)
-class Apply:
-    """Changes to apply to the frozen tree before validation, with the command line as their origin."""
+def _applied(changes: Sequence[Change]) -> Adjust:
+    """Return a function that makes the changes in a frozen tree, with the command line as their origin."""
 
-    changes: tuple[Change, ...]
-
-    def __call__(self, tree: JsonTree, origins: Origins) -> None:
-        """Make the changes in `tree`, in place."""
-        for change in self.changes:
+    def apply(tree: JsonTree, origins: Origins) -> None:
+        for change in changes:
             *parents, name = change.path
             node = tree
             for part in parents:
@@ -159,17 +138,24 @@ class Apply:
                 node.pop(name, None)
             else:
                 node[name] = change.new
-        origins.add_command_line(change.key for change in self.changes)
+        origins.add_command_line(change.key for change in changes)
+
+    return apply
 
 
-def _verdict(change: Change, allowed: Collection[str], experiment: Experiment, ran_as: int | None) -> ChangeVerdict:
+def _judged(
+    change: Change, allowed: Collection[str], experiment: Experiment, ran_as: int | None, newest_step: int
+) -> Change:
+    """Return the change with its verdict. A new last step before the newest checkpoint is always refused."""
+    if change.key == _LENGTH[0] and isinstance(change.new, int) and 0 < change.new < newest_step:
+        return replace(change, reason=f"its newest checkpoint is of step {newest_step} already")
     row = row_of(change.key)
     effect, reason = row.effect, row.reason
     if row.only_if is not None and (why_not := CONDITIONS[row.only_if](experiment, ran_as)) is not None:
         effect, reason = ("never" if row.else_never else "by name"), why_not
     if effect == "by name" and any(change.key == name or change.key.startswith(f"{name}.") for name in allowed):
-        return ChangeVerdict(change, True, True, f"allowed; {reason}")
-    return ChangeVerdict(change, effect == "taken", effect != "never", reason)
+        return replace(change, is_taken=True, may_be_named=True, reason=f"allowed; {reason}")
+    return replace(change, is_taken=effect == "taken", may_be_named=effect != "never", reason=reason)
 
 
 def _different(old: JsonValue, new: JsonValue, path: tuple[str, ...]) -> Iterator[Change]:
@@ -213,7 +199,7 @@ class Resumed:
     status: Status
     prepared: Prepared
     plan: Plan | None
-    taken: tuple[ChangeVerdict, ...]
+    taken: tuple[Change, ...]
     files: tuple[ChangedFile, ...]
     notices: tuple[str, ...]
     is_done: bool
@@ -233,23 +219,20 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
     read_metrics(folder.metrics)  # reports a damaged file before anything is loaded
     world_size, step = provenance.get("world_size"), _newest_step(folder)
     ran_as = world_size if isinstance(world_size, int) else None
-    verdicts = [
-        _not_shorter(_verdict(change, allowed, typed.experiment, ran_as), step)
-        for change in _changes_between(frozen, typed)
-    ]
-    taken = tuple(verdict for verdict in verdicts if verdict.is_taken)
-    prepared = prepare_from(folder, [], adjust=Apply(tuple(verdict.change for verdict in taken)))
-    lifted = stopped_by_rule(status) is not None and any(verdict.change.path[0] == "stop" for verdict in taken)
-    is_longer = any(_is_longer(verdict.change, status.step) for verdict in taken)
+    changes = [_judged(change, allowed, typed.experiment, ran_as, step) for change in _changes_between(frozen, typed)]
+    taken = tuple(change for change in changes if change.is_taken)
+    prepared = prepare_from(folder, [], adjust=_applied(taken))
+    lifted = stopped_by_rule(status) is not None and any(change.path[0] == "stop" for change in taken)
+    is_longer = any(_is_longer(change, status.step) for change in taken)
     is_done = status.state == FINISHED and not is_longer and not lifted
     if is_done:
-        _refuse(folder, verdicts, [], allowed, step)
+        _refuse(folder, changes, [], allowed, step)
         return Resumed(folder, status, prepared, None, (), (), (), is_done=True)
     plan = preflight(prepared.experiment, prepared.composed, folder=folder.path)
     # Reading the source does not find files that were imported during training.
     plan = replace(plan, files={**noted_code(section(provenance, "sha256")), **plan.files})
     other = [file for file in changed_files(folder, provenance, plan.files) if not _is_meant(file, taken)]
-    _refuse(folder, verdicts, other, allowed, step)
+    _refuse(folder, changes, other, allowed, step)
     if status.state == FINISHED and step < status.step:
         raise RunError(
             "the run has finished and kept no checkpoint of its end to go on from",
@@ -268,7 +251,7 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
 
 def shown_changes(run: Resumed) -> list[str]:
     """Return a line for every accepted change (old value, new value, reason) and every changed file."""
-    lines = [f"{one.change.describe()}  ({one.reason})" for one in run.taken if one.change.key not in _HOW_IT_WAS_FOUND]
+    lines = [f"{one.describe()}  ({one.reason})" for one in run.taken if one.key not in _HOW_IT_WAS_FOUND]
     return [*lines, *(f"{file.describe()}  (allowed)" for file in run.files), *run.notices]
 
 
@@ -276,31 +259,27 @@ def noted(run: Resumed) -> JsonTree:
     """Return the entry for provenance.json: the step, the changes, the changed files."""
     return {
         "step": _newest_step(run.folder),
-        "changes": {
-            verdict.change.key: verdict.change.describe()
-            for verdict in run.taken
-            if verdict.change.key not in _HOW_IT_WAS_FOUND
-        },
+        "changes": {one.key: one.describe() for one in run.taken if one.key not in _HOW_IT_WAS_FOUND},
         "files": {file.name: [file.before, file.now] for file in run.files},
     }
 
 
 def _refuse(
-    folder: RunFolder, verdicts: list[ChangeVerdict], files: list[ChangedFile], allowed: Collection[str], step: int
+    folder: RunFolder, changes: list[Change], files: list[ChangedFile], allowed: Collection[str], step: int
 ) -> None:
     """Raise RunError for all refused keys and files together, with both values and what to type instead."""
     files = [file for file in files if file.kind not in allowed]
-    refused = [verdict for verdict in verdicts if not verdict.is_taken]
+    refused = [change for change in changes if not change.is_taken]
     if not refused and not files:
         return
-    allowable = [verdict.change.key for verdict in refused if verdict.may_be_named]
+    allowable = [change.key for change in refused if change.may_be_named]
     allowable += dict.fromkeys(file.kind for file in files)
     hints = [f"rlhf resume {folder.shown}  # with what it was begun with"] if refused else []
     if allowable:
         hints.append(" ".join(f"--allow {name}" for name in allowable) + f"  # the new from step {step} on")
-    if any(not verdict.may_be_named for verdict in refused):
+    if any(not change.may_be_named for change in refused):
         hints.append("rlhf train ... model.path=CHECKPOINT  # a new run, where it cannot be allowed")
-    lines = [f"{verdict.change.describe()}\n  {verdict.reason}" for verdict in refused]
+    lines = [f"{change.describe()}\n  {change.reason}" for change in refused]
     raise RunError(
         "going on with this would not be the run that was begun",
         where=f"{folder.shown}, which is at step {step}",
@@ -312,19 +291,10 @@ def _refuse(
     )
 
 
-def _is_meant(file: ChangedFile, taken: tuple[ChangeVerdict, ...]) -> bool:
+def _is_meant(file: ChangedFile, taken: tuple[Change, ...]) -> bool:
     """Return whether the file differs because an accepted change names another file."""
     section = file.name.partition("[")[0]
-    return any(verdict.change.key == section or verdict.change.key.startswith(f"{section}.") for verdict in taken)
-
-
-def _not_shorter(verdict: ChangeVerdict, step: int) -> ChangeVerdict:
-    """Return the verdict, refused if the new last step is before the newest checkpoint."""
-    new = verdict.change.new
-    if verdict.change.key == _LENGTH[0] and isinstance(new, int) and 0 < new < step:
-        reason = f"its newest checkpoint is of step {step} already"
-        return replace(verdict, is_taken=False, may_be_named=False, reason=reason)
-    return verdict
+    return any(change.key == section or change.key.startswith(f"{section}.") for change in taken)
 
 
 def _is_longer(change: Change, step: int) -> bool:

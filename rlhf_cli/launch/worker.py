@@ -24,7 +24,7 @@ import rlhf_cli
 from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
 from rlhf_cli.config.environment_references import frozen_experiment
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.run_sections import rules_of
+from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, Prose, RlhfError, RunError
 from rlhf_cli.launch.progress import TrainingScreen
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file
@@ -175,7 +175,7 @@ def _train(
         _describe_start(folder, trainer)
         recorded_to = rewind(folder.metrics, start)
         added += _main_callbacks(folder, experiment, trainer, screen, mirror, heartbeat)
-    rules, stop = rules_of(experiment.stop), callbacks.StopBetweenSteps(stopping)
+    rules, stop = entries_of(experiment.stop), callbacks.StopBetweenSteps(stopping)
     by_rule = callbacks.StopByRule(folder, screen, StoppingRules(rules, experiment.rewards), is_main=is_main)
     for callback in [*added, *([by_rule] if rules else []), stop]:
         trainer.add_callback(callback)

@@ -9,11 +9,10 @@ With a critic instead of the group baseline (PPO), one completion per prompt is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.trl_args import TrainerFields, setting, whole_number, whole_number_or_none
+from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import ConfigError, Prose
 
 _BATCH_SIZE, _ROUND_SIZE = "per_device_train_batch_size", "generation_batch_size"
@@ -82,30 +81,18 @@ def _count(number: float, noun: str, plural: str = "s") -> str:
     return f"{round(number, 2):.15g} {noun}{plural if number != 1 else ''}"
 
 
-def plan_batches(
-    trainer: TrainerFields,
-    args: Mapping[str, object],
-    *,
-    processes: int,
-    num_rows: int | None,
-    origins: Origins,
-    baseline: str = "group",
-) -> BatchPlan:
+def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> BatchPlan:
     """Compute the numbers for a trainer that generates. `num_rows` is None if the dataset is not known yet.
 
-    `baseline` is `group` or `critic`. Raise ConfigError if the numbers do not divide (naming the nearest values that
-    do), the dataset holds fewer prompts than one round takes, or a round is a single completion.
+    Raise ConfigError if the numbers do not divide (naming the nearest values that do), the dataset holds fewer prompts
+    than one round takes, or a round is a single completion.
     """
-    least = 1 if baseline == "critic" else 2
-    per_device = whole_number(trainer, args, _BATCH_SIZE)
-    accumulation = whole_number(trainer, args, "gradient_accumulation_steps")
-    group = whole_number_or_none(trainer, args, "num_generations") or 0
-    num_iterations = whole_number_or_none(trainer, args, "num_iterations") or 1
-    given = whole_number_or_none(trainer, args, _ROUND_SIZE)
-    steps_per_generation = whole_number_or_none(trainer, args, "steps_per_generation")
-    sizes = (_BATCH_SIZE, "gradient_accumulation_steps", "num_iterations", _ROUND_SIZE, "steps_per_generation")
-    for name in sizes:
-        if (value := whole_number_or_none(trainer, args, name)) is not None and value < 1:
+    least = 1 if trainer.baseline == "critic" else 2
+    per_device, accumulation = _sizes_of_a_step(trainer, origins)
+    group, num_iterations = trainer.whole("num_generations") or 0, trainer.whole("num_iterations") or 1
+    given, steps_per_generation = trainer.whole(_ROUND_SIZE), trainer.whole("steps_per_generation")
+    for name in ("num_iterations", _ROUND_SIZE, "steps_per_generation"):
+        if (value := trainer.whole(name)) is not None and value < 1:
             raise _too_small(name, value, "at least 1", origins)
     if group < least:
         why = " (a completion is judged against the others of its prompt)" if least > 1 else ""
@@ -131,12 +118,11 @@ def plan_batches(
             expected=f"at least {prompts} rows ({round_size} completions / {group} generations)",
             hint=Prose(f"more rows, or a smaller trainer.args.{_ROUND_SIZE if given else _BATCH_SIZE}"),
         )
-    steps: int | None = whole_number(trainer, args, "max_steps")
-    if steps is not None and steps <= 0:
-        steps = None
-        if num_rows is not None:
-            an_epoch = max(1, math.ceil(num_rows // prompts * micro_batches * num_iterations / accumulation))
-            steps = math.ceil(_epochs(trainer, args) * an_epoch)
+    max_steps = trainer.whole("max_steps")
+    steps = max_steps if max_steps is not None and max_steps > 0 else None
+    if steps is None and num_rows is not None:
+        an_epoch = max(1, math.ceil(num_rows // prompts * micro_batches * num_iterations / accumulation))
+        steps = math.ceil(_epochs(trainer) * an_epoch)
     return BatchPlan(
         per_device=per_device,
         processes=processes,
@@ -150,8 +136,18 @@ def plan_batches(
     )
 
 
-def _epochs(trainer: TrainerFields, args: Mapping[str, object]) -> float:
-    value = setting(trainer, args, "num_train_epochs")
+def _sizes_of_a_step(trainer: Trainer, origins: Origins) -> tuple[int, int]:
+    """Return the rows of a micro-batch and the micro-batches of an optimizer step. Raise ConfigError below 1."""
+    names = (_BATCH_SIZE, "gradient_accumulation_steps")
+    per_device, accumulation = (trainer.whole(name) or 0 for name in names)
+    for name, value in zip(names, (per_device, accumulation), strict=True):
+        if value < 1:
+            raise _too_small(name, value, "at least 1", origins)
+    return per_device, accumulation
+
+
+def _epochs(trainer: Trainer) -> float:
+    value = trainer.setting("num_train_epochs")
     assert isinstance(value, int | float)
     return float(value)
 
@@ -182,30 +178,23 @@ def _no_whole_groups(
     return ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
 
 
-def plan_stage(
-    trainer: TrainerFields, args: Mapping[str, object], *, processes: int, num_rows: int | None, origins: Origins
-) -> StagePlan:
+def plan_stage(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> StagePlan:
     """Return the plan of a run that trains on its rows. Raise ConfigError if a batch is too small.
 
     `num_rows` is None if a hub dataset decides.
     """
-    per_device = whole_number(trainer, args, _BATCH_SIZE)
-    accumulation = whole_number(trainer, args, "gradient_accumulation_steps")
-    if setting(trainer, args, "loss_type") == "kto" and per_device < 2:
+    per_device, accumulation = _sizes_of_a_step(trainer, origins)
+    if trainer.setting("loss_type") == "kto" and per_device < 2:
         why = "at least 2: KTO holds an answer against another row's prompt"
         raise _too_small(_BATCH_SIZE, per_device, why, origins)
-    for name, value in ((_BATCH_SIZE, per_device), ("gradient_accumulation_steps", accumulation)):
-        if value < 1:
-            raise _too_small(name, value, "at least 1", origins)
-    max_steps = whole_number(trainer, args, "max_steps")
-    epochs = _epochs(trainer, args)
+    max_steps, epochs = trainer.whole("max_steps") or 0, _epochs(trainer)
     a_batch = per_device * processes
-    if num_rows is None or setting(trainer, args, "packing"):  # the number of packed rows is known only after packing
+    if num_rows is None or trainer.setting("packing"):  # the number of packed rows is known only after packing
         steps = max_steps if max_steps > 0 else None
         rows = steps * a_batch * accumulation if steps else None
         return StagePlan(per_device, processes, accumulation, None, steps, rows)
     num_batches = math.ceil(num_rows / a_batch)
-    if setting(trainer, args, "dataloader_drop_last"):
+    if trainer.setting("dataloader_drop_last"):
         num_batches = num_rows // a_batch
     an_epoch = max(1, math.ceil(num_batches / accumulation))
     steps = max_steps if max_steps > 0 else math.ceil(epochs * an_epoch)

@@ -28,7 +28,7 @@ def count_processes(asked: int | Literal["auto"], device: str, *, rollout_gpus: 
     """
     if asked != "auto":
         return asked
-    return 1 if device == "cpu" else max(1, num_gpus() - rollout_gpus)
+    return 1 if device == "cpu" else max(1, len(visible_gpus()) - rollout_gpus)
 
 
 def planned_processes(launch: Launch) -> int:
@@ -50,12 +50,7 @@ def uses_gpu(launch: Launch) -> bool:
     """Return whether a run computes on GPUs: those of this machine, or those requested from Slurm."""
     if launch.device != "auto":
         return launch.device == "cuda"
-    return bool(launch.slurm.gpus_per_node) if launch.slurm is not None else num_gpus() > 0
-
-
-def num_gpus() -> int:
-    """Count the visible NVIDIA GPUs."""
-    return len(visible_gpus())
+    return bool(launch.slurm.gpus_per_node) if launch.slurm is not None else bool(visible_gpus())
 
 
 def visible_gpus() -> tuple[str, ...]:

@@ -124,7 +124,7 @@ def plan_launch(
     meets_at = meets_at or launch.rdzv
     shared = {
         **own,
-        **_threads(own),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", own.get("OMP_NUM_THREADS", "1")),
         **({"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}),
         **(server.for_ranks() if server else {}),
         "PYTHONPATH": python_path(),
@@ -193,19 +193,15 @@ def python_path() -> str:
     """Return the PYTHONPATH a child needs to import what this process imports, without Python's standard folders: in a
     checkout, the package is on sys.path only because of the working folder.
     """
-    own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-
-    def is_own(entry: str) -> bool:
-        path = Path(entry)
-        return entry in own or str(path.parent) in own or path.suffix == ".zip"
-
-    return os.pathsep.join(dict.fromkeys(entry for entry in sys.path if entry and not is_own(entry)))
+    standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    entries = [
+        entry
+        for entry in dict.fromkeys(filter(None, sys.path))
+        if not {entry, str(Path(entry).parent)} & standard and not entry.endswith(".zip")
+    ]
+    return os.pathsep.join(entries)
 
 
 def as_shell(env: Mapping[str, str], argv: tuple[str, ...] = ()) -> str:
     """Return a shell command line that sets the variables and runs the command."""
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in env.items()), *map(shlex.quote, argv)])
-
-
-def _threads(own: Mapping[str, str]) -> dict[str, str]:
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", own.get("OMP_NUM_THREADS", "1"))}

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.trl_args import setting, trainer, whole_number_or_none
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
 from rlhf_cli.plan import memory_tensors
 from rlhf_cli.plan.memory_tensors import (
@@ -123,7 +122,8 @@ class _RunMemory:
         folder_of: FolderOf,
     ) -> None:
         self._experiment, self._lengths, self._passes, self._device = experiment, lengths, passes, device
-        self._completions, self._folder_of, self._fields = completions, folder_of, trainer(experiment.trainer.trl)
+        self._completions, self._folder_of = completions, folder_of
+        self._setting, self._whole = experiment.trainer.setting, experiment.trainer.whole
         each = _ROWS_OF_EXAMPLE.get(experiment.trainer.trl, 1)
         self._rows = each * (self._whole("per_device_train_batch_size") or 1)
         self._accumulation = self._whole("gradient_accumulation_steps") or 1
@@ -302,12 +302,6 @@ class _RunMemory:
                 yield LoadedModel(arch, DTYPE_BYTES.get(reward.dtype, stored), scores=True).loaded_bytes
             except UnknownArchitecture:
                 self.leaves_out += (f"the reward model {name}, whose shape is not known",)
-
-    def _setting(self, name: str) -> object:
-        return setting(self._fields, self._experiment.trainer.args, name)
-
-    def _whole(self, name: str) -> int | None:
-        return whole_number_or_none(self._fields, self._experiment.trainer.args, name)
 
 
 def memory_plan(

@@ -126,7 +126,7 @@ def planned_passes(experiment: Experiment, context: CheckContext) -> Passes | No
             why = None if of_critic is None else f"the critic: {of_critic}"
     except KeyError:
         return None
-    if why is None and context.setting("torch_compile") is True:
+    if why is None and trainer.setting("torch_compile") is True:
         why = "it is compiled for rows of one shape"
     if why is None and trainer.passes == "auto" and _is_float32_on_gpu(experiment, config):
         why = "packed, each row would attend by itself: it is computed in float32"

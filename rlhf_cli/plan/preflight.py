@@ -9,6 +9,7 @@ from pathlib import Path
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.imported_code import imported_code, imported_since
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_sections import AGGREGATES
 from rlhf_cli.errors import Problems, UserError, raise_any
 from rlhf_cli.plan import workload
 from rlhf_cli.plan.checks import argument_checks as arguments
@@ -18,31 +19,40 @@ from rlhf_cli.plan.checks import machine_checks as machine
 from rlhf_cli.plan.checks import model_checks as model
 from rlhf_cli.plan.checks import prompt_checks as prompts
 from rlhf_cli.plan.checks import reward_checks as rewards
-from rlhf_cli.plan.checks.check_context import Check, CheckContext, new_context
-from rlhf_cli.plan.devices import uses_gpu
+from rlhf_cli.plan.checks.check_context import Check, CheckContext
+from rlhf_cli.plan.devices import planned_processes, uses_gpu
 from rlhf_cli.plan.reward_components import describe_scorer, relative_to_cwd
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 
-CHECKS: tuple[Check, ...] = (
-    *(
-        arguments.range_problems,
-        arguments.contradictions,
-        arguments.typed_twice,
-        hub.hub_problems,
-        model.policy_problems,
-        model.weight_problems,
-        model.adapter_problems,
-    ),
-    *(arguments.package_problems, data.source_problems, rewards.reward_problems, rewards.aggregate_problems),
-    *(model.passes_problems, model.critic_problems, data.column_problems, rewards.missing_argument_problems),
-    *(arguments.round_problems, data.row_problems, prompts.tokenizer_problems),
-    *(prompts.format_notices, prompts.ending_notices),
-    *(prompts.room_for_answers_problems, arguments.stage_problems, arguments.shared_prompt_notice),
-    *(machine.folder_problems, machine.tracker_problems, machine.sandbox_problems, machine.precision_notice),
-    *(machine.gpu_problems, machine.launch_problems, machine.meeting_problems),
-)
-"""The checks of every experiment, in order: each check can use what earlier checks have noted."""
+
+def _checks(experiment: Experiment) -> Iterator[Check]:
+    """Yield the checks of an experiment, in order: each check can use what earlier checks have noted."""
+    trainer, critic, launch = experiment.trainer, experiment.critic, experiment.launch
+    yield from (arguments.range_problems, arguments.contradictions, arguments.typed_twice, hub.hub_problems)
+    yield from (model.policy_problems, model.weight_problems)
+    if experiment.model.lora is not None:
+        yield model.adapter_problems
+    yield from (arguments.package_problems, data.source_problems, rewards.reward_problems)
+    if experiment.aggregate not in AGGREGATES:
+        yield rewards.aggregate_problems
+    if trainer.passes == "packed":
+        yield model.passes_problems
+    if critic is not None and critic.init != "policy":
+        yield model.critic_problems
+    if trainer.row.generates:
+        yield from (data.column_problems, arguments.round_problems)
+    yield from (data.row_problems, prompts.tokenizer_problems, prompts.format_notices, prompts.ending_notices)
+    if trainer.row.generates:
+        yield prompts.room_for_answers_problems
+    yield arguments.stage_problems
+    if experiment.data.eval is not None:
+        yield arguments.shared_prompt_notice
+    yield from (machine.folder_problems, machine.sandbox_problems, machine.gpu_problems, machine.launch_problems)
+    if launch.precision == "bf16" and launch.slurm is None:
+        yield machine.precision_notice
+    if launch.nodes > 1:
+        yield machine.meeting_problems
 
 
 def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None = None, is_shown: bool = True) -> Plan:
@@ -54,8 +64,8 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
     Raise Problems, or the UserError itself if there is only one. Problems include a missing data file, column, reward
     function or model folder, batch sizes that do not divide, and a run folder that is not writable.
     """
-    context = new_context(experiment, folder)
-    found = [problem for check in CHECKS for problem in _found_by(check, experiment, composed, context)]
+    context = CheckContext(experiment, planned_processes(experiment.launch), folder)
+    found = [problem for check in _checks(experiment) for problem in _found_by(check, experiment, composed, context)]
     problems = list({str(problem): problem for problem in found}.values())  # two checks may read the same bad file
     raise_any(problems)
     is_chat = prompts.has_conversations(experiment, context)

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.errors import RunError, UserError
@@ -22,12 +21,11 @@ from rlhf_cli.runs.disk_space import bytes_below, free_bytes, size
 
 def workload(context: CheckContext, lengths: RowLengths | None = None) -> Workload:
     """Return the totals of a run. A round whose last steps are not taken still counts as generated in full."""
-    batches, stage, num_rows = context.batches, context.stage, context.num_rows
+    batches, stage, num_rows, trainer = context.batches, context.stage, context.num_rows, context.experiment.trainer
     prompt, row = (lengths.prompt or None, lengths.row or None) if lengths is not None else (None, None)
     if stage is not None:
-        limit = context.whole("max_length")
-        is_packed = context.setting("packing") is True
-        row = limit if is_packed else min(filter(None, (row, limit)), default=None)
+        limit = trainer.whole("max_length")
+        row = limit if trainer.setting("packing") is True else min(filter(None, (row, limit)), default=None)
         tokens = stage.rows * row if stage.rows is not None and row is not None else None
         return Workload(stage.steps, rows=stage.rows, epochs=stage.epochs, max_tokens=tokens, longest_row=row)
     if batches is None:
@@ -38,7 +36,7 @@ def workload(context: CheckContext, lengths: RowLengths | None = None) -> Worklo
     rounds = batches.steps / steps_a_round
     begun = math.ceil(rounds)
     completions, prompts = begun * batches.completions_a_round, begun * batches.prompts_a_round
-    answer = context.whole("max_completion_length")
+    answer = trainer.whole("max_completion_length")
     return Workload(
         batches.steps,
         rounds=rounds,
@@ -53,22 +51,23 @@ def workload(context: CheckContext, lengths: RowLengths | None = None) -> Worklo
 
 def evaluations(context: CheckContext) -> Evaluations | None:
     """Return how often and on how many rows a run is evaluated; None if it is not evaluated."""
-    strategy, on_start = context.setting("eval_strategy"), context.setting("eval_on_start")
+    trainer = context.experiment.trainer
+    strategy, on_start = trainer.setting("eval_strategy"), trainer.setting("eval_on_start")
     if strategy in (None, "no", False):
         return None
     every, times = _how_often(context, str(strategy), "eval_steps")
     if times is not None and on_start is True:
         times += 1
     rows, completions = context.num_held_out, None
-    if rows is not None and context.experiment.trainer.row.generates:
-        sampled = context.whole("num_generations_eval") or context.whole("num_generations") or 1
+    if rows is not None and trainer.row.generates:
+        sampled = trainer.whole("num_generations_eval") or trainer.whole("num_generations") or 1
         completions = rows * (1 + sampled)  # one greedy, the others sampled as in training
     return Evaluations(every + (" and at the start" if on_start is True else ""), times, rows, completions)
 
 
 def checkpoints(context: CheckContext) -> Checkpoints | None:
     """Return how often checkpoints are saved and their size; None if only the final model is saved."""
-    strategy = str(context.setting("save_strategy"))
+    strategy = str(context.experiment.trainer.setting("save_strategy"))
     if strategy == "no":
         return None
     every, times = _how_often(context, strategy, "save_steps")
@@ -80,29 +79,27 @@ def checkpoints(context: CheckContext) -> Checkpoints | None:
 
 def _how_often(context: CheckContext, strategy: str, key: str) -> tuple[str, int | None]:
     """Return when something happens, in words, and how often; None if the data or `eval_delay` decides."""
-    steps = context.steps
+    steps, trainer = context.steps, context.experiment.trainer
     if strategy == "epoch":
-        epochs = context.stage.epochs if context.stage is not None else _epochs_of_rounds(context)
-        return "every epoch", math.ceil(epochs) if epochs is not None else None
-    asked = context.setting(key)
+        epochs: object = None  # max_steps ends the run
+        if context.stage is not None:
+            epochs = context.stage.epochs
+        elif (trainer.whole("max_steps") or 0) <= 0:
+            epochs = trainer.setting("num_train_epochs")
+        return "every epoch", math.ceil(epochs) if isinstance(epochs, int | float) else None
+    asked = trainer.setting(key)
     if key == "eval_steps" and not asked:
-        asked = context.setting("logging_steps")  # transformers' default
+        asked = trainer.setting("logging_steps")  # transformers' default
     if strategy != "steps" or not isinstance(asked, int | float) or asked <= 0:
         return f"when it is {strategy}", None
     if asked < 1 and steps is None:
         return f"every {asked:.0%} of the run", math.ceil(1 / asked)
     interval = int(asked) if asked >= 1 else math.ceil((steps or 0) * asked)
     every = "every step" if interval == 1 else f"every {interval} steps and after the last"
-    if steps is None or (key == "eval_steps" and context.setting("eval_delay")):
+    if steps is None or (key == "eval_steps" and trainer.setting("eval_delay")):
         return every, None
     # The last step always counts (transformers' DefaultFlowCallback.on_step_end).
     return every, len({*range(interval, steps + 1, interval), steps})
-
-
-def _epochs_of_rounds(context: CheckContext) -> float | None:
-    """Return the configured epochs of a trainer that generates, or None if `max_steps` ends the run."""
-    max_steps, epochs = context.whole("max_steps"), context.setting("num_train_epochs")
-    return float(epochs) if not (max_steps and max_steps > 0) and isinstance(epochs, int | float) else None
 
 
 _ADAMS = ("None", "adamw_torch", "adamw_torch_fused", "adamw_anyprecision", "adamw_apex_fused")
@@ -132,7 +129,7 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> CheckpointSpa
 
     Return None if the size of the model is unknown: it is a hub id that is not on this machine.
     """
-    model, critic, lora = experiment.model, experiment.critic, experiment.model.lora
+    model, critic, setting = experiment.model, experiment.critic, experiment.trainer.setting
     shapes = stored_shapes(Path(str(model.path)).expanduser())
     if model.build is not None:
         shapes = tiny_shapes(model.build.hidden_size, model.build.num_layers)
@@ -140,17 +137,17 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> CheckpointSpa
         return None
     dtype_bytes = _DTYPE_BYTES.get(model.dtype if model.build is None else "auto")
     weights = sum(shape.numel * (dtype_bytes or shape.element_bytes) for shape in shapes)
-    saved = weights if lora is None else _adapter(shapes, lora)
+    saved = weights if model.lora is None else _adapter(shapes, model.lora)
     # Adam keeps two numbers for every trained weight, in the weight's dtype (arXiv 1412.6980, m and v).
-    states = 2 if str(_argument(experiment, "optim")) in _ADAMS else 0
-    checkpoint = saved if _argument(experiment, "save_only_model") else saved * (1 + states)
+    states = 2 if str(setting("optim")) in _ADAMS else 0
+    checkpoint = saved if setting("save_only_model") else saved * (1 + states)
     if critic is not None and critic.share == "none":
         body = weights
         if critic.init != "policy" and (stored := stored_shapes(Path(critic.init).expanduser())) is not None:
             body = sum(shape.numel * shape.element_bytes for shape in stored)
         checkpoint += body * (1 + states)  # the critic's optimizer state is always written
         saved += body
-    if _argument(experiment, "sync_ref_model"):
+    if setting("sync_ref_model"):
         checkpoint += weights
     return CheckpointSpace(math.ceil(checkpoint), _copies(experiment, steps), math.ceil(saved))
 
@@ -199,15 +196,11 @@ def _adapter(shapes: list[WeightShape], lora: Lora) -> float:
 
 def _copies(experiment: Experiment, steps: int | None) -> int:
     """Return how many checkpoints exist at once: the kept ones and the one being written."""
-    strategy = str(_argument(experiment, "save_strategy"))
+    setting = experiment.trainer.setting
+    strategy, limit, every = str(setting("save_strategy")), setting("save_total_limit"), setting("save_steps")
     if strategy == "no":
         return 0
-    limit, every = _argument(experiment, "save_total_limit"), _argument(experiment, "save_steps")
     numbers = [limit + 1] if isinstance(limit, int) and limit > 0 else []
     if strategy == "steps" and steps and isinstance(every, int | float) and every > 0:
         numbers.append(math.ceil(steps / (every if every >= 1 else math.ceil(steps * every))))
     return max(1, min(numbers, default=1))
-
-
-def _argument(experiment: Experiment, name: str) -> object:
-    return trl_args.setting(trl_args.trainer(experiment.trainer.trl), experiment.trainer.args, name)

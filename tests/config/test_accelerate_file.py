@@ -66,25 +66,14 @@ def test_what_contradicts_is_refused_and_where_it_was_said(refused: Refused, jud
     assert judged("exp=quickstart", word(file), *same).launch.processes == 2
 
 
-def test_the_strategy_of_a_file_is_held_against_the_table(refused: Refused, write) -> None:
-    file = write("distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {zero_stage: 3}\n")
-    error = refused("exp=toy_ppo", word(file), "critic.warmup_steps=1")
-    assert error.what == "critic.warmup_steps does not work with launch.strategy=zero3"
-    assert "accelerate.yaml" in str(error.got)
-
-
 @pytest.mark.parametrize(
     ("text", "got"),
     [
         ("distributed_type: MEGATRON_LM\n", "distributed_type: MEGATRON_LM"),
-        ("distributed_type: NO\n", "distributed_type: False"),  # YAML's word for false
-        ("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n", "compute_environment: AMAZON"),
         ("distributed_type: MULTI_GPU\nmixed_precision: fp8\n", "mixed_precision: fp8"),
-        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 0}\n", "zero_stage: 0"),
         (FSDP2.replace("  fsdp_version: 2\n", ""), "fsdp_version: 1"),  # accelerate's default
         (FSDP2.replace("FULL", "SHARDED"), "fsdp_state_dict_type: SHARDED"),
         (FSDP2 + "machine_rank: 1\nnum_machines: 2\n", "machine_rank: 1"),
-        (FSDP2 + "parallelism_config: {parallelism_config_cp_size: 2}\n", "parallelism_config_cp_size: 2"),
         ("seed: 3\n", "no distributed_type"),
         ("a: [\n", "expected node content"),
     ],
@@ -93,15 +82,6 @@ def test_what_a_run_cannot_do(refused: Refused, write, text: str, got: str) -> N
     error = refused("exp=quickstart", word(write(text)))
     assert got in str(error.got)
     assert str(error.where).startswith("launch.accelerate_config (command line)")
-
-
-def test_a_file_that_is_not_there(refused: Refused) -> None:
-    assert refused("exp=quickstart", "launch.accelerate_config=no.yaml").got == "no.yaml: No such file or directory"
-
-
-def test_sequences_are_divided_where_trl_allows_it(judged: Judged, write) -> None:
-    file = write(FSDP2 + "parallelism_config: {parallelism_config_cp_size: 2}\n")
-    assert judged("exp=toy_sft", word(file)).launch.strategy == "fsdp2"
 
 
 def test_a_frozen_run_does_not_need_the_file(write) -> None:
@@ -138,10 +118,3 @@ def test_the_environment_is_accelerate_s_own(place: Path) -> None:
     assert of_accelerate(variables) == of_accelerate(found)
     assert (variables["ACCELERATE_USE_FSDP"], variables["FSDP_VERSION"]) == ("true", "2")
     assert not {"RANK", "MASTER_PORT", "PYTHONPATH", "HOME"} & set(variables)
-
-
-@pytest.mark.slow
-def test_accelerate_refuses_what_it_does_not_know(write) -> None:
-    with pytest.raises(ConfigError, match="accelerate refuses") as caught:
-        accelerate_environment(write(FSDP2 + "no_such_key: 1\n"), where="here")
-    assert "no_such_key" in str(caught.value.got)

@@ -121,10 +121,6 @@ class TestAFileInPlaceOfAHubDataset:
         assert data["prompt"].startswith("Question: ")
         assert origin(composed, "data.subset") == "command line"
 
-    def test_but_not_what_was_typed_too(self) -> None:
-        data = compose(["data=gsm8k", "data.path=other/set", "data.subset=socratic", "data.revision=abc"]).tree["data"]
-        assert (data["subset"], data["split"], data["revision"]) == ("socratic", None, "abc")
-
 
 class TestAReferenceToWhatIsStillToBeGiven:
     TEXT = "# @package _global_\n# mine\nrun: {name: '${data.path}'}\ntrack: {tags: [a, '${run.name}', 'x-${seed}']}\n"
@@ -136,27 +132,11 @@ class TestAReferenceToWhatIsStillToBeGiven:
         assert tree["run"]["name"] == "${data.path}"
         assert tree["track"]["tags"] == ["a", "${data.path}", "x-0"]
 
-    def test_negative_control_it_is_resolved_where_it_is_given(self, write: Write) -> None:
-        write("conf/exp/mine.yaml", self.TEXT)
-        tree = compose(["exp=mine", "data=file", "data.path=b"]).tree
-        assert (tree["run"]["name"], tree["track"]["tags"]) == ("b", ["a", "b", "x-0"])
-
-
-def test_a_trainer_that_brings_sections_of_its_own() -> None:
-    """conf/trainer/ppo.yaml is global: what it says of the critic goes with it, and every line is told."""
-    composed = compose(["exp=quickstart", "trainer=ppo"])
-    assert origin(composed, "trainer.baseline") == "trainer/ppo.yaml:9"
-    assert origin(composed, "trainer.args.max_steps") == "exp/quickstart.yaml:23"
-    assert origin(composed, "critic.init") == "trainer/ppo.yaml:20"
-    assert composed.origins.where("kl.coef") == "kl.coef (trainer/ppo.yaml:30)"
-    assert not {"critic", "kl"} & set(compose(["exp=quickstart", "trainer=grpo"]).tree)
-
 
 @pytest.mark.parametrize(
     ("typed", "left"),
     [
         ("data.eval.path=other.jsonl", {"path": "other.jsonl", "fraction": None}),
-        ("data.eval.world=toy_sums", {"world": "toy_sums", "fraction": None}),
         ("data.eval.fraction=0.2", {"fraction": 0.2}),
         ("seed=1", {"fraction": 0.1}),
     ],
@@ -170,12 +150,9 @@ WORDS = [
     [],
     SMALL,
     [*SMALL, *PPO_SMALL, "run.name=one", "trainer.args.max_steps=5"],
-    [*SMALL, *PPO_SMALL, "run.name=two"],
     [*SMALL, "~rewards.brevity", "rewards.mine={fn: 'x:y', weight: 2}", "reward@rewards.again=digits_only"],
-    [*SMALL, "rewards.brevity.weight=0.5", "~rewards.brevity", "rewards.brevity={fn: 'x:y'}"],
     ["exp=toy_sft", "~data.eval", "data.eval.path=a.jsonl", "model={path: a, build: null}", "debug=overfit"],
     ["exp=quickstart", "run.root=${oc.env:HOME}/x", "track.notes='a: ${seed}'"],
-    ["exp=toy_ppo", "~truncation", "truncation.penalty=1"],
     small_reward_runs.SMALL,
 ]
 

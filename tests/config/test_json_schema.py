@@ -34,13 +34,9 @@ def test_it_accepts_what_is_shipped() -> None:
     [
         ("{trianer: {}}", ""),
         ("{rewards: {a: {wieght: 1}}}", "rewards.a"),
-        ("{rewards: {a: {weight: heavy}}}", "rewards.a.weight"),
         ("{rewards: {a: {normalize: grup}}}", "rewards.a.normalize"),
-        ("{trainer: {args: {learning_rte: 1}}}", "trainer.args"),
         ("{trainer: {args: {lr_scheduler_type: lienar}}}", "trainer.args.lr_scheduler_type"),
         ("{trainer: {args: {max_steps: many}}}", "trainer.args.max_steps"),
-        ("{data: {overlong_prompts: dorp}}", "data.overlong_prompts"),
-        ("{launch: {processes: two}}", "launch.processes"),
         ("{warn: {redundant: maybe}}", "warn.redundant"),
     ],
 )
@@ -59,11 +55,8 @@ def test_it_refuses_what_is_set_elsewhere(name: str) -> None:
         "{rewards: {a: {weight: '${rewards.b.weight}'}}}",
         "{data: {path: '???'}}",
         "{warn: off}",
-        "{rewards: {a: {weight: {start: 0, end: 1, steps: 5}}}}",
-        "{rewards: {a: {gate: [{by: b, at_least: 1}]}}}",
         "{trainer: {args: {gamma: 0.9, optim_target_modules: [q_proj]}}}",
         "{stop: {when: kl > 1, for: 3}}",
-        "{guards: {no_signal: off}}",
     ],
 )
 def test_it_accepts(right: str) -> None:

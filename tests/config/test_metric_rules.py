@@ -8,10 +8,12 @@ import pytest
 
 from rlhf_cli.config.rules.logged_metrics import unlogged
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.run_sections import Expectation, expectations_of, read_expectations
+from rlhf_cli.config.schema.run_sections import Expectation, entries_of, read_expectations
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.sweeps.checked_jobs import refuse_unlogged_watch
+
+pytestmark = pytest.mark.usefixtures("place")
 
 
 def refused(*words: str, exp: str = "quickstart") -> UserError:
@@ -25,17 +27,13 @@ def refused(*words: str, exp: str = "quickstart") -> UserError:
     [
         ["stop.when=reward > 0.9", "stop.for=3"],
         ['stop={when: "correct >= 0.9", for: 3}'],
-        ["stop.when=total>1"],
         ["stop.when=step >= 20"],
-        ["stop.when=rewards/format/open_fraction < 0.1"],
         ["stop.when=rewards/correlation/correct/format > 0.99"],
-        ["stop.when=rewards/truncation/fraction > 0.9"],
         ["stop.when=kl > 0.5", "trainer.args.beta=0.1"],
         ["stop.when=a_metric_of_my_own > 1"],
         ['stop=[{when: "entropy < 0.01"}, {when: "correct > 0.9", for: 2}]'],
         ['stop={solved: {when: "correct > 0.9"}, far: {when: "entropy < 0.01"}}'],
         ["stop.when=eval_greedy/total > 1", "trainer.args.eval_strategy=epoch", "data.eval.fraction=0.1"],
-        ["stop=off"],
         [],
     ],
 )
@@ -56,12 +54,9 @@ def test_what_only_a_critic_logs(metric: str) -> None:
     ("metric", "hint"),
     [
         ("corect", "correct > 1"),
-        ("rewrd", "reward > 1"),
-        ("rewards/corect/mean", "rewards/correct/mean > 1"),
         ("rewards/correct/maen", "rewards/correct/mean > 1"),
         ("completions/mean_lenght", "completions/mean_length > 1"),
         ("kl", None),
-        ("rewards/correlation/correct/brevty", None),
         ("eval_reward", None),
     ],
 )
@@ -77,7 +72,6 @@ def test_a_metric_that_nobody_logs(metric: str, hint: str | None) -> None:
     ("word", "expected"),
     [
         ("stop.when=reward", "METRIC, then one of"),
-        ("stop.when=reward == 3", "METRIC, then one of"),
         ('stop={when: "reward > 1", for: 0}', "greater than 0"),
         ('stop={whn: "reward > 1"}', "one of for, when"),
         ("stop=3", "{when: METRIC > NUMBER"),
@@ -95,8 +89,6 @@ EVALUATE = ", or data.eval.fraction=0.1 trainer.args.eval_strategy=steps"
     [
         ("expect={metric: correct, at_least: 0.5}", [""]),
         ("expect=[{metric: correct, at_least: 0.5}, {metric: total, at: 100, at_most: 2}]", ["0", "1"]),
-        ("expect={right: {metric: rewards/correct/mean, at: best, at_least: 1}}", ["right"]),
-        ("expect=[{metric: total, at: 120, at_least: 1}]", ["0"]),  # the last step of all is one
         (
             "expect=[{metric: entropy, at: first, between: [0, 2]}, {metric: entropy, at: last-5, at_most: 1}]",
             ["0", "1"],
@@ -104,13 +96,11 @@ EVALUATE = ", or data.eval.fraction=0.1 trainer.args.eval_strategy=steps"
         # A lower and an upper end of one number say something each.
         ("expect=[{metric: correct, at_least: 0.5}, {metric: correct, at_most: 0.9}]", ["0", "1"]),
         ("expect=[{metric: mine_alone, at_least: 0.5}]", ["0"]),
-        ("expect=null", []),
-        ("expect=off", []),
         ("expect=[]", []),
     ],
 )
 def test_accepted_expectations(word: str, names: list[str]) -> None:
-    assert list(expectations_of(prepare(["+exp=quickstart", word]).experiment.expect)) == names
+    assert list(entries_of(prepare(["+exp=quickstart", word]).experiment.expect)) == names
 
 
 def test_what_is_frozen_is_read_again() -> None:
@@ -126,20 +116,15 @@ ONE_BOUND = "exactly one bound to compare with: at_least, at_most, or between"
 @pytest.mark.parametrize(
     ("one", "key", "expected", "hint"),
     [
-        ("{metrik: correct, at_least: 0.5}", ".metrik", "one of at, at_least, at_most, between, metric", "metric"),
         ("{metric: correct}", "", ONE_BOUND, None),
         ("{metric: correct, at_lest: 0.5}", ".at_lest", "one of at, at_least, at_most", "at_least"),
         ("{metric: correct, at: ennd, at_least: 0.5}", ".at", PLACES, "at: end"),
-        ("{metric: correct, at: last-0, at_least: 0.5}", ".at", PLACES, None),
-        ("{metric: correct, at: -3, at_least: 0.5}", ".at", PLACES, None),
         ("{metric: correct, at: 0.5, at_least: 0.5}", ".at", PLACES, None),
         ("{metric: correct, at_least: 0.5, at_most: 0.9}", "", "between: [0.5, 0.9]", None),
         ("{metric: correct, at_least: much}", ".at_least", "number", None),
-        ("{metric: correct, at_least: true}", ".at_least", "number", None),
         ("{metric: correct, between: [2, 1]}", ".between", "the lower bound first", "between: [1,2]"),
         ("{metric: correct, between: 2}", ".between", "[LOW, HIGH], two numbers", None),
         ("{metric: correct, at: best, between: [0, 1]}", "", "says whether more or less is better", None),
-        ("{metric: 5, at_least: 1}", ".metric", "string", None),
         ("correct", "", "a section with metric, at, at_least", None),
     ],
 )
@@ -154,12 +139,9 @@ def test_what_is_none(one: str, key: str, expected: str, hint: str | None) -> No
     ("one", "hint"),
     [
         ("{metric: corect, at_least: 1}", "metric: correct"),
-        ("{metric: rewards/corect/mean, at_least: 1}", "metric: rewards/correct/mean"),
         ("{metric: ppo/value_loss, at_most: 1}", "expect=null"),
         ("{metric: eval_reward, at_least: 1}", f"metric: reward{EVALUATE}"),
         ("{metric: eval_correct, at_least: 1}", f"metric: correct{EVALUATE}"),
-        ("{metric: eval/total, at_least: 1}", f"metric: total{EVALUATE}"),
-        ("{metric: eval_corect, at_least: 1}", f"metric: correct{EVALUATE}"),
     ],
 )
 def test_an_expected_metric_that_nobody_logs(one: str, hint: str) -> None:
@@ -180,7 +162,6 @@ def test_a_step_that_never_comes() -> None:
     [
         ("eval_correct", "eval_rewards/correct/mean"),
         ("eval/total", "eval_reward"),
-        ("eval_rewards/corect/mean", "eval_rewards/correct/mean"),
     ],
 )
 def test_an_evaluation_is_named_as_it_is_logged(metric: str, hint: str) -> None:
@@ -190,7 +171,6 @@ def test_an_evaluation_is_named_as_it_is_logged(metric: str, hint: str) -> None:
     prepare(["+exp=quickstart", *evaluated, f"expect={{metric: {hint}, at_least: 1}}"])
 
 
-pytestmark = pytest.mark.usefixtures("place")
 Judged = Callable[..., Experiment]
 Refused = Callable[..., ConfigError]
 
@@ -226,12 +206,9 @@ def test_names_that_are_logged_or_may_be(judged: Judged, name: str) -> None:
     ("name", "better"),
     [
         ("greedy/totl", "greedy/total"),
-        ("eval_sampled/truncatd", "eval_sampled/truncated"),
         ("greedy/rewards/corect", "greedy/rewards/correct"),
-        ("rewards/formt/mean", "rewards/format/mean"),
         ("pass@8/corect", "pass@8/correct"),
         ("pass@3/correct", "pass@8/correct"),
-        ("maj@4/correct", "maj@8/correct"),
         ("rewards/zzz/mean", None),
     ],
 )
@@ -265,9 +242,7 @@ def test_a_total_in_units_of_its_own_chooses_no_checkpoint(refused: Refused, nam
     ("typed", "meant"),
     [
         ("rewrd", "reward"),
-        ("brevty", "brevity"),
         ("lenght", "completions/mean_length"),
-        ("entorpy", "entropy"),
         ("rewards/brevty/mean", "rewards/brevity/mean"),
     ],
 )
@@ -288,9 +263,6 @@ def test_negative_control_what_may_come_is_left_alone(judged: Judged, typed: str
     assert unlogged(typed, experiment) is None
     refuse_unlogged_watch(typed, [experiment])
     refuse_unlogged_watch(None, [experiment])
-
-
-pytestmark = pytest.mark.usefixtures("place")
 
 
 @pytest.mark.parametrize(

@@ -95,38 +95,6 @@ def test_every_number_of_trl(name: str) -> None:
     assert let_through == []
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "rewards.brevity.weight=1e400",
-        "rewards.brevity.weight={start: 0, end: inf, steps: 3}",
-        "rewards.brevity.clip=[-inf,2]",
-        "rewards.brevity.args.anything=nan",
-        "trainer.args.learning_rate=nan",
-        "trainer.args.max_steps=inf",
-    ],
-)
-def test_typed(refused: Refused, typed: str) -> None:
-    assert str(refused("exp=quickstart", typed).where).endswith("(command line)")
-
-
-def test_fine(judged: Callable[..., Experiment]) -> None:
-    assert judged("exp=quickstart", "trainer.args.beta=-0.5", "rewards.brevity.weight=-2")
-
-
-@pytest.mark.parametrize(
-    ("typed", "what"),
-    [
-        ("run.name=inf", "wrong value"),
-        ("rewards.brevity.wieght=nan", "unknown key"),
-        ("trainer.args.bta=inf", "unknown"),
-    ],
-)
-def test_another_mistake_at_the_same_key_is_the_one_that_is_told(refused: Refused, typed: str, what: str) -> None:
-    """To be told of the number first would leave a typo, or a text without quotes, for the next try."""
-    assert what in refused("exp=quickstart", typed).what
-
-
 def test_in_a_file_all_at_once(write: Callable[[str, str], Path]) -> None:
     lines = ("critic: {learning_rate: .nan, value_clip: .inf}", "kl: {coef: 1.0e+400}", "truncation: {penalty: -.inf}")
     write("conf/exp/mine.yaml", "\n".join(["# @package _global_", "defaults: [toy_ppo, _self_]", *lines]) + "\n")

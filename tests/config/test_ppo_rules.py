@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.trainer_sections import Critic, Kl
-from rlhf_cli.errors import ConfigError, Problems
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.config.schema.trainer_sections import Kl
+from rlhf_cli.errors import ConfigError
 
 Judged = Callable[..., Experiment]
 Refused = Callable[..., ConfigError]
@@ -25,12 +24,6 @@ pytestmark = pytest.mark.usefixtures("place")
 Write = Callable[[str, str], Path]
 
 
-class TestGood:
-    def test_a_critic_on_the_policys_body(self, judged: Judged) -> None:
-        words = ("trainer.args.gradient_checkpointing=false", "critic.dropout=0.1")
-        assert judged(*SHARED, *words).critic == Critic(share="lora", dropout=0.1)
-
-
 REFUSALS: list[tuple[list[str], str, str, str]] = [
     (
         ["trainer.trl=RLOOTrainer", "~trainer.args.log_completions"],
@@ -39,12 +32,8 @@ REFUSALS: list[tuple[list[str], str, str, str]] = [
         "=GRPOTrainer",
     ),
     (["critic=null"], "needs a section `critic`", "critic", "trainer=ppo, or critic.init=policy"),
-    (["~critic"], "needs a section `critic`", "critic", "trainer=ppo, or critic.init=policy"),
     (["~kl"], "needs a section `kl`", "kl", "kl.where=none"),
-    *(
-        ([f"trainer.args.loss_type={loss}"], f"loss_type={loss} is not PPO's", "trainer.args.loss_type", "loss_type'")
-        for loss in ("cispo", "luspo", "sapo", "vespo")
-    ),
+    (["trainer.args.loss_type=cispo"], "loss_type=cispo is not PPO's", "trainer.args.loss_type", "loss_type'"),
     (
         ["trainer.args.importance_sampling_level=sequence"],
         "PPO weighs tokens, not sequences",
@@ -58,7 +47,6 @@ REFUSALS: list[tuple[list[str], str, str, str]] = [
         "'~trainer.args.off_policy_mask_threshold'",
     ),
     (["trainer.args.scale_rewards=batch"], "scale_rewards means nothing", "trainer.args.scale_rewards", "'~trainer"),
-    (["trainer.args.scale_rewards=none"], "scale_rewards means nothing", "trainer.args.scale_rewards", "'~trainer"),
     (["aggregate=normalize_then_sum"], "normalize_then_sum means nothing", "aggregate", "aggregate=sum"),
     (["aggregate=./mine.py:f"], "sums the rewards token by token", "aggregate", "trainer.dense=false"),
     (
@@ -69,7 +57,6 @@ REFUSALS: list[tuple[list[str], str, str, str]] = [
     ),
     (["launch.precision=fp16"], "PPO does not run in fp16", "launch.precision", "launch.precision=bf16"),
     (["kl.coef=0"], "a KL penalty of 0", "kl.coef", "kl.where=none"),
-    (["kl.coef=0", "kl.where=loss"], "a KL penalty of 0", "kl.coef", "kl.where=none"),
     (
         ["trainer.args.use_bias_correction_kl=true"],
         "corrects a KL in the loss",
@@ -111,14 +98,6 @@ def test_a_shared_critic_and_what_would_break_its_gradients(refused: Refused, ju
     assert judged(*SHARED, off, f"trainer.args.{name}=false").critic is not None
 
 
-def test_all_at_once() -> None:
-    with pytest.raises(Problems) as caught:
-        prepare([*PPO, "kl.coef=0", "trainer.args.loss_type=vespo", "launch.precision=fp16", "trainer.args.gama=1"])
-    assert sorted(str(problem.where).partition(" ")[0] for problem in caught.value.problems) == [
-        *("kl.coef", "launch.precision", "trainer.args.gama", "trainer.args.loss_type")
-    ]
-
-
 class TestTheGroupInItsPlace:
     """trainer=grpo on an experiment made for PPO: what PPO's own file brought goes with it."""
 
@@ -154,9 +133,6 @@ class TestArguments:
         [
             ("gamma=0", "0", "greater than 0"),
             ("gamma=1.5", "1.5", "less than or equal to 1"),
-            ("gamma=high", "'high'", "number"),
-            ("gae_lambda=-0.1", "-0.1", "greater than or equal to 0"),
-            ("gae_lambda=2", "2", "less than or equal to 1"),
             ("whiten_advantages=1", "1", "boolean"),
         ],
     )
@@ -167,15 +143,11 @@ class TestArguments:
         assert error.where == f"{key} (command line)"
         assert (error.got, error.expected) == (got, expected)
 
-    @pytest.mark.parametrize(
-        ("typo", "meant"),
-        [("gama", "gamma"), ("gae_lamda", "gae_lambda"), ("whiten_advantage", "whiten_advantages")],
-    )
-    def test_a_typo_gets_the_nearest_of_both(self, refused: Refused, typo: str, meant: str) -> None:
-        error = refused(*PPO, f"trainer.args.{typo}=1")
-        assert error.what == f"unknown option {typo!r} for GRPOConfig"
+    def test_a_typo_gets_the_nearest_of_both(self, refused: Refused) -> None:
+        error = refused(*PPO, "trainer.args.gae_lamda=1")
+        assert error.what == "unknown option 'gae_lamda' for GRPOConfig"
         assert "or one of gamma, gae_lambda, whiten_advantages" in str(error.expected)
-        assert error.hint == f"trainer.args.{meant}"
+        assert error.hint == "trainer.args.gae_lambda"
         assert refused(*PPO, "trainer.args.num_iteration=1").hint == "trainer.args.num_iterations"
 
     def test_beta_has_a_home_of_ours_here_and_is_trls_elsewhere(self, refused: Refused, judged: Judged) -> None:

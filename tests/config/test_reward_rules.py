@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -40,9 +39,6 @@ class TestGates:
         error = refused(QUICK, gates, "rewards.brevity.gate.by=format")
         assert "the entries of a list are numbered" in str(error.expected)
 
-    def test_a_name_like_none_gets_no_guess(self, refused: Refused) -> None:
-        assert refused(QUICK, "rewards.brevity.gate={by: xyzzy, at_least: 1}").hint is None
-
     def test_on_itself(self, refused: Refused) -> None:
         error = refused(QUICK, "rewards.brevity.gate={by: brevity, at_least: 1}")
         assert error.what == "reward 'brevity' is gated by itself"
@@ -56,41 +52,15 @@ class TestGates:
 
 class TestOneReward:
     @pytest.mark.parametrize(
-        "rules",
-        [
-            {"weight": -0.5},
-            {"weight": 0},
-            {"weight": "{start: 0, end: 1, steps: 500}"},
-            {"weight": "{start: 1, end: 0, fraction: 0.3, shape: cosine}"},
-            {"clip": "[-2, 2]"},
-            {"normalize": "running"},
-            {"on_error": "exclude"},
-            {"on_error": 0.5},
-            {"on_error": -1},
-            {"timeout_s": 3},
-            {"isolate": "true"},
-        ],
-        ids=str,
-    )
-    def test_good(self, judged: Judged, rules: dict[str, Any]) -> None:
-        assert judged(QUICK, *(f"rewards.brevity.{key}={value}" for key, value in rules.items()))
-
-    @pytest.mark.parametrize(
         ("key", "value"),
         [
             ("weight", "{start: 0, end: 1}"),
             ("weight", "{start: 0, end: 1, steps: 5, fraction: 0.5}"),
-            ("weight", "{start: 0, end: 1, steps: 0}"),
-            ("weight", "{start: 0, end: 1, fraction: 1.5}"),
             ("weight", "{start: 0, end: 1, steps: 5, shape: square}"),
             ("clip", "[2, -2]"),
-            ("clip", "3"),
-            ("clip", "[1]"),
             ("normalize", "centre"),
             ("on_error", "ignore"),
             ("timeout_s", "0"),
-            ("timeout_s", "-1"),
-            ("spread", "first"),
             ("batch_size", "0"),
         ],
     )
@@ -128,9 +98,6 @@ class TestDense:
         assert judged(QUICK, typed)  # negative control
 
 
-pytestmark = pytest.mark.usefixtures("place")
-
-QUICK = "exp=quickstart"  # rewards: correct, format, brevity
 PRIMARY = "primary={by: correct, at_least: 1.0}"
 
 
@@ -152,13 +119,6 @@ def test_every_other_reward_waits_for_it(judged: Judged) -> None:
     assert experiment.primary is None
     (gate,) = experiment.rewards["format"].gates
     assert (gate.at_least, gate.otherwise) == (1.0, "zero")
-
-
-def test_gates_of_ones_own_stay_and_come_first(judged: Judged) -> None:
-    experiment = judged(QUICK, PRIMARY, "rewards.brevity.gate={by: format, at_least: 0.5}")
-    assert gates(experiment) == {"correct": [], "format": ["correct"], "brevity": ["format", "correct"]}
-    several = judged(QUICK, PRIMARY, "rewards.brevity.gate=[{by: format, at_least: 1}, {by: correct, equals: 2}]")
-    assert gates(several)["brevity"] == ["format", "correct", "correct"]
 
 
 def test_what_the_primary_waits_for_is_not_gated(judged: Judged) -> None:
@@ -186,17 +146,6 @@ def test_the_frozen_file_holds_gates_and_no_primary(place: Path) -> None:
     assert Experiment.model_validate(frozen).rewards["format"].gates == experiment.rewards["format"].gates
 
 
-def test_an_unknown_name(refused: Refused) -> None:
-    error = refused(QUICK, "primary={by: corect, at_least: 1.0}")
-    assert error.what == "a gate reads a reward 'corect' that does not exist"
-    assert error.where == "primary.by (command line)"
-    assert error.expected == "one of correct, format, brevity"
-    assert error.hint == "primary.by=correct"
-    assert error.exit_code == 2
-
-
-pytestmark = pytest.mark.usefixtures("place")
-
 REWARD = ("trainer=reward", "data=toy_preferences")
 
 
@@ -210,23 +159,13 @@ def test_a_margin_comes_from_one_place(refused: Refused, margin: str) -> None:
     assert error.expected == "either `column`, or `chosen` and `rejected`: the columns of two scores"
 
 
-@pytest.mark.parametrize("more", ["scale: 2.0", "transform: rank"])
-def test_a_column_holds_the_margin_itself(refused: Refused, more: str) -> None:
-    error = refused(*REWARD, f"reward_model.margin={{column: m, {more}}}")
-    assert error.expected == "`scale` and `transform` with two scores only; a `column` holds the margin itself"
-
-
 @pytest.mark.parametrize(
     ("typed", "key"),
     [
         ("reward_model.margin={chosen: a, rejected: b, scale: 0}", "reward_model.margin.scale"),
         ("reward_model.margin={chosen: a, rejected: b, transform: sqrt}", "reward_model.margin.transform"),
-        ("reward_model.margin={column: m, on_bad: ignore}", "reward_model.margin.on_bad"),
         ("reward_model.center=-0.1", "reward_model.center"),
-        ("reward_model.center=.nan", "reward_model.center"),
         ("reward_model.show_samples=-2", "reward_model.show_samples"),
-        ("reward_model.show_samples=all", "reward_model.show_samples"),
-        ("reward_model.on_bad_pair=ignore", "reward_model.on_bad_pair"),
     ],
 )
 def test_a_value_out_of_bounds(refused: Refused, typed: str, key: str) -> None:

@@ -85,12 +85,6 @@ def test_experiment_names_what_it_lacks(name: str) -> None:
         assert f"{word.partition('=')[0]} must be given" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiment_is_global_and_says_what_it_shows(name: str) -> None:
-    text = (shipped_dir() / "exp" / f"{name}.yaml").read_text()
-    assert text.startswith("# @package _global_\n# ")
-
-
 @pytest.mark.parametrize(("group", "option"), [pair for pair in OPTIONS if pair[0] != "exp"])
 def test_option(group: str, option: str) -> None:
     if group == "reward":

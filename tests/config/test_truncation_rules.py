@@ -25,7 +25,7 @@ def test_what_every_trainer_honours(judged: Judged, trainer: str, policy: str) -
     experiment = judged(QUICK, f"trainer={trainer}", f"truncation={policy}")
     assert experiment.truncation.policy == policy
     assert judged(QUICK, f"trainer={trainer}", f"truncation.policy={policy}").truncation == experiment.truncation
-    assert experiment.truncation.replaces == (policy == "bootstrap")
+    assert (experiment.truncation.mode == "replace") == (policy == "bootstrap")
 
 
 def test_bootstrap_wants_a_critic(refused: Refused, judged: Judged) -> None:
@@ -42,9 +42,7 @@ def test_bootstrap_wants_a_critic(refused: Refused, judged: Judged) -> None:
     ("policy", "typed", "expected"),
     [
         ("none", "penalty=2", "eos_penalty or soft_overlong, which read it"),
-        ("exclude", "penalty=2", "eos_penalty or soft_overlong, which read it"),
         ("soft_overlong", "mode=replace", "eos_penalty or bootstrap, which read it"),
-        ("none", "mode=subtract", "eos_penalty or bootstrap, which read it"),
         ("eos_penalty", "cache=4", "soft_overlong, which reads it"),
     ],
 )
@@ -102,7 +100,6 @@ def mine(place: Path) -> None:
         ((DENSE,), "add"),
         ((DENSE, PLAIN), "replace"),
         ((DENSE, PLAIN, "rewards.plain.weight=0"), "add"),
-        ((DENSE, "trainer.dense=false"), "add"),
         (("+rewards.judge.model=org/judge",), "replace"),
         ((PLAIN, "truncation.mode=add"), "add"),
         ((DENSE, "truncation.mode=replace"), "replace"),
@@ -122,20 +119,12 @@ def test_a_function_says_by_its_annotation_that_it_is_dense(name: str, expected:
     assert is_dense(Reward(fn=f"./mine.py:{name}", spread="even"))
 
 
-def test_shipped_rewards() -> None:
-    assert is_dense(Reward(fn="rlhf_cli.rewards.toy:speakers_larger"))
-    assert not is_dense(Reward(fn="rlhf_cli.rewards.toy:sums_correct"))
-    assert not is_dense(Reward(fn="json:dumps"))
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ((PLAIN, "truncation.mode=add"), "a score of the whole answer (plain)"),
-        ((DENSE, PLAIN, "truncation.mode=add"), "a score of the whole answer (plain)"),
         ((DENSE, "truncation.mode=replace"), "every reward is dense"),
         ((PLAIN,), None),
-        ((DENSE,), None),
         ((PLAIN, "truncation.mode=replace"), None),
         ((PLAIN, "truncation=none"), None),
         ((PLAIN, "truncation=eos_penalty", "truncation.mode=replace"), None),

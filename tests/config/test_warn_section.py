@@ -25,10 +25,7 @@ def test_every_kind_has_a_switch_and_a_function() -> None:
     [
         ((), set()),
         (("warn.redundant=off",), {"redundant"}),
-        (("warn.redundant=false", "warn.kl=off"), {"redundant", "kl"}),
-        (("warn.redundant=on",), set()),
         (("warn=off",), set(FINDING_KINDS)),
-        (("warn=false",), set(FINDING_KINDS)),
         (("warn={redundant: off}",), {"redundant"}),
     ],
 )

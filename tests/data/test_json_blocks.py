@@ -6,16 +6,12 @@ The reader that looks at every line stays as it was, and is what the other is he
 from __future__ import annotations
 
 import gzip
-import json
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow
-import pyarrow.json
 import pytest
 
-from rlhf_cli.data import data_files, json_files
+from rlhf_cli.data import data_files
 from rlhf_cli.data.data_files import scan
 from rlhf_cli.data.json_files import arrow_schema
 from rlhf_cli.data.loading import features_of, load_split
@@ -120,32 +116,3 @@ def test_types_are_those_of_datasets() -> None:
     kinds = {"a": TEXT, "l": ListKind(RecordKind({"x": INTEGER, "n": ListKind(NULL)})), "z": NULL, "e": RecordKind({})}
     assert arrow_schema(kinds) == features_of(kinds).arrow_schema
     assert arrow_schema({"a": TEXT, "m": ListKind(MIXED)}) is None
-
-
-def test_who_reads_which_rows(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 3,000 lines of one kind Python reads the first five, for their types, and Arrow all; the cache holds them."""
-    rows = [{"a": f"{number:05}", "n": 1000 + number} for number in range(3000)]
-    (workplace / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    seen: Counter[str] = Counter()
-    parse, open_json = json_files._parse, pyarrow.json.open_json
-
-    def counted_batches(*given: object, **options: object) -> Iterator[pyarrow.RecordBatch]:
-        for batch in open_json(*given, **options):
-            seen["by Arrow"] += batch.num_rows
-            yield batch
-
-    def counted_row(text: str, where: str) -> dict[str, object]:
-        seen["by Python"] += 1
-        return parse(text, where)
-
-    monkeypatch.setattr(json_files, "_parse", counted_row)
-    monkeypatch.setattr(pyarrow.json, "open_json", counted_batches)
-    assert scan([workplace / "rows.jsonl"], "jsonl").num_rows == 3000
-    assert seen == {"by Python": 5, "by Arrow": 3000}
-    assert load_split([DataSource(path="rows.jsonl")], seed=0).to_list() == rows
-    assert seen == {"by Python": 10, "by Arrow": 9000}
-    seen.clear()
-    assert len(load_split([DataSource(path="rows.jsonl")], seed=0)) == 3000  # it is in the cache
-    assert not seen
-    (workplace / "rows.jsonl").write_text('{"a": "other", "n": 1}\n')
-    assert len(load_split([DataSource(path="rows.jsonl")], seed=0)) == 1

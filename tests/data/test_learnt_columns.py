@@ -90,16 +90,6 @@ def test_rows_over_which_trl_would_trip(trainer: str, row: dict[str, Any], said:
     assert said in refusal(check_learnt, RowTable(rows, list(row)), OF[trainer])
 
 
-def test_pairs_about_a_picture_are_not_looked_through() -> None:
-    row = {"prompt": "", "chosen": CHAT, "rejected": "r", "images": [1]}
-    assert check_learnt(RowTable([row], list(row)), OF["DPO"])[-1] == "images"
-
-
-def test_labels_that_are_true_or_false() -> None:
-    rows = [{"prompt": "p", "completion": "c", "label": label} for label in (True, False, 1, 0, 1.0)]
-    assert "label" in check_learnt(RowTable(rows, ["prompt", "completion", "label"]), OF["KTO"])
-
-
 ROWS = [{"n": number, "t": f"t{number}"} for number in range(2500)]
 
 
@@ -127,11 +117,6 @@ def test_what_nobody_can_prepare_without_datasets(jsonl) -> None:
     jsonl([{"q": "x"}])
     for source in (DataSource(path="owner/name"), DataSource(path="rows.jsonl", split="train[:50%]")):
         assert prepared_rows(source, peek(source), None, ["q"]) is None
-
-
-def test_a_row_that_makes_no_prompt_is_numbered(jsonl, refusal) -> None:
-    source = DataSource(path=jsonl([{"q": "x"}, {"q": None}]))
-    assert "row 2 of data" in refusal(prepared_rows, source, peek(source), "{q}", ["q", "prompt"])
 
 
 @pytest.mark.parametrize(("fraction", "held"), [(0.1, 1), (0.25, 2), (0.74, 7), (0.95, None), (0.04, None)])

@@ -51,10 +51,6 @@ def test_their_ends_stay() -> None:
     assert fitted("truncate")[:] == {"prompt": ["a", "b b", "c c", "d d"], "answer": [1, 2, 3, 4]}
 
 
-def test_a_dataset_of_prompts_alone_is_cut_too() -> None:
-    assert fitted("truncate", ROWS.select_columns("prompt"))["prompt"][:] == ["a", "b b", "c c", "d d"]
-
-
 def test_where_all_fit_nothing_is_done() -> None:
     assert fitted("error", limit=4) is ROWS
 

@@ -95,12 +95,6 @@ def test_scores_the_wrong_way_round(refusal: Refusal) -> None:
     assert (kept["margin"], counts) == ([1.0], {"no_sound_margin": 1})  # ranked among those that stay
 
 
-def test_a_column_of_strings_leaves_nothing_to_drop_from(refusal: Refusal) -> None:
-    told = refusal(prepare, pairs({"m": "1"}, {"m": "2"}), PairRules(column="m", drops_bad_margins=True))
-    assert "no pair is left" in told
-    assert "2 with no sound margin" in told
-
-
 # Pairs that teach nothing
 
 
@@ -146,12 +140,6 @@ def test_which_rows_are_held_out_does_not_depend_on_what_is_dropped() -> None:
 def test_texts_beside_ids_are_not_read() -> None:
     row = {"chosen": "same", "rejected": "same", "prompt": "p", "chosen_ids": [1, 0], "rejected_ids": [2]}
     assert prepare([row])[0].column_names == ["prompt", "chosen_ids", "rejected_ids"]
-
-
-def test_bad_pairs_of_ids(refusal: Refusal) -> None:
-    told = refusal(prepare, [{"chosen_ids": [1], "rejected_ids": [1]}, {"chosen_ids": [1], "rejected_ids": []}])
-    assert "data, rows 1, 2 (" in told
-    assert "row 1, identical answers: " in told
 
 
 def test_a_blank_answer_makes_a_pair_as_bad_as_an_empty_one() -> None:

@@ -109,7 +109,6 @@ def test_the_key_is_for_its_owner_alone(with_code: RunFolder, place: Path) -> No
     [
         ({"rewards": {"a": {"fn": "rlhf_cli.rewards.length:length_ramp"}}}, []),
         ({"rewards": {"a": {"fn": "subprocess:run"}}}, ["rewards.a.fn: subprocess:run"]),
-        ({"rewards": {"a": {"fn": "rlhf_cli.cli:main"}}}, ["rewards.a.fn: rlhf_cli.cli:main"]),
         ({"aggregate": "/x/agg.py:total"}, ["aggregate: /x/agg.py:total"]),
         ({"aggregate": "sum"}, []),
         ({"trainer": {"class": "/x/mine.py:Mine"}}, ["trainer.class: /x/mine.py:Mine"]),
@@ -117,7 +116,6 @@ def test_the_key_is_for_its_owner_alone(with_code: RunFolder, place: Path) -> No
             {"model": {"path": "org/model", "trust_remote_code": True}},
             ["model.trust_remote_code: the code that comes with org/model"],
         ),
-        ({"model": {"trust_remote_code": False}}, []),
     ],
 )
 def test_which_code_a_configuration_names(config: dict, named: list[str]) -> None:
@@ -143,7 +141,7 @@ class TestLinks:
         (workplace / "precious").write_text("mine")
         return workplace / "precious"
 
-    @pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "completions", "checkpoints/checkpoint-9", ".x"])
+    @pytest.mark.parametrize("name", ["log.txt", "checkpoints/checkpoint-9"])
     def test_one_that_leads_out_is_refused(self, name: str, precious: Path, capsys) -> None:
         run = begun()
         place = run.path / name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.jobs.prepare import passed_words, prepare, replay_words, replayed
+from rlhf_cli.jobs.prepare import prepare, replayed
 from rlhf_cli.runs.failure_capsules import Capsule
 from rlhf_cli.trainers.assemble.stack_building import reward_stack
 
@@ -55,8 +55,3 @@ def test_the_call_is_that_of_training(typed: list[str], timeout_s: float | None,
 def test_another_experiment_is_refused() -> None:
     with pytest.raises(ConfigError, match="a failure of the reward 'other'"):
         replayed(prepare(WORDS).experiment, capsule(reward="other"))
-
-
-def test_in_words() -> None:
-    assert "on the 12 rows that it was given in step 7 of the training" in replay_words(capsule(), 12)
-    assert passed_words(capsule()) == "rewards.brevity does not fail on these rows any more"

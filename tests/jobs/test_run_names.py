@@ -57,15 +57,6 @@ def test_where_none_is_there_with_the_experiment_that_makes_one(
     assert caught.value.hint == hint
 
 
-def test_without_one_the_error_gives_the_command_that_makes_one(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_run(tmp_path / "runs/my_reward/broken", "failed", 3.0)
-    with pytest.raises(RunError, match="no run of 'my_reward' has finished") as caught:
-        model_of("run:my_reward")
-    assert "broken failed" in str(caught.value)
-    assert "rlhf train +exp=my_reward" in str(caught.value)
-
-
 def critic_of(named: str) -> str:
     critic = prepare(["+exp=quickstart", "trainer=ppo", f"critic.init='{named}'"]).experiment.critic
     assert critic is not None

@@ -35,19 +35,14 @@ def queued_run(place: Path, name: str, job_id: str | None, state: str = "queued"
         ("queued", SlurmJob("CANCELLED"), "killed", "Slurm: CANCELLED, before it began"),
         ("queued", None, "killed", "Slurm has no job 7 any more, before it began"),
         ("running", SlurmJob("RUNNING"), "running", None),
-        ("running", SlurmJob("COMPLETING"), "running", None),
         ("running", SlurmJob("TIMEOUT"), "killed", "Slurm: TIMEOUT"),
-        ("running", SlurmJob("NODE_FAIL"), "killed", "Slurm: NODE_FAIL"),
-        ("running", SlurmJob("OUT_OF_MEMORY"), "killed", "Slurm: OUT_OF_MEMORY"),
         ("running", SlurmJob("PENDING", "BeginTime"), "queued", "goes on from checkpoint-4"),
         ("running", None, "killed", "Slurm has no job 7 any more"),
         ("preempted", SlurmJob("PENDING", "BeginTime"), "queued", "goes on from checkpoint-4"),
-        ("preempted", SlurmJob("CANCELLED"), "preempted", "Slurm: CANCELLED"),
         ("preempted", SlurmJob("FAILED"), "preempted", None),  # by its own exit code
         ("preempted", None, "preempted", None),
         # Its own last word, whatever became of the job that it lay in.
         ("finished", SlurmJob("TIMEOUT"), "finished", None),
-        ("failed", SlurmJob("CANCELLED"), "failed", None),
     ],
 )
 def test_what_slurm_says_of_a_run(state: str, job: SlurmJob | None, shown: str, reason: str | None) -> None:

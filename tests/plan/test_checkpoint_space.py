@@ -82,15 +82,6 @@ def test_the_shapes_are_those_of_the_shipped_model() -> None:
         assert {shape.name: shape.shape for shape in stored} == by_recipe
 
 
-def test_a_folder_is_read_by_its_headers_and_in_the_dtype_it_is_loaded_in(tmp_path: Path) -> None:
-    import torch
-    from safetensors.torch import save_file
-
-    save_file({"a.weight": torch.zeros(8, 4, dtype=torch.bfloat16)}, tmp_path / "model.safetensors")
-    (shape,) = stored_shapes(tmp_path) or ()
-    assert (shape.name, shape.shape, shape.numel, shape.element_bytes) == ("a.weight", (8, 4), 32, 2)
-
-
 @pytest.mark.parametrize("content", [b"", b"\xff" * 9, b"\x02\0\0\0\0\0\0\0[]", b"\x04\0\0\0\0\0\0\0null"])
 def test_a_file_that_is_none_is_for_others_to_judge(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
@@ -109,10 +100,6 @@ class TestRoom:
 
     def problems(self, run: Path | None = None) -> tuple[list[RunError], str | None]:
         return space_problems(prepare([*SMALL, "trainer.args.save_steps=1"]).experiment, 3, run)  # type: ignore[return-value]
-
-    def test_enough(self, free) -> None:
-        free(10)
-        assert self.problems() == ([], None)
 
     @pytest.mark.fault(4)
     def test_not_for_all(self, free) -> None:
@@ -137,8 +124,3 @@ class TestRoom:
         (tmp_path / "checkpoints" / "checkpoint-1").mkdir(parents=True)
         (tmp_path / "checkpoints" / "checkpoint-1" / "model.safetensors").write_bytes(bytes(WEIGHTS))
         assert self.problems(tmp_path)[0] == []
-
-    def test_a_hub_id_is_not_guessed(self, free) -> None:
-        free(0)
-        experiment = prepare([*SMALL, "model.build=null", "model.path=somebody/model"]).experiment
-        assert space_problems(experiment, 3, None) == ([], None)

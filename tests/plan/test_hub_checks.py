@@ -81,12 +81,6 @@ def test_everything_at_once_and_each_by_its_key(monkeypatch: pytest.MonkeyPatch)
     assert len(questions) == 4
 
 
-def test_negative_control_what_the_hub_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = hub_says(monkeypatch, HubAnswer("there"))
-    assert planned(*QUICK, "model=local", "model.path=org/name").model == "org/name (hub)"
-    assert questions == [HubQuestion("model", "org/name")]
-
-
 @pytest.mark.parametrize(
     ("act", "what", "where"),
     [

@@ -60,12 +60,6 @@ class TestRanks:
         foreign = planned("launch.rollout=vllm_server", url).ranks[0].env
         assert [foreign.get(name) for name in names] == ["lo", None, None]
 
-    def test_a_process_on_each_gpu(self, gpus: HaveGpus) -> None:
-        gpus(4)
-        plan = planned()
-        assert plan.gpus == ("0", "1", "2", "3")
-        assert {rank.env["CUDA_VISIBLE_DEVICES"] for rank in plan.ranks} == {"0,1,2,3"}
-
     def test_the_gpus_that_are_visible(self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch) -> None:
         """CUDA counts those of CUDA_VISIBLE_DEVICES, in their order, up to the first that does not exist."""
         gpus(4)
@@ -100,11 +94,6 @@ class TestRanks:
         assert last["TORCHELASTIC_USE_AGENT_STORE"] == "True"
         assert [plan.log.name for plan in plans] == ["log.txt", "log-machine2.txt", "log-machine3.txt"]
         assert plans[0].on_machine(2) == plans[2]
-
-    def test_resume(self) -> None:
-        plan = planned("launch.processes=2", "launch.device=cpu", resume=True)
-        assert {rank.argv[-1] for rank in plan.ranks} == {"--resume"}
-        assert plan.resume_command.startswith("rlhf resume '")
 
     def test_the_command_is_what_a_shell_runs(self) -> None:
         """The printed line, run by a shell, puts the variables and the arguments where they belong."""
@@ -145,11 +134,3 @@ class TestServer:
             assert ours[-len(imposed) :] == imposed
             for option in ("--host", "--port", "--tensor-parallel-size"):
                 assert ours[ours.index(option) + 1] == theirs[theirs.index(option) + 1]
-
-    def test_a_port_of_the_user_s_stays(self, gpus: HaveGpus) -> None:
-        gpus(2)
-        words = ("trainer.args.vllm_server_port=9000", "trainer.args.vllm_max_model_length=2048")
-        plan = planned(*SERVER, "launch.rollout_gpus=1", *words).at_ports(1, server_port=8123, group_port=4567)
-        assert plan.server is not None
-        assert plan.server.port == 9000
-        assert plan.server.argv[plan.server.argv.index("--max-model-len") + 1] == "2048"

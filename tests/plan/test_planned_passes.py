@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from rlhf_cli.errors import ModelError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.packing.row_attention import why_not_packed
-from rlhf_cli.plan.checks.check_context import new_context
+from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.planned_memory import planned_passes
 from rlhf_cli.tables.packable_models import DEFAULTS_IF_OMITTED, why_config_not_packed
 from rlhf_cli.tables.passes import Passes
@@ -30,7 +30,7 @@ DROPS = "it drops at random in training, each row for itself"
 
 def passes(*words: str) -> Passes | None:
     experiment = prepare([*SMALL, *words], keep_run_names=True).experiment
-    return planned_passes(experiment, new_context(experiment))
+    return planned_passes(experiment, CheckContext(experiment, processes=1))
 
 
 def of(config: dict[str, Any], *words: str) -> Passes | None:

@@ -29,20 +29,15 @@ def conversation(characters: int = 4) -> str:
 
 @pytest.mark.fault(43)
 class TestRoom:
-    @pytest.mark.parametrize("model", [("model=tiny",), MODEL], ids=["embedded", "folder"])
-    def test_a_prompt_that_leaves_none(self, place, write: Write, refused: Refused, model: tuple[str, ...]) -> None:
+    def test_a_prompt_that_leaves_none(self, place, write: Write, refused: Refused) -> None:
         model_copy(place / "model")
         write("rows.jsonl", ROWS + one_of(ROOM + 1))
-        error = refused(*MINE, *model)
+        error = refused(*MINE, *MODEL)
         assert isinstance(error, DataError)
         assert error.what == f"prompts of more than {ROOM} tokens leave the policy no room to answer"
         assert "row 21" in str(error.where)
         assert error.got == f"1 of 21 prompts are longer, the longest has {ROOM + 1} tokens"
         assert "data.overlong_prompts=drop or truncate" in str(error.hint)
-
-    def test_negative_control_one_that_leaves_just_enough(self, write: Write) -> None:
-        write("rows.jsonl", ROWS + one_of(ROOM))
-        assert planned(*MINE).notices == ()
 
     @pytest.mark.parametrize(("policy", "says"), [("drop", "are left out"), ("truncate", "lose their beginnings")])
     def test_what_becomes_of_them_is_counted(self, write: Write, policy: str, says: str) -> None:
@@ -59,12 +54,6 @@ class TestRoom:
         write("rows.jsonl", conversation() * 20 + conversation(ROOM - 17))
         assert f"the longest has {ROOM + 1} tokens" in str(refused(*MINE).got)
 
-    def test_a_conversation_cannot_be_cut(self, write: Write, refused: Refused) -> None:
-        write("rows.jsonl", conversation() * 20 + conversation(600))
-        error = refused(*MINE, "data.overlong_prompts=truncate")
-        assert error.what.startswith("a conversation cannot be cut off at its beginning")
-        assert error.hint == "data.overlong_prompts=drop"
-
     def test_answers_as_long_as_the_context(self, refused: Refused) -> None:
         error = refused("exp=quickstart", "trainer.args.max_completion_length=512")
         assert isinstance(error, ConfigError)
@@ -77,11 +66,6 @@ class TestRoom:
 
 @pytest.mark.fault(44)
 class TestTokenizer:
-    def test_negative_control_a_whole_one(self, place, write: Write) -> None:
-        model_copy(place / "model")
-        write("rows.jsonl", conversation() * 20)
-        assert planned(*MINE, *MODEL).num_rows == 20
-
     def test_conversations_without_a_template(self, place, write: Write, refused: Refused) -> None:
         model_copy(place / "model", without=("chat_template.jinja",))
         write("rows.jsonl", ROWS)
@@ -93,19 +77,6 @@ class TestTokenizer:
             assert error.what == "the model has no chat template, and the rows are conversations"
             assert error.where == "model.path (command line)"
             assert "model.tokenizer=FOLDER_OR_HUB_ID" in str(error.hint)
-
-    def test_a_reward_model_without_one_where_the_rows_are_conversations(
-        self, place, write: Write, refused: Refused
-    ) -> None:
-        scorer = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1, "id2label": {"0": "a"}}
-        model_copy(place / "judge", without=("chat_template.jinja",), config=scorer)
-        write("rows.jsonl", ROWS)
-        judged = (*MINE, "+rewards.judge.model=judge")
-        assert planned(*judged).rewards["judge"] == "reward model judge"
-        write("rows.jsonl", conversation() * 20)
-        error = refused(*judged)
-        assert error.what == "the reward model has no chat template, and the prompts are conversations"
-        assert error.where == "rewards.judge.model (command line)"
 
     def test_no_token_for_the_end(self, place, write: Write, refused: Refused) -> None:
         model_copy(place / "model", tokenizer_config={"eos_token": None})

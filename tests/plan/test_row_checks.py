@@ -26,22 +26,11 @@ class TestPairs:
         assert planned("exp=toy_reward", "reward_model.margin.column=margin", *PAIRS).num_rows == 80
         assert planned("exp=toy_dpo", *PAIRS).num_rows == 80
 
-    def test_a_margin_of_text(self, write: Write, refused: Refused) -> None:
-        write("pairs.jsonl", lines(*(pair(margin="big") for _ in range(80))))
-        error = refused("exp=toy_reward", "reward_model.margin.column=margin", *PAIRS)
-        assert error.what == "no margin can be had from the column margin for 80 of 80 pairs"
-        assert "row 1: 'big', a str" in str(error.got)
-
     def test_a_single_margin_below_zero(self, write: Write, refused: Refused) -> None:
         write("pairs.jsonl", lines(*(pair(margin=5.0 - number) for number in range(7))))
         error = refused("exp=toy_reward", "reward_model.margin.column=margin", *PAIRS)
         assert "row 7" in str(error.where)
         assert "-1, below 0" in str(error.got)
-
-    def test_pairs_that_teach_nothing(self, write: Write, refused: Refused) -> None:
-        write("pairs.jsonl", lines(pair(), pair(rejected="2")))
-        error = refused("exp=toy_reward", *PAIRS)
-        assert (error.what, "row 2" in str(error.where)) == ("1 of 2 pairs teach nothing", True)
 
     def test_what_is_left_out_is_not_held_against_the_data(self, write: Write, refused: Refused) -> None:
         leave = "reward_model.on_bad_pair=drop"
@@ -60,13 +49,6 @@ class TestPrompts:
         assert error.what == "nothing in the column 'prompt' of 1 of 21 rows"
         assert "row 21" in str(error.where)
 
-    def test_numbers_in_json_are_no_prompts(self, write: Write, refused: Refused) -> None:
-        write("rows.jsonl", lines(*({"prompt": number, "a": number, "b": 1} for number in range(20))))
-        error = refused(*MINE)
-        assert error.what == "the column 'prompt' holds neither text nor messages"
-        assert "data.prompt='{prompt}'" in str(error.hint)
-        assert planned(*MINE, "data.rename={question: prompt}", "data.prompt='{question}'").num_rows == 20
-
 
 class TestHeldOut:
     EVALUATED = ("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=60")
@@ -81,13 +63,6 @@ class TestHeldOut:
             ("the data has no column 'b'", "data.eval"),
         ]
         assert str(caught.value.problems[0].hint).startswith("data.eval.rename.a=")
-
-    def test_a_fraction_beside_a_path_is_a_contradiction(self, write: Write, refused: Refused) -> None:
-        write("rows.jsonl", ROWS)
-        write("held.jsonl", ROWS)
-        error = refused(*MINE, "data.eval.path=held.jsonl", "data.eval.fraction=0.1", *self.EVALUATED)
-        assert str(error.where).startswith("data.eval (")
-        assert "a `fraction` of the training rows" in str(error.expected)
 
     def test_a_fraction_is_held_out_by_prompt_and_counted(self, write: Write) -> None:
         """20 rows of 20 prompts; a fifth is 4. Of 10 prompts that stand there twice each, a quarter is 2.5 prompts, and

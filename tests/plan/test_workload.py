@@ -30,14 +30,6 @@ def test_ppo_learns_from_a_round_in_16_steps() -> None:
     assert lines(*PPO, "trainer.args.max_steps=32")["steps"].startswith("32 = 2 rounds x 16; 1 x 64")
 
 
-def test_grpo_generates_for_every_step() -> None:
-    """64 completions in groups of 8: 120 steps are 960 prompts. The longest, of two digits each, is `99+99=`."""
-    work = planned(*GRPO).workload
-    assert (work.rounds, work.completions, work.prompts) == (120, 7680, 960)
-    assert work.longest_prompt == 6
-    assert lines(*GRPO)["steps"] == "120, a round each; 1 x 64 completions a device each"
-
-
 def test_rows_that_are_learned_from() -> None:
     """3600 pairs are left of 4000 where a tenth is held out, which are 56 steps of 64 and one of the 16 that are left:
     150 steps are two epochs of 57 and 36 steps more, so 2 x 3600 + 36 x 64 = 9504 rows.
@@ -56,16 +48,6 @@ def test_rows_that_are_learned_from() -> None:
     assert plan.num_rows is not None
     assert plan.evaluations.rows is not None
     assert plan.num_rows + plan.evaluations.rows == 4000
-
-
-def test_packed_rows_are_as_long_as_they_may_be() -> None:
-    words = ("+exp=toy_sft", "launch=cpu", "track=none", "trainer.args.max_length=64")
-    whole, packed = (planned(*words, f"trainer.args.packing={value}").workload for value in ("false", "true"))
-    assert whole.longest_row is not None
-    assert whole.longest_row < 64 == packed.longest_row
-    assert packed.max_tokens is not None
-    assert whole.max_tokens is not None
-    assert packed.max_tokens > whole.max_tokens
 
 
 @pytest.mark.parametrize(

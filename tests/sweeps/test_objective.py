@@ -10,11 +10,6 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.sweeps.search_space import read_objective, refuse_unlogged, value_so_far
 
 
-def test_it_is_the_mean_of_the_last_tenth() -> None:
-    logged = [float(step) for step in range(1, 31)]
-    assert value_so_far(read_objective("rewards/a/mean"), logged) == pytest.approx((28 + 29 + 30) / 3)
-
-
 def test_of_what_is_held_out_it_is_the_last_value() -> None:
     logged = [float(step) for step in range(1, 31)]
     assert value_so_far(read_objective("eval_greedy/rewards/a"), logged) == 30

@@ -11,7 +11,6 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
-from rlhf_cli.runs.writer_lock import only_writer
 from tests.support.small_runs import SMALL
 
 SWEEP = Path("runs/quickstart/swept")
@@ -94,14 +93,6 @@ def test_which_runs_go_on_follows_from_their_states(frozen) -> None:
     assert ran.pop() == [("seed=1", True), ("seed=2", True), ("seed=3", False), ("seed=6", True)]
     assert main(["resume", str(SWEEP), "--failed"]) == 0
     assert ran.pop() == [("seed=1", True)]
-
-
-def test_nobody_else_may_run_it_meanwhile(frozen, capsys) -> None:
-    ran = frozen("seed=1,2")
-    with only_writer(RunFolder(SWEEP.resolve()), what="sweep"):
-        assert main(["resume", str(SWEEP)]) == 2
-    assert "the sweep is being run right now" in capsys.readouterr().err
-    assert ran == []
 
 
 def test_changed_code_is_refused_for_all_at_once_and_can_be_allowed(workplace: Path, frozen, capsys) -> None:

@@ -57,14 +57,11 @@ def test_without_a_section_it_is_a_grid(place: Path) -> None:
     [
         ([*SEARCH, "seed=1,2"], "the best seed is luck"),
         (["sweep=weights", "sweep.objective=reward"], "the search itself changes"),
-        (["sweep=weights", "sweep.objective=eval_greedy/total"], "the search itself changes"),
         (["sweep=weights", "sweep.objective=rewards/corect/mean"], "sweep.objective=rewards/correct/mean"),
-        (["sweep=weights"], "sweep.objective=rewards/correct/mean"),
         (["sweep=weights", "sweep.objective=[loss,-kl]", "sweep.prune=median"], "by one objective alone"),
         ([*SEARCH, "rewards.format.weight=1", "rewards.brevity.weight=1"], "a search that may set nothing"),
         ([*SEARCH, "trainer.args.lerning_rate=interval(0,1)"], "trainer.args.learning_rate"),
         ([*SEARCH, "launch=slurm"], "to wait for its trials"),
-        ([*SEARCH, "sweep.trials=0"], "sweep.trials"),
         (["rewards.format.weight=interval(0,1)"], "sweep=weights"),
     ],
 )

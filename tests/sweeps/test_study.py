@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.sweeps.search import SearchStudy
-from rlhf_cli.sweeps.search_space import NumberRange, OptionList, Space, read_objective
+from rlhf_cli.sweeps.search_space import NumberRange, Space, read_objective
 
 SPACE: Space = {"w": NumberRange(0.0, 1.0)}
 BEST = 0.3
@@ -69,13 +69,6 @@ def test_a_search_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert float(again.words[0].removeprefix("w=")) not in told  # other random numbers than at the start
 
 
-def test_a_trial_that_failed_has_no_place_among_the_best(tmp_path: Path) -> None:
-    search = memory(tmp_path)
-    search.tell(search.ask().number, None)
-    assert search.best() == []
-    assert search.trials()[0].state == "fail"
-
-
 def test_several_objectives_end_in_a_front(tmp_path: Path) -> None:
     """Of (1, 1), (2, 3), (0, 0) and (3, 2), more of the first and less of the second is better: (2, 3) loses to (3, 2).
 
@@ -100,15 +93,6 @@ def test_a_trial_that_does_worse_than_the_others_is_stopped(tmp_path: Path, prun
     assert search.report(bad, 34, 0.0) is stopped
     good = search.ask().number
     assert search.report(good, 34, 2.0) is False
-
-
-def test_choices_are_proposed_as_they_are_typed(tmp_path: Path) -> None:
-    search = memory(
-        tmp_path, space={"truncation": OptionList(("none", "exclude")), "n": NumberRange(1, 8, is_whole=True)}
-    )
-    words = search.ask().words
-    assert words[0] in ("truncation=none", "truncation=exclude")
-    assert words[1].removeprefix("n=") in map(str, range(1, 9))
 
 
 @pytest.mark.parametrize(("value", "stopped"), [(0.45, False), (0.35, True)])

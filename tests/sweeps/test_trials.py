@@ -138,18 +138,6 @@ def test_an_objective_that_nobody_logs_ends_the_search(place: Path) -> None:
     assert caught.value.hint == "sweep.objective=rewards/corect/mean"
 
 
-def test_a_run_without_a_number_costs_the_others_nothing(place: Path) -> None:
-    search = Searched(place / "sweep")
-    watch = search.begins()
-    search.logs(watch, 100, 0.5)
-    search.ends(watch)
-    nan = search.begins()
-    search.logs(nan, 100, None)
-    search.ends(nan)
-    assert "without a number" in search.said[0]
-    assert [trial.state for trial in search.memory.trials()] == ["complete", "fail"]
-
-
 def test_a_space_in_which_nothing_can_be_run_ends_the_search(place: Path) -> None:
     search = Searched(place / "sweep", "sweep.trials=40")
     search.plan = replace(search.plan, fixed=(*search.plan.fixed, "sed=3"))

@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 
-from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.tables.strategies import STRATEGIES, Feature
 
@@ -18,13 +16,22 @@ _USUAL_PORT = 29500
 
 
 def launch_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield what prevents machines from meeting, and an invalid deadline."""
-    problem = _meeting_problem(experiment.launch)
-    if problem is not None:
-        key, what, hint = problem
-        got = f"{key}={getattr(experiment.launch, key.removeprefix('launch.'))}"
+    """Yield what prevents machines from meeting (under Slurm they find one another), and an invalid deadline."""
+    launch, key, what, hint = experiment.launch, "launch.rdzv", "", ""
+    host, _, port = (launch.rdzv or "").rpartition(":")
+    if launch.rdzv is None and launch.nodes > 1 and launch.slurm is None:
+        what = f"{launch.nodes} machines have no address to meet at: this machine's, with a free port; or use Slurm"
+        key, hint = "launch.nodes", f"launch.rdzv=HOST:{_USUAL_PORT}, or launch=slurm"
+    elif launch.rdzv is not None and launch.slurm is not None:
+        what, hint = "in a job of Slurm the machines find one another", "launch.rdzv=null"
+    elif launch.rdzv is not None and launch.nodes == 1:
+        what, hint = "launch.rdzv is for several machines", "launch.nodes=2, or launch.rdzv=null"
+    elif launch.rdzv is not None and not 0 < int(port) < 2**16:
+        what, hint = "launch.rdzv has no port of 1 to 65535", f"launch.rdzv={host}:{_USUAL_PORT}"
+    if what:
+        got = f"{key}={getattr(launch, key.removeprefix('launch.'))}"
         yield ConfigError(what, where=origins.where(key), got=got, hint=hint)
-    if (deadline := experiment.launch.must_save_by) is not None and (wrong := _invalid_deadline(deadline)):
+    if (deadline := launch.must_save_by) is not None and (wrong := _invalid_deadline(deadline)):
         yield ConfigError(
             "launch.must_save_by is not a time in the future",
             where=origins.where("launch.must_save_by"),
@@ -32,24 +39,6 @@ def launch_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             expected="an ISO time, in this machine's zone unless it names one",
             hint=f"launch.must_save_by={datetime.now().replace(hour=23, minute=0):%Y-%m-%dT%H:%M}",
         )
-
-
-def _meeting_problem(launch: Launch) -> tuple[str, str, str] | None:
-    """Return the key, what is wrong and a hint if machines cannot meet; under Slurm they find one another."""
-    rdzv = launch.rdzv
-    if rdzv is None and launch.nodes > 1 and launch.slurm is None:
-        what = f"{launch.nodes} machines have no address to meet at: this machine's, with a free port; or use Slurm"
-        return "launch.nodes", what, f"launch.rdzv=HOST:{_USUAL_PORT}, or launch=slurm"
-    if rdzv is None:
-        return None
-    if launch.slurm is not None:
-        return "launch.rdzv", "in a job of Slurm the machines find one another", "launch.rdzv=null"
-    if launch.nodes == 1:
-        return "launch.rdzv", "launch.rdzv is for several machines", "launch.nodes=2, or launch.rdzv=null"
-    host, _, port = rdzv.rpartition(":")
-    if not 0 < int(port) < 2**16:
-        return "launch.rdzv", "launch.rdzv has no port of 1 to 65535", f"launch.rdzv={host}:{_USUAL_PORT}"
-    return None
 
 
 def _invalid_deadline(text: str) -> str | None:
@@ -103,10 +92,10 @@ def rollout_warnings(experiment: Experiment) -> list[str]:
     """Return a warning if vLLM's importance ratio is biased: its probabilities are truncated by the sampler, the
     trainer's are not.
     """
-    args, trainer = experiment.trainer.args, trl_args.trainer(experiment.trainer.trl)
+    args = experiment.trainer.args
     if not experiment.launch.rollout.startswith("vllm"):
         return []
-    if not trl_args.setting(trainer, args, "vllm_importance_sampling_correction"):
+    if not experiment.trainer.setting("vllm_importance_sampling_correction"):
         return []
     neutral: dict[str, tuple[object, ...]] = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
     cut = [f"{name}={args[name]}" for name, values in neutral.items() if name in args and args[name] not in values]
@@ -136,8 +125,7 @@ _SET_BY_US = (
 def slurm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with `launch.slurm`."""
     slurm, grace_s = experiment.launch.slurm, experiment.launch.grace_s
-    if slurm is None:
-        return
+    assert slurm is not None
     allowed_s = seconds(slurm.time) if slurm.time is not None else None
     if slurm.time is not None and (allowed_s is None or allowed_s <= grace_s):
         yield ConfigError(
@@ -174,9 +162,17 @@ def seconds(time: str) -> int | None:
 
 def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every feature of the experiment that does not work with its strategy, with an alternative."""
-    row = STRATEGIES[experiment.launch.strategy]
-    used = features(experiment)
-    without_file = "launch.accelerate_config=null " if experiment.launch.accelerate_config is not None else ""
+    row, critic, launch = STRATEGIES[experiment.launch.strategy], experiment.critic, experiment.launch
+    known: tuple[tuple[Feature, str, object], ...] = (
+        ("critic.share=lora", "critic.share", critic is not None and critic.share == "lora"),
+        ("critic.warmup_steps", "critic.warmup_steps", critic is not None and critic.warmup_steps),
+        ("model.quantize", "model.quantize", experiment.model.quantize),
+        ("sync_ref_model", "trainer.args.sync_ref_model", experiment.trainer.args.get("sync_ref_model") is True),
+        ("rollout=continuous", "launch.rollout", launch.rollout == "continuous"),
+        ("offload", "launch.offload", launch.offload),
+    )
+    used = {feature: key for feature, key, is_used in known if is_used}
+    without_file = "launch.accelerate_config=null " if launch.accelerate_config is not None else ""
     for conflict in [conflict for conflict in row.conflicts if conflict.feature in used]:
         key = used[conflict.feature]
         yield ConfigError(
@@ -186,17 +182,3 @@ def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[User
             expected=f"something else: {conflict.why}",
             hint=conflict.instead.replace("launch.strategy=", f"{without_file}launch.strategy="),
         )
-
-
-def features(experiment: Experiment) -> dict[Feature, str]:
-    """Return feature -> the key that enables it, for the features that some strategy does not support."""
-    critic, launch = experiment.critic, experiment.launch
-    known: tuple[tuple[Feature, str, object], ...] = (
-        ("critic.share=lora", "critic.share", critic is not None and critic.share == "lora"),
-        ("critic.warmup_steps", "critic.warmup_steps", critic is not None and critic.warmup_steps),
-        ("model.quantize", "model.quantize", experiment.model.quantize),
-        ("sync_ref_model", "trainer.args.sync_ref_model", experiment.trainer.args.get("sync_ref_model") is True),
-        ("rollout=continuous", "launch.rollout", launch.rollout == "continuous"),
-        ("offload", "launch.offload", launch.offload),
-    )
-    return {feature: key for feature, key, is_used in known if is_used}

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RESERVED_REWARD_NAMES
 from rlhf_cli.numerics.intervals import attempt_counts
@@ -101,9 +100,8 @@ def _of_sampled(name: str, experiment: Experiment) -> tuple[str, str | None] | N
         close = nearest(reward, experiment.rewards)
         corrected = f"{head}/{rest.replace(reward, close, 1)}" if close else None
         return f"the rewards are {', '.join(experiment.rewards)}", corrected
-    trainer, args = trl_args.trainer(experiment.trainer.trl), experiment.trainer.args
-    most = trl_args.whole_number_or_none(trainer, args, "num_generations_eval")
-    counts = attempt_counts(most or trl_args.whole_number(trainer, args, "num_generations"))
+    trainer = experiment.trainer
+    counts = attempt_counts(trainer.whole("num_generations_eval") or trainer.whole("num_generations") or 1)
     valid = [*(f"pass@{count}" for count in counts), f"maj@{counts[-1]}"]
     if match["how"] or head in valid:
         return None

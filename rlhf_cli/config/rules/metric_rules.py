@@ -16,7 +16,7 @@ from rlhf_cli.config.rules.logged_metrics import (
     unlogged_name,
 )
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.run_sections import expectations_of, rules_of
+from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.scored_rows import why_no_total
 
@@ -25,7 +25,7 @@ _BEST = "trainer.args.metric_for_best_model"
 
 def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every stop rule whose metric this experiment does not log."""
-    for name, rule in rules_of(experiment.stop).items():
+    for name, rule in entries_of(experiment.stop).items():
         problem = None if rule.metric == STEP else unlogged(rule.metric, experiment)
         if problem is None:
             continue
@@ -48,7 +48,7 @@ _NOTHING = "expect=null"
 
 def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every expectation that this experiment cannot meet."""
-    expected = expectations_of(experiment.expect)
+    expected = entries_of(experiment.expect)
     for name, one in expected.items():
         where, key = _place(experiment, origins, name)
         if (problem := unlogged(one.metric, experiment)) is not None:
@@ -140,8 +140,7 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
     several objectives.
     """
     sweep = experiment.sweep
-    if sweep is None:
-        return
+    assert sweep is not None
     where = origins.where("sweep.objective")
     for objective in sweep.objective:
         typed = objective.removeprefix("-").strip()

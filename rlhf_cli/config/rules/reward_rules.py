@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, RESERVED_REWARD_NAMES, Gate
@@ -146,7 +145,7 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
             expected="one of " + ", ".join(able),
             hint="trainer=ppo, or truncation=eos_penalty",
         )
-    limit = trl_args.setting(trl_args.trainer(trainer.trl), trainer.args, "max_completion_length")
+    limit = trainer.setting("max_completion_length")
     if row.needs_limit and not isinstance(limit, int):
         yield ConfigError(
             f"{row.name} needs a limit of the length",
@@ -168,8 +167,7 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
 def reward_model_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with a section `reward_model`."""
     section = experiment.reward_model
-    if section is None:
-        return
+    assert section is not None
     if "reward_model" not in experiment.trainer.row.sections:
         what, where = f"trainer={experiment.trainer.name} trains no reward model", origins.where("reward_model")
         yield ConfigError(what, where=where, got="a section `reward_model`", hint="trainer=reward, or ~reward_model")

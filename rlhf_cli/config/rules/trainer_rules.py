@@ -114,8 +114,7 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
     If the source does not show all bases, the class is checked after its import.
     """
     named = experiment.trainer.own_class
-    if named is None:
-        return
+    assert named is not None
     where = origins.where(_KEY)
     module, colon, name = named.rpartition(":")
     file = class_file(named)
@@ -189,7 +188,7 @@ def class_file(named: str) -> Path | None:
 def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with `model.quantize`."""
     model = experiment.model
-    if model.quantize is not None and model.lora is None:
+    if model.lora is None:
         yield ConfigError(
             "quantised weights cannot be trained",
             where=origins.where("model.quantize"),
@@ -197,7 +196,7 @@ def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[User
             expected="an adapter that is trained on top of them",
             hint="model.lora.r=16, or model.quantize=null",
         )
-    if model.quantize is not None and experiment.launch.precision == "fp16":
+    if experiment.launch.precision == "fp16":
         yield ConfigError(
             "an adapter on quantised weights is kept in bfloat16, which fp16 training cannot scale",
             where=origins.where("launch.precision"),
@@ -259,7 +258,7 @@ def _against_a_critic(experiment: Experiment) -> Iterator[Conflict]:
         yield f"{_ARGS}scale_rewards", "scale_rewards means nothing to PPO", of_a_group, f"'~{_ARGS}scale_rewards'"
     if experiment.aggregate == "normalize_then_sum":
         yield "aggregate", "normalize_then_sum means nothing to PPO", of_a_group, "aggregate=sum"
-    generations = trl_args.setting(trl_args.trainer(experiment.trainer.trl), args, "num_generations")
+    generations = experiment.trainer.setting("num_generations")
     if isinstance(generations, int) and generations < 2:
         for name in [name for name, reward in experiment.rewards.items() if reward.normalize == "group"]:
             key, what = f"rewards.{name}.normalize", "a group of one has no deviation to divide by"

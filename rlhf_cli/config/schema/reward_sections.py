@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from rlhf_cli.config.schema.section import Bounds, Seconds, Section
 from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES, TruncationRow
@@ -125,12 +125,6 @@ else:  # the words come from the table
     Mode = Literal[tuple(sorted({mode for row in TRUNCATION_POLICIES.values() for mode in row.modes}))]
 
 
-def _not_negative(penalty: float) -> float:
-    if penalty < 0:
-        raise ValueError("0 or more: it is subtracted from the reward")
-    return penalty
-
-
 class Truncation(Section):
     """What a completion is worth that the length limit cut off, for every trainer that generates.
 
@@ -142,7 +136,7 @@ class Truncation(Section):
     """
 
     policy: PolicyName = "none"
-    penalty: Annotated[float, AfterValidator(_not_negative)] = 1.0
+    penalty: float = Field(default=1.0, ge=0)
     mode: Mode | None = None
     cache: int | None = Field(default=None, gt=0)
 
@@ -150,11 +144,6 @@ class Truncation(Section):
     def row(self) -> TruncationRow:
         """Return the policy's row in the table."""
         return TRUNCATION_POLICIES[self.policy]
-
-    @property
-    def replaces(self) -> bool:
-        """Return whether the reward that a truncated completion earned does not count."""
-        return self.mode == "replace"
 
 
 class Margin(Section):

@@ -6,7 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, TypeAdapter, model_validator
 
@@ -272,25 +272,19 @@ Expectations: TypeAlias = Annotated[
 ]
 
 
-def rules_of(stop: StopRules) -> dict[str, StopRule]:
-    """Return the rules by their keys below `stop`: '' for a single one, `0`, `1` in a list."""
-    return _entries_of(stop)
+Entry = TypeVar("Entry", StopRule, Expectation)
 
 
-def expectations_of(expect: Expectations) -> dict[str, Expectation]:
-    """Return the expectations by their keys below `expect`, in the same way."""
-    return _entries_of(expect)
-
-
-def _entries_of(section: Any) -> dict[str, Any]:  # noqa: ANN401 - three shapes of a section that pydantic has judged
+def entries_of(section: Entry | dict[str, Entry] | list[Entry] | None) -> dict[str, Entry]:
+    """Return the entries of `stop` or `expect` by their keys below it: '' for a single one, `0`, `1` in a list."""
     if section is None:
         return {}
-    if isinstance(section, Section):
-        return {"": section}
-    return {str(number): one for number, one in enumerate(section)} if isinstance(section, list) else dict(section)
+    if isinstance(section, list):
+        return {str(number): one for number, one in enumerate(section)}
+    return section if isinstance(section, dict) else {"": section}
 
 
 def read_expectations(frozen: object) -> dict[str, Expectation]:
     """Return the expectations in a frozen configuration. Raise ValueError if one is invalid."""
     found: Expectations = TypeAdapter(Expectations).validate_python(frozen)
-    return expectations_of(found)
+    return entries_of(found)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field
 
+from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.tables.kl_forms import KL_FORMS, KlForm
 from rlhf_cli.tables.passes import GenerationSetting, PassSetting
@@ -105,6 +106,15 @@ class Trainer(Section):
     def row(self) -> TrainerRow:
         """Return the trainer's row in the table. Validation has refused a trainer without one."""
         return TRAINERS[self.trl]
+
+    def setting(self, name: str) -> object:
+        """Return the value of an argument of TRL's: as configured, else TRL's default, else None."""
+        return trl_args.setting(trl_args.trainer(self.trl), self.args, name)
+
+    def whole(self, name: str) -> int | None:
+        """Return an argument of TRL's that is an integer, None for anything else."""
+        value = self.setting(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     @property
     def ppo(self) -> PpoArgs | None:

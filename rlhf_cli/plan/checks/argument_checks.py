@@ -6,6 +6,7 @@ import importlib.util
 import re
 from collections.abc import Iterator
 
+from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.overrides import EXPECT_AFRESH
 from rlhf_cli.config.schema.experiment import Experiment
@@ -15,6 +16,7 @@ from rlhf_cli.errors import ConfigError, DataError, UserError
 from rlhf_cli.plan.batches import plan_batches, plan_stage
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.runs.tracking.tracking_plan import missing_tracker
 from rlhf_cli.tables.kl_forms import MAX_RELATIVE_ERROR
 from rlhf_cli.tables.trl_values import RANGES
 
@@ -29,16 +31,17 @@ _OPTIMIZERS = (
 def range_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for every argument whose value is out of range."""
     args, generates = experiment.trainer.args, experiment.trainer.row.generates
+    fields = trl_args.trainer(experiment.trainer.trl).fields
     for bounds in RANGES:
         value, key = args.get(bounds.name), _ARGS + bounds.name
         if not isinstance(value, int | float) or isinstance(value, bool) or bounds.holds(value):
             continue
-        if bounds.strategy is not None and context.setting(bounds.strategy) != "steps":
+        if bounds.strategy is not None and experiment.trainer.setting(bounds.strategy) != "steps":
             continue
         if bounds.name == "top_k" and value == -1 and experiment.launch.rollout.startswith("vllm"):
             continue  # -1 means all tokens in vLLM
-        if bounds.name in context.trainer.fields and (generates or bounds.name != "temperature"):
-            default = context.trainer.fields[bounds.name].default
+        if bounds.name in fields and (generates or bounds.name != "temperature"):
+            default = fields[bounds.name].default
             fits = isinstance(default, int | float) and bounds.holds(default)
             yield ConfigError(
                 f"{key} is out of its range",
@@ -51,7 +54,7 @@ def range_problems(experiment: Experiment, composed: Composed, context: CheckCon
 
 def contradictions(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for arguments that exclude each other: their libraries say so only when a run begins."""
-    of, where, args = context.setting, composed.origins.where, experiment.trainer.args
+    of, where, args = experiment.trainer.setting, composed.origins.where, experiment.trainer.args
     if args.get("generation_batch_size") is not None and args.get("steps_per_generation") is not None:
         key, what = f"{_ARGS}generation_batch_size", "generation_batch_size and steps_per_generation say the same thing"
         yield ConfigError(what, where=where(key), expected="one of them", hint=f"'~{key}'")
@@ -73,9 +76,8 @@ def contradictions(experiment: Experiment, composed: Composed, context: CheckCon
         yield ConfigError(what, where=where(_ARGS + key), got=got, hint=f"{_ARGS}{key}={fits}")
 
 
-def typed_twice(_: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+def typed_twice(_: Experiment, composed: Composed, context: CheckContext) -> None:
     """Note every key that was typed with two different values; the last one counts."""
-    yield from ()
     values: dict[str, list[str]] = {}
     for override in composed.overrides:
         key, equals, value = override.lstrip("+").partition("=")
@@ -101,6 +103,9 @@ def package_problems(experiment: Experiment, composed: Composed, context: CheckC
         if importlib.util.find_spec(package) is None:
             what = f"{key} needs {package}, which is not installed"
             yield ConfigError(what, where=composed.origins.where(key), hint=hint)
+    track, where = experiment.track, composed.origins.where("track.tracker")
+    if (missing := missing_tracker(track.mode, track.tracker, where=where)) is not None:
+        yield missing
 
 
 def round_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
@@ -109,15 +114,8 @@ def round_problems(experiment: Experiment, composed: Composed, context: CheckCon
     Yield an error if one round could change an adaptive KL coefficient by more than 100%, and so make it negative.
     Raises the errors of `plan_batches`.
     """
-    if not experiment.trainer.row.generates:
-        return
     context.batches = batches = plan_batches(
-        context.trainer,
-        experiment.trainer.args,
-        processes=context.processes,
-        num_rows=context.num_rows,
-        origins=composed.origins,
-        baseline=experiment.trainer.baseline,
+        experiment.trainer, processes=context.processes, num_rows=context.num_rows, origins=composed.origins
     )
     if context.processes > 1 and batches.accumulation < batches.steps_per_generation:
         text = (
@@ -144,7 +142,7 @@ def stage_problems(experiment: Experiment, composed: Composed, context: CheckCon
             from rlhf_cli.data.learnt_columns import learnt_columns
 
             try:
-                field = str(context.setting("dataset_text_field") or "text")
+                field = str(experiment.trainer.setting("dataset_text_field") or "text")
                 used = learnt_columns(row, context.columns, text_field=field)
             except DataError as error:
                 if experiment.data.world is not None:
@@ -152,16 +150,15 @@ def stage_problems(experiment: Experiment, composed: Composed, context: CheckCon
                 yield error
         if row.splits_pairs and "chosen" in used and num_rows is not None:
             num_rows *= 2
-        args, origins = experiment.trainer.args, composed.origins
         context.stage = plan_stage(
-            context.trainer, args, processes=context.processes, num_rows=num_rows, origins=origins
+            experiment.trainer, processes=context.processes, num_rows=num_rows, origins=composed.origins
         )
     if context.steps is not None and context.steps <= 0:
         key = f"{_ARGS}num_train_epochs"
         yield ConfigError(
             "the run would have no step",
             where=composed.origins.where(key),
-            got=f"{context.setting('num_train_epochs')} epochs, and no max_steps",
+            got=f"{experiment.trainer.setting('num_train_epochs')} epochs, and no max_steps",
             expected="more than 0 of either",
             hint=f"{key}=1, or {_ARGS}max_steps=100",
         )

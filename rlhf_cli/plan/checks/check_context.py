@@ -8,17 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.trl_args import TrainerFields
 from rlhf_cli.data.peeking import Preview
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import UserError
 from rlhf_cli.models.tokenizer_files import TokenizerFiles, read_json
 from rlhf_cli.plan.batches import BatchPlan, StagePlan
-from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.text.json_values import JsonTree
 
@@ -34,7 +31,6 @@ class CheckContext:
     """
 
     experiment: Experiment
-    trainer: TrainerFields
     processes: int
     folder: Path | None = None
     cached: dict[str, Path] = field(default_factory=dict)
@@ -63,14 +59,6 @@ class CheckContext:
     notices: list[Notice] = field(default_factory=list)
     most_prompt_tokens: int | None = None
     """Upper bound on the tokens of a training prompt, if longer ones are dropped or cut; None if they are kept."""
-
-    def setting(self, name: str) -> object:
-        """Return an argument of TRL's: as configured, else its default."""
-        return trl_args.setting(self.trainer, self.experiment.trainer.args, name)
-
-    def whole(self, name: str) -> int | None:
-        """Return an argument of TRL's that is an integer; None for anything else."""
-        return trl_args.whole_number_or_none(self.trainer, self.experiment.trainer.args, name)
 
     def folder_of(self, path: str | None) -> Path | None:
         """Return the local folder of a model; None for a hub model that is not in the cache."""
@@ -113,13 +101,3 @@ class ReadSource:
 
 
 Check: TypeAlias = Callable[[Experiment, Composed, CheckContext], Iterable[UserError] | None]
-
-
-def new_context(experiment: Experiment, folder: Path | None = None) -> CheckContext:
-    """Return the initial facts about an experiment, before any check."""
-    return CheckContext(
-        experiment,
-        trainer=trl_args.trainer(experiment.trainer.trl),
-        processes=planned_processes(experiment.launch),
-        folder=folder,
-    )

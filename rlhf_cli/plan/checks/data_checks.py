@@ -12,7 +12,7 @@ from rlhf_cli.data.peeking import column_names_after, peek, prepared_rows
 from rlhf_cli.data.rows import RowTable, check_prompts, hold_out_places
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.worlds import with_columns
-from rlhf_cli.errors import DataError, UserError
+from rlhf_cli.errors import DataError, RewardError, UserError
 from rlhf_cli.plan.checks.check_context import CheckContext, ReadSource
 from rlhf_cli.plan.data_sources import eval_sources, margin_problems, preference_rules, training_sources
 from rlhf_cli.tables.trl_trainers import TEXT, TrainerRow
@@ -61,9 +61,10 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
 
 
 def column_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield an error for every column that the trainer or a reward reads and the training or held-out data lacks."""
-    if not experiment.trainer.row.generates:
-        return
+    """Yield an error for every column that the trainer or a reward reads and the training or held-out data lacks.
+
+    Also yield one for each argument of a reward function that has neither a value nor a column.
+    """
     wanted = {
         f"trainer={experiment.trainer.name}": ["prompt"],
         **{
@@ -77,6 +78,17 @@ def column_problems(experiment: Experiment, composed: Composed, context: CheckCo
     for read in context.held_out:
         if read.columns:
             yield from _missing_columns(wanted, read.columns, read.source.name)
+    for name, missing in context.missing_arguments.items():
+        for argument in missing:
+            if argument not in context.columns:
+                reward, key = experiment.rewards[name], f"rewards.{name}.args"
+                yield RewardError(
+                    f"{reward.fn} needs the argument {argument!r}",
+                    where=composed.origins.where(f"rewards.{name}.fn"),
+                    got=", ".join(f"{given}={value}" for given, value in reward.args.items()) or "no arguments",
+                    expected=f"{key}.{argument}, or a column of that name in the data",
+                    hint=f"{key}.{argument}=VALUE",
+                )
 
 
 def _split_off(fraction: float, seed: int, context: CheckContext) -> Iterator[UserError]:
@@ -131,7 +143,7 @@ def row_problems(experiment: Experiment, composed: Composed, context: CheckConte
     """Yield what is wrong with the rows of each source: empty prompts, text instead of numbers, unsound pairs."""
     row = experiment.trainer.row
     yield from margin_problems(experiment, context.columns)
-    text_field = str(context.setting("dataset_text_field") or TEXT)
+    text_field = str(experiment.trainer.setting("dataset_text_field") or TEXT)
     for read in context.sources:
         if read.rows is None:
             continue

@@ -19,7 +19,19 @@ def hub_problems(experiment: Experiment, composed: Composed, context: CheckConte
 
     Notes the cache folders of models.
     """
-    asked = {**_models(experiment), **_datasets(experiment)}
+    model, critic, asked = experiment.model, experiment.critic, dict[str, HubQuestion]()
+    if _is_on_hub(model.path):
+        asked["model.path"] = HubQuestion("model", str(model.path), model.revision)
+    if _is_on_hub(model.tokenizer):
+        asked["model.tokenizer"] = HubQuestion("model", str(model.tokenizer), needs_weights=False)
+    if critic is not None and critic.init != "policy" and _is_on_hub(critic.init):
+        asked["critic.init"] = HubQuestion("model", critic.init)
+    for name, reward in experiment.rewards.items():
+        if _is_on_hub(reward.model):
+            asked[f"rewards.{name}.model"] = HubQuestion("model", str(reward.model))
+    for source in (*training_sources(experiment.data), *eval_sources(experiment.data)):
+        if source.is_hub:
+            asked[f"{source.name}.path"] = HubQuestion("dataset", source.paths[0], source.revision)
     if not asked:
         return
     for (key, question), answer in zip(asked.items(), look_up(list(asked.values())), strict=True):
@@ -39,30 +51,6 @@ def require_on_hub(question: HubQuestion, *, where: str, local: str) -> None:
     answer = look_up([question])[0]
     if answer.state not in ("there", "cached"):
         raise _problem(where, where, question, answer, local)
-
-
-def _models(experiment: Experiment) -> dict[str, HubQuestion]:
-    model, found = experiment.model, dict[str, HubQuestion]()
-    if _is_on_hub(model.path):
-        found["model.path"] = HubQuestion("model", str(model.path), model.revision)
-    if _is_on_hub(model.tokenizer):
-        found["model.tokenizer"] = HubQuestion("model", str(model.tokenizer), needs_weights=False)
-    critic = experiment.critic
-    if critic is not None and critic.init != "policy" and _is_on_hub(critic.init):
-        found["critic.init"] = HubQuestion("model", critic.init)
-    for name, reward in experiment.rewards.items():
-        if _is_on_hub(reward.model):
-            found[f"rewards.{name}.model"] = HubQuestion("model", str(reward.model))
-    return found
-
-
-def _datasets(experiment: Experiment) -> dict[str, HubQuestion]:
-    sources = [*training_sources(experiment.data), *eval_sources(experiment.data)]
-    return {
-        f"{source.name}.path": HubQuestion("dataset", source.paths[0], source.revision)
-        for source in sources
-        if source.is_hub
-    }
 
 
 def _is_on_hub(path: str | None) -> bool:

@@ -21,12 +21,11 @@ from rlhf_cli.plan.devices import (
     count_processes,
     is_left_to_a_node,
     may_have_other_gpus,
-    num_gpus,
+    visible_gpus,
 )
 from rlhf_cli.plan.network import meeting_place, own_host, why_not_reached
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.workload import space_problems
-from rlhf_cli.runs.tracking.tracking_plan import missing_tracker
 from rlhf_cli.tables.strategies import STRATEGIES
 
 _FIRST_WITH_BF16 = 8.0
@@ -41,7 +40,7 @@ _OVERRIDING = (
 
 def gpu_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if the run needs GPUs that this machine does not have. For a Slurm job, its node decides."""
-    launch, there, where = experiment.launch, num_gpus(), composed.origins.where
+    launch, there, where = experiment.launch, len(visible_gpus()), composed.origins.where
     on_cpu, row = _runs_on_cpu(experiment), STRATEGIES[launch.strategy]
     if on_cpu and not row.runs_on_cpu:
         yield ConfigError(
@@ -125,7 +124,7 @@ def _runs_on_cpu(experiment: Experiment) -> bool:
     launch = experiment.launch
     if launch.device != "auto" or is_left_to_a_node(launch):
         return launch.device == "cpu"
-    return not num_gpus() and not may_have_other_gpus()
+    return not visible_gpus() and not may_have_other_gpus()
 
 
 def _unreachable_server(experiment: Experiment, composed: Composed) -> Iterator[UserError]:
@@ -153,8 +152,6 @@ def _unreachable_server(experiment: Experiment, composed: Composed) -> Iterator[
 def meeting_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if the machines of a run cannot meet at this one. The port is free again afterwards."""
     launch = experiment.launch
-    if launch.nodes == 1:
-        return
     text = (
         f"the {launch.nodes} machines talk through ports without a password, and exchange pickles: "
         "anyone who reaches these ports can run code there. Use a network of trusted machines only"
@@ -181,14 +178,6 @@ def meeting_problems(experiment: Experiment, composed: Composed, context: CheckC
         )
 
 
-def tracker_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield an error if the tracker is not installed."""
-    track = experiment.track
-    missing = missing_tracker(track.mode, track.tracker, where=composed.origins.where("track.tracker"))
-    if missing is not None:
-        yield missing
-
-
 def sandbox_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if model-written code cannot run here, or not as safely as its reward requires.
 
@@ -212,8 +201,7 @@ def sandbox_problems(experiment: Experiment, composed: Composed, context: CheckC
 
 def precision_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Note that bf16 was requested on a GPU that emulates it slowly."""
-    launch = experiment.launch
-    if launch.precision != "bf16" or launch.slurm is not None or _runs_on_cpu(experiment):
+    if _runs_on_cpu(experiment):
         return
     least = min(compute_capabilities(shutil.which("nvidia-smi")), default=_FIRST_WITH_BF16)
     if least < _FIRST_WITH_BF16:

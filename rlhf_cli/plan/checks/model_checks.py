@@ -67,8 +67,6 @@ def _is_classifier(folder: Path) -> bool:
 
 def passes_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Refuse packed rows, as the run would, if a model's config.json shows that they cannot be packed."""
-    if experiment.trainer.passes != "packed":
-        return
     from rlhf_cli.plan.planned_memory import planned_passes
 
     found = planned_passes(experiment, context)
@@ -79,8 +77,7 @@ def passes_problems(experiment: Experiment, composed: Composed, context: CheckCo
 def critic_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Check the critic's initial model. Raise ModelError if it is not a critic, or does not fit this policy."""
     critic, model = experiment.critic, experiment.model
-    if critic is None or critic.init == "policy":
-        return
+    assert critic is not None
     policy = str(model.path or EMBEDDED_TOKENIZER)
     describe_critic(critic.init, policy, model.tokenizer, where=composed.origins.where("critic.init"))
 
@@ -120,8 +117,7 @@ def weight_problems(experiment: Experiment, composed: Composed, context: CheckCo
 def adapter_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if peft is missing, or if LoRA's targets name a layer that the model does not have."""
     lora = experiment.model.lora
-    if lora is None:
-        return
+    assert lora is not None
     if importlib.util.find_spec("peft") is None:
         yield ConfigError(
             "an adapter needs peft, which is not installed",

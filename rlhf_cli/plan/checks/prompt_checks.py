@@ -71,12 +71,11 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, context: Chec
 
 def room_for_answers_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if prompts leave no room for an answer, or note how many `data.overlong_prompts` drops or cuts."""
-    if not experiment.trainer.row.generates:
-        return
     build, args = experiment.model.build, experiment.trainer.args
     read = build.context_tokens if build is not None else context_of(context.config_of(experiment.model.path))
     where = composed.origins.where("trainer.args.max_completion_length")
-    limit = prompt_limit(read, args.get("vllm_max_model_length"), context.setting("max_completion_length"), where=where)
+    answer = experiment.trainer.setting("max_completion_length")
+    limit = prompt_limit(read, args.get("vllm_max_model_length"), answer, where=where)
     if limit is None or context.tokenizer is None:
         return
     settings, policy = args.get("chat_template_kwargs"), experiment.data.overlong_prompts

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.trl_args import whole_number, whole_number_or_none
+from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.models.critic_model import build_critic, check_tokens
 from rlhf_cli.trainers.extensions import PpoSetup
 from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic
@@ -43,20 +42,18 @@ def ppo_args(
         # twice.
         given.setdefault("ddp_find_unused_parameters", False)
     beta = kl.coef if kl is not None and kl.form.needs_reference else 0.0  # TRL loads a reference if it is not 0
-    allowed = num_generations if num_generations > 1 else _round_size(trl_args.trainer(experiment.trainer.trl), given)
+    allowed = num_generations if num_generations > 1 else _round_size(experiment.trainer)
     args = config_class(**reserved, **given, beta=beta, num_generations=allowed, num_generations_eval=in_eval)
     args.num_generations = num_generations
     return args
 
 
-def _round_size(trainer: trl_args.TrainerFields, args: Mapping[str, object]) -> int:
+def _round_size(trainer: Trainer) -> int:
     """Return the number of completions in a round, over all processes."""
-    given = whole_number_or_none(trainer, args, "generation_batch_size")
-    if given is not None:
+    if (given := trainer.whole("generation_batch_size")) is not None:
         return given
-    per_device = whole_number(trainer, args, "per_device_train_batch_size")
-    micro_batches = whole_number_or_none(trainer, args, "steps_per_generation")
-    micro_batches = micro_batches or whole_number(trainer, args, "gradient_accumulation_steps")
+    micro_batches = trainer.whole("steps_per_generation") or trainer.whole("gradient_accumulation_steps") or 1
+    per_device = trainer.whole("per_device_train_batch_size") or 1
     return per_device * micro_batches * int(os.environ.get("WORLD_SIZE", "1"))
 
 

@@ -170,7 +170,7 @@ def truncation_policy(experiment: Experiment) -> TruncationPolicy:
     from rlhf_cli.rewards.stack.truncation import TruncationPolicy  # imports torch
 
     section = experiment.truncation
-    return TruncationPolicy(section.policy, section.penalty, section.replaces, section.cache)
+    return TruncationPolicy(section.policy, section.penalty, section.mode == "replace", section.cache)
 
 
 def aggregate_of(experiment: Experiment) -> Aggregate:

@@ -27,7 +27,7 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.trainer_sections import Trainer
-from rlhf_cli.config.trl_args import TrainerFields, whole_number
+from rlhf_cli.config.trl_args import TrainerFields
 from rlhf_cli.errors import ConfigError, Prose
 from rlhf_cli.plan.rollout_server_plan import GROUP_PORT_VARIABLE, URL_VARIABLE
 from rlhf_cli.rewards.stack.reward_functions import import_function
@@ -154,7 +154,9 @@ def start_process_group(trainer: TrainerFields, args: Mapping[str, object], *, d
     Do nothing if the group exists already, or for a single process without DeepSpeed.
     """
     is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
-    timeout = timedelta(seconds=whole_number(trainer, args, "ddp_timeout"))
+    seconds = trl_args.setting(trainer, args, "ddp_timeout")
+    assert isinstance(seconds, int)
+    timeout = timedelta(seconds=seconds)
     if deepspeed:
         from deepspeed import comm
 

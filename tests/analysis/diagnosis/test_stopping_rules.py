@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
-from rlhf_cli.config.schema.run_sections import StopRule, StopRules, parsed, rules_of
+from rlhf_cli.config.schema.run_sections import StopRule, StopRules, entries_of, parsed
 
 
 def rule(when: str, log_events: int = 1) -> StopRule:
@@ -46,9 +46,9 @@ def test_the_shapes() -> None:
     rules = TypeAdapter(StopRules).validate_python
     one = {"when": "kl > 1", "for": 3}
     assert rules(None) is rules(False) is rules("off") is None
-    assert list(rules_of(rules(one))) == [""]
-    assert list(rules_of(rules([one, one]))) == ["0", "1"]
-    assert list(rules_of(rules({"far": one}))) == ["far"]
+    assert list(entries_of(rules(one))) == [""]
+    assert list(entries_of(rules([one, one]))) == ["0", "1"]
+    assert list(entries_of(rules({"far": one}))) == ["far"]
     for wrong in (
         3,
         0,

@@ -10,7 +10,7 @@ import pytest
 from rlhf_cli.analysis.expectations import MISSED
 from rlhf_cli.cli import main
 from rlhf_cli.config.conf_folders import shipped_dir
-from rlhf_cli.config.schema.run_sections import expectations_of
+from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.runs.run_status import FINISHED
 from scripts.expectations import PROBABILITY, Spread
@@ -29,7 +29,7 @@ def test_there_are_toys() -> None:
 
 @pytest.mark.parametrize("exp", TOYS)
 def test_every_toy_expects_something(exp: str) -> None:
-    assert expectations_of(prepare([f"+exp={exp}"], keep_run_names=True).experiment.expect)
+    assert entries_of(prepare([f"+exp={exp}"], keep_run_names=True).experiment.expect)
 
 
 def test_the_page_has_every_expectation_and_its_derivation() -> None:
@@ -42,7 +42,7 @@ def test_the_page_has_every_expectation_and_its_derivation() -> None:
     expected = {
         (exp, one.metric, str(one.at), one.bound)
         for exp in TOYS
-        for one in expectations_of(prepare([f"+exp={exp}"], keep_run_names=True).experiment.expect).values()
+        for one in entries_of(prepare([f"+exp={exp}"], keep_run_names=True).experiment.expect).values()
     }
     assert told == expected
 
