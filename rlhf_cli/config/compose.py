@@ -1,8 +1,4 @@
-"""Compose an experiment with Hydra into a plain dict and note where each value came from.
-
-Hydra's own settings (logging, sweeper, 22 files) are left out of the composition: they are not needed here and took
-half of its time.
-"""
+"""Compose an experiment with Hydra into a plain dict and note where each value came from."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.environment_references import References, for_composing, references_of
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.overrides import refuse_several_values, rewrite
-from rlhf_cli.errors import ConfigError
+from rlhf_cli.errors import ConfigError, raise_any
 from rlhf_cli.text.json_values import JsonTree
 
 CONFIG_NAME = "train"
@@ -84,7 +80,11 @@ def _composed(
     """Compose a primary configuration, frozen in `file` or shipped, with Hydra's overrides."""
     with composing() as loader:
         try:
-            _refuse_oversized_files()
+            user = conf_folders.user_dir()
+            for of_user in sorted(user.rglob("*.yaml")) if user is not None else ():
+                from rlhf_cli.config.composing_errors import refuse_oversized  # Hydra would read such a file for hours
+
+                refuse_oversized(of_user)
             config, choices = loader.compose(name, overrides)
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             from rlhf_cli.config.composing_errors import explain  # needed only for a mistake
@@ -159,15 +159,6 @@ def composing() -> Iterator[NotingLoader]:
         raise in_our_words(error) from error
 
 
-def _refuse_oversized_files() -> None:
-    """Raise ConfigError for a user's file that Hydra would take hours to read."""
-    user = conf_folders.user_dir()
-    for file in sorted(user.rglob("*.yaml")) if user is not None else ():
-        from rlhf_cli.config.composing_errors import refuse_oversized
-
-        refuse_oversized(file)
-
-
 def _resolved(config: DictConfig, origins: Origins) -> JsonTree:
     """Return the plain tree. A value that refers to a missing value (`???`) stays unresolved text.
 
@@ -185,9 +176,9 @@ def _resolved(config: DictConfig, origins: Origins) -> JsonTree:
                 node = node[int(part)] if isinstance(node, list) else node[part]
             OmegaConf.update(config, key, str(node).replace("${", r"\${"))
         except OmegaConfBaseException as error:
-            from rlhf_cli.config.composing_errors import explain_references
+            from rlhf_cli.config.composing_errors import reference_problems  # needed only for a mistake
 
-            explain_references(error, config, origins)
+            raise_any(reference_problems(config, origins), because=error)
             raise
 
 

@@ -223,12 +223,8 @@ _REFERENCE = re.compile(r"\$\{\s*(?P<dots>\.*)(?P<key>[^{}:]+?)\s*\}")
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(?P<name>[^{}:,\s]+)")
 
 
-def explain_references(error: Exception, config: DictConfig, origins: Origins) -> None:
-    """Raise ConfigError, or Problems, for all values of a composed configuration that refer to nothing."""
-    raise_any(_interpolation_problems(config, origins), because=error)
-
-
-def _interpolation_problems(config: DictConfig, origins: Origins) -> Iterator[ConfigError]:
+def reference_problems(config: DictConfig, origins: Origins) -> Iterator[ConfigError]:
+    """Yield an error for every value of a composed configuration that refers to nothing."""
     entries = dict(leaves(OmegaConf.to_container(config, resolve=False)))
     for key, text in entries.items():
         if not isinstance(text, str) or "${" not in text:

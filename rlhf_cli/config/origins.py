@@ -45,7 +45,9 @@ class Origins:
         """Record every key of a YAML file whose content goes under `package` ('' for the top level)."""
         if package:
             self.by_key.setdefault(package, Origin(file))
-        for key, line, node in keys_of_file(file, package):
+        with file.open(encoding="utf-8") as stream:
+            tree = yaml.compose(stream, Loader=SAFE_LOADER)
+        for key, line, node in _keys(tree, package):
             self.by_key[key] = Origin(file, line)
             if isinstance(node, yaml.MappingNode):
                 self._single.discard(key)
@@ -82,13 +84,8 @@ class Origins:
         return f"{key} ({origin})" if origin else key
 
 
-def keys_of_file(file: Path, package: str) -> Iterator[tuple[str, int, yaml.Node]]:
-    """Yield (dotted key, line, value) for every key of a YAML file whose content goes under `package`."""
-    with file.open(encoding="utf-8") as stream:
-        yield from _keys(yaml.compose(stream, Loader=SAFE_LOADER), package)
-
-
 def _keys(mapping: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int, yaml.Node]]:
+    """Yield (dotted key, line, value) for every key of a YAML mapping whose content goes under `prefix`."""
     for key_node, node in mapping.value if isinstance(mapping, yaml.MappingNode) else ():
         key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
         if key != "defaults":

@@ -169,18 +169,13 @@ def expected_instead(field: TrlField, value: object) -> str | None:
     try:
         _adapter(field.annotation).validate_python(value)
     except ValidationError:
-        return _in_words(field)
+        kinds = {"int": "a whole number", "float": "a number", "None": "null"}
+        names = [name.strip() for name in field.annotation.split("|")]
+        if not {"int", "float"} & {*names}:
+            return field.annotation
+        expected = " or ".join(kinds.get(name, name) for name in names)
+        return expected if field.default is None else f"{expected}, such as {field.default}, the default"
     return None
-
-
-def _in_words(field: TrlField) -> str:
-    """Return what a field accepts: a number in words with its default, other types as TRL declares them."""
-    kinds = {"int": "a whole number", "float": "a number", "None": "null"}
-    names = [name.strip() for name in field.annotation.split("|")]
-    if not {"int", "float"} & {*names}:
-        return field.annotation
-    expected = " or ".join(kinds.get(name, name) for name in names)
-    return expected if field.default is None else f"{expected}, such as {field.default}, the default"
 
 
 def json_schema(field: TrlField) -> JsonTree:

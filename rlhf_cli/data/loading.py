@@ -40,22 +40,19 @@ def load_split(
 
     Raise DataError for every user error, with the file and line or the config key.
     """
-    drawn = [source for source in sources if source.weight > 0]
-    if not drawn:
-        raise DataError("no data source with a weight above 0", where=sources[0].name if sources else "data")
-    parts = [_read(source, seed, prompt, transcripts=transcripts) for source in drawn]
+    parts = [_read(source, seed, prompt, transcripts=transcripts) for source in sources]
     if len(parts) == 1:
         return parts[0]
-    total = sum(source.weight for source in drawn)
+    total = sum(source.weight for source in sources)
     try:
         return datasets.interleave_datasets(
             parts,
-            probabilities=[source.weight / total for source in drawn],
+            probabilities=[source.weight / total for source in sources],
             seed=seed,
             stopping_strategy="first_exhausted",
         )
     except ValueError as error:
-        raise _do_not_mix(drawn, parts, error) from error
+        raise _do_not_mix(sources, parts, error) from error
 
 
 def _read(source: DataSource, seed: int, prompt: Template | None, *, transcripts: bool) -> datasets.Dataset:
@@ -200,12 +197,8 @@ def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
     hub_id, text = source.paths[0], str(error)
     said = text.lower()
     hint: str
-    if "gated" in said:
-        trouble = "is gated: its owner wants to know who downloads it"
-        hint = Prose(f"accept its terms at https://huggingface.co/datasets/{hub_id}, then `hf auth login`")
-    elif isinstance(error, datasets.exceptions.DatasetNotFoundError):
-        trouble, hint = "is not on the hub, or is private", "hf auth login"
-    elif isinstance(error, ConnectionError) or "offline" in said or "connect" in said:
+    # preflight has asked the hub whether there is such a dataset, and whether one may have it
+    if isinstance(error, ConnectionError) or "offline" in said or "connect" in said:
         trouble = "cannot be reached, and is not in the cache"
         hint = f"hf download {hub_id} --repo-type dataset, or {source.name}.path=FILE"
     elif "split" in said:

@@ -44,7 +44,7 @@ class DataSource:
     split: in the hub's syntax (`train`, `train[:90%]`); None for `train`.
     rename: new column name -> name in the source.
     select: the first n rows, or [start, stop); applied after split and rename; None keeps all.
-    weight: this source's share of a mixture, in any unit; 0 leaves it out.
+    weight: this source's share of a mixture, above 0, in any unit.
     name: the config key of this source, used as the prefix of its errors.
     """
 
@@ -79,8 +79,6 @@ class DataSource:
         for key in ("subset", "revision") if self.world is not None else ():
             if getattr(self, key) is not None:
                 raise DataError(f"`{key}` belongs to a hub dataset, not to a world", where=f"{self.name}.{key}")
-        if self.weight < 0:
-            raise DataError("a weight below 0", where=f"{self.name}.weight", got=self.weight)
         start, stop = self.bounds or (0, 1)
         if not 0 <= start < stop:
             raise DataError(

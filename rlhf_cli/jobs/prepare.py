@@ -231,8 +231,3 @@ def replay_words(capsule: Capsule, num_rows: int) -> str:
         f"{capsule.step + 1} of the training, where it failed: {capsule.error}"
         + (f"\nwithout {', '.join(left_out)}: nothing that JSON holds" if left_out else "")
     )
-
-
-def passed_words(capsule: Capsule) -> str:
-    """Return the sentence for a replay without a failure."""
-    return f"rewards.{capsule.reward} does not fail on these rows any more"

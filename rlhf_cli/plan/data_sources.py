@@ -34,19 +34,7 @@ def eval_sources(data: schema.Data) -> list[DataSource]:
 
 
 def _source(section: schema.Source, name: str) -> DataSource:
-    select = section.select
-    return DataSource(
-        world=section.world,
-        args=section.args,
-        path=tuple(section.path) if isinstance(section.path, list) else section.path,
-        subset=section.subset,
-        split=section.split,
-        revision=section.revision,
-        rename=section.rename,
-        select=tuple(select) if isinstance(select, list) else select,
-        weight=section.weight,
-        name=name,
-    )
+    return DataSource(**{key: getattr(section, key) for key in schema.Source.model_fields}, name=name)
 
 
 def describe_eval_rows(data: schema.Data) -> str:

@@ -20,7 +20,7 @@ from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING,
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps.checked_jobs import JobProblems, ReadyJob, checked, ready_again
 from rlhf_cli.sweeps.outcome import SweepEnd, print_folder
-from rlhf_cli.sweeps.search import continue_search, is_search, read_search
+from rlhf_cli.sweeps.search import JOURNAL, continue_search, read_search
 from rlhf_cli.sweeps.sweep import run_ready
 from rlhf_cli.sweeps.sweep_folder import SweepFolder, freeze, open_sweep
 from rlhf_cli.sweeps.sweep_grid import SweepJob
@@ -58,7 +58,7 @@ def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, wo
             hint=f"rlhf resume {RunFolder(folder).shown}",
         )
     refuse_links(folder)
-    if is_search(folder):
+    if (folder / JOURNAL).is_file():
         return SweepEnd(_resume_search(folder, allowed, options), folder, is_dry=options.dry_run)
     console, sweep = Screen(), open_sweep(folder)
     with only_writer(RunFolder(sweep.path), take_over=allowed.take_over, what="sweep"):

@@ -41,12 +41,8 @@ class JobSlots:
     """Resources for `at_once` concurrent jobs."""
 
     def __init__(self, at_once: int) -> None:
-        self._threads = threads_of_each(at_once)
-
-    @property
-    def threads(self) -> int | None:
-        """Return the threads per job, or None to use its environment's setting or torch's default."""
-        return self._threads
+        self.threads = threads_of_each(at_once)
+        """The threads per job, or None to use its environment's setting or torch's default."""
 
     def slot_for(self, job: ReadyJob) -> Slot | None:
         """Return the resources for a job, or None if not enough suitable GPUs are free now."""
@@ -59,8 +55,8 @@ class JobSlots:
         if held.gpus and not job.is_pinned:
             environment[_GPUS] = ",".join(held.gpus)
         # A run with several ranks uses one thread per rank, as it does outside a sweep.
-        if self._threads is not None and launch.in_this_process:
-            environment[_THREADS] = str(self._threads)
+        if self.threads is not None and launch.in_this_process:
+            environment[_THREADS] = str(self.threads)
         return Slot(held, environment)
 
 

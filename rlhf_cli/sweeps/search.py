@@ -199,11 +199,6 @@ def run_search(console: Console, plan: SearchPlan, typed: list[str], options: Sw
     return SweepEnd(continue_search(console, plan, folder, options, ResumeOptions()), folder)
 
 
-def is_search(folder: Path) -> bool:
-    """Return whether the sweep in a folder is a search."""
-    return (folder / JOURNAL).is_file()
-
-
 def read_search(folder: Path) -> SearchPlan:
     """Return the search in a folder, from its original words. Raise RunError if they no longer describe a search."""
     plan = search_plan(typed_words(folder))

@@ -106,17 +106,6 @@ def from_section(section: Mapping[str, str], rewards: Iterable[str], typed: Iter
     return space
 
 
-def refuse_seeds(space: Space) -> None:
-    """Raise ConfigError if the space contains the seed: the best seed is luck, not a setting."""
-    if "seed" in space:
-        raise ConfigError(
-            "the best seed is luck, and no setting to search for",
-            where="command line",
-            got="seed in the space of the search",
-            hint=Prose("rlhf train -m with the best settings and seed=1,2,3, a grid, when the search has ended"),
-        )
-
-
 def distribution(may_be: NumberRange | OptionList) -> BaseDistribution:
     """Return Optuna's distribution."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -141,31 +130,26 @@ def _parse(word: str) -> Override | None:
 
 
 def _may_be(override: Override, word: str) -> NumberRange | OptionList:
-    sweep = override.value()
+    sweep, numbers = override.value(), None
     if isinstance(sweep, IntervalSweep):
-        assert sweep.start is not None
-        assert sweep.end is not None
         is_whole = "int" in sweep.tags or (isinstance(sweep.start, int) and isinstance(sweep.end, int))
-        return _numbers(float(sweep.start), float(sweep.end), "log" in sweep.tags, is_whole, word)
-    if isinstance(sweep, RangeSweep) and sweep.step == 1 and isinstance(sweep.start, int):
-        assert sweep.stop is not None
-        return _numbers(float(sweep.start), float(sweep.stop) - 1, "log" in sweep.tags, True, word)
+        numbers = NumberRange(float(sweep.start or 0), float(sweep.end or 0), "log" in sweep.tags, is_whole)
+    elif isinstance(sweep, RangeSweep) and sweep.step == 1 and isinstance(sweep.start, int):
+        numbers = NumberRange(float(sweep.start), float(sweep.stop or 0) - 1, "log" in sweep.tags, is_whole=True)
+    if numbers is not None:
+        if numbers.low < numbers.high and not (numbers.is_log and numbers.low <= 0):
+            return numbers
+        raise ConfigError(
+            "this interval holds nothing to choose from",
+            where="command line",
+            got=word,
+            expected="a smaller number, then a larger one" + ("; above 0, for logarithms" if numbers.is_log else ""),
+        )
     if isinstance(sweep, ChoiceSweep | RangeSweep):
         values = tuple(dict.fromkeys(str(value) for value in override.sweep_string_iterator()))
         if len(values) > 1:
             return OptionList(values)
     raise ConfigError("there is nothing to search in this", where="command line", got=word, expected=_EXPECTED)
-
-
-def _numbers(low: float, high: float, is_log: bool, is_whole: bool, word: str) -> NumberRange:
-    if not low < high or (is_log and low <= 0):
-        raise ConfigError(
-            "this interval holds nothing to choose from",
-            where="command line",
-            got=word,
-            expected="a smaller number, then a larger one" + ("; above 0, for logarithms" if is_log else ""),
-        )
-    return NumberRange(low, high, is_log, is_whole)
 
 
 _HELD_OUT = "eval_"
@@ -304,7 +288,13 @@ def _refuse(space: Space, objectives: Sequence[Objective], rewards: list[str]) -
             expected="keys and what they may be",
             hint="'rewards.NAME.weight=interval(0,2)', or sweep=weights",
         )
-    refuse_seeds(space)
+    if "seed" in space:
+        raise ConfigError(
+            "the best seed is luck, and no setting to search for",
+            where="command line",
+            got="seed in the space of the search",
+            hint=Prose("rlhf train -m with the best settings and seed=1,2,3, a grid, when the search has ended"),
+        )
     moving = [key for key in space if moves_the_total(key)]
     for objective in objectives:
         metric = objective.metric.removeprefix("eval_")

@@ -36,25 +36,6 @@ def test_one(typed: str, expected: str) -> None:
     assert rewrite([typed]) == [expected]
 
 
-@pytest.mark.parametrize(
-    ("typed", "hint"),
-    [
-        ("+exp=quickstrat", "exp=quickstart"),
-        ("trainer=grop", "trainer=grpo"),
-        ("reward@rewards.x=brevty", "reward@rewards.x=brevity"),
-        ("exp=null", "rlhf list exp"),
-    ],
-)
-def test_an_option_that_does_not_exist(typed: str, hint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        rewrite([typed])
-    error = caught.value
-    assert error.where == "command line"
-    assert error.got == typed.lstrip("+")
-    assert str(error.expected).startswith("one of ")
-    assert error.hint == hint
-
-
 def test_a_group_that_does_not_exist() -> None:
     with pytest.raises(ConfigError, match="unknown group 'rewrd'") as caught:
         rewrite(["rewrd@rewards.x=brevity"])

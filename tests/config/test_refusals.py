@@ -199,16 +199,6 @@ def test_what_the_shell_put_in_the_place_of_a_variable(refused: Refused, monkeyp
     assert "plain-words-1" not in str(error)
 
 
-def test_a_reference_is_accepted_under_any_key(
-    judged: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JUDGE_KEY", "judge-key-1")
-    monkeypatch.setenv("JUDGE_URL", "https://me:pw-of-judge@host/")
-    words = ["rewards.format.args.api_key=${oc.env:JUDGE_KEY}", "rewards.format.args.url=${oc.env:JUDGE_URL}"]
-    args = judged("exp=quickstart", *words).rewards["format"].args
-    assert args == {"api_key": "judge-key-1", "url": "https://me:pw-of-judge@host/"}
-
-
 @pytest.mark.parametrize(
     "words",
     [

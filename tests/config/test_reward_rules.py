@@ -50,30 +50,7 @@ class TestGates:
             prepare([QUICK, f"rewards.brevity.gate={{by: correct{test}}}"], keep_run_names=True)
 
 
-class TestOneReward:
-    @pytest.mark.parametrize(
-        ("key", "value"),
-        [
-            ("weight", "{start: 0, end: 1}"),
-            ("weight", "{start: 0, end: 1, steps: 5, fraction: 0.5}"),
-            ("weight", "{start: 0, end: 1, steps: 5, shape: square}"),
-            ("clip", "[2, -2]"),
-            ("normalize", "centre"),
-            ("on_error", "ignore"),
-            ("timeout_s", "0"),
-            ("batch_size", "0"),
-        ],
-    )
-    def test_bad(self, key: str, value: str) -> None:
-        with pytest.raises(ConfigError, match=r"rewards\.brevity"):
-            prepare([QUICK, f"rewards.brevity.{key}={value}"], keep_run_names=True)
-
-
 class TestDense:
-    def test_grpo_takes_it(self, judged: Judged) -> None:
-        assert judged(QUICK, "trainer.dense=true").trainer.dense
-        assert judged(QUICK, "trainer.dense=true", "trainer.args.loss_type=dapo").trainer.dense
-
     def test_rloo_is_refused_by_name(self, refused: Refused) -> None:
         error = refused(QUICK, "trainer=rloo", "trainer.dense=true")
         assert error.what == "trainer=rloo cannot use per-token advantages"
@@ -157,19 +134,6 @@ def test_a_margin_comes_from_one_place(refused: Refused, margin: str) -> None:
     error = refused(*REWARD, f"reward_model.margin={margin}")
     assert str(error.where).startswith("reward_model.margin")
     assert error.expected == "either `column`, or `chosen` and `rejected`: the columns of two scores"
-
-
-@pytest.mark.parametrize(
-    ("typed", "key"),
-    [
-        ("reward_model.margin={chosen: a, rejected: b, scale: 0}", "reward_model.margin.scale"),
-        ("reward_model.margin={chosen: a, rejected: b, transform: sqrt}", "reward_model.margin.transform"),
-        ("reward_model.center=-0.1", "reward_model.center"),
-        ("reward_model.show_samples=-2", "reward_model.show_samples"),
-    ],
-)
-def test_a_value_out_of_bounds(refused: Refused, typed: str, key: str) -> None:
-    assert str(refused(*REWARD, typed).where).startswith(key)
 
 
 @pytest.mark.parametrize("words", [("exp=quickstart",), ("exp=quickstart", "trainer=ppo")])

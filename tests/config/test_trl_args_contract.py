@@ -99,3 +99,24 @@ def test_what_the_rules_of_ppo_read_is_there() -> None:
     assert fields["importance_sampling_level"].default == "token"
     assert fields["gradient_checkpointing"].default is True
     assert isinstance(fields["max_completion_length"].default, int)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("learning_rate", "1e-5", "a number, such as 1e-06, the default"),
+        ("max_steps", 1.5, "a whole number, such as -1, the default"),
+        ("gradient_checkpointing", 1, "bool"),
+        ("loss_type", "grpoo", "one of grpo, dr_grpo, dapo, bnpo, cispo, sapo, luspo, vespo"),
+        ("scale_rewards", "gruop", "one of group, batch, none"),
+        ("reward_weights", ["one"], "list[float] | None"),
+        ("include_for_metrics", ["los"], "values among inputs, loss"),
+        ("generation_kwargs", 3, "dict | str | None"),
+        ("scale_rewards", False, None),  # annotated str, documented "`str` or `bool`"
+        ("optim_target_modules", "all-linear", None),
+        ("lr_scheduler_type", "cosine", None),
+        ("model_init_kwargs", {"anything": [1, {"goes": True}]}, None),
+    ],
+)
+def test_what_fits_and_what_is_expected_instead(name: str, value: Any, expected: str | None) -> None:
+    assert trl_args.expected_instead(trl_args.config_fields("GRPOConfig")[name], value) == expected

@@ -101,8 +101,6 @@ def test_a_mixture_follows_its_weights_and_its_seed(jsonl) -> None:
     assert mixed.count("heavy") / len(mixed) == pytest.approx(0.75, abs=0.04)
     assert load(heavy, light)["kind"][:] == mixed
     assert load(heavy, light, seed=1)["kind"][:] != mixed
-    off = DataSource(path="light.jsonl", weight=0, name="data.mix.light")
-    assert load(heavy, off)["kind"][:] == ["heavy"] * 900
 
 
 def test_hold_out_is_disjoint_in_prompts_and_the_same_again() -> None:

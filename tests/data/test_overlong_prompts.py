@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from datasets import Dataset
 
-from rlhf_cli.data.overlong_prompts import describe_overlong, overlong_in, without_overlong
+from rlhf_cli.data.overlong_prompts import overlong_in, without_overlong
 from rlhf_cli.errors import DataError
 
 TEXTS = ["a", "b b b b", "c c", "d d d"]
@@ -64,11 +64,3 @@ def test_a_conversation_is_not_cut() -> None:
     rows = Dataset.from_dict({"prompt": [[{"role": "user", "content": "long"}]]})
     with pytest.raises(DataError, match="a conversation cannot be cut off"):
         without_overlong(rows, {0: 3}, 2, policy="truncate", last=last)
-
-
-@pytest.mark.parametrize(("policy", "done"), [("drop", "are left out"), ("truncate", "lose their beginnings")])
-def test_it_is_said(policy, done: str) -> None:
-    assert (
-        describe_overlong({1: 4, 3: 3}, 4, 2, policy)
-        == f"2 of 4 prompts have more than 2 tokens (the longest 4) and {done}"
-    )

@@ -101,20 +101,6 @@ def test_whoever_refuses_says_whose_rows_they_are(call: Callable[[], object]) ->
     assert MINE in refused(call)[1]
 
 
-def test_a_column_of_two_kinds(file: Callable[..., DataSource]) -> None:
-    source = file("rows.jsonl", '{"a": null}\n{"a": 12}\n{"a": "' + "x" * 60 + '"}\n')
-    assert refused(lambda: peek(source)) == (
-        "the column 'a' holds integer in one row and text in another",
-        "rows.jsonl:3",
-        "x" * 40 + "… (text)",
-        "integer, as 12 in rows.jsonl:2",
-        "write every row of a column as one type; numbers that are labels or answers are best written as text",
-    )
-    assert refused(lambda: peek(file("none.jsonl", "\n\n"))) == (
-        "no rows", "none.jsonl", "2 bytes", None, "was the file written to its end?",
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("error", "what", "hint"),
     [

@@ -115,15 +115,6 @@ def test_what_lies_near_a_path_that_is_not_there(workplace: Path, jsonl) -> None
     assert near_files(Path("zzzzzz.parquet")).count(",") == 7
 
 
-@pytest.mark.parametrize("limit", [1, 3, 50])
-@pytest.mark.parametrize("select", [None, 2, (1, 4), (3, 9)])
-def test_so_many_first_rows_and_no_more(limit: int, select: Any, jsonl) -> None:
-    path = jsonl([{"n": number} for number in range(9)])
-    for source in (DataSource(path=path, select=select), DataSource(path=path, split="train[0:]", select=select)):
-        found = first_rows([source], prompt=None, transcripts=False, seed=0, limit=limit)
-        assert [row["n"] for row in found] == list(range(9))[slice(*(source.bounds or (0, 9)))][:limit]
-
-
 @pytest.mark.parametrize(
     "source",
     [

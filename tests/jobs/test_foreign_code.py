@@ -91,13 +91,6 @@ def test_a_mark_is_for_the_code_it_was_given_for(with_code: RunFolder, place: Pa
     assert asks(with_code)
 
 
-def test_what_is_shipped_is_not_asked_about(frozen, place: Path, monkeypatch) -> None:
-    run = frozen()
-    assert not (place / "cache" / "maker").exists()
-    monkeypatch.setenv("RLHF_CACHE", str(place / "another_user_s"))
-    assert not asks(run)
-
-
 def test_the_key_is_for_its_owner_alone(with_code: RunFolder, place: Path) -> None:
     (key,) = (place / "cache" / "maker").iterdir()
     assert key.stat().st_mode & 0o777 == 0o600

@@ -113,21 +113,3 @@ def test_what_this_user_has_in_line_elsewhere(slurm: StandInSlurm, place: Path) 
     ]
     assert rows[1].reason == "QOSMaxJobsPerUserLimit"
     assert len(overview([place / "runs"]).rows) == 1
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "squeue: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host",
-        "squeue: error: fetch_config: DNS SRV lookup failed\nsqueue: error: _establish a configuration source",
-    ],
-)
-def test_a_squeue_that_knows_of_no_cluster_is_no_news_where_no_job_was_named(
-    slurm: StandInSlurm, place: Path, said: str
-) -> None:
-    """A machine that has Slurm's package and no cluster: nobody who trains here has asked for Slurm."""
-    slurm.says("squeue", error=said + "\n")
-    queued_run(place, "a", None, state="finished")
-    assert overview([place], mine=True).notice is None
-    queued_run(place, "b", "7")
-    assert overview([place], mine=True).notice is not None

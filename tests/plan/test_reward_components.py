@@ -64,13 +64,6 @@ def test_ready_made_rewards_that_keep_their_own_time_are_those_with_a_time_for_e
     assert seen == {True, False}
 
 
-def test_where_somebody_looks_on_a_call_may_take_any_time() -> None:
-    from rlhf_cli.trainers.assemble.stack_building import reward_stack
-
-    found = reward_stack(judged("rewards.brevity.timeout_s=7"), device="cpu")
-    assert {one.name: one.timeout_s for one in found.components} == {"correct": None, "format": None, "brevity": 7.0}
-
-
 @pytest.mark.parametrize(
     ("test", "low", "high"),
     [
@@ -87,11 +80,6 @@ def test_where_somebody_looks_on_a_call_may_take_any_time() -> None:
 )
 def test_gates(test: dict[str, Any], low: float, high: float) -> None:
     assert made(gate={"by": "a", **test}).gates == (ScoreGate("a", low, high, 0.0),)
-
-
-@pytest.mark.parametrize(("said", "otherwise"), [("zero", 0.0), ("exclude", "exclude"), (-1.5, -1.5), (0.0, 0.0)])
-def test_otherwise(said: Any, otherwise: Any) -> None:
-    assert made(gate={"by": "a", "at_least": 1.0, "otherwise": said}).gates[0].otherwise == otherwise
 
 
 def order(*words: str) -> list[list[str]]:

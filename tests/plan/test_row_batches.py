@@ -82,7 +82,6 @@ def test_steps(write: Write, words: tuple[str, ...], steps: int | None, epochs: 
     ("trainer", "data", "words", "at_least"),
     [
         ("kto", "toy_judgements", "per_device_train_batch_size=1", "at least 2"),
-        ("sft", "toy_demonstrations", "per_device_train_batch_size=0", "at least 1"),
         ("sft", "toy_demonstrations", "gradient_accumulation_steps=0", "at least 1"),
     ],
 )

@@ -43,14 +43,6 @@ class TestAdapters:
         assert "all-linear, or some of" in str(error.expected)
         assert error.hint == "model.lora.target_modules='[q_proj,v_proj]'"
 
-    @pytest.mark.parametrize(("typed", "got"), [("'.*query'", ".*query"), ("[proj]", "proj")])
-    def test_what_peft_would_not_find(
-        self, place: Path, refused: Refused, model: tuple[str, ...], typed: str, got: str
-    ) -> None:
-        """A text is a pattern for the whole name, a name in a list the whole of its last part: `proj` is not q_proj."""
-        model_copy(place / "model")
-        assert refused(*model, f"model.lora.target_modules={typed}").got == got
-
     @pytest.mark.parametrize("targets", ["all-linear", "'.*q_proj'", "[layers.0.self_attn.q_proj]"])
     def test_negative_control_what_peft_finds(self, place: Path, model: tuple[str, ...], targets: str) -> None:
         model_copy(place / "model")

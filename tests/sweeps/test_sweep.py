@@ -67,9 +67,3 @@ def test_a_dry_run_says_it_all_and_writes_nothing(workplace: Path, sweep, capsys
     assert "sweep of 4 runs, 2 at a time" in out
     for name in ("seed=1,truncation=none", "seed=2,truncation=bootstrap"):
         assert f"  {name}\n" in out
-
-
-@pytest.mark.parametrize("option", ["--alow=x", "-j0"])
-def test_options_are_judged(workplace: Path, sweep, capsys, option: str) -> None:
-    assert main(["train", "-m", "+exp=quickstart", "seed=1,2", option]) == 2
-    assert "command line" in capsys.readouterr().err

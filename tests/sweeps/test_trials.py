@@ -120,15 +120,6 @@ def test_what_does_worse_is_stopped_and_done(place: Path) -> None:
     assert search.memory.trials()[-1].state == "pruned"
 
 
-def test_negative_control_without_pruning_nothing_is_stopped(place: Path) -> None:
-    search = Searched(place / "sweep", "sweep.trials=9")
-    for value in (0.9,) * 6 + (0.1,):
-        watch = search.begins()
-        search.logs(watch, 60, value)
-        assert not search.trials.should_stop(watch)
-        search.ends(watch)
-
-
 def test_an_objective_that_nobody_logs_ends_the_search(place: Path) -> None:
     search = Searched(place / "sweep")
     watch = search.begins()

@@ -24,7 +24,7 @@ from rlhf_cli.display.score_tables import show_bench, show_parts
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.one_run import refuse_foreign_code
-from rlhf_cli.jobs.prepare import fill_in_policy_and_data, passed_words, prepare, prepare_from, replay_words, replayed
+from rlhf_cli.jobs.prepare import fill_in_policy_and_data, prepare, prepare_from, replay_words, replayed
 from rlhf_cli.jobs.run_arguments import place_of, take_run
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.runs.failure_capsules import Capsule, read_capsule, rows_of
@@ -75,7 +75,7 @@ def run(argv: list[str]) -> int:
         show_parts(console, rows[: shown or 0], scores)
         show_bench(console, rows, scores, bench)
     if capsule is not None:
-        print(passed_words(capsule), file=sys.stderr)
+        print(f"rewards.{capsule.reward} does not fail on these rows any more", file=sys.stderr)
     return EXIT_OK
 
 

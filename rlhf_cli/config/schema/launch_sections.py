@@ -82,10 +82,6 @@ class Launch(Section):
     hang_timeout_s: Annotated[Seconds | Literal["off"], OFF] = 1800.0
 
 
-def _several(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 class Sweep(Section):
     """A search over settings, which `rlhf train -m` runs instead of a grid.
 
@@ -97,7 +93,9 @@ class Sweep(Section):
     `median`, or `halving`, which keeps a third of them at every rung; `off` lets all run to their end.
     """
 
-    objective: Annotated[list[str], BeforeValidator(_several), Field(min_length=1)]
+    objective: Annotated[
+        list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value), Field(min_length=1)
+    ]
     space: dict[str, str] = Field(default_factory=dict)
     sampler: Literal["tpe", "random", "nsga2"] = "tpe"
     trials: int = Field(default=40, gt=0)

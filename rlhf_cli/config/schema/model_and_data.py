@@ -73,12 +73,7 @@ class Data(Source):
     prompt: str | list[Message] | None = None
     overlong_prompts: Literal["error", "drop", "truncate"] = "error"
     eval: Eval | None = None
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Data:
-        if sum(source is not None for source in (self.world, self.path, self.mix)) != 1:
-            raise ValueError("exactly one of `world`, `path` and `mix`")
-        return self
+    exactly_one = ("world", "path", "mix")
 
 
 class WarmStart(Section):
@@ -156,9 +151,4 @@ class Model(Section):
     trust_remote_code: bool = False
     lora: Lora | None = None
     quantize: Literal["4bit", "8bit"] | None = None
-
-    @model_validator(mode="after")
-    def _one_of_path_and_build(self) -> Model:
-        if (self.path is None) == (self.build is None):
-            raise ValueError("either `path` (a folder or hub id) or `build`")
-        return self
+    exactly_one = ("path", "build")

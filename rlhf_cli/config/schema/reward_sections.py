@@ -28,12 +28,7 @@ class Weight(Section):
     steps: int | None = Field(default=None, gt=0)
     fraction: float | None = Field(default=None, gt=0, le=1)
     shape: Literal["linear", "cosine", "step"] = "linear"
-
-    @model_validator(mode="after")
-    def _one_length(self) -> Weight:
-        if (self.steps is None) == (self.fraction is None):
-            raise ValueError("either `steps` or `fraction`")
-        return self
+    exactly_one = ("steps", "fraction")
 
 
 class Gate(Section):
@@ -49,13 +44,7 @@ class Gate(Section):
     equals: float | None = None
     between: Bounds | None = None
     otherwise: Literal["zero", "exclude"] | float = "zero"
-
-    @model_validator(mode="after")
-    def _one_test(self) -> Gate:
-        tests = (self.at_least, self.at_most, self.equals, self.between)
-        if sum(test is not None for test in tests) != 1:
-            raise ValueError("exactly one of `at_least`, `at_most`, `equals` and `between`")
-        return self
+    exactly_one = ("at_least", "at_most", "equals", "between")
 
 
 class Reward(Section):

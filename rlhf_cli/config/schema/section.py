@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Strict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Strict,
+    model_validator,
+)
 
 
 class Section(BaseModel):
     """A part of the configuration. It refuses unknown keys and wrong types, and does not change after validation."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, serialize_by_alias=True, defer_build=True)
+    exactly_one: ClassVar[tuple[str, ...]] = ()
+    """Keys of which exactly one is given."""
+
+    @model_validator(mode="after")
+    def _has_exactly_one(self) -> Self:
+        if self.exactly_one and sum(getattr(self, name) is not None for name in self.exactly_one) != 1:
+            *most, last = (f"`{name}`" for name in self.exactly_one)
+            raise ValueError(f"exactly one of {', '.join(most)} and {last}")
+        return self
 
 
 OFF = BeforeValidator(lambda value: "off" if value is False else value)
