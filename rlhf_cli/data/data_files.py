@@ -58,14 +58,6 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], str]:
             expected="one format",
             hint=Prose(f"a pattern for one of them, such as {where}='*.{min(examples)}', or two sources under mix"),
         )
-    for key in ("subset", "revision"):
-        if getattr(source, key) is not None:
-            raise DataError(
-                f"`{key}` belongs to a hub dataset; this path is a local file",
-                where=f"{source.name}.{key}",
-                got=str(files[0]),
-                hint=f"~{source.name}.{key}",
-            )
     return tuple(files), next(iter(examples))
 
 

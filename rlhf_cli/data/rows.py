@@ -164,7 +164,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int, *, name: str = "data.
 
     The same seed gives the same split. All rows with the same prompt go to the same side, so that a task with repeated
     prompts is not evaluated on its training prompts. Rows without a known prompt count as different. Raise DataError if
-    the fraction is outside (0, 1) or if there are too few prompts for both sides.
+    there are too few prompts for both sides.
     """
     train, held = hold_out_places(dataset, fraction, seed, name=name)
     return dataset.select(train), dataset.select(held)
@@ -174,8 +174,6 @@ def hold_out_places(
     dataset: Table, fraction: float, seed: int, *, name: str = "data.eval"
 ) -> tuple[list[int], list[int]]:
     """Return the indices of the training rows and of the held-out rows of `hold_out`. Raise like it."""
-    if not 0 < fraction < 1:
-        raise DataError("a held-out share lies between 0 and 1", where=name, got=fraction, expected="such as 0.1")
     groups: dict[str, list[int]] = {}
     for index, prompt in enumerate(prompt_keys(dataset)):
         groups.setdefault(str(index) if prompt is None else prompt.hex(), []).append(index)

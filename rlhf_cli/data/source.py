@@ -69,17 +69,12 @@ class DataSource:
             )
         if self.path is not None and not self.paths:
             raise DataError("an empty list of paths", where=f"{self.name}.path")
-        if self.path is not None and self.args:
-            raise DataError(
-                "`args` are the arguments of a world; a path takes none",
-                where=f"{self.name}.args",
-                got=dict(self.args),
-                hint=f"~{self.name}.args",
-            )
-        for key in ("subset", "revision") if self.world is not None else ():
-            if getattr(self, key) is not None:
-                raise DataError(f"`{key}` belongs to a hub dataset, not to a world", where=f"{self.name}.{key}")
-        start, stop = self.bounds or (0, 1)
+        for key in ("subset", "revision"):
+            if getattr(self, key) is not None and not self.is_hub:
+                where = f"{self.name}.{key}"
+                raise DataError(f"`{key}` belongs to a dataset of the hub", where=where, hint=f"~{where}")
+        is_pair = isinstance(self.select, int | None) or len(self.select) == 2
+        start, stop = (self.bounds or (0, 1)) if is_pair else (0, 0)
         if not 0 <= start < stop:
             raise DataError(
                 "`select` names no rows",
@@ -125,13 +120,6 @@ class DataSource:
             return None
         if isinstance(self.select, int):
             return 0, self.select
-        if len(self.select) != 2:
-            raise DataError(
-                "`select` is one number or two",
-                where=f"{self.name}.select",
-                got=list(self.select),
-                expected="n, or [start, stop]",
-            )
         return self.select[0], self.select[1]
 
 

@@ -23,7 +23,7 @@ def render(template: Template, row: Mapping[str, object], *, name: str = "data.p
         return _fill(template, row, name)
     return [
         {"role": message["role"], "content": _fill(message["content"], row, f"{name}[{position}]")}
-        for position, message in enumerate(_checked_messages(template, name))
+        for position, message in enumerate(template)
     ]
 
 
@@ -31,7 +31,7 @@ def template_columns(template: Template, *, name: str = "data.prompt") -> set[st
     """Return the columns that a template reads. Raise DataError if its syntax is invalid."""
     if isinstance(template, str):
         return set(parse(template, where=name, error=DataError).columns)
-    contents = [message["content"] for message in _checked_messages(template, name)]
+    contents = [message["content"] for message in template]
     return {column for content in contents for column in parse(content, where=name, error=DataError).columns}
 
 
@@ -68,18 +68,3 @@ def _fill(template: str, row: Mapping[str, object], name: str) -> str:
                 expected="text or a number",
             )
     return parsed.fill(row)
-
-
-def _checked_messages(template: Sequence[Message], name: str) -> Sequence[Message]:
-    for position, message in enumerate(template):
-        sound = isinstance(message, Mapping) and set(message) == {"role", "content"}
-        if not sound or not all(isinstance(part, str) for part in message.values()):
-            raise DataError(
-                "a message of a template is {role, content}, both text",
-                where=f"{name}[{position}]",
-                got=dict(message) if isinstance(message, Mapping) else message,
-                expected='{role: user, content: "{question}"}',
-            )
-    if not template:
-        raise DataError("a template without messages", where=name)
-    return template

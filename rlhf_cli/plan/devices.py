@@ -111,6 +111,16 @@ def may_have_other_gpus() -> bool:
     return _NO_NVIDIA.exists()
 
 
+def runs_on_cpu(launch: Launch) -> bool:
+    """Return whether the ranks will train on a CPU, as far as that is known without torch.
+
+    The devices of a Slurm job's node are unknown until the job starts.
+    """
+    if launch.device != "auto" or is_left_to_a_node(launch):
+        return launch.device == "cpu"
+    return not visible_gpus() and not may_have_other_gpus()
+
+
 _MEBIBYTE = 2**20
 
 

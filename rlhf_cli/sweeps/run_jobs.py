@@ -225,19 +225,11 @@ class _Runner:
         return True
 
     def _say_busy(self, job: ReadyJob) -> None:
-        """Print once who holds the GPUs if it is not this sweep. Raise RunError if there can never be enough."""
-        needed, seen = len(gpus_of(job.launch)), visible_gpus()
-        if needed > len(seen):
-            raise RunError(
-                "the run needs more GPUs than there are",
-                where=job.folder.shown,
-                got=f"{len(seen)} GPUs",
-                expected=f"{needed}",
-            )
+        """Print once who holds the GPUs if it is not this sweep."""
         if self._has_said_busy or self._running:
             return
         self._has_said_busy = True
-        self._display.say(f"{job.name} waits for a GPU. {'; '.join(holders_of(seen))}")
+        self._display.say(f"{job.name} waits for a GPU. {'; '.join(holders_of(visible_gpus()))}")
 
     def _end(self, number: int, code: int) -> None:
         watch = self._watches[number]

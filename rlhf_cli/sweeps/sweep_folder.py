@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.errors import RunError
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.runs.run_folder import RunFolder, read_json, unreadable, write_json
 from rlhf_cli.sweeps.checked_jobs import CheckedJob
@@ -30,17 +29,8 @@ class SweepFolder:
 
 
 def begin_sweep(folder: Path, typed: list[str], swept: Sequence[str], jobs: Sequence[SweepJob]) -> None:
-    """Create the folder and write sweep.json into it. Raise RunError if the folder cannot be created."""
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise RunError(
-            "the folder of the sweep cannot be made",
-            where=str(folder),
-            got=error.strerror,
-            expected="a folder that can be written to",
-            hint="run.root=SOMEWHERE_ELSE",
-        ) from error
+    """Create the folder and write sweep.json into it. Checking the jobs has found that `run.root` can be written to."""
+    folder.mkdir(parents=True)
     content = {
         "command": shlex.join(["rlhf", *sys.argv[1:]]),
         "overrides": typed,

@@ -16,7 +16,6 @@ from hydra.errors import HydraException
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.overrides import quote_paths, refuse_hydra
 from rlhf_cli.errors import ConfigError, Prose, UserError, raise_any
-from rlhf_cli.text.suggest import nearest
 
 _MOST_OF_A_VALUE = 32
 _MOST_OF_A_NAME = 120
@@ -194,19 +193,9 @@ def _axis(override: Override) -> SweptKey:
             got=override.input_line,
             expected="at least one value; a range ends before its stop: range(0,5) is 0,1,2,3,4",
         )
-    seen: dict[tuple[type, object], str] = {}
-    for element, word in elements:
-        # 1 and 1.0 are the same weight, 1 and true are not
-        kind = bool if isinstance(element, bool) else float if isinstance(element, int | float) else str
-        same = (kind, element if kind is not str else word)
-        if same in seen:
-            raise ConfigError(
-                f"{shown} is given the same value twice",
-                where="command line",
-                got=f"{seen[same]} and {word}" if seen[same] != word else f"{word}, twice",
-                expected="each value once: two runs that differ in nothing would be one too many",
-            )
-        seen[same] = word
+    if len({word for _, word in elements}) < len(elements):
+        what, got = f"{shown} is given the same value twice", override.input_line
+        raise ConfigError(what, where="command line", got=got, expected="each value once")
     texts = tuple(element.text if isinstance(element, QuotedString) else word for element, word in elements)
     return SweptKey(shown, tuple(f"{key}={word}" for _, word in elements), texts)
 
@@ -231,23 +220,15 @@ def _elements(override: Override) -> list[tuple[object, str]]:
 
 def _options(override: Override, pattern: Glob) -> list[tuple[object, str]]:
     group = override.key_or_group
-    known = groups()
-    if group not in known:
-        raise ConfigError(
-            f"glob() chooses among the files of a group, and {group} is none",
-            where="command line",
-            got=override.input_line,
-            expected="one of " + ", ".join(known),
-            hint=nearest(group, known),
-        )
-    chosen = pattern.filter(sorted(known[group]))
+    options = groups().get(group, {})
+    chosen = pattern.filter(sorted(options))
     if not chosen:
         raise ConfigError(
-            f"no {group} is called so",
+            f"no {group} is called so" if options else f"{group} is no group of files, among which glob() chooses",
             where="command line",
             got=override.input_line,
-            expected="a pattern of " + ", ".join(known[group]),
-            hint=f"rlhf list {group}",
+            expected="a pattern of " + ", ".join(options) if options else "one of " + ", ".join(groups()),
+            hint=f"rlhf list {group}" if options else "rlhf list",
         )
     return [(option, option) for option in chosen]
 

@@ -91,15 +91,6 @@ def test_the_fast_loader_reads_what_the_slow_one_reads() -> None:
         assert [event.start_mark.line for event in fast] == [event.start_mark.line for event in slow]
 
 
-def test_a_dict_on_the_command_line_merges_and_only_its_keys_come_from_there() -> None:
-    composed = compose(["exp=quickstart", "trainer.args={max_steps: 3, warmup_steps: 1}"])
-    assert composed.tree["trainer"]["args"]["max_steps"] == 3
-    assert composed.tree["trainer"]["args"]["num_generations"] == 8
-    assert origin(composed, "trainer.args.max_steps") == "command line"
-    assert origin(composed, "trainer.args.warmup_steps") == "command line"
-    assert origin(composed, "trainer.args.num_generations") == "exp/quickstart.yaml:25"
-
-
 def test_the_users_file_wins_over_the_shipped_one_of_the_same_name(write: Write) -> None:
     assert compose(["exp=quickstart"]).tree["data"]["args"]["max_value"] == 20
     file = write("conf/data/toy_sums.yaml", "# my sums\nworld: toy_sums\nargs: {num_rows: 9, max_value: 4}\n")

@@ -59,12 +59,6 @@ def test_a_text_is_kept_as_a_reference_and_read_as_what_it_is(typed: str, kept: 
     assert at(with_references(again.tree, again.references), key) == kept
 
 
-def test_through_another_key() -> None:
-    tree, written = frozen("track.notes=${oc.env:PW}", "rewards.format.args.x=${track.notes}")
-    assert at(tree, "rewards.format.args.x") == "pass-word-1"
-    assert at(written, "rewards.format.args.x") == "${oc.env:PW}"
-
-
 def test_numbers_and_names_of_things_are_frozen_as_they_were(write) -> None:
     """Else a run that goes on in another shell would train another model, for another number of steps."""
     steps = "trainer: {args: {max_steps: '${oc.decode:${oc.env:STEPS}}'}}"

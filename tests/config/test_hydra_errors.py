@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.config.overrides import rewrite
-from rlhf_cli.errors import ConfigError, Problems
-from rlhf_cli.jobs.prepare import prepare
+from rlhf_cli.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 Write = Callable[[str, str], Path]
@@ -76,12 +75,6 @@ class TestReferences:
         assert error.where == "rewards.brevity.weight (conf/exp/mine.yaml:5)"
         assert str(error.got).startswith(text)
         assert error.hint == hint
-
-    def test_all_at_once_on_the_command_line(self) -> None:
-        with pytest.raises(Problems) as caught:
-            prepare(["exp=quickstart", "seed=${sed}", "track.notes=${run.nme}", "track.tags=[a,'${run.roto}']"])
-        assert [problem.hint for problem in caught.value.problems] == ["${seed}", "${run.name}", "${run.root}"]
-        assert str(caught.value.problems[2].where).startswith("track.tags.1 (command line)")
 
     def test_a_variable_that_is_not_set(self, refused: Refused) -> None:
         error = refused("exp=quickstart", "run.name=${oc.env:NOT_SET_HERE}")

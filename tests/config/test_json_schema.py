@@ -49,20 +49,6 @@ def test_it_refuses_what_is_set_elsewhere(name: str) -> None:
     assert complaints("exp", {"trainer": {"args": {name: None}}}) == ["trainer.args"]
 
 
-@pytest.mark.parametrize(
-    "right",
-    [
-        "{rewards: {a: {weight: '${rewards.b.weight}'}}}",
-        "{data: {path: '???'}}",
-        "{warn: off}",
-        "{trainer: {args: {gamma: 0.9, optim_target_modules: [q_proj]}}}",
-        "{stop: {when: kl > 1, for: 3}}",
-    ],
-)
-def test_it_accepts(right: str) -> None:
-    assert complaints("exp", yaml.safe_load(right)) == []
-
-
 def test_the_command(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "reward"]) == 0
     assert json.loads(capsys.readouterr().out) == described(configuration_schema("reward"), "reward")

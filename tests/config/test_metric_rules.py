@@ -67,19 +67,6 @@ def test_a_metric_that_nobody_logs(metric: str, hint: str | None) -> None:
         assert error.hint == f"'stop.when={hint}'"
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("stop.when=reward", "METRIC, then one of"),
-        ('stop={when: "reward > 1", for: 0}', "greater than 0"),
-        ('stop={whn: "reward > 1"}', "one of for, when"),
-        ("stop=3", "{when: METRIC > NUMBER"),
-    ],
-)
-def test_what_is_no_rule(word: str, expected: str) -> None:
-    assert expected in str(refused(word).expected)
-
-
 EVALUATE = ", or data.eval.fraction=0.1 trainer.args.eval_strategy=steps"
 
 

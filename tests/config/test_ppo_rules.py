@@ -110,22 +110,6 @@ class TestTheGroupInItsPlace:
         assert (experiment.trainer.baseline, experiment.trainer.dense) == ("group", False)
         assert (experiment.critic, experiment.kl) == (None, None)
 
-    @pytest.mark.parametrize(
-        ("text", "what", "hint"),
-        [
-            ("critic: {learning_rate: 1.0e-3}\n", "trainer=grpo has no critic", "trainer=ppo, or ~critic"),
-            ("kl: {coef: 0.1}\n", "trainer=grpo has no `kl` section", "trainer=ppo, or ~kl"),
-        ],
-    )
-    def test_one_that_does(
-        self, write: Write, judged: Judged, refused: Refused, text: str, what: str, hint: str
-    ) -> None:
-        write("conf/exp/mine.yaml", self.MINE + text)
-        error = refused("exp=mine", "trainer=grpo")
-        assert (error.what, error.hint) == (what, hint)
-        assert str(error.where).endswith("(conf/exp/mine.yaml:7)")
-        assert judged("exp=mine", "trainer=grpo", hint.rpartition(" ")[2])
-
 
 class TestArguments:
     @pytest.mark.parametrize(

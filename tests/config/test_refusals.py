@@ -158,22 +158,6 @@ def test_several_problems_are_told_at_once(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "what"),
-    [
-        (["model.path=a/b"], "wrong value for model"),
-        (["data.path=a.jsonl"], "wrong value for data"),
-        (["rewards.format.model=a/b"], "wrong value for rewards.format"),
-        (["rewards.kl={fn: 'a:b'}"], "a reward cannot be named 'kl'"),
-        (["rewards.truncation={fn: 'a:b'}"], "a reward cannot be named 'truncation'"),
-        (["~rewards"], "trainer=grpo needs at least one reward"),
-        (["trainer.trl=GRPOTrainr"], "rlhf runs no trainer 'GRPOTrainr' of TRL's"),
-    ],
-)
-def test_rules_between_keys(refused: Refused, words: list[str], what: str) -> None:
-    assert refused("exp=quickstart", *words).what == what
-
-
-@pytest.mark.parametrize(
     ("typed", "kind"),
     [
         ("track.notes=hf_AbCdEfGhIjKlMnOpQrStUvWxYz", "a Hugging Face token"),

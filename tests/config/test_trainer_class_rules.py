@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.config.rules.trainer_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 
@@ -65,12 +64,3 @@ def test_refused(refused: Refused, name: str, what: str, hint: str | None) -> No
 def test_a_file_that_is_no_python(refused: Refused, mine: Path) -> None:
     mine.write_text("class Mine(:\n")
     assert refused(QUICK, "trainer.class=./mine.py:Mine").what == "mine.py cannot be read as Python"
-
-
-def test_a_module_is_found_without_being_imported(place: Path) -> None:
-    package = place / "package"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise SystemExit('imported')\n")
-    (package / "trainers.py").write_text("")
-    assert class_file("package.trainers:Mine") == package / "trainers.py"
-    assert class_file("trl.trainer.grpo_trainer:GRPOTrainer") is not None

@@ -19,15 +19,6 @@ Refused = Callable[..., ConfigError]
 QUICK = "exp=quickstart"  # max_completion_length 16
 
 
-@pytest.mark.parametrize("trainer", ["grpo", "rloo", "ppo"])
-@pytest.mark.parametrize("policy", ["none", "eos_penalty", "exclude", "soft_overlong"])
-def test_what_every_trainer_honours(judged: Judged, trainer: str, policy: str) -> None:
-    experiment = judged(QUICK, f"trainer={trainer}", f"truncation={policy}")
-    assert experiment.truncation.policy == policy
-    assert judged(QUICK, f"trainer={trainer}", f"truncation.policy={policy}").truncation == experiment.truncation
-    assert (experiment.truncation.mode == "replace") == (policy == "bootstrap")
-
-
 def test_bootstrap_wants_a_critic(refused: Refused, judged: Judged) -> None:
     assert judged(QUICK, "trainer=ppo", "truncation=bootstrap").truncation.policy == "bootstrap"
     for trainer in ("grpo", "rloo"):

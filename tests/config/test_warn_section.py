@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
 from rlhf_cli.analysis.diagnosis.run_diagnosis import CHECKS
 from rlhf_cli.cli import main
@@ -31,11 +30,6 @@ def test_every_kind_has_a_switch_and_a_function() -> None:
 )
 def test_switches(words: tuple[str, ...], off: set[str]) -> None:
     assert kinds_off(*words) == off
-
-
-@pytest.mark.parametrize("text", ["warn: {redundant: off}", 'warn: {redundant: "off"}', "warn: {redundant: no}"])
-def test_in_a_file_where_yaml_makes_false_of_it(text: str) -> None:
-    assert Warn.model_validate(yaml.safe_load(text)["warn"]).redundant is False
 
 
 def test_what_is_no_switch(capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,12 +113,6 @@ def test_prepared_rows_are_those_of_a_training(
     assert [found[row] for row in range(len(found))] == expected.to_list()
 
 
-def test_what_nobody_can_prepare_without_datasets(jsonl) -> None:
-    jsonl([{"q": "x"}])
-    for source in (DataSource(path="owner/name"), DataSource(path="rows.jsonl", split="train[:50%]")):
-        assert prepared_rows(source, peek(source), None, ["q"]) is None
-
-
 @pytest.mark.parametrize(("fraction", "held"), [(0.1, 1), (0.25, 2), (0.74, 7), (0.95, None), (0.04, None)])
 def test_so_many_are_held_out(fraction: float, held: int | None, refusal) -> None:
     """Of ten prompts: rounded, to the even number where it is a half; none and all are too few."""

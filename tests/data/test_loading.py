@@ -13,7 +13,6 @@ import pytest
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.rows import check_rows, hold_out
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.worlds import toy_tasks
 
 
 def load(*sources: DataSource, prompt=None, seed: int = 0) -> datasets.Dataset:
@@ -85,14 +84,6 @@ def test_split_faults(jsonl, refusal) -> None:
     assert "5, the number of rows" in refusal(load, DataSource(path=path, select=(2, 6)))
 
 
-def test_worlds_take_their_own_seed_or_the_runs() -> None:
-    assert load(DataSource(world="toy_sums", args={"num_rows": 9}), seed=4).to_list() == toy_tasks.generate(9, 4)
-    assert load(DataSource(world="toy_sums", args={"num_rows": 9, "seed": 2}), seed=4).to_list() == toy_tasks.generate(
-        9, 2
-    )
-    assert len(load(DataSource(world="toy_sums"))) == 1000
-
-
 def test_a_mixture_follows_its_weights_and_its_seed(jsonl) -> None:
     heavy = DataSource(path=jsonl([{"kind": "heavy"}] * 900, "heavy.jsonl"), weight=6, name="data.mix.heavy")
     light = DataSource(path=jsonl([{"kind": "light"}] * 900, "light.jsonl"), weight=2, name="data.mix.light")
@@ -114,13 +105,6 @@ def test_hold_out_is_disjoint_in_prompts_and_the_same_again() -> None:
     # Negative control: a split by rows would have leaked.
     by_rows = dataset.train_test_split(0.2, seed=1)
     assert set(by_rows["train"]["prompt"]) & set(by_rows["test"]["prompt"])
-
-
-@pytest.mark.parametrize("fraction", [0, 1])
-def test_hold_out_fraction(fraction: float, refusal) -> None:
-    message = refusal(hold_out, datasets.Dataset.from_dict({"prompt": ["a", "b"]}), fraction, 0)
-    assert "a held-out share lies between 0 and 1" in message
-    assert "where:    data.eval" in message
 
 
 @pytest.mark.fault(41)

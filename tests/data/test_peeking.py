@@ -66,12 +66,6 @@ def test_jsonl_faults_name_file_line_and_text(workplace: Path, bad_line, expecte
         assert part in message
 
 
-def test_long_lines_are_shortened_around_the_fault(workplace: Path, refusal) -> None:
-    message = refusal(peek, write(workplace, "rows.jsonl", '{"a": "' + "x" * 5000 + '", BAD' + "y" * 5000 + "}\n"))
-    assert "BAD" in message
-    assert len(message) < 500
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [("a.jsonl", ""), ("a.json", "[]"), ("a.csv", "p,q\n")],
@@ -93,14 +87,6 @@ def test_csv_faults(workplace: Path, refusal) -> None:
     assert "malformed CSV" in message
     assert "rows.csv:3" in message
     assert "rows.csv:2" in refusal(peek, write(workplace, "rows.csv", b"q,a\ncaf\xe9,1\n"))
-
-
-def test_csv_cells_keep_what_they_say(workplace: Path) -> None:
-    source = write(workplace, "rows.csv", "zip,na,int,num,flag,gap\n007,NA,1,1,true,\n8,None,-2,2.5,False,x\n")
-    assert peek(source).rows == [
-        {"zip": "007", "na": "NA", "int": 1, "num": 1.0, "flag": True, "gap": None},
-        {"zip": "8", "na": "None", "int": -2, "num": 2.5, "flag": False, "gap": "x"},
-    ]
 
 
 @pytest.mark.fault(42)

@@ -106,11 +106,6 @@ def test_equal_and_empty_pairs_are_dropped_and_counted() -> None:
     assert counts == {"identical_answers": 1, "empty_answers": 4}
 
 
-def test_a_row_that_is_dropped_anyway_is_not_asked_for_its_margin() -> None:
-    rows = [{"chosen": "same", "rejected": "same", "m": math.nan}, *pairs({"m": 2.0})]
-    assert prepare(rows, PairRules(column="m"), drops=True)[0]["margin"] == [2.0]
-
-
 def test_conversations_are_judged_by_their_last_message(refusal: Refusal) -> None:
     def said(*contents: str) -> list[dict[str, str]]:
         return [{"role": ("user", "assistant")[turn % 2], "content": text} for turn, text in enumerate(contents)]

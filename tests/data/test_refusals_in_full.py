@@ -73,7 +73,6 @@ def test_a_source_is_called_by_its_name_whoever_reads_it(
         lambda: column_names_after(Preview(("chosen",), [], 1, ""), {}, None, name=MINE, transcripts=True),
         lambda: column_names_after(Preview(("chosen",), [], 1, ""), {"a": "b"}, None, name=MINE),
         lambda: hold_out(datasets.Dataset.from_list([{"prompt": "a"}]), 0.5, 0, name=MINE),
-        lambda: hold_out(datasets.Dataset.from_list([{"prompt": "a"}]), 2, 0, name=MINE),
         lambda: check_prompts(RowTable([], ["prompt"]), MINE),
         lambda: check_prompts(RowTable([{"prompt": ""}], ["prompt"]), MINE),
         lambda: check_prompts(RowTable([{"prompt": 1}], ["prompt"]), MINE),

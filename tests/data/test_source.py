@@ -50,7 +50,6 @@ def test_exactly_one_of_world_and_path(refusal) -> None:
 @pytest.mark.parametrize(
     ("arguments", "key"),
     [
-        ({"path": "a.csv", "args": {"n": 1}}, "data.args"),
         ({"world": "toy_sums", "subset": "main"}, "data.subset"),
         ({"world": "toy_sums", "select": 0}, "data.select"),
         ({"world": "toy_sums", "select": (5, 5)}, "data.select"),
@@ -92,13 +91,6 @@ def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
         "b.jsonl",
         "a.jsonl",
     ]
-
-
-def test_a_folder_or_glob_without_data(workplace: Path, refusal) -> None:
-    (workplace / "empty").mkdir()
-    (workplace / "empty" / "notes.md").write_text("x")
-    assert "which holds notes.md" in refusal(peek, DataSource(path="empty"))
-    assert "no file matches" in refusal(peek, DataSource(path="empty/*.jsonl"))
 
 
 def test_what_lies_near_a_path_that_is_not_there(workplace: Path, jsonl) -> None:

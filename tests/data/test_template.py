@@ -51,11 +51,6 @@ def test_what_is_not_text_is_refused(column: str, got: str, refusal) -> None:
     assert got in message
 
 
-@pytest.mark.parametrize("message", [{"role": "user"}, {"role": "user", "content": 3}, "user: {question}"])
-def test_malformed_messages(message, refusal) -> None:
-    assert "where:    data.prompt[0]" in refusal(template_columns, [message])
-
-
 def preview(*columns: str) -> Preview:
     return Preview(columns, [], 0, "here")
 

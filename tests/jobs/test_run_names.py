@@ -72,16 +72,3 @@ def test_a_critic_from_a_run_is_its_critic_where_it_had_one(tmp_path: Path, monk
     with pytest.raises(RunError, match="no run of 'other' has finished") as caught:
         critic_of("run:other")
     assert caught.value.where == "critic.init"
-
-
-def test_other_critics_are_left_as_they_are_but_for_the_way_to_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run is resumed from anywhere, so a local path is frozen whole; `policy` is a word, whatever lies there."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("judge", "policy"):
-        (tmp_path / name).mkdir()
-    assert critic_of("judge") == str(tmp_path / "judge")
-    assert critic_of("policy") == "policy"
-    assert critic_of("org/judge") == "org/judge"
-    assert prepare(["+exp=quickstart"]).experiment.critic is None

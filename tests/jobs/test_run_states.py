@@ -84,16 +84,6 @@ def test_a_slurm_that_is_down_concludes_nothing(slurm: StandInSlurm, place: Path
     assert "Unable to contact" in str(seen.notice)
 
 
-def test_runs_without_a_job_need_no_slurm(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    queued_run(place, "a", None, state="preempted")
-    assert overview([place / "runs"], mine=True).notice is None
-    queued_run(place, "b", "7")
-    seen = overview([place / "runs"], mine=True)
-    assert [row.state for row in seen.rows] == ["preempted", "queued"]
-    assert "squeue is not on this machine" in str(seen.notice)
-
-
 def test_what_this_user_has_in_line_elsewhere(slurm: StandInSlurm, place: Path) -> None:
     """Jobs of other programs, of folders that are listed anyway, and what has ended are left out."""
     lines = (

@@ -30,12 +30,6 @@ class TestGoodPlans:
         assert set(plan.files) == {"rewards.correct", "rewards.format", "rewards.brevity"}
         assert plan.files["rewards.correct"].name == "toy.py"
 
-    def test_a_selection_counts(self, write: Write) -> None:
-        write("rows.jsonl", ROWS)
-        assert planned(*MINE, "data.select=9").num_rows == 9
-        assert planned(*MINE, "data.select=[4,20]").num_rows == 16
-        assert planned(*MINE, "data.split='train[:50%]'").num_rows is None
-
 
 class TestData:
     @pytest.mark.fault(42)
@@ -46,13 +40,6 @@ class TestData:
         assert error.where == "rows.jsonl:7"
         assert '{"prompt" "6+1="' in str(error.got)
         assert error.expected == "one complete JSON object a line"
-
-    @pytest.mark.parametrize("text", ["", "\n\n"])
-    @pytest.mark.fault(41, 42)
-    def test_an_empty_file(self, refused: Refused, write: Write, text: str) -> None:
-        write("rows.jsonl", text)
-        error = refused(*MINE)
-        assert (error.what, error.where, error.got) == ("no rows", "rows.jsonl", f"{len(text)} bytes")
 
     @pytest.mark.fault(41)
     def test_a_missing_column(self, refused: Refused, write: Write) -> None:

@@ -67,11 +67,6 @@ class TestRunFolder:
         assert error.got == f"process {os.getpid()} on {socket.gethostname()}, step 7"
         assert error.hint == "run.name=ANOTHER"
 
-    def test_a_folder_that_a_kill_left_before_its_first_file_is_begun_anew(self, place: Path) -> None:
-        (place / "runs/quickstart/first").mkdir(parents=True)
-        (place / "runs/quickstart/first/.config.yaml.4711").touch()
-        planned(*self.NAMED, "run.resume=auto")
-
     def test_a_root_that_is_a_file(self, refused: Refused, write: Write) -> None:
         file = write("taken", "a file")
         error = refused("exp=quickstart", "run.root=taken/below/it")

@@ -26,12 +26,6 @@ class TestPairs:
         assert planned("exp=toy_reward", "reward_model.margin.column=margin", *PAIRS).num_rows == 80
         assert planned("exp=toy_dpo", *PAIRS).num_rows == 80
 
-    def test_a_single_margin_below_zero(self, write: Write, refused: Refused) -> None:
-        write("pairs.jsonl", lines(*(pair(margin=5.0 - number) for number in range(7))))
-        error = refused("exp=toy_reward", "reward_model.margin.column=margin", *PAIRS)
-        assert "row 7" in str(error.where)
-        assert "-1, below 0" in str(error.got)
-
     def test_what_is_left_out_is_not_held_against_the_data(self, write: Write, refused: Refused) -> None:
         leave = "reward_model.on_bad_pair=drop"
         write("pairs.jsonl", lines(pair(), pair(rejected="2"), pair(chosen="")))

@@ -57,11 +57,6 @@ def test_a_star_that_stands_for_nothing_is_refused() -> None:
         from_section({"rewards.*.weight": "interval(0,2)"}, [], [])
 
 
-def test_one_value_is_no_space() -> None:
-    with pytest.raises(ConfigError, match="it says one value"):
-        from_section({"trainer.args.learning_rate": "1e-5"}, [], [])
-
-
 @pytest.mark.parametrize(
     ("may_be", "value", "word"),
     [

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.cli import main
 from rlhf_cli.display.sweep_tables import PRUNED
 from rlhf_cli.errors import RunError, UserError
 from rlhf_cli.jobs.usage import ResumeOptions
@@ -136,13 +135,3 @@ def test_a_space_in_which_nothing_can_be_run_ends_the_search(place: Path) -> Non
     with pytest.raises(UserError, match="unknown key 'sed'"):
         search.trials.next_job()
     assert [trial.state for trial in search.memory.trials()] == ["fail"] * 5
-
-
-def test_a_dry_run_of_a_search_that_goes_on_starts_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Searched(place / "sweep")
-    assert main(["resume", str(place / "sweep"), "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert "3 of 3 trials are left" in said
-    assert "nothing was started or written" in said
-    assert not list((place / "sweep").glob("*/config.yaml"))
-    assert not (place / "sweep" / "report.html").exists()

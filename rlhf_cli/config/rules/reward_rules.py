@@ -171,12 +171,3 @@ def reward_model_problems(experiment: Experiment, origins: Origins) -> Iterator[
     if "reward_model" not in experiment.trainer.row.sections:
         what, where = f"trainer={experiment.trainer.name} trains no reward model", origins.where("reward_model")
         yield ConfigError(what, where=where, got="a section `reward_model`", hint="trainer=reward, or ~reward_model")
-    margin = section.margin
-    if margin is not None and margin.chosen is not None and margin.chosen == margin.rejected:
-        yield ConfigError(
-            "the margin of a score to itself is always 0",
-            where=origins.where("reward_model.margin.rejected"),
-            got=f"{margin.rejected}, as reward_model.margin.chosen",
-            expected="the columns of two scores",
-            hint="reward_model.margin.rejected=COLUMN",
-        )

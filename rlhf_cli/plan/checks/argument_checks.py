@@ -15,9 +15,11 @@ from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import ConfigError, DataError, UserError
 from rlhf_cli.plan.batches import plan_batches, plan_stage
 from rlhf_cli.plan.checks.check_context import CheckContext
+from rlhf_cli.plan.devices import runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.runs.tracking.tracking_plan import missing_tracker
 from rlhf_cli.tables.kl_forms import MAX_RELATIVE_ERROR
+from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_values import RANGES
 
 _ARGS = "trainer.args."
@@ -94,6 +96,14 @@ def package_problems(experiment: Experiment, composed: Composed, context: CheckC
     args, needed = experiment.trainer.args, list[tuple[str, str, str]]()  # package, key, hint
     for package in [package for pattern, package in _OPTIMIZERS if pattern.search(str(args.get("optim", "")))][-1:]:
         needed.append((package, "trainer.args.optim", f"pip install {package}, or trainer.args.optim=adamw_torch"))
+    model, launch = experiment.model, experiment.launch
+    if model.quantize is not None:
+        needed.append(("bitsandbytes", "model.quantize", "pip install bitsandbytes, or model.quantize=null"))
+    if model.lora is not None:
+        needed.append(("peft", "model.lora", "pip install peft, or model.lora=null"))
+    if (package := STRATEGIES[launch.strategy].package) is not None:
+        instead = "ddp" if runs_on_cpu(launch) else "fsdp2"
+        needed.append((package, "launch.strategy", f"pip install {package}, or launch.strategy={instead}"))
     if args.get("use_liger_kernel") is True:
         needed.append(("liger_kernel", "trainer.args.use_liger_kernel", "trainer.args.use_liger_kernel=false"))
     for name, reward in experiment.rewards.items():

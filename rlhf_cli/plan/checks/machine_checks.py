@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import socket
@@ -21,6 +20,7 @@ from rlhf_cli.plan.devices import (
     count_processes,
     is_left_to_a_node,
     may_have_other_gpus,
+    runs_on_cpu,
     visible_gpus,
 )
 from rlhf_cli.plan.network import meeting_place, own_host, why_not_reached
@@ -41,21 +41,15 @@ _OVERRIDING = (
 def gpu_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error if the run needs GPUs that this machine does not have. For a Slurm job, its node decides."""
     launch, there, where = experiment.launch, len(visible_gpus()), composed.origins.where
-    on_cpu, row = _runs_on_cpu(experiment), STRATEGIES[launch.strategy]
-    if on_cpu and not row.runs_on_cpu:
-        yield ConfigError(
-            f"launch.strategy={row.name} needs a GPU",
-            where=where("launch.strategy"),
-            got="a CPU, on which accelerate runs plain DDP in its place without a word",
-            hint="launch.strategy=ddp",
-        )
+    on_cpu = runs_on_cpu(launch)
+    if on_cpu and not STRATEGIES[launch.strategy].runs_on_cpu:
+        what, key = f"launch.strategy={launch.strategy} needs a GPU", "launch.strategy"
+        got = "a CPU, on which accelerate runs plain DDP in its place without a word"
+        yield ConfigError(what, where=where(key), got=got, hint=f"{key}=ddp")
     if on_cpu and launch.rollout.startswith("vllm"):
-        yield ConfigError(
-            f"launch.rollout={launch.rollout} needs a GPU",
-            where=where("launch.rollout"),
-            got="a CPU, from which TRL cannot send new weights to vLLM (NCCL)",
-            hint="launch.rollout=hf",
-        )
+        what, key = f"launch.rollout={launch.rollout} needs a GPU", "launch.rollout"
+        got = "a CPU, from which TRL cannot send new weights to vLLM (NCCL)"
+        yield ConfigError(what, where=where(key), got=got, hint=f"{key}=hf")
     if is_left_to_a_node(launch) or (may_have_other_gpus() and not there):
         return
     if launch.device == "cuda" and not there:
@@ -81,18 +75,11 @@ def gpu_problems(experiment: Experiment, composed: Composed, context: CheckConte
 
 
 def launch_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Check the rest of `launch` on this machine: packages, variables, the vLLM server, accelerate's file.
+    """Check the rest of `launch` on this machine: variables, the vLLM server, accelerate's file.
 
     accelerate needs seconds to translate its file.
     """
     launch, where = experiment.launch, composed.origins.where
-    package = STRATEGIES[launch.strategy].package
-    if package is not None and importlib.util.find_spec(package) is None:
-        yield ConfigError(
-            f"launch.strategy={launch.strategy} needs {package}, which is not installed",
-            where=where("launch.strategy"),
-            hint=f"pip install {package}, or launch.strategy={'ddp' if _runs_on_cpu(experiment) else 'fsdp2'}",
-        )
     for name in _OVERRIDING:
         value = os.environ.get(name, "no").lower()
         is_ours = name == "ACCELERATE_MIXED_PRECISION" and value in (launch.precision, "no")
@@ -114,17 +101,6 @@ def launch_problems(experiment: Experiment, composed: Composed, context: CheckCo
 
         context.files[KEY] = Path(launch.accelerate_config).expanduser().resolve()
         context.accelerate_env = accelerate_environment(context.files[KEY], where=where(KEY))
-
-
-def _runs_on_cpu(experiment: Experiment) -> bool:
-    """Return whether the ranks will train on a CPU, as far as that is known without torch.
-
-    The devices of a Slurm job's node are unknown until the job starts.
-    """
-    launch = experiment.launch
-    if launch.device != "auto" or is_left_to_a_node(launch):
-        return launch.device == "cpu"
-    return not visible_gpus() and not may_have_other_gpus()
 
 
 def _unreachable_server(experiment: Experiment, composed: Composed) -> Iterator[UserError]:
@@ -201,7 +177,7 @@ def sandbox_problems(experiment: Experiment, composed: Composed, context: CheckC
 
 def precision_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Note that bf16 was requested on a GPU that emulates it slowly."""
-    if _runs_on_cpu(experiment):
+    if runs_on_cpu(experiment.launch):
         return
     least = min(compute_capabilities(shutil.which("nvidia-smi")), default=_FIRST_WITH_BF16)
     if least < _FIRST_WITH_BF16:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,13 +25,6 @@ def policy_problems(experiment: Experiment, composed: Composed, context: CheckCo
     """
     model = experiment.model
     more = (f" + LoRA r={model.lora.r}" if model.lora else "") + (f", {model.quantize}" if model.quantize else "")
-    if model.quantize is not None and importlib.util.find_spec("bitsandbytes") is None:
-        raise ModelError(
-            "quantised loading needs bitsandbytes, which is not installed",
-            where=composed.origins.where("model.quantize"),
-            got=f"model.quantize={model.quantize}",
-            hint="pip install bitsandbytes, or model.quantize=null",
-        )
     if model.build is not None:
         for world in model.build.warm_start.worlds if model.build.warm_start else ():
             demonstrations(world, 1, seed=0, name=composed.origins.where("model.build.warm_start.worlds"))
@@ -115,16 +107,9 @@ def weight_problems(experiment: Experiment, composed: Composed, context: CheckCo
 
 
 def adapter_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield an error if peft is missing, or if LoRA's targets name a layer that the model does not have."""
+    """Yield an error if LoRA's targets name a layer that the model does not have."""
     lora = experiment.model.lora
     assert lora is not None
-    if importlib.util.find_spec("peft") is None:
-        yield ConfigError(
-            "an adapter needs peft, which is not installed",
-            where=composed.origins.where("model.lora"),
-            got=f"model.lora.r={lora.r}",
-            hint="pip install peft, or model.lora=null",
-        )
     build, shapes = experiment.model.build, list[WeightShape]()
     if build is not None:
         shapes = tiny_shapes(build.hidden_size, build.num_layers)
