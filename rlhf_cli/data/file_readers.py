@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import gzip
 import re
-import shlex
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -60,9 +59,6 @@ def shorten(text: str, around: int = 0, width: int = 80) -> str:
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")  # 18 digits fit an int64
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
-_TO_COMMAS = "python -c \"import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter='{}'))\""
-"""The command that converts a table with another separator to commas."""
-
 # A completion in a cell can exceed the csv module's default of 128 KiB.
 csv.field_size_limit(1 << 30)
 
@@ -109,15 +105,12 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 def _checked_header(header: list[str], where: str) -> list[str]:
     if len(header) == 1 and (other := next((sign for sign in ";\t|" if sign in header[0]), None)) is not None:
-        file, separator = where.rpartition(":")[0], {"\t": r"\t"}.get(other, other)
-        read = f"gunzip -c {shlex.quote(file)} |" if file.endswith(".gz") else f"< {shlex.quote(file)}"
-        written = shlex.quote(f"{Path(file).name.partition('.')[0]}-commas.csv")
         raise DataError(
             f"the columns are separated by {other!r}, not by commas",
             where=where,
             got=shorten(header[0]),
             expected="CSV with commas; numbers with a decimal point",
-            hint=f"{read} {_TO_COMMAS.format(separator)} > {written}",
+            hint=Prose("save the table with commas, and with quotes around a cell that holds one"),
         )
     for position, column in enumerate(header):
         if not column.strip():

@@ -37,27 +37,23 @@ class Slot:
     environment: dict[str, str]
 
 
-class JobSlots:
-    """Resources for `at_once` concurrent jobs."""
+def slot_for(job: ReadyJob, threads: int | None) -> Slot | None:
+    """Return the resources for a job, or None if not enough suitable GPUs are free now.
 
-    def __init__(self, at_once: int) -> None:
-        self.threads = threads_of_each(at_once)
-        """The threads per job, or None to use its environment's setting or torch's default."""
-
-    def slot_for(self, job: ReadyJob) -> Slot | None:
-        """Return the resources for a job, or None if not enough suitable GPUs are free now."""
-        launch = job.launch
-        wanted = gpus_of(launch)
-        held = take(wanted, job.folder.shown) if job.is_pinned or not wanted else _any(len(wanted), job.folder.shown)
-        if held is None:
-            return None
-        environment = dict(os.environ)
-        if held.gpus and not job.is_pinned:
-            environment[_GPUS] = ",".join(held.gpus)
-        # A run with several ranks uses one thread per rank, as it does outside a sweep.
-        if self.threads is not None and launch.in_this_process:
-            environment[_THREADS] = str(self.threads)
-        return Slot(held, environment)
+    `threads` of a job may be None, for its environment's setting or torch's default.
+    """
+    launch = job.launch
+    wanted = gpus_of(launch)
+    held = take(wanted, job.folder.shown) if job.is_pinned or not wanted else _any(len(wanted), job.folder.shown)
+    if held is None:
+        return None
+    environment = dict(os.environ)
+    if held.gpus and not job.is_pinned:
+        environment[_GPUS] = ",".join(held.gpus)
+    # A run with several ranks uses one thread per rank, as it does outside a sweep.
+    if threads is not None and launch.in_this_process:
+        environment[_THREADS] = str(threads)
+    return Slot(held, environment)
 
 
 def threads_of_each(at_once: int) -> int | None:
@@ -133,8 +129,8 @@ class _Runner:
         self._options = options
         total = len(jobs) + (to_come.num_to_come if to_come is not None else 0)
         self._at_once = min(options.at_once, max(1, total))
-        self._slots = JobSlots(self._at_once)
-        self._processes = WarmProcesses(threads=self._slots.threads)
+        self._threads = threads_of_each(self._at_once)
+        self._processes = WarmProcesses(threads=self._threads)
         self._watches = [JobWatch(job, options.watch) for job in jobs]
         self._waiting = deque(range(len(jobs)))
         self._running: dict[int, Slot] = {}
@@ -200,7 +196,7 @@ class _Runner:
         """Start the first waiting job. Return False if no GPU is free for it now."""
         number = self._waiting[0]
         watch = self._watches[number]
-        slot = self._slots.slot_for(watch.job)
+        slot = slot_for(watch.job, self._threads)
         if slot is None:
             self._say_busy(watch.job)
             return False

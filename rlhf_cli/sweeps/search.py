@@ -29,9 +29,7 @@ from rlhf_cli.sweeps.job_watch import JobWatch
 from rlhf_cli.sweeps.outcome import SweepEnd, print_folder, report
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search_space import (
-    NumberRange,
     Objective,
-    OptionList,
     SearchPlan,
     Space,
     distribution,
@@ -244,7 +242,7 @@ def _show_left(console: Console, plan: SearchPlan, study: SearchStudy, folder: P
 def _show_heading(console: Console, plan: SearchPlan, folder: Path, options: SweepOptions) -> None:
     at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""
     how = f"{plan.sweep.trials} by {plan.sweep.sampler}{_HOW[plan.sweep.prune]}{at_once}"
-    space = {key: _in_words(may_be) for key, may_be in plan.space.items()}
+    space = {key: str(may_be) for key, may_be in plan.space.items()}
     facts = space | {"trials": how, "folder": RunFolder(folder).shown}
     show_search(console, [*map(str, plan.objectives)], facts)
 
@@ -267,13 +265,6 @@ def _show_found(console: Console, plan: SearchPlan, study: SearchStudy) -> None:
     fixed = [word for word in plan.fixed if not word.startswith("run.name=")]
     again = ["rlhf", "train", "-m", *fixed, *(first.words if first else ()), _SEEDS]
     show_best_trials(console, rows, objectives=[*map(str, plan.objectives)], again=shlex.join(again))
-
-
-def _in_words(may_be: NumberRange | OptionList) -> str:
-    if isinstance(may_be, OptionList):
-        return ", ".join(may_be.values)
-    kind = " whole numbers" if may_be.is_whole else ""
-    return f"{may_be.low:g} to {may_be.high:g}{kind}{', logarithmic' if may_be.is_log else ''}"
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,10 @@ class NumberRange:
         """Return a value as it is typed."""
         return str(round(value)) if self.is_whole else repr(float(value))
 
+    def __str__(self) -> str:
+        kind = " whole numbers" if self.is_whole else ""
+        return f"{self.low:g} to {self.high:g}{kind}{', logarithmic' if self.is_log else ''}"
+
 
 @dataclass(frozen=True)
 class OptionList:
@@ -57,6 +61,9 @@ class OptionList:
     def corners(self) -> list[str]:
         """Return every value."""
         return list(self.values)
+
+    def __str__(self) -> str:
+        return ", ".join(self.values)
 
 
 Space = dict[str, NumberRange | OptionList]

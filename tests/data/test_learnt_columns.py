@@ -151,10 +151,9 @@ def test_what_is_no_transcript_keeps_its_texts_and_has_no_prompt(refusal) -> Non
     start = "\n\nHuman: x\n\nAssistant:"
     pair = {"chosen": f"{start} a", "rejected": f"{start} b"}
     assert split_row(pair) == {"prompt": start, "chosen": " a", "rejected": " b"}
-    for chosen, rejected in (("a", "b"), (None, f"{start} b"), (CHAT, CHAT)):
-        assert split_row({"chosen": chosen, "rejected": rejected}) == {
-            "prompt": "", "chosen": chosen, "rejected": rejected,
-        }  # fmt: skip
+    for chosen, rejected in ((None, f"{start} b"), (CHAT, CHAT)):
+        row = {"chosen": chosen, "rejected": rejected}
+        assert split_row(row) == {"prompt": "", **row}
     many = datasets.Dataset.from_list([{"chosen": "a", "rejected": "b"}] * 1500 + [pair])
     assert split_transcripts(many)[1500]["prompt"] == start
     assert "none of these rows" in refusal(split_transcripts, many.select(range(1500)))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -105,11 +102,7 @@ def test_parquet_faults(workplace: Path, refusal) -> None:
 @pytest.mark.parametrize(("sign", "shown"), [(";", ";"), ("\t", "\\t")])
 def test_a_table_with_another_separator(workplace: Path, sign: str, shown: str, refusal) -> None:
     source = write(workplace, "rows.csv", f'prompt{sign}answer\n"1+1, say"{sign}2\n')
-    message = refusal(peek, source, limit=2)
-    assert f"separated by '{shown}'" in message
-    command = message.partition("try:")[2].strip().replace("python", shlex.quote(sys.executable), 1)
-    subprocess.run(command, shell=True, check=True)
-    assert peek(DataSource(path="rows-commas.csv"), limit=2).rows == [{"prompt": "1+1, say", "answer": 2}]
+    assert f"separated by '{shown}'" in refusal(peek, source, limit=2)
 
 
 def test_negative_control_one_column_needs_no_separator(workplace: Path) -> None:

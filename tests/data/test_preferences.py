@@ -9,7 +9,7 @@ from dataclasses import replace
 import datasets
 import pytest
 
-from rlhf_cli.data.preferences import PairRules, bad_pairs, judge_pairs, leave_out
+from rlhf_cli.data.preferences import PairRules, judge_pairs, leave_out
 from rlhf_cli.data.rows import hold_out
 
 Refusal = Callable[..., str]
@@ -99,11 +99,11 @@ def test_scores_the_wrong_way_round(refusal: Refusal) -> None:
 
 
 def test_equal_and_empty_pairs_are_dropped_and_counted() -> None:
-    bad = [("same", "same"), ("", "x"), ("x", ""), (None, "x"), ("", "")]
+    bad = [("same", "same"), ("", "x"), ("x", ""), (None, "x"), ("", ""), (" ", "x")]
     rows = [*({"chosen": chosen, "rejected": rejected} for chosen, rejected in bad), *pairs({})]
     kept, counts = prepare(rows, drops=True)
     assert kept["chosen"] == ["good 1"]
-    assert counts == {"identical_answers": 1, "empty_answers": 4}
+    assert counts == {"identical_answers": 1, "empty_answers": 5}
 
 
 def test_conversations_are_judged_by_their_last_message(refusal: Refusal) -> None:
@@ -135,10 +135,3 @@ def test_which_rows_are_held_out_does_not_depend_on_what_is_dropped() -> None:
 def test_texts_beside_ids_are_not_read() -> None:
     row = {"chosen": "same", "rejected": "same", "prompt": "p", "chosen_ids": [1, 0], "rejected_ids": [2]}
     assert prepare([row])[0].column_names == ["prompt", "chosen_ids", "rejected_ids"]
-
-
-def test_a_blank_answer_makes_a_pair_as_bad_as_an_empty_one() -> None:
-    """`rlhf eval` leaves out by this very function what training left out."""
-    rows = {"chosen": ["a", " ", "", "b"], "rejected": ["c", "c", "c", "b"]}
-    found = bad_pairs(datasets.Dataset.from_dict(rows))
-    assert found == {1: "empty_answers", 2: "empty_answers", 3: "identical_answers"}

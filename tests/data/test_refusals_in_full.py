@@ -23,14 +23,11 @@ MINE = "data.mix.mine"
 Fields = tuple[Any, Any, Any, Any, Any]
 
 
-def fields(error: DataError) -> Fields:
-    return error.what, error.where, error.got, error.expected, error.hint
-
-
 def refused(call: Callable[[], object]) -> Fields:
     with pytest.raises(DataError) as caught:
         call()
-    return fields(caught.value)
+    error = caught.value
+    return error.what, error.where, error.got, error.expected, error.hint
 
 
 @pytest.fixture

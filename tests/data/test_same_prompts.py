@@ -64,15 +64,6 @@ def test_rows_without_a_prompt_that_is_known_share_nothing() -> None:
     assert shared(table({"image": 1}), table({"image": 1})) == 0
 
 
-def test_the_keys_are_those_of_both_and_no_others() -> None:
-    held_out, training = (
-        table({"prompt": "a"}, {"prompt": "b"}),
-        table({"prompt": "b"}, {"prompt": "c"}, {"prompt": None}),
-    )
-    (key,) = shared_prompts(held_out, [training])
-    assert key == list(prompt_keys(held_out))[1]
-
-
 def test_the_prompt_of_two_equal_dialogues_is_all_but_the_answer() -> None:
     """Two dialogues that do not part share their messages up to the last one, as those that part there do."""
     same, parted = [{"chosen": [*ASKED, YES], "rejected": [*ASKED, one]} for one in (YES, NO)]

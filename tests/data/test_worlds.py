@@ -14,10 +14,6 @@ from rlhf_cli.data import worlds
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.worlds import WORLDS, toy_preferences, toy_tasks
-from rlhf_cli.data.worlds import toy_preferences as toy_judgements
-from rlhf_cli.data.worlds import toy_tasks as split_sums
-from rlhf_cli.data.worlds import toy_tasks as toy_speakers
-from rlhf_cli.data.worlds import toy_tasks as toy_sums
 from rlhf_cli.data.worlds.toy_preferences import true_score
 from rlhf_cli.errors import DataError
 from rlhf_cli.rewards.toy import score_speakers
@@ -44,7 +40,7 @@ def test_drawing_is_a_fair_shuffle_again_and_again() -> None:
 
 
 def test_sums_are_right_and_do_not_repeat_before_all_were_drawn() -> None:
-    rows = toy_sums.generate(2 * 36, seed=1, max_value=5)
+    rows = toy_tasks.generate(2 * 36, seed=1, max_value=5)
     for row in rows:
         assert row["prompt"] == f"{row['a']}+{row['b']}="
         assert row["answer"] == str(row["a"] + row["b"])
@@ -54,7 +50,7 @@ def test_sums_are_right_and_do_not_repeat_before_all_were_drawn() -> None:
 
 
 def test_sum_demonstrations_are_as_bad_as_documented() -> None:
-    rows = toy_sums.demonstrations(4000, seed=0)
+    rows = toy_tasks.demonstrations(4000, seed=0)
     wrong = wordy = 0
     for row in rows:
         a, b = map(int, re.findall("[0-9]+", row["prompt"]))
@@ -64,7 +60,7 @@ def test_sum_demonstrations_are_as_bad_as_documented() -> None:
         wordy += not row["completion"].isdigit()
     assert wrong / 4000 == pytest.approx(0.35, abs=0.03)
     assert wordy / 4000 == pytest.approx(0.5, abs=0.03)
-    clean = toy_sums.demonstrations(4000, seed=0, wrong_fraction=0.0, wordy_fraction=0.0)
+    clean = toy_tasks.demonstrations(4000, seed=0, wrong_fraction=0.0, wordy_fraction=0.0)
     assert [row["prompt"] for row in clean] == [row["prompt"] for row in rows]
     assert all(str(sum(map(int, row["prompt"][:-1].split("+")))) == row["completion"] for row in clean)
 
@@ -74,9 +70,9 @@ def test_speaker_demonstrations_are_as_sloppy_as_documented() -> None:
         a, b = row["prompt"].removesuffix(":").split(" and ")
         return score_speakers(row["completion"], a, b) != -1.0
 
-    assert sum(map(sound, toy_speakers.speaker_demonstrations(3000, seed=0))) / 3000 == pytest.approx(0.5, abs=0.03)
-    assert all(map(sound, toy_speakers.speaker_demonstrations(200, seed=0, sloppy_fraction=0.0)))
-    assert not any(map(sound, toy_speakers.speaker_demonstrations(200, seed=0, sloppy_fraction=1.0)))
+    assert sum(map(sound, toy_tasks.speaker_demonstrations(3000, seed=0))) / 3000 == pytest.approx(0.5, abs=0.03)
+    assert all(map(sound, toy_tasks.speaker_demonstrations(200, seed=0, sloppy_fraction=0.0)))
+    assert not any(map(sound, toy_tasks.speaker_demonstrations(200, seed=0, sloppy_fraction=1.0)))
 
 
 @pytest.mark.parametrize(
@@ -124,6 +120,7 @@ def test_preferences_agree_with_the_true_score() -> None:
         ("toy_sums", {"max_value": True}, ["data.args.max_value"]),
         ("toy_speakers", {"max_value": 0}, ["data.args.max_value", "1 or more"]),
         ("toy_preferences", {"num_rows": 0}, ["data.args.num_rows", "without rows"]),
+        ("toy_demonstrations", {"wrong_fraction": 1.5}, ["wrong_fraction"]),
     ],
 )
 def test_wrong_world_arguments(world: str, args: dict[str, object], expected: list[str], refusal) -> None:
@@ -132,20 +129,15 @@ def test_wrong_world_arguments(world: str, args: dict[str, object], expected: li
         assert part in refusal(worlds.generate, world, args, seed=0)
 
 
-def test_wrong_fractions(refusal) -> None:
-    assert "wrong_fraction" in refusal(toy_sums.demonstrations, 3, 0, wrong_fraction=1.5)
-    assert "sloppy_fraction" in refusal(toy_speakers.speaker_demonstrations, 3, 0, sloppy_fraction=-1)
-
-
 def test_peek_at_a_world() -> None:
     found = peek(DataSource(world="toy_sums", args={"num_rows": 30, "seed": 5}), limit=4)
-    assert (found.num_rows, found.rows) == (30, toy_sums.generate(30, 5)[:4])
+    assert (found.num_rows, found.rows) == (30, toy_tasks.generate(30, 5)[:4])
     assert found.columns == ("prompt", "answer", "a", "b")
     assert peek(DataSource(world="toy_sums")).num_rows == 1000
 
 
 def test_judgements_are_one_half_of_a_pair_each_and_half_of_them_good() -> None:
-    rows, pairs = toy_judgements.generate_judgements(2000, seed=1), toy_preferences.generate(2000, seed=1)
+    rows, pairs = toy_preferences.generate_judgements(2000, seed=1), toy_preferences.generate(2000, seed=1)
     for row, pair in zip(rows, pairs, strict=True):
         side = "chosen" if row["label"] else "rejected"
         assert (row["prompt"], row["completion"]) == (pair["prompt"], pair[side])
@@ -154,7 +146,7 @@ def test_judgements_are_one_half_of_a_pair_each_and_half_of_them_good() -> None:
 
 
 def test_demonstrations_of_a_world_by_its_name(refusal) -> None:
-    assert worlds.demonstrations("toy_sums", 7, seed=3, name="x") == toy_sums.demonstrations(7, 3)
+    assert worlds.demonstrations("toy_sums", 7, seed=3, name="x") == toy_tasks.demonstrations(7, 3)
     message = refusal(worlds.demonstrations, "toy_sum", 7, seed=3, name="x")
     assert "one of toy_speakers, toy_sums" in message
     assert "there are no demonstrations" in refusal(worlds.demonstrations, "toy_preferences", 7, seed=3, name="x")
@@ -174,7 +166,7 @@ def test_held_out_sums_are_in_no_training_row_in_either_order() -> None:
         assert all(int(row["answer"]) == sum(_pair(row)) for row in [*train, *held_out])
     assert {_pair(row) for row in worlds.generate("split_sums", {"num_rows": 200, "held_out": True}, seed=9)} == others
     with pytest.raises(DataError, match="max_value"):
-        split_sums.generate_split(3, 0, max_value=2)
+        toy_tasks.generate_split(3, 0, max_value=2)
 
 
 def test_the_rows_of_a_seed_stay_what_they_are() -> None:

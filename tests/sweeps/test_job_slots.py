@@ -21,8 +21,9 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.gpu_locks import holders_of, holding, take
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.sweeps import run_jobs
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
-from rlhf_cli.sweeps.run_jobs import JobSlots, threads_of_each
+from rlhf_cli.sweeps.run_jobs import slot_for, threads_of_each
 from tests.support.small_runs import SMALL
 
 ON_GPUS = [word for word in SMALL if word != "launch=cpu"]
@@ -50,14 +51,14 @@ def another_process_holds(gpu: str, run: str = "runs/theirs") -> Iterator[int]:
 
 def test_each_job_gets_gpus_of_its_own_and_the_next_waits(place: Path, have_gpus) -> None:
     have_gpus(4)
-    slots, two = JobSlots(4), job(place, "launch.processes=2")
-    first, second = slots.slot_for(two), slots.slot_for(two)
+    two = job(place, "launch.processes=2")
+    first, second = slot_for(two, 1), slot_for(two, 1)
     assert first is not None
     assert second is not None
     assert (first.environment["CUDA_VISIBLE_DEVICES"], second.environment["CUDA_VISIBLE_DEVICES"]) == ("0,1", "2,3")
-    assert slots.slot_for(job(place, "launch.processes=1")) is None
+    assert slot_for(job(place, "launch.processes=1"), 1) is None
     first.held.release()
-    third = slots.slot_for(job(place, "launch.processes=1"))
+    third = slot_for(job(place, "launch.processes=1"), 1)
     assert third is not None
     assert third.environment["CUDA_VISIBLE_DEVICES"] == "0"
 
@@ -65,12 +66,11 @@ def test_each_job_gets_gpus_of_its_own_and_the_next_waits(place: Path, have_gpus
 def test_the_gpus_of_another_command_are_passed_over(place: Path, have_gpus, monkeypatch) -> None:
     have_gpus(2)
     with another_process_holds("0"):
-        slots = JobSlots(2)
-        slot = slots.slot_for(job(place, "launch.processes=1"))
+        slot = slot_for(job(place, "launch.processes=1"), 1)
         assert slot is not None
         assert slot.environment["CUDA_VISIBLE_DEVICES"] == "1"
-        assert slots.slot_for(job(place, "launch.processes=1")) is None
-    assert slots.slot_for(job(place, "launch.processes=1")) is not None  # who was killed holds nothing
+        assert slot_for(job(place, "launch.processes=1"), 1) is None
+    assert slot_for(job(place, "launch.processes=1"), 1) is not None  # who was killed holds nothing
 
 
 def test_one_gpu_is_one_whatever_it_is_called(have_gpus, monkeypatch) -> None:
@@ -149,13 +149,12 @@ def test_a_sweep_waits_for_a_gpu_says_whose_it_is_and_can_be_stopped(
     """It looks five times a second, and does nothing meanwhile."""
     have_gpus(1)
     looks: list[float] = []
-    slot_for = JobSlots.slot_for
 
-    def look(slots: JobSlots, wanted: ReadyJob) -> object:
+    def look(wanted: ReadyJob, threads: int | None) -> object:
         looks.append(time.monotonic())
-        return slot_for(slots, wanted)
+        return slot_for(wanted, threads)
 
-    monkeypatch.setattr(JobSlots, "slot_for", look)
+    monkeypatch.setattr(run_jobs, "slot_for", look)
 
     def stop_when_it_waits() -> None:
         while not Path("runs/quickstart/swept/seed=2/status.json").exists():
