@@ -19,12 +19,11 @@ from pydantic import BaseModel
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.validate import _not_finite
-from rlhf_cli.errors import ConfigError, Problems
+from rlhf_cli.errors import Problems
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
 
 pytestmark = pytest.mark.usefixtures("place")
-Refused = Callable[..., ConfigError]
 
 BAD = (float("nan"), float("inf"), float("-inf"), 1e39, 10**400)
 

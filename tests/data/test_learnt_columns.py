@@ -90,9 +90,6 @@ def test_rows_over_which_trl_would_trip(trainer: str, row: dict[str, Any], said:
     assert said in refusal(check_learnt, RowTable(rows, list(row)), OF[trainer])
 
 
-ROWS = [{"n": number, "t": f"t{number}"} for number in range(2500)]
-
-
 @pytest.mark.parametrize(
     ("source", "prompt", "transcripts"),
     [

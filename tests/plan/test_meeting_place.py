@@ -11,8 +11,6 @@ from rlhf_cli.plan.network import MeetingPlace, interface_of, meeting_place, tow
 from tests.support.planning import Refused, planned
 
 QUICK = ("exp=quickstart", "launch=cpu", "trainer.args.per_device_train_batch_size=32")
-OTHER = "192.0.2.7"
-"""Nobody's address (RFC 5737), so no address of this machine."""
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x"])

@@ -72,8 +72,6 @@ class TestData:
 
 
 class TestModels:
-    WORDS = ("exp=quickstart", "model=local", "model.path=there")
-
     def test_a_reward_model(self, refused: Refused, write: Write) -> None:
         write("judge/readme.txt", "hello")
         error = refused("exp=quickstart", "rewards.style={model: judge}")
