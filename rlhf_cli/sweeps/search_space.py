@@ -140,8 +140,10 @@ def _may_be(override: Override, word: str) -> NumberRange | OptionList:
     sweep = override.value()
     numbers: NumberRange | None = None
     if isinstance(sweep, IntervalSweep):
+        assert sweep.start is not None
+        assert sweep.end is not None
         is_whole = "int" in sweep.tags or (isinstance(sweep.start, int) and isinstance(sweep.end, int))
-        numbers = NumberRange(float(sweep.start or 0), float(sweep.end or 0), "log" in sweep.tags, is_whole)
+        numbers = NumberRange(float(sweep.start), float(sweep.end), "log" in sweep.tags, is_whole)
     elif isinstance(sweep, RangeSweep) and sweep.step == 1 and isinstance(sweep.start, int):
         numbers = NumberRange(float(sweep.start), float(sweep.stop or 0) - 1, "log" in sweep.tags, is_whole=True)
     if numbers is not None:

@@ -94,8 +94,8 @@ def typed_twice(_: Experiment, composed: Composed, context: CheckContext) -> Non
 def package_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for every required package that is not installed."""
     args, needed = experiment.trainer.args, list[tuple[str, str, str]]()  # package, key, hint
-    for package in [package for pattern, package in _OPTIMIZERS if pattern.search(str(args.get("optim", "")))][-1:]:
-        needed.append((package, "trainer.args.optim", f"pip install {package}, or trainer.args.optim=adamw_torch"))
+    for own in [package for pattern, package in _OPTIMIZERS if pattern.search(str(args.get("optim", "")))][-1:]:
+        needed.append((own, "trainer.args.optim", f"pip install {own}, or trainer.args.optim=adamw_torch"))
     model, launch = experiment.model, experiment.launch
     if model.quantize is not None:
         needed.append(("bitsandbytes", "model.quantize", "pip install bitsandbytes, or model.quantize=null"))
