@@ -146,6 +146,15 @@ def test_a_bad_loss_without_a_bad_gradient(run: Run, capsys: pytest.CaptureFixtu
     assert dump(folder)["micro_batches"][0]["loss"] == "inf"  # JSON has no number for it
 
 
+def test_a_bad_loss_with_a_bad_gradient(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    def plant(trainer: Any) -> None:
+        bad_loss(trainer)
+        bad_gradient(lambda trainer: trainer.model.parameters(), torch.nan)(trainer)
+
+    code, folder, _ = run("toy_sft", plant)
+    assert_stopped_at_three(code, folder, "the loss and the gradient are", capsys.readouterr().err)
+
+
 @pytest.mark.parametrize("step", [3, 4])
 @pytest.mark.fault(37)
 def test_a_bad_weight_is_not_saved(run: Run, step: int, capsys: pytest.CaptureFixture[str]) -> None:

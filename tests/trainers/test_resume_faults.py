@@ -60,6 +60,7 @@ def test_the_code_in_a_checkpoint_does_not_run(whole, workplace: Path, capsys) -
     assert main(["resume", str(folder.path)]) == 2
     told = capsys.readouterr()
     assert "the rollout state cannot be read" in told.err
+    assert "Weights only load failed" in told.err
     assert "THE FILE'S CODE RAN" not in told.out + folder.log.read_text()
 
 
