@@ -151,6 +151,16 @@ def test_a_flipped_bit_is_found(sft) -> None:
     assert problem_with(folder) == "optimizer.pt is not what was written (another xxh3_128)"
 
 
+def test_what_fails_before_a_folder_is_there_is_what_is_raised(sft, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("before anything was written")
+
+    monkeypatch.setattr(trl.SFTTrainer, "_save_checkpoint", fail)
+    trainer = sft()
+    with pytest.raises(ValueError, match="before anything was written"):
+        trainer._save_checkpoint(trainer.model, None)
+
+
 def test_an_upload_starts_from_the_folder_that_stays(sft, monkeypatch: pytest.MonkeyPatch) -> None:
     pushed: list[tuple[str, bool]] = []
     monkeypatch.setattr(
