@@ -120,7 +120,9 @@ def test_two_steps_are_trls_to_the_last_digit(place: Folder) -> None:
     )
     trainer.train()
     trainer.save_model(str(place.path / "trl/model"))
-    logged = [json.loads(line) for line in (place.path / "runs/grpo/metrics.jsonl").read_text().splitlines()]
+    logged = [
+        json.loads(line) for line in (place.path / "runs/smollm2_sums/grpo/metrics.jsonl").read_text().splitlines()
+    ]
     for name in ("loss", "grad_norm", "reward", "entropy"):
         theirs = [event[name] for event in trainer.state.log_history if name in event]
         ours = [event[name] for event in logged if name in event]
@@ -128,7 +130,8 @@ def test_two_steps_are_trls_to_the_last_digit(place: Folder) -> None:
         assert len(ours) == SMALL["max_steps"]
     assert any(event.get("grad_norm") for event in logged), "no step had a gradient: nothing was compared"
     ours, theirs = (
-        load_file(place.path / folder / "adapter_model.safetensors") for folder in ("runs/grpo/model", "trl/model")
+        load_file(place.path / folder / "adapter_model.safetensors")
+        for folder in ("runs/smollm2_sums/grpo/model", "trl/model")
     )
     assert ours.keys() == theirs.keys()
     assert all(ours[name].equal(theirs[name]) for name in ours)
@@ -137,14 +140,16 @@ def test_two_steps_are_trls_to_the_last_digit(place: Folder) -> None:
 def test_ppo_trains_on_it(place: Folder) -> None:
     ppo = ["trainer=ppo", "critic.share=lora", "truncation=bootstrap", "run.name=ppo"]
     place.rlhf("train", *WORDS, *ppo, "trainer.args.num_generations=1", "trainer.args.steps_per_generation=1")
-    logged = [json.loads(line) for line in (place.path / "runs/ppo/metrics.jsonl").read_text().splitlines()]
+    logged = [
+        json.loads(line) for line in (place.path / "runs/smollm2_sums/ppo/metrics.jsonl").read_text().splitlines()
+    ]
     assert [event["step"] for event in logged if "ppo/value_loss" in event] == [1, 2]
 
 
 def test_evaluated_exported_and_loaded_by_transformers_alone(place: Folder) -> None:
-    found = json.loads(place.rlhf("eval", "run:grpo", "--rows", "4", "--samples", "1", "--json"))
+    found = json.loads(place.rlhf("eval", "run:smollm2_sums/grpo", "--rows", "4", "--samples", "1", "--json"))
     assert found["rows"] == 4
-    exported = json.loads(place.rlhf("export", "run:grpo", "--json"))
+    exported = json.loads(place.rlhf("export", "run:smollm2_sums/grpo", "--json"))
     assert exported["merged"] is True
     alone = (
         "import sys; from transformers import AutoModelForCausalLM, AutoTokenizer\n"
