@@ -1,7 +1,6 @@
 """Write the folder that is given away.
 
-Does not import torch. The checks cover what transformers and vLLM need in a folder: config.json with an architecture
-and without code, safetensors, tokenizer files, generation_config.json.
+Does not import torch.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from pathlib import Path
 import yaml
 
 from rlhf_cli.errors import ModelError, RunError
-from rlhf_cli.models.tokenizer_files import architectures_of
 from rlhf_cli.models.weight_shapes import stored_shapes
 from rlhf_cli.project.export.model_card import model_card
 from rlhf_cli.project.export.source_model import Kind, SourceModel
@@ -43,11 +41,6 @@ _TOKENIZER = (
 _OF_TRAINING = ("_name_or_path", "_from_model_config", "is_local", "local_files_only", "name_or_path")
 """Keys that record where and how training loaded the model, not the model itself."""
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-_ENDING: dict[Kind, tuple[str, ...]] = {
-    "policy": ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"),
-    "reward model": ("ForSequenceClassification",),
-    "critic": ("ForTokenClassification",),
-}
 
 
 def clean_configs(folder: Path, kind: Kind) -> None:
@@ -68,39 +61,6 @@ def clean_configs(folder: Path, kind: Kind) -> None:
     elif not generation.is_file():
         config = read_json(folder / "config.json")
         _write(generation, {name: config[name] for name in _TOKEN_IDS if config.get(name) is not None})
-
-
-def problems_of(folder: Path, kind: Kind) -> list[str]:
-    """Return the problems that would prevent transformers or vLLM from loading the folder; empty if there are none."""
-    config = read_json(folder / "config.json")
-    architectures = architectures_of(config)
-    labels = config.get("id2label")
-    tokenizers = ("tokenizer.json", "tokenizer.model", "vocab.json")
-    generates = (folder / "generation_config.json").is_file()
-    checks = {
-        f"config.json names no architecture of a {kind}: {architectures}": any(
-            name.endswith(_ENDING[kind]) for name in architectures
-        ),
-        "config.json has no model_type": isinstance(config.get("model_type"), str),
-        "config.json names code of its own (auto_map)": "auto_map" not in config,
-        "config.json does not say that there is one label": kind == "policy"
-        or (isinstance(labels, dict) and len(labels) == 1),
-        "no tokenizer_config.json": (folder / "tokenizer_config.json").is_file(),
-        "no tokenizer.json": any((folder / name).is_file() for name in tokenizers),
-        "no generation_config.json": kind != "policy" or generates,
-    }
-    return [problem for problem, is_fine in checks.items() if not is_fine] + _weight_problems(folder)
-
-
-def _weight_problems(folder: Path) -> list[str]:
-    shapes = stored_shapes(folder)
-    if shapes is None:
-        return ["no safetensors that can be read"]
-    names = {shape.name for shape in shapes}
-    left_over = sorted(name for name in names if ".lora_" in name or name.startswith("base_model."))
-    problems = [f"parts of an adapter are left: {left_over[0]}"] if left_over else []
-    lost = sorted(set(section(read_json(folder / "model.safetensors.index.json"), "weight_map")) - names)
-    return problems + ([f"{len(lost)} tensors are in no file, {lost[0]} among them"] if lost else [])
 
 
 def _copy(source: Path, folder: Path, patterns: tuple[str, ...]) -> int:
@@ -188,13 +148,14 @@ def _fill(source: SourceModel, folder: Path, say: Callable[[str], None]) -> list
     if source.trust_remote_code:
         for code in source.folder.glob("*.py"):
             shutil.copyfile(code, folder / code.name)
-    problems = [one for one in problems_of(folder, source.kind) if not (source.trust_remote_code and "auto_map" in one)]
-    if problems:
+    shapes = stored_shapes(folder)
+    named = section(read_json(folder / "model.safetensors.index.json"), "weight_map")
+    if shapes is None or (lost := sorted(set(named) - {shape.name for shape in shapes})):
         raise ModelError(
             "what was made of this run would not load by itself",
             where=str(source.folder),
-            got="\n".join(problems),
-            expected="a whole model with its tokenizer, as save_pretrained writes it",
+            got="no safetensors that can be read" if shapes is None else f"no file holds {lost[0]}",
+            expected="whole weights, as save_pretrained writes them",
         )
     (folder / _CONFIG).write_text(_config_text(source), encoding="utf-8")
     card, notes = model_card(source, folder)
