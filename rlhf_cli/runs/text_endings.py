@@ -1,8 +1,8 @@
-"""Record beside a reward model's weights whether its training texts ended with the EOS token. Needs no torch.
+"""Record beside a model's weights what texts it was trained on: conversations or plain ones, and how they ended.
 
 TRL's RewardTrainer appends the EOS token to plain texts, but its GRPOTrainer passes texts to a reward model without it.
-A model that reads its score from the last token then scores the same text in two ways. The record is in the model's
-folder, so it moves with the model and is available when scoring.
+A model that reads its score from the last token then scores the same text in two ways. The records are in the model's
+folder, so they move with the model and are available when scoring. Needs no torch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,22 @@ from rlhf_cli.errors import ModelError, Prose
 
 _FILE = "text_endings.json"
 _KEY = "plain_texts_end_with_eos"
+_FORMAT_FILE = "training_format.json"
+_CONVERSATIONS = "conversations"
+
+
+def write_training_format(model: Path, *, conversations: bool) -> None:
+    """Write whether the training rows were conversations, which go through the chat template."""
+    (model / _FORMAT_FILE).write_text(json.dumps({_CONVERSATIONS: conversations}) + "\n", encoding="utf-8")
+
+
+def trained_on_conversations(model: Path) -> bool | None:
+    """Return whether a model was trained on conversations; None without a record that can be read."""
+    try:
+        found = json.loads((model / _FORMAT_FILE).read_text(encoding="utf-8"))[_CONVERSATIONS]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, bool) else None
 
 
 def write_text_endings(model: Path, *, with_eos: bool) -> None:

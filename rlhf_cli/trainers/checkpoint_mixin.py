@@ -43,7 +43,7 @@ from rlhf_cli.runs.checkpoint_folders import (
     staging_place,
 )
 from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
-from rlhf_cli.runs.text_endings import write_text_endings
+from rlhf_cli.runs.text_endings import write_text_endings, write_training_format
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.trainers.extensions import ExtendedTrainer
@@ -119,6 +119,8 @@ class CheckpointMixin(ExtendedTrainer):
             return
         folder = Path(output_dir or self.args.output_dir)
         hide_in_arguments(self.args, folder / TRAINING_ARGS_NAME)
+        if self.extensions.conversations is not None:
+            write_training_format(folder, conversations=self.extensions.conversations)
         if self.extensions.ends_with_eos is not None:
             write_text_endings(folder, with_eos=self.extensions.ends_with_eos)
 

@@ -89,6 +89,7 @@ class Extensions:
     - `left_out` counts rows that were rejected earlier, as name of the data -> reason -> number.
     - `ends_with_eos`: whether the texts of a reward model's training end with the end-of-sequence token; None without
       one.
+    - `conversations`: whether the rows are conversations; None if they are token ids.
     - `may_lose_state`: resume a checkpoint without optimizer, schedule or random state from its weights alone, instead
       of refusing it.
     - `heartbeat` receives the current phase, and `profile` measures times; None to disable.
@@ -98,6 +99,7 @@ class Extensions:
     measured: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     ends_with_eos: bool | None = None
+    conversations: bool | None = None
     may_lose_state: bool = False
     heartbeat: Heartbeat | None = None
     profile: StepProfile | None = None

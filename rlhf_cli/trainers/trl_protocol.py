@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         num_generations: int
         output_dir: str
         packing_strategy: str  # of SFTTrainer
+        pad_token: str | None  # of RewardTrainer
         steps_per_generation: int
 
     class EvaluationOutput:

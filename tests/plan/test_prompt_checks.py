@@ -10,7 +10,7 @@ import json
 import pytest
 
 from rlhf_cli.errors import ConfigError, DataError, ModelError
-from rlhf_cli.runs.text_endings import write_text_endings
+from rlhf_cli.runs.text_endings import write_text_endings, write_training_format
 from tests.support.model_copies import CONTEXT_TOKENS, model_copy
 from tests.support.planning import MINE, ROWS, Refused, Write, planned
 
@@ -119,6 +119,28 @@ class TestFormat:
         for prompt, said in (("'{a}='", 0), ("[{role: user, content: '{a}='}]", 1)):
             (run / "config.yaml").write_text(f"seed: 0\ndata: {{prompt: {prompt}}}\n")
             assert len(planned(*MINE, "model=local", f"model.path={run / 'model'}").notices) == said
+
+    def test_the_format_that_a_model_was_trained_in_moves_with_it(self, place, write: Write) -> None:
+        """Its folder records it, so a copy outside of its run is compared, too."""
+        model_copy(
+            place / "model", without=("chat_template.jinja",), tokenizer_config={"chat_template": "{{ messages }}"}
+        )
+        write("rows.jsonl", ROWS)
+        chat = "data.prompt=[{role: user, content: '{a}+1='}]"
+        for recorded, words, said in (
+            (None, (), "has a chat template, and the rows are bare text"),
+            (True, (), "has a chat template, and the rows are bare text"),
+            (False, (), None),
+            (None, (chat,), None),
+            (True, (chat,), None),
+            (False, (chat,), "was trained on plain texts, and the rows are conversations"),
+        ):
+            if recorded is not None:
+                write_training_format(place / "model", conversations=recorded)
+            texts = [notice.text for notice in planned(*MINE, *MODEL, *words).notices]
+            assert len(texts) == (said is not None), (recorded, words)
+            assert said is None or said in texts[0]
+            (place / "model/training_format.json").unlink(missing_ok=True)
 
     def test_a_reward_model_of_another_format_is_told(self, place, write: Write) -> None:
         """One that was trained on plain texts says so in its folder; another has a chat template of its own."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import pytest
 import torch
 import trl
@@ -16,8 +17,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.checkpoint_folders import commit, problem_with, staging_place
-from rlhf_cli.runs.text_endings import trained_with_eos
+from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eos
 from rlhf_cli.trainers import checkpoint_mixin
+from rlhf_cli.trainers.assemble.trainer import are_conversations
 from rlhf_cli.trainers.build_trainer import build_trainer
 from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin
 from rlhf_cli.trainers.extensions import Extensions
@@ -180,7 +182,7 @@ class Saves:
 
     def __init__(self, *, is_writer: bool) -> None:
         self.args: Any = SimpleNamespace(should_save=is_writer, output_dir="")
-        self.extensions: Any = Extensions(ends_with_eos=True)
+        self.extensions: Any = Extensions(ends_with_eos=True, conversations=False)
 
     def _save(self, output_dir: str, state_dict: Any = None) -> None:
         if self.args.should_save:
@@ -199,3 +201,18 @@ def test_a_rank_that_writes_no_model_needs_no_folder(
     Trainer(is_writer=is_writer)._save(str(tmp_path / "model"))
     assert (tmp_path / "model").is_dir() == is_writer
     assert trained_with_eos(tmp_path / "model") is found
+    assert trained_on_conversations(tmp_path / "model") is (False if is_writer else None)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"prompt": "a"}, False),
+        ({"prompt": [{"role": "user", "content": "a"}]}, True),
+        ({"messages": [{"role": "user", "content": "a"}]}, True),
+        ({"chosen": "a", "rejected": "b"}, False),
+        ({"input_ids": [1, 2]}, None),
+    ],
+)
+def test_whether_rows_are_conversations(row: dict[str, Any], expected: bool | None) -> None:
+    assert are_conversations(datasets.Dataset.from_list([row])) is expected

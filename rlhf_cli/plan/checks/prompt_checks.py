@@ -24,7 +24,7 @@ from rlhf_cli.models.tokenizer_files import (
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.runs.run_folder import run_of
-from rlhf_cli.runs.text_endings import trained_with_eos
+from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eos
 from rlhf_cli.text.json_values import JsonTree, section
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -157,7 +157,7 @@ def format_notices(experiment: Experiment, composed: Composed, context: CheckCon
     """Note a chat model that gets bare prompts, and a reward model that scores a format it was not trained on.
 
     A chat template alone does not make a chat model, so a model of our own runs counts as one only if that run's
-    prompts were messages. If the format of the rows is not known yet, note nothing.
+    rows were messages, as the model's folder records. If the format of the rows is not known yet, note nothing.
     """
     if experiment.data.prompt is None and not any(source.rows for source in context.sources):
         return
@@ -168,11 +168,14 @@ def format_notices(experiment: Experiment, composed: Composed, context: CheckCon
         as_messages = "data.prompt='[{role: user, content: \"{prompt}\"}]'"
         text = f"the model {bare}, such as {as_messages}, unless it is a base model"
         context.notices.append(Notice("model", text))
+    if policy is not None and is_chat and trained_on_conversations(policy) is False:
+        text = "the model was trained on plain texts, and the rows are conversations"
+        context.notices.append(Notice("model", text))
     for name, reward in experiment.rewards.items():
         folder = context.folder_of(reward.model)
         if folder is None:
             continue
-        on_plain_texts = trained_with_eos(folder) is True
+        on_plain_texts = trained_with_eos(folder) is True or trained_on_conversations(folder) is False
         if is_chat and on_plain_texts:
             text = f"{reward.model} was trained on plain texts, and would score conversations"
             context.notices.append(Notice(f"rewards.{name}", text))
@@ -212,5 +215,8 @@ def is_chat_model(folder: Path, tokenizer: TokenizerFiles | None) -> bool:
     template = tokenizer.chat_template if tokenizer is not None else None
     if template is None or template == read_tokenizer(EMBEDDED_TOKENIZER, where="model.path").chat_template:
         return False  # the embedded models have a template, but were trained on bare text
+    recorded = trained_on_conversations(folder)
+    if recorded is not None:
+        return recorded
     run = run_of(folder.resolve())
     return run is None or isinstance(section(run.read_config(), "data").get("prompt"), list)

@@ -24,7 +24,8 @@ from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "text_endings.json")
+_RECORDS = ("text_endings.json", "training_format.json")
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", *_RECORDS)
 _TOKENIZER = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -139,9 +140,9 @@ def _fill(source: SourceModel, folder: Path, say: Callable[[str], None]) -> list
         from rlhf_cli.project.export.merged_weights import write_whole_weights  # imports torch
 
         write_whole_weights(source, folder)
-        endings = source.folder / "text_endings.json"
-        if endings.is_file():
-            shutil.copyfile(endings, folder / endings.name)
+        for record in _RECORDS:
+            if (source.folder / record).is_file():
+                shutil.copyfile(source.folder / record, folder / record)
     if not _copy(source.tokenizer, folder, _TOKENIZER):
         _save_tokenizer(source, folder)
     clean_configs(folder, source.kind)

@@ -62,6 +62,17 @@ def ends_with_eos(pairs: Dataset) -> bool:
     return "chosen" in pairs.column_names and isinstance(pairs[0]["chosen"], str)
 
 
+_TEXTS = ("prompt", "chosen", "rejected", "completion", "messages", "conversations", TEXT)
+
+
+def are_conversations(rows: Dataset) -> bool | None:
+    """Return whether the rows go through the chat template; None if they are token ids."""
+    first = [rows[0][name] for name in _TEXTS if name in rows.column_names]
+    if not first:
+        return None
+    return any(isinstance(text, list) and bool(text) and isinstance(text[0], dict) for text in first)
+
+
 LeftOut = dict[str, dict[str, int]]
 """Name of the data -> reason -> number of pairs that were left out."""
 
@@ -156,6 +167,7 @@ def assemble(
         measured=row.measured,
         left_out=left_out,
         ends_with_eos=ends_with_eos(train_dataset) if "reward_model" in row.sections else None,
+        conversations=are_conversations(train_dataset),
         may_lose_state=experiment.run.resume_weights_only,
         heartbeat=heartbeat,
         profile=None
