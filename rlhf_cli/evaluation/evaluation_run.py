@@ -126,6 +126,8 @@ def evaluate(target: Target, experiment: Experiment, asked: EvaluationRequest, s
 def _reward_model(
     target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, say: Say
 ) -> RewardModelEvaluation:
+    from rlhf_cli.evaluation.generation import device_of
+
     rows, slices = held_out.rows, asked.slices
     if 0 < (held_out.num_trained_on or 0) < len(rows):
         seen = held_out.trained_on or ()
@@ -136,7 +138,7 @@ def _reward_model(
         str(target.model),
         batch_size=asked.batch_size or _SCORER_BATCH,
         dtype=experiment.model.dtype,
-        device="cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu",
+        device=device_of(experiment),
         trust_remote_code=experiment.model.trust_remote_code,
     )
     return evaluate_reward_model(scorer, rows, slices=slices, as_chat=asked.as_chat, with_eos=asked.with_eos)

@@ -1,0 +1,165 @@
+"""Train with every trainer on the pretended device, one after the other in this process: `python -m tests.device.trainings`.
+
+It is a process of its own, because a device of torch's cannot be taken back, and a single one, because TRL takes longer to
+import than these runs take. It works in the current folder and writes `seen.json` there: for each run its exit code, its
+violations and the waits of its host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from rlhf_cli.cli import main
+from rlhf_cli.evaluation import generation
+from rlhf_cli.models import live_generation
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.trainers.assemble import trl_config
+from rlhf_cli.trainers.forward_pass import Forward
+from rlhf_cli.trainers.reward_mixin import RewardMixin
+from tests.device.pretended_device import SEEN, pretended_device
+from tests.support.cut_runs import cut, events, is_same
+from tests.support.random_reward_model import save_random_reward_model
+from tests.support.run_fixtures import without_panels, without_pictures
+from tests.support.small_reward_runs import SMALL as REWARD
+from tests.support.small_reward_runs import WORLD as PAIRS
+from tests.support.small_runs import PPO_SMALL, SMALL
+
+STEPS = 2
+_HELD_OUT = ["data.eval={fraction: 0.2}", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=2"]
+_PACKED = "trainer.passes=packed"
+_LORA = ["model.lora.r=2", "critic.share=lora"]
+TRAININGS = {
+    "grpo": [*SMALL, _PACKED, "trainer.args.save_steps=1"],
+    "grpo of longer answers": [*SMALL, _PACKED, "trainer.args.max_completion_length=12"],
+    "grpo with one reward": [*SMALL, _PACKED, "~rewards.format", "~rewards.brevity"],
+    "grpo as TRL does it": [*SMALL, "trainer.passes=plain", "trainer.args.beta=0.1"],
+    "grpo with generation of its own": [*SMALL, "trainer.generation=plain", "truncation=exclude"],
+    "grpo with a learnt reward": [*SMALL, "rewards.learnt.model=judge", *_HELD_OUT],
+    "rloo": [*SMALL, "trainer=rloo"],
+    "ppo": [*SMALL, *PPO_SMALL, "truncation=bootstrap", "trainer.args.save_steps=1"],
+    "ppo with a critic of LoRA": [*SMALL, *PPO_SMALL, *_LORA, _PACKED],
+    "dpo": [*REWARD, "trainer=dpo", *PAIRS],
+    "sft": [*REWARD, "trainer=sft", "data=toy_demonstrations", "data.args.num_rows=40"],
+    "reward": [*REWARD, *PAIRS, *_HELD_OUT],
+}
+"""Name -> what is typed. `passes=auto` would trim: the device has no kernel for all packed rows."""
+RESUMED, EVALUATED, COMPARED = ("grpo", "ppo"), ("grpo", "reward"), ("grpo", "ppo")
+
+
+def in_a_pass(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Plant a mask that was left on the CPU."""
+    return lambda self, ids, mask, *others, **named: stock(self, ids, mask.cpu(), *others, **named)
+
+
+def read_by_numpy(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Plant `.numpy()` of the advantages."""
+    return lambda self, advantages: (advantages.numpy(), stock(self, advantages))[1]
+
+
+def drawn_on_the_cpu(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Plant a generator of the CPU for the tokens."""
+    return lambda scores, *_: torch.multinomial(scores, 1, generator=torch.Generator()).squeeze(1)
+
+
+PLANTED = {
+    "a mask of the CPU": (Forward, "trimmed", in_a_pass),
+    "numpy": (RewardMixin, "dead_round", read_by_numpy),
+    "a generator of the CPU": (live_generation, "draw", drawn_on_the_cpu),
+}
+
+
+def typed(name: str, run: str | None = None) -> list[str]:
+    """Return the words of a training; `run` is the name of its folder, which follows from its own if there is none."""
+    own = [f"trainer.args.max_steps={STEPS}", "trainer.args.dataloader_pin_memory=false", "launch.device=auto"]
+    return ["train", *TRAININGS[name], *own, f"run.name={(run or name).replace(' ', '-')}"]
+
+
+@contextlib.contextmanager
+def planted(name: str | None) -> Iterator[None]:
+    """Plant a defect in this context."""
+    if name is None:
+        yield
+        return
+    where, attribute, defect = PLANTED[name]
+    with patch.object(where, attribute, defect(getattr(where, attribute))):
+        yield
+
+
+def seen_in(words: list[str], *, plant: str | None = None) -> dict[str, Any]:
+    """Return what a command did on the device: exit code, violations, waits as [operation, package, place, number]."""
+    SEEN.violations.clear()
+    SEEN.waits.clear()
+    with planted(plant):
+        try:
+            code: object = main(words)
+        except Exception:
+            code = traceback.format_exc()
+    waits = [[*place, number] for place, number in sorted(SEEN.waits.items())]
+    return {"code": code, "violations": list(SEEN.violations), "waits": waits}
+
+
+def run_folder(run: str) -> RunFolder:
+    """Return the folder of a run by its name."""
+    (folder,) = Path("runs").glob(f"*/{run.replace(' ', '-')}")
+    return RunFolder(folder)
+
+
+def ends_as(one: RunFolder, other: RunFolder) -> bool:
+    """Return whether two runs logged the same numbers and ended with the same model."""
+    return is_same(one, other) and json.dumps(events(one)) == json.dumps(events(other))
+
+
+def resumed(name: str) -> dict[str, Any]:
+    """Return what the rest of a run did that was cut after its first step, and whether it ended as the whole one."""
+    whole = run_folder(name)
+    rest = cut(whole, 1, Path(f"cut-{name}").absolute())
+    return {**seen_in(["resume", str(rest.path)]), "is_same": ends_as(rest, whole)}
+
+
+def on_the_device() -> dict[str, dict[str, Any]]:
+    """Return what every command did on the device, by name."""
+    precision = {"use_cpu": False, "bf16": False, "fp16": False}
+    with (
+        pretended_device(),
+        patch.dict(os.environ, ACCELERATE_TORCH_DEVICE="pretend:0"),
+        patch.object(trl_config, "precision_args", lambda _: precision),
+        patch.object(generation, "device_of", lambda _: "pretend:0"),
+    ):
+        seen = {name: seen_in(typed(name)) for name in TRAININGS}
+        seen |= {f"resume {name}": resumed(name) for name in RESUMED}
+        for name in EVALUATED:
+            seen[f"eval {name}"] = seen_in(["eval", str(run_folder(name).path), "--rows", "4"])
+        for defect in PLANTED:
+            seen[defect] = seen_in(typed("rloo", defect), plant=defect)
+    return seen
+
+
+def on_the_cpu(name: str) -> dict[str, Any]:
+    """Return whether a run gives the numbers of the one on the device."""
+    code = main(typed(name, f"{name} on the CPU"))
+    return {"code": code, "is_same": ends_as(run_folder(f"{name} on the CPU"), run_folder(name))}
+
+
+def everything() -> dict[str, Any]:
+    """Return what was seen on the device, and whether GRPO and PPO gave the numbers of the CPU."""
+    save_random_reward_model(Path("judge"))
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setenv("RLHF_CACHE", str(Path.cwd() / "cache"))
+        without_panels(patches)
+        without_pictures(patches)
+        seen = on_the_device()
+        return seen | {f"{name} on the CPU": on_the_cpu(name) for name in COMPARED}
+
+
+if __name__ == "__main__":
+    Path("seen.json").write_text(json.dumps(everything(), indent=1))
