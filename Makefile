@@ -41,6 +41,17 @@ test-real: real  ## SmolLM2 converted, trained as TRL trains it, evaluated, expo
 test-processes: $(STAMP)  ## the tests that train in several processes, as CI runs them, too
 	$(BIN)/pytest -m 'processes and not slow' tests/launch tests/sweeps tests/agents
 
+# Another set of versions, in an environment of its own over .venv: what pyproject.toml promises at its lowest.
+LOW := .venv-low
+test-low: $(STAMP)  ## every trainer and the contracts under the lowest versions: constraints-low.txt
+	$(PYTHON) -m venv $(LOW)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  "$$($(LOW)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/over.pth"
+	$(LOW)/bin/pip install --quiet --no-deps --requirement constraints-low.txt
+	PATH="$$PWD/$(LOW)/bin:$$PATH" PYTHONPATH="$$PWD" $(LOW)/bin/python -m pytest $(LOW_TESTS)
+
+LOW_TESTS := tests/device tests/trainers/test_contract.py tests/trainers/ppo/test_critic_contract.py tests/models/decoding
+
 test-slow: $(STAMP)  ## the tests that take minutes each
 	$(BIN)/pytest -m slow
 
@@ -92,9 +103,9 @@ lock: $(STAMP)  ## write constraints.txt from the environment as it is
 	mv constraints.new constraints.txt
 
 clean:  ## the environment and everything made by tools
-	rm -rf $(VENV) .venv-deepspeed dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-deepspeed .venv-low dist build .pytest_cache .mypy_cache .ruff_cache
 
 structure: $(STAMP)  ## circles of imports, sizes, names that two files share
 	$(BIN)/python scripts/structure.py
 
-.PHONY: help setup demo real check structure site test test-processes test-slow test-real test-slurm test-strategies bench bench-check bench-gpu chaos chaos-short examples mutants lock clean
+.PHONY: help setup demo real check structure site test test-processes test-low test-slow test-real test-slurm test-strategies bench bench-check bench-gpu chaos chaos-short examples mutants lock clean

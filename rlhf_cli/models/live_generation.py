@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -30,13 +31,17 @@ from rlhf_cli.temporary_attributes import temporary_attributes
 def draw(probabilities: Tensor, rows: Tensor, num_rows: int) -> Tensor:
     """Return (N,) tokens drawn from (N, V) float32 `probabilities`; `rows` (N,) are ascending indices below `num_rows`.
 
-    Raise torch's own RuntimeError if a probability is not finite.
+    What is drawn from probabilities that are not finite means nothing: `refuse_not_finite` looks at their sum.
     """
-    if not probabilities.sum().isfinite():
-        torch.multinomial(probabilities, num_samples=1)  # raises torch's own error
     races = _exponential(probabilities, rows, num_rows)
     torch.div(probabilities, races, out=races)  # in place: a vocabulary per row needs much memory
     return races.argmax(dim=-1)
+
+
+def refuse_not_finite(total: float) -> None:
+    """Raise torch's own RuntimeError if the sum of probabilities is not finite."""
+    if not math.isfinite(total):
+        torch.multinomial(torch.tensor([total]), num_samples=1)
 
 
 def _exponential(like: Tensor, rows: Tensor, num_rows: int) -> Tensor:
@@ -228,7 +233,7 @@ class LiveRows:
             logits, num_read = batch.read_prompts(once_each=not drops_out(model))
             self.slots.prompt += num_read * width
             while True:
-                tokens, its_logps = self._choose(logits, batch, processors, generation_config, num_rows)
+                tokens, its_logps, total = self._choose(logits, batch, processors, generation_config, num_rows)
                 live = batch.rows if num_live == len(batch.rows) else batch.rows[batch.is_live]
                 found[live, step] = tokens if num_live == len(batch.rows) else tokens[batch.is_live]
                 if its_logps is not None:
@@ -236,7 +241,10 @@ class LiveRows:
                 batch.append(tokens.where(batch.is_live, padding))
                 self.slots.tokens, step = self.slots.tokens + num_live, step + 1
                 batch.is_live &= ~stopping_criteria(cast(LongTensor, batch.ids), None)
-                num_live = int(batch.is_live.sum())
+                # The only number that a GPU is waited for at a token.
+                live_rows, total_probability = torch.stack([batch.is_live.sum().to(total), total]).tolist()
+                refuse_not_finite(total_probability)
+                num_live = int(live_rows)
                 if not num_live:
                     break
                 if len(batch.rows) - num_live > _MOST_ENDED * len(batch.rows):
@@ -258,16 +266,19 @@ class LiveRows:
         processors: LogitsProcessorList,
         config: GenerationConfig,
         num_rows: int,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return (N,) tokens, and their log-probabilities if they are kept."""
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return (N,) tokens, their log-probabilities if they are kept, and the sum of what they were drawn from."""
         raw = None
         if self.logps_temperature is not None:
             # before a processor modifies the logits in place
             raw = (logits / self.logps_temperature).log_softmax(dim=-1)
         scores = processors(cast(LongTensor, batch.ids), cast(FloatTensor, logits))
-        is_drawn = config.do_sample
-        tokens = draw(scores.softmax(-1), batch.rows, num_rows) if is_drawn else scores.argmax(dim=-1)
-        return tokens, None if raw is None else raw.gather(1, tokens.unsqueeze(1)).squeeze(1)
+        if config.do_sample:
+            probabilities = scores.softmax(-1)
+            tokens, total = draw(probabilities, batch.rows, num_rows), probabilities.sum()
+        else:
+            tokens, total = scores.argmax(dim=-1), scores.new_zeros(())
+        return tokens, None if raw is None else raw.gather(1, tokens.unsqueeze(1)).squeeze(1), total
 
 
 _OWN = ("assistant_model", "custom_generate", "streamer", "synced_gpus")

@@ -51,6 +51,8 @@ def _checks(experiment: Experiment) -> Iterator[Check]:
     yield from (machine.folder_problems, machine.sandbox_problems, machine.gpu_problems, machine.launch_problems)
     if launch.precision == "bf16" and launch.slurm is None:
         yield machine.precision_notice
+    if trainer.row.generates and launch.rollout == "hf" and experiment.model.build is None:
+        yield machine.rollout_notice
     if launch.nodes > 1:
         yield machine.meeting_problems
 

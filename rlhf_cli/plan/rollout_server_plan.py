@@ -19,10 +19,10 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, ModelError, UserError
 
-LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 31)
-"""Bounds of the vLLM versions whose requirements fit torch 2.13, transformers 5.23 and TRL 1.16."""
+LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 32)
+"""Bounds of the vLLM versions that fit torch 2.13 and TRL 1.16; 0.31 wants transformers 5.17."""
 
-INSTALL_VLLM = "pip install 'vllm>=0.28,<0.31'"
+INSTALL_VLLM = "pip install 'vllm>=0.28,<0.32'"
 URL_VARIABLE = "RLHF_VLLM_URL"
 GROUP_PORT_VARIABLE = "RLHF_VLLM_GROUP_PORT"
 _SCALE_OUT_FROM = (0, 30)
@@ -106,7 +106,7 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> list[UserError]:
                 "vLLM is not installed",
                 where=where,
                 got=f"launch.rollout={launch.rollout}",
-                expected="vLLM 0.28 to 0.30 beside TRL; also with a server, since TRL's client imports it",
+                expected="vLLM 0.28 to 0.31 beside TRL; also with a server, since TRL's client imports it",
                 hint=f"{INSTALL_VLLM}, or launch.rollout=hf",
             )
         )
@@ -116,18 +116,18 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> list[UserError]:
                 "this version of vLLM does not fit",
                 where=where,
                 got=f"vllm {importlib.metadata.version('vllm')}",
-                expected="0.28 to 0.30: others want another torch than 2.13 or another transformers than 5.23",
+                expected="0.28 to 0.31, which TRL 1.16 takes with torch 2.13",
                 hint=INSTALL_VLLM,
             )
         )
-    return [*problems, *_unserved(experiment, origins)] if launch.rollout_gpus else problems
+    return [*problems, *_unserved(experiment, origins)]
 
 
 def _unserved(experiment: Experiment, origins: Origins) -> list[UserError]:
-    model = experiment.model
+    model, starts = experiment.model, experiment.launch.rollout_gpus
     if model.build is not None:
         what, got = "an embedded model is not made for vLLM", "model.build"
-    elif model.path is not None and Path(os.path.expanduser(model.path), "adapter_config.json").is_file():
+    elif starts and model.path is not None and Path(os.path.expanduser(model.path), "adapter_config.json").is_file():
         what, got = "vllm serve takes whole models, and this is an adapter", model.path
     else:
         return []

@@ -224,14 +224,15 @@ class GuardMixin(ExtendedTrainer):
         # Under fp16, overflowing gradients are normal: the scaler skips that step and reduces its scale.
         reads_gradient = with_gradient and self.accelerator.scaler is None
         gradients = [parameter.grad for _, parameter in parameters if parameter.grad is not None and reads_gradient]
-        is_bad = [
-            not all(loss.isfinite() for loss in losses),
-            not _are_finite(gradients),
-            not _are_finite([parameter for _, parameter in parameters]),
-        ]
-        own = torch.tensor([float(one) for one in is_bad], device=self.accelerator.device)
-        everyones = self.accelerator.reduce(own, reduction="sum")
-        return [name for name, count in zip(_FOUND, everyones.tolist(), strict=True) if count]
+        groups = [losses, gradients, [parameter for _, parameter in parameters]]
+
+        def found(norm_type: float) -> list[str]:
+            norms = torch.stack([_norm(tensors, norm_type).to(self.accelerator.device) for tensors in groups])
+            everyones = self.accelerator.reduce((~norms.isfinite()).float(), reduction="sum")
+            return [name for name, count in zip(_FOUND, everyones.tolist(), strict=True) if count]
+
+        # The squares may overflow although the entries did not; the maximum decides, at ten times the cost.
+        return found(2.0) and found(torch.inf)
 
     def stop(
         self, found: Sequence[str], details: Sequence[str], *, cause: BaseException | None = None, alone: bool = False
@@ -280,12 +281,14 @@ class GuardMixin(ExtendedTrainer):
 
 def _are_finite(tensors: Sequence[Tensor]) -> bool:
     """Return whether no entry of any tensor is NaN or infinite."""
+    return bool(_norm(tensors, torch.inf).isfinite())
+
+
+def _norm(tensors: Sequence[Tensor], norm_type: float) -> Tensor:
+    """Return the float32 norm of all entries of this rank, a scalar; it is not finite if an entry is not."""
     local = [own_shard(tensor).detach() for tensor in tensors if tensor.is_floating_point()]
     local = [tensor for tensor in local if tensor.numel()]
-    if not local or bool(torch.nn.utils.get_total_norm(local, norm_type=2.0).isfinite()):
-        return True
-    # The squares may overflow although the entries did not; the maximum decides, at ten times the cost.
-    return bool(torch.nn.utils.get_total_norm(local, norm_type=torch.inf).isfinite())
+    return torch.nn.utils.get_total_norm(local, norm_type=norm_type).float() if local else torch.zeros(())
 
 
 def _described(

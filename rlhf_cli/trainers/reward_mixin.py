@@ -104,16 +104,16 @@ class RewardMixin(ExtendedTrainer):
             raw = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         stack = self.reward_stack
         outcomes = [stack.outcomes[name] for name in stack.names]
-        fixed = self.accelerator.gather(_matrix([outcome.fixed for outcome in outcomes], raw))
-        names = list(self.reward_func_names)
+        device, names = raw.device, list(self.reward_func_names)
+        fixed = _matrix([outcome.fixed for outcome in outcomes])
+        raw, fixed, self._endings = self._on_cpu(raw, fixed, self._find_endings(inputs, completion_ids_list))
         if COMPONENT in names:  # a placeholder column: the component is added after all others are settled
             place = names.index(COMPONENT)
             raw = torch.cat([raw[:, :place], raw[:, place + 1 :]], dim=1)
             names.remove(COMPONENT)
         own = stack.weights(self.state.global_step, self.state.max_steps)
         environments = torch.ones(len(names) - len(own))
-        weights = torch.cat([torch.tensor(own, dtype=torch.float32), environments]).to(raw.device)
-        self._endings = self._find_endings(inputs, completion_ids_list)
+        weights = torch.cat([torch.tensor(own, dtype=torch.float32), environments])
         settled, self._running = settle_round(
             raw,
             fixed,
@@ -132,7 +132,19 @@ class RewardMixin(ExtendedTrainer):
         self.reward_weights = settled.trl_weights
         self._counts = Counts.of(outcomes, self.accelerator)
         self._log_table(inputs, outcomes)
-        return self._for_rloo() if self._leaves_one_out else settled.for_trl
+        return (self._for_rloo() if self._leaves_one_out else settled.for_trl).to(device)
+
+    def _on_cpu(self, raw: Tensor, fixed: Tensor, endings: Endings) -> tuple[Tensor, Tensor, Endings]:
+        """Return the three of all ranks, on the CPU, in a single copy from a GPU.
+
+        raw: (N, K) of all ranks; the others are of this rank.
+        """
+        own = torch.cat([fixed, endings.is_truncated.unsqueeze(1), endings.lengths.unsqueeze(1)], dim=1)
+        everyones = self.accelerator.gather(own.to(raw.device))
+        together = torch.cat([raw, everyones], dim=1).cpu()
+        parts = together.split([raw.shape[1], fixed.shape[1], 1, 1], dim=1)
+        raw, fixed, cut, lengths = (part.contiguous() for part in parts)
+        return raw, fixed, Endings(cut[:, 0].bool(), lengths[:, 0].long(), endings.limit)
 
     @property
     def _leaves_one_out(self) -> bool:
@@ -149,7 +161,7 @@ class RewardMixin(ExtendedTrainer):
         return matrix
 
     def _find_endings(self, inputs: list[dict[str, object]], completion_ids: list[list[int]]) -> Endings:
-        """Return how the rows of all ranks ended; a dataset, rollout or environment may mark one as truncated."""
+        """Return how this rank's rows ended; a dataset, rollout or environment may mark one as truncated."""
         environments = getattr(self, "environments", None) or [None] * len(inputs)  # RLOO has no environments
         flags = [
             row.get(FLAG) or getattr(environment, FLAG, False)
@@ -157,12 +169,8 @@ class RewardMixin(ExtendedTrainer):
         ]
         ending_ids = {*self.eos_token_ids, self._tokenizer.pad_token_id}
         limit = self.max_completion_length
-        endings = torch.tensor(
-            [find_truncated(completion_ids, ending_ids, limit, flags), [len(ids) for ids in completion_ids]],
-            device=self.accelerator.device,
-        )
-        cut, lengths = self.accelerator.gather(endings.T.contiguous()).T
-        return Endings(cut.bool(), lengths, limit)
+        cut = find_truncated(completion_ids, ending_ids, limit, flags)
+        return Endings(torch.tensor(cut), torch.tensor([len(ids) for ids in completion_ids]), limit)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
@@ -203,9 +211,10 @@ class RewardMixin(ExtendedTrainer):
     def _drop_unscorable(self, output: TrlBatch) -> None:
         """Remove unscorable rows from the loss: TRL only zeroes their advantage, while KL and entropy remain."""
         # These include rows that a custom aggregate gave no total.
-        is_unscorable = self._settled.for_trl.isnan().all(dim=1)[self._own_rows]
-        if not self.accelerator.gather(is_unscorable.any().reshape(1)).any():
+        of_all = self._settled.for_trl.isnan().all(dim=1)
+        if not of_all.any():
             return
+        is_unscorable = of_all[self._own_rows].to(output["completion_mask"].device)
         keep = (~is_unscorable).to(output["completion_mask"].dtype).unsqueeze(1)
         output["completion_mask"] = output["completion_mask"] * keep
         if "tool_mask" in output:
@@ -222,7 +231,7 @@ class RewardMixin(ExtendedTrainer):
             output["advantages"] = self._token_advantages(output)
             return {}
         everyones = self.accelerator.gather(output["advantages"]).double().cpu()
-        contributions = self._summed_by_trl().double().cpu()
+        contributions = self._summed_by_trl().double()
         names = self._settled.names
         return advantage_shares(self, names, contributions, self.aggregate, self._num_generations, everyones)
 
@@ -335,8 +344,9 @@ class RewardMixin(ExtendedTrainer):
         group_size = self._settled.raw.shape[0] if self.extensions.ppo is not None else self._num_generations
         outcomes = self.reward_stack.outcomes.values()
         is_by_token = self.is_dense and any(row is not None for outcome in outcomes for row in outcome.tokens)
-        largest = advantages.detach().abs().max().item() if advantages.numel() else 0.0
-        own = torch.tensor([[largest, float(is_by_token)]], device=self.accelerator.device)
+        own = torch.tensor([[0.0, float(is_by_token)]], device=self.accelerator.device)
+        if advantages.numel():
+            own[0, 0] = advantages.detach().abs().max()
         largest, by_token = self.accelerator.gather(own).max(dim=0).values.tolist()
         # A row's total does not determine token rewards, and a critic's errors always give advantages.
         if largest != 0.0 and (by_token or not is_dead(self._compared_totals(), group_size)):
@@ -366,13 +376,13 @@ class RewardMixin(ExtendedTrainer):
         return slice(accelerator.process_index * count, (accelerator.process_index + 1) * count)
 
 
-def _matrix(columns: list[list[float | None]], like: Tensor) -> Tensor:
-    """Return (rows, columns) with NaN for None, on the device of `like`."""
+def _matrix(columns: list[list[float | None]]) -> Tensor:
+    """Return (rows, columns) with NaN for None."""
     matrix = torch.full((len(columns[0]), len(columns)), torch.nan)
     for index, column in enumerate(columns):
         if column.count(None) < len(column):
             matrix[:, index] = torch.tensor([torch.nan if value is None else value for value in column])
-    return matrix.to(like.device)
+    return matrix
 
 
 def kept_shares(batches: list[TrlBatch], accelerator: Accelerator) -> dict[str, float]:

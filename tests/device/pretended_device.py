@@ -1,10 +1,10 @@
 """Pretend an accelerator: tensors on device `pretend:0`, which refuse on a CPU what a GPU refuses.
 
-Such a tensor is a wrapper round one of the CPU, and every operation computes with what is inside: the numbers are those of
-the CPU. What a GPU refuses raises, and is kept as a violation: a tensor of the CPU in an operation with one of the device
-(a number, of no dimension, is allowed, and so is an index), `.numpy()`, a generator of the CPU. What makes a GPU's host wait
-is counted, by the place that asked for it: a number read (`.item()`, bool, int), a copy to the CPU, and what has to know how
-many (nonzero, a bool as index).
+Such a tensor is a wrapper round one of the CPU, and every operation computes with what is inside: the numbers are the
+CPU's. What a GPU refuses raises, and is kept as a violation: a tensor of the CPU in an operation with one of the device
+(a number without dimensions is allowed, and so is an index), `.numpy()`, a generator of the CPU. What makes a GPU's
+host wait is counted, by the place that asked for it: a number read (`.item()`, bool, int), a copy to the CPU, and what
+has to know how many (nonzero, a bool as index).
 
 torch has a key for devices that others bring, PrivateUse1, which `pretend` takes here for the rest of the process.
 """
@@ -30,7 +30,7 @@ _WAITS = {"_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2"
 """Operations whose result the host has to know; indices are looked at apart."""
 _COPIES = {"copy_", "_to_copy", "_foreach_copy_"}
 _TAKES_INDICES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
-_PLACES = {"rlhf_cli": "rlhf_cli", "trl": "trl", "transformers": "transformers"}
+_PACKAGES = ("rlhf_cli", "trl", "transformers")
 
 
 class Violation(RuntimeError):
@@ -63,7 +63,7 @@ def _place() -> tuple[str, str]:
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        for package in ("rlhf_cli", "trl", "transformers"):
+        for package in _PACKAGES:
             _, found, inner = file.rpartition(f"{os.sep}{package}{os.sep}")
             if found:
                 return package, f"{inner}:{frame.f_code.co_name}"
@@ -228,7 +228,9 @@ def _is_of_device(one: object) -> bool:
 
 def _module() -> Any:
     """Return what torch asks of a device's module; its random numbers are the CPU's."""
-    nothing = lambda *_, **__: None  # noqa: E731
+
+    def nothing(*_: object, **__: object) -> None: ...
+
     return SimpleNamespace(
         is_initialized=lambda: True,
         is_available=lambda: True,

@@ -1,7 +1,7 @@
-"""Train with every trainer on the pretended device, one after the other in this process: `python -m tests.device.trainings`.
+"""Train with every trainer on the pretended device: `python -m tests.device.trainings`.
 
-It is a process of its own, because a device of torch's cannot be taken back, and a single one, because TRL takes longer to
-import than these runs take. It works in the current folder and writes `seen.json` there: for each run its exit code, its
+It is a process of its own, because torch keeps a device until the process ends, and a single one, because importing TRL
+takes longer than a run. It works in the current folder and writes `seen.json` there: for each run its exit code, its
 violations and the waits of its host.
 """
 
@@ -10,25 +10,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pkgutil
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from rlhf_cli.cli import main
-from rlhf_cli.evaluation import generation
-from rlhf_cli.models import live_generation
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.trainers.assemble import trl_config
-from rlhf_cli.trainers.forward_pass import Forward
-from rlhf_cli.trainers.reward_mixin import RewardMixin
 from tests.device.pretended_device import SEEN, pretended_device
 from tests.support.cut_runs import cut, events, is_same
-from tests.support.random_reward_model import save_random_reward_model
 from tests.support.run_fixtures import without_panels, without_pictures
 from tests.support.small_reward_runs import SMALL as REWARD
 from tests.support.small_reward_runs import WORLD as PAIRS
@@ -46,7 +42,7 @@ TRAININGS = {
     "grpo with generation of its own": [*SMALL, "trainer.generation=plain", "truncation=exclude"],
     "grpo with a learnt reward": [*SMALL, "rewards.learnt.model=judge", *_HELD_OUT],
     "rloo": [*SMALL, "trainer=rloo"],
-    "ppo": [*SMALL, *PPO_SMALL, "truncation=bootstrap", "trainer.args.save_steps=1"],
+    "ppo": [*SMALL, *PPO_SMALL, "trainer.passes=trimmed", "truncation=bootstrap", "trainer.args.save_steps=1"],
     "ppo with a critic of LoRA": [*SMALL, *PPO_SMALL, *_LORA, _PACKED],
     "dpo": [*REWARD, "trainer=dpo", *PAIRS],
     "sft": [*REWARD, "trainer=sft", "data=toy_demonstrations", "data.args.num_rows=40"],
@@ -72,10 +68,11 @@ def drawn_on_the_cpu(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PLANTED = {
-    "a mask of the CPU": (Forward, "trimmed", in_a_pass),
-    "numpy": (RewardMixin, "dead_round", read_by_numpy),
-    "a generator of the CPU": (live_generation, "draw", drawn_on_the_cpu),
+    "a mask of the CPU": ("rlhf_cli.trainers.forward_pass.Forward.trimmed", in_a_pass),
+    "numpy": ("rlhf_cli.trainers.reward_mixin.RewardMixin.dead_round", read_by_numpy),
+    "a generator of the CPU": ("rlhf_cli.models.live_generation.draw", drawn_on_the_cpu),
 }
+"""Name -> what is replaced, and by what."""
 
 
 def typed(name: str, run: str | None = None) -> list[str]:
@@ -84,22 +81,14 @@ def typed(name: str, run: str | None = None) -> list[str]:
     return ["train", *TRAININGS[name], *own, f"run.name={(run or name).replace(' ', '-')}"]
 
 
-@contextlib.contextmanager
-def planted(name: str | None) -> Iterator[None]:
-    """Plant a defect in this context."""
-    if name is None:
-        yield
-        return
-    where, attribute, defect = PLANTED[name]
-    with patch.object(where, attribute, defect(getattr(where, attribute))):
-        yield
-
-
 def seen_in(words: list[str], *, plant: str | None = None) -> dict[str, Any]:
     """Return what a command did on the device: exit code, violations, waits as [operation, package, place, number]."""
     SEEN.violations.clear()
     SEEN.waits.clear()
-    with planted(plant):
+    with contextlib.ExitStack() as stack:
+        if plant is not None:
+            target, defect = PLANTED[plant]
+            stack.enter_context(patch(target, defect(pkgutil.resolve_name(target))))
         try:
             code: object = main(words)
         except Exception:
@@ -119,6 +108,14 @@ def ends_as(one: RunFolder, other: RunFolder) -> bool:
     return is_same(one, other) and json.dumps(events(one)) == json.dumps(events(other))
 
 
+def farthest(one: Path, other: Path) -> float:
+    """Return by how much a weight of two model folders differs at most."""
+    theirs = load_file(other / "model.safetensors")
+    return max(
+        (tensor - theirs[name]).abs().max().item() for name, tensor in load_file(one / "model.safetensors").items()
+    )
+
+
 def resumed(name: str) -> dict[str, Any]:
     """Return what the rest of a run did that was cut after its first step, and whether it ended as the whole one."""
     whole = run_folder(name)
@@ -132,8 +129,8 @@ def on_the_device() -> dict[str, dict[str, Any]]:
     with (
         pretended_device(),
         patch.dict(os.environ, ACCELERATE_TORCH_DEVICE="pretend:0"),
-        patch.object(trl_config, "precision_args", lambda _: precision),
-        patch.object(generation, "device_of", lambda _: "pretend:0"),
+        patch("rlhf_cli.trainers.assemble.trl_config.precision_args", lambda _: precision),
+        patch("rlhf_cli.evaluation.generation.device_of", lambda _: "pretend:0"),
     ):
         seen = {name: seen_in(typed(name)) for name in TRAININGS}
         seen |= {f"resume {name}": resumed(name) for name in RESUMED}
@@ -145,13 +142,17 @@ def on_the_device() -> dict[str, dict[str, Any]]:
 
 
 def on_the_cpu(name: str) -> dict[str, Any]:
-    """Return whether a run gives the numbers of the one on the device."""
+    """Return how far a run ends from the one on the device, and how far that one's last step went."""
     code = main(typed(name, f"{name} on the CPU"))
-    return {"code": code, "is_same": ends_as(run_folder(f"{name} on the CPU"), run_folder(name))}
+    device = run_folder(name)
+    off = farthest(run_folder(f"{name} on the CPU").model, device.model)
+    return {"code": code, "off": off, "step": farthest(device.checkpoints / "checkpoint-1", device.model)}
 
 
 def everything() -> dict[str, Any]:
-    """Return what was seen on the device, and whether GRPO and PPO gave the numbers of the CPU."""
+    """Return what was seen on the device, and how far GRPO and PPO were from a CPU."""
+    from tests.support.random_reward_model import save_random_reward_model  # the tests read this file without it
+
     save_random_reward_model(Path("judge"))
     with pytest.MonkeyPatch.context() as patches:
         patches.setenv("RLHF_CACHE", str(Path.cwd() / "cache"))

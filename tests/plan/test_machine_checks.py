@@ -62,7 +62,7 @@ class TestVllm:
         more = ("launch.rollout_gpus=1",) if rollout == "vllm_server" else ("launch.processes=1",)
         error = refused(QUICK, *SERVER[:2], f"launch.rollout={rollout}", *more)
         assert error.what == "vLLM is not installed"
-        assert error.hint == "pip install 'vllm>=0.28,<0.31', or launch.rollout=hf"
+        assert error.hint == "pip install 'vllm>=0.28,<0.32', or launch.rollout=hf"
 
     @pytest.mark.parametrize(
         ("version", "fits"),
@@ -70,7 +70,8 @@ class TestVllm:
             ("0.27.9", False),
             ("0.28.0", True),
             ("0.30.1+cu130", True),
-            ("0.31.0", False),
+            ("0.31.0", True),
+            ("0.32.0", False),
         ],
     )
     def test_versions(self, gpus: HaveGpus, refused: Refused, monkeypatch, version: str, fits: bool) -> None:
@@ -86,6 +87,30 @@ class TestVllm:
     def test_on_a_cpu(self, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(importlib.metadata, "version", _version("vllm", "0.29.1"))
         assert refused(QUICK, "launch.rollout=vllm").what == "launch.rollout=vllm needs a GPU"
+
+    @pytest.mark.parametrize(
+        "how",
+        [
+            ("vllm",),
+            ("vllm_server", "launch.rollout_gpus=1"),
+            ("vllm_server", "trainer.args.vllm_server_base_url=http://127.0.0.1:1"),
+        ],
+    )
+    def test_an_embedded_model_is_not_served(self, gpus: HaveGpus, refused: Refused, how: tuple[str, ...]) -> None:
+        gpus(2)
+        error = refused(QUICK, f"launch.rollout={how[0]}", *how[1:])
+        assert error.what == "an embedded model is not made for vLLM"
+        assert error.hint == "model.path=FOLDER, or launch.rollout=hf"
+
+    def test_a_model_that_generates_itself_on_a_gpu(self, gpus: HaveGpus) -> None:
+        real = (QUICK, "model=local", "model.path=org/model")
+        assert planned(*real).notices == ()  # on a CPU
+        gpus(1)
+        (line,) = planned(*real).notices
+        assert line.subject == "rollout"
+        assert "pip install 'vllm>=0.28,<0.32', then launch.rollout=vllm" in line.text
+        assert planned(*real, "launch=cpu").notices == planned(QUICK).notices == ()
+        assert planned(*real, "launch.rollout=vllm").notices == ()
 
     def test_nobody_at_the_address(self, gpus: HaveGpus, refused: Refused) -> None:
         gpus(1)

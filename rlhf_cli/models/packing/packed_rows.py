@@ -69,6 +69,8 @@ def packed_rows(ids: Tensor, mask: Tensor, num_completion: int, *, with_last: bo
     `with_last`: keep the last token of each completion, whose state predicts no token. Return None if the rows cannot
     be packed: a prompt without a token, or padding between tokens.
     """
+    device = ids.device
+    ids, mask = torch.stack([ids, mask.to(ids.dtype)]).cpu()  # a GPU is waited for once
     prompt_mask, completion_mask = mask[:, :-num_completion].bool(), mask[:, -num_completion:].bool()
     is_left_padded = not (prompt_mask[:, :-1] & ~prompt_mask[:, 1:]).any()
     is_right_padded = not (completion_mask[:, 1:] & ~completion_mask[:, :-1]).any()
@@ -100,8 +102,8 @@ def packed_rows(ids: Tensor, mask: Tensor, num_completion: int, *, with_last: bo
         starts.append(start)
         start += own
     return PackedRows(
-        input_ids=torch.cat(pieces).unsqueeze(0),
-        position_ids=torch.cat(positions).to(ids.device).unsqueeze(0),
+        input_ids=torch.cat(pieces).to(device).unsqueeze(0),
+        position_ids=torch.cat(positions).to(device).unsqueeze(0),
         lengths=lengths,
         shared=shared,
         starts=starts,

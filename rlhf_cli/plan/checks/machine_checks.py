@@ -21,9 +21,11 @@ from rlhf_cli.plan.devices import (
     is_left_to_a_node,
     may_have_other_gpus,
     runs_on_cpu,
+    uses_gpu,
     visible_gpus,
 )
 from rlhf_cli.plan.network import meeting_place, own_host, why_not_reached
+from rlhf_cli.plan.rollout_server_plan import INSTALL_VLLM
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.workload import space_problems
 from rlhf_cli.tables.strategies import STRATEGIES
@@ -183,6 +185,13 @@ def precision_notice(experiment: Experiment, composed: Composed, context: CheckC
     if least < _FIRST_WITH_BF16:
         text = f"a GPU of compute capability {least:g} has no bf16 and emulates it, slowly; launch.precision=fp16"
         context.notices.append(Notice("precision", text))
+
+
+def rollout_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
+    """Note that a model which vLLM could serve generates by itself on a GPU."""
+    if uses_gpu(experiment.launch):
+        text = "the model itself generates (launch.rollout=hf), which is the slow way on a GPU"
+        context.notices.append(Notice("rollout", f"{text}; {INSTALL_VLLM}, then launch.rollout=vllm"))
 
 
 def folder_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:

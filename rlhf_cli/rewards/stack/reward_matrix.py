@@ -1,6 +1,7 @@
 """Convert the gathered matrix of raw scores to the one that TRL sums, and place rewards on tokens.
 
-This needs the rows of all ranks: N rows, K components. NaN means "no score" or "does not apply".
+This needs the rows of all ranks: N rows, K components. NaN means "no score" or "does not apply". The matrices are small
+and lie on the CPU: a GPU would be waited for at every number that is logged.
 """
 
 from __future__ import annotations
@@ -205,8 +206,9 @@ def last_token_rewards(settled: Settled, is_in_completion: Tensor, own_rows: sli
 
     All other entries are 0, as are rows without tokens or score. Arguments as in `token_rewards`.
     """
-    parts = (settled.for_trl * settled.trl_weights)[own_rows].nan_to_num(0.0).T.to(torch.float32)
+    device = is_in_completion.device
+    parts = (settled.for_trl * settled.trl_weights)[own_rows].nan_to_num(0.0).T.to(device, torch.float32)
     length = is_in_completion.sum(dim=1)
-    positions = torch.arange(is_in_completion.shape[1], device=is_in_completion.device)
+    positions = torch.arange(is_in_completion.shape[1], device=device)
     is_last = positions == (length - 1).unsqueeze(1)
     return parts.unsqueeze(2) * is_last

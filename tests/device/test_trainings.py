@@ -1,0 +1,103 @@
+"""Every trainer trains whole on a device that is not the CPU, and waits for it only so often."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.device.trainings import COMPARED, EVALUATED, PLANTED, RESUMED, STEPS, TRAININGS
+
+pytestmark = pytest.mark.timeout(1200)  # the first test waits for all runs
+
+Seen = dict[str, dict[str, Any]]
+ROOT = Path(__file__).parents[2]
+WHOLE = [*TRAININGS, *(f"resume {name}" for name in RESUMED), *(f"eval {name}" for name in EVALUATED)]
+TOKENS, MORE_TOKENS = 4, 12
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """What every run did, by name."""
+    folder = tmp_path_factory.mktemp("device")
+    command = [sys.executable, "-m", "tests.device.trainings"]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: Seen = json.loads((folder / "seen.json").read_text())
+    return found
+
+
+def waits(run: dict[str, Any], *places: str, package: str = "rlhf_cli") -> int:
+    """How often the host waited in a package's functions whose place begins so; a copy to the device is no wait."""
+    return sum(
+        count
+        for operation, whose, place, count in run["waits"]
+        if whose == package and operation != "copy to the device" and place.startswith(places or "")
+    )
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_without_a_violation(seen: Seen, name: str) -> None:
+    assert seen[name]["violations"] == []
+    assert seen[name]["code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("a mask of the CPU", "with a tensor of the CPU"),
+        ("numpy", ".numpy() of a tensor of the device"),
+        ("a generator of the CPU", "multinomial with a generator of the CPU"),
+    ],
+)
+def test_negative_control_what_is_planted_is_caught(seen: Seen, name: str, what: str) -> None:
+    assert name in PLANTED
+    assert seen[name]["code"] != 0
+    assert [one for one in seen[name]["violations"] if what in one]
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_resumed_bit_for_bit(seen: Seen, name: str) -> None:
+    assert seen[f"resume {name}"]["is_same"]
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_it_computes_what_a_cpu_computes(seen: Seen, name: str) -> None:
+    """Up to rounding: attention and optimizer have other kernels there. Weights that stay would be a step off."""
+    found = seen[f"{name} on the CPU"]
+    assert found["code"] == 0
+    assert found["off"] < 1e-3 * found["step"]
+
+
+def test_a_token_is_waited_for_once(seen: Seen) -> None:
+    """By us; transformers looks at the mask at every token, too."""
+    short, long = seen["grpo"], seen["grpo of longer answers"]
+    more = STEPS * (MORE_TOKENS - TOKENS)
+    assert 0 < waits(long, "models/") - waits(short, "models/") <= more
+    everyones = [
+        sum(waits(run, package=package) for package in ("rlhf_cli", "trl", "transformers")) for run in (short, long)
+    ]
+    assert everyones[1] - everyones[0] <= 2 * more
+
+
+@pytest.mark.parametrize("name", [name for name in TRAININGS if name.startswith(("grpo", "rloo", "ppo"))])
+def test_rewards_come_to_the_host_in_one_copy_a_round(seen: Seen, name: str) -> None:
+    run = seen[name]
+    assert waits(run, "rewards/") == 0
+    copies = waits(run, "trainers/reward_mixin.py:_on_cpu")
+    assert copies == waits(seen["grpo"], "trainers/reward_mixin.py:_on_cpu") or "learnt" in name
+    assert copies > 0
+
+
+def test_more_rewards_wait_no_more(seen: Seen) -> None:
+    """Negative control: TRL's own means do, two a reward."""
+    three, one = seen["grpo"], seen["grpo with one reward"]
+    assert waits(three, "trainers/reward_mixin.py") == waits(one, "trainers/reward_mixin.py")
+    own = "trainer/grpo_trainer.py:_generate_and_score_completions"
+    assert waits(three, own, package="trl") > waits(one, own, package="trl")
