@@ -53,11 +53,16 @@ def used_columns(mask: Tensor, num_completion: int, *, may_move: bool) -> slice:
     `may_move`: all-padding columns on the left may be removed as well.
     """
     num_prompt = mask.shape[1] - num_completion
-    used = mask.any(dim=0).nonzero().flatten()
-    if not len(used):
+    used = mask.any(dim=0).tolist()  # a GPU is waited for once
+    if not any(used):
         return slice(num_prompt - 1 if may_move else 0, num_prompt + 1)
-    first = min(int(used[0]), num_prompt - 1) if may_move else 0
-    return slice(first, max(int(used[-1]), num_prompt) + 1)
+    first = min(used.index(True), num_prompt - 1) if may_move else 0
+    return slice(first, max(_length(used), num_prompt + 1))
+
+
+def _length(used: list[bool]) -> int:
+    """Return the number of columns up to the last used one."""
+    return next((place for place in range(len(used), 0, -1) if used[place - 1]), 0)
 
 
 def trimmed(batch: TrlBatch, *, may_move: bool) -> TrlBatch:
@@ -65,10 +70,9 @@ def trimmed(batch: TrlBatch, *, may_move: bool) -> TrlBatch:
     if not _KNOWN.issuperset(batch):
         return batch
     width = batch["completion_mask"].shape[1]
-    tokens = batch["completion_mask"].any(dim=0).nonzero().flatten()
-    length = int(tokens[-1]) + 1 if len(tokens) else 1
-    used = batch["prompt_mask"].any(dim=0).nonzero().flatten()
-    first = int(used[0]) if len(used) and may_move else 0
+    used = torch.cat([batch["prompt_mask"].any(dim=0), batch["completion_mask"].any(dim=0)]).tolist()
+    length = max(1, _length(used[-width:]))
+    first = used.index(True) if may_move and any(used[:-width]) else 0
     cut = dict(batch)
     for name in _PROMPT:
         cut[name] = batch[name][:, first:]

@@ -234,27 +234,32 @@ class PassMixin(ExtendedTrainer):
         advantages = inputs["advantages"]
         is_zero = advantages == 0 if advantages.dim() == 1 else (advantages == 0).all(dim=1)
         counts = inputs["completion_mask"].any(dim=1)  # left-out rows count nowhere
-        sums = torch.stack([(is_zero & counts).sum(), counts.sum()]).double()
-        num_zero, num_rows = self.accelerator.reduce(sums, reduction="sum").tolist()
+        own = torch.stack([(is_zero & counts).sum(), counts.sum(), is_zero.sum()])
+        by_rank = self.accelerator.gather(own.unsqueeze(0)).tolist()
+        num_zero, num_rows, _ = map(sum, zip(*by_rank, strict=True))
         self._metrics["train"]["passes/zero_advantage_share"].append(num_zero / num_rows if num_rows else torch.nan)
-        self._learned = self._with_gradient(is_zero, inputs)
+        self._learned = self._with_gradient(is_zero, by_rank[self.accelerator.process_index][2], inputs)
         try:
             return super()._compute_loss(model, inputs)
         finally:
             self._learned = None
 
-    def _with_gradient(self, is_zero: Tensor, inputs: TrlBatch) -> Tensor | None:
+    def _with_gradient(self, is_zero: Tensor, num_zero: int, inputs: TrlBatch) -> Tensor | None:
         """Return (B,) bool, at least one True so that every rank has a backward pass; None for all rows.
+
+        `num_zero` of the rows in `is_zero` are True.
 
         In every loss of TRL, an advantage of 0 makes a row's gradient 0, unless a KL penalty or an entropy bonus also
         applies. With sharded weights, all ranks must call the model equally often.
         """
         is_sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
         has_penalty = self.beta != 0 and "ref_per_token_logps" in inputs
-        if is_sharded or has_penalty or self._mixes_rows or drops_in_training(self.model) or not is_zero.any():
+        if is_sharded or has_penalty or self._mixes_rows or drops_in_training(self.model):
+            return None
+        if num_zero == 0 or len(is_zero) == 1:
             return None
         learned = ~is_zero
-        if not learned.any():
+        if num_zero == len(is_zero):
             learned[inputs["completion_mask"].sum(dim=1).argmin()] = True
         return learned
 
@@ -311,7 +316,7 @@ class PassMixin(ExtendedTrainer):
         self, model: torch.nn.Module, run: Callable[[Tensor], Scored], num_rows: int
     ) -> Scored:
         every = torch.arange(num_rows, device=self.accelerator.device)
-        if self._learned is None or self._learned.all():
+        if self._learned is None:
             return run(every)
         with in_evaluation_mode(model), torch.no_grad():  # layers in training mode would checkpoint for a backward pass
             others = every[~self._learned]
