@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
 from scripts.bench.gpu import Floor, table
 from scripts.bench.step_sides import Step, Taken
+
+ROOT = Path(__file__).parents[2]
 
 
 def cells(lines: list[str]) -> dict[str, list[str]]:
@@ -26,3 +35,19 @@ def test_floors_and_ratios_are_those_by_hand():
     assert found["peak memory, MB"] == ["50", "100", "0.500", ""]
     assert found["share of forward"][:2] == ["0.125", "0"]
     assert found["share of the rest"][:2] == ["0.125", "0.625"]
+
+
+@pytest.mark.slow
+def test_the_page_is_whole_without_a_gpu():
+    """What a CPU can do is measured, and of the rest it says why not."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "scripts.bench.gpu_page"]
+    page = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    assert "failed" not in page
+    by_itself, in_process, server = (
+        line for line in page.splitlines() if line.startswith(("| the model", "| vLLM", "| a vLLM"))
+    )
+    assert float(by_itself.split("|")[2]) > 0
+    for line, rollout in ((in_process, "vllm"), (server, "vllm_server")):
+        assert f"not measured here: launch.rollout={rollout} needs a GPU" in line
+    assert [line for line in page.splitlines() if line.startswith("| GRPO |")]
