@@ -176,7 +176,9 @@ def _compute(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if device is not None and device.type != NAME:
         return made
     wrapped = tree_map_only(torch.Tensor, OnDevice, made)
-    if operation._schema.is_mutable or any(one.alias_info is not None for one in operation._schema.returns):
+    is_view = any(one.alias_info is not None for one in operation._schema.returns)
+    # In inference mode a view of another tensor has no version that could be set.
+    if operation._schema.is_mutable or (is_view and not torch.is_inference_mode_enabled()):
         return return_and_correct_aliasing(operation, args, kwargs, wrapped)
     return wrapped
 

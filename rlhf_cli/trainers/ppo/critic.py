@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import PreTrainedModel, Trainer, TrainingArguments, get_scheduler
+from transformers import PreTrainedModel, Trainer, get_scheduler
 
 from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, model_inputs
@@ -30,6 +30,8 @@ from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 if TYPE_CHECKING:
     from peft import PeftModel
+
+    from rlhf_cli.trainers.trl_protocol import TrlArguments
 
 
 def prompts_and_completions(batch: TrlBatch) -> tuple[Tensor, Tensor]:
@@ -81,7 +83,7 @@ class CriticSettings:
     max_grad_norm: float
 
 
-def _recompute_activations(model: PreTrainedModel | PeftModel, args: TrainingArguments) -> None:
+def _recompute_activations(model: PreTrainedModel | PeftModel, args: TrlArguments) -> None:
     """Enable activation checkpointing if the arguments do; transformers 5.17 calls it gradient checkpointing."""
     if not hasattr(args, "activation_checkpointing"):
         if args.gradient_checkpointing:
