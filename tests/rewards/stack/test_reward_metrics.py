@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from rlhf_cli.rewards.stack import reward_metrics
 from rlhf_cli.rewards.stack.component import Component, RewardOutcome
 from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_metrics import Counts, advantage_shares, component_metrics, table_columns
@@ -82,14 +83,14 @@ class TestCorrelations:
 
 
 class TestCounts:
-    def test_one_process(self) -> None:
+    def test_two_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         outcome = RewardOutcome.empty(4)
         outcome.closed_by[1] = "gate"
         outcome.fixed[1] = 0.0
         outcome.errors[2] = "ValueError: odd"
         outcome.timeouts, outcome.calls, outcome.calls_saved, outcome.seconds = 5, 6, 7, 8.0
-        two = SimpleNamespace(device="cpu", num_processes=2, reduce=lambda tensor, reduction: 2 * tensor)
-        counts = Counts.of([outcome], two)
+        monkeypatch.setattr(reward_metrics, "gather_object", lambda of_rank: of_rank * 2)
+        counts = Counts.of([outcome], SimpleNamespace(num_processes=2))
         # Open, excluded, errors, timeouts, calls, saved are sums over ranks; the seconds are the ranks' mean.
         assert counts.values.tolist() == [[6.0, 6.0, 2.0, 10.0, 12.0, 14.0, 8.0]]
         found = metrics_of(column(1, 2, 3, 4), weights=[1.0], counts=torch.tensor([[3.0, 1, 2, 5, 6, 7, 8]]))
