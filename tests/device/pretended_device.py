@@ -156,6 +156,12 @@ def _load_to(*args: Any, map_location: Any = None, **named: Any) -> Any:
     return tree_map_only(torch.Tensor, lambda one: one if isinstance(one, OnDevice) else OnDevice(one), loaded)
 
 
+def _wrapped(inside: torch.Tensor) -> OnDevice:
+    """Wrap a tensor; in inference mode a view of another tensor is no inference tensor."""
+    with torch.inference_mode(inside.is_inference()) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
+        return OnDevice(inside)
+
+
 def _compute(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = operation.overloadpacket.__name__
     leaves = tree_leaves((args, kwargs))
@@ -175,9 +181,8 @@ def _compute(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return args[0]
     if device is not None and device.type != NAME:
         return made
-    wrapped = tree_map_only(torch.Tensor, OnDevice, made)
+    wrapped = tree_map_only(torch.Tensor, _wrapped, made)
     is_view = any(one.alias_info is not None for one in operation._schema.returns)
-    # In inference mode a view of another tensor has no version that could be set.
     if operation._schema.is_mutable or (is_view and not torch.is_inference_mode_enabled()):
         return return_and_correct_aliasing(operation, args, kwargs, wrapped)
     return wrapped
