@@ -15,7 +15,7 @@ from rlhf_cli.display.run_tables import at_the_end
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import one_line, show_commands, span, sparkline
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
-from rlhf_cli.runs.failure_capsules import capsules_of, failed_rows, replay_command
+from rlhf_cli.runs.failed_batches import failed_rows, kept_batches
 from rlhf_cli.runs.metrics_file import (
     TOTAL,
     Event,
@@ -31,16 +31,6 @@ from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, read_json
 from rlhf_cli.runs.run_status import Status, read_status, stopped_by_rule, told_state
 from rlhf_cli.runs.tracking.tracking_plan import where_to_look
 from rlhf_cli.text.json_values import section
-
-_LONGEST = 60
-
-
-def failures_again(folder: RunFolder) -> dict[str, str]:
-    """Return command -> reason, one per stored failure."""
-    return {
-        replay_command(folder, file): f"{capsule.reward} fails again: {one_line(capsule.error)[:_LONGEST]}"
-        for file, capsule in capsules_of(folder).items()
-    }
 
 
 def _change(start: float, end: float, sign: int = 1) -> list[Cell]:
@@ -137,7 +127,8 @@ def show_end(console: Console, folder: RunFolder) -> None:
     sizes += [(3, 0, most, False) for most in range(len(facts), -1, -1)]
     panels = (panel(*size, has_held_out=has_held_out) for *size, has_held_out in sizes)
     console.print(next(one for one in panels if len(console.render_lines(one, pad=False)) <= _MOST_LINES))
-    commands = failures_again(folder) or where_to_look(folder)
+    again = {command: f"{name}: score these rows again" for command, name in kept_batches(folder).items()}
+    commands = again or where_to_look(folder)
     command = next(iter(commands), f"rlhf why {folder.shown}")
     show_commands(console, {command: commands.get(command, "what its log says, and what to change")})
 

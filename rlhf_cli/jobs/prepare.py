@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlhf_cli.config.compose import Composed, compose, compose_frozen
 from rlhf_cli.config.conf_folders import groups
@@ -23,16 +22,13 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
 from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.config.validate import validate
-from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.errors import RunError
 from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, newest_run, read_status
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import nearest
-
-if TYPE_CHECKING:
-    from rlhf_cli.runs.failure_capsules import Capsule
 
 _PREFIX = "run:"
 
@@ -196,38 +192,3 @@ def _is_unfinished_run(named: object, tree: JsonTree) -> bool:
     except RunError:
         return True
     return False
-
-
-def replayed(experiment: Experiment, capsule: Capsule) -> Experiment:
-    """Return the experiment with only the reward that failed.
-
-    Its gates are open, because the capsule has only rows that passed them. It raises errors regardless of `on_error`,
-    and has the time limit of the training. Raises ConfigError if the experiment has no reward of that name.
-    """
-    reward = experiment.rewards.get(capsule.reward)
-    if reward is None:
-        raise ConfigError(
-            f"this is a failure of the reward {capsule.reward!r}, which the experiment does not have",
-            where="--completions",
-            got="rewards " + (", ".join(experiment.rewards) or "none"),
-            expected="the run in whose folder it lies",
-            hint="rlhf score RUN --completions RUN/failures/NAME.jsonl",
-        )
-    alone = reward.model_copy(
-        update={
-            "gate": None,
-            "on_error": "raise",
-            "timeout_s": (capsule.timeout_s or "off") if reward.timeout_s == "auto" else reward.timeout_s,
-        }
-    )
-    return experiment.model_copy(update={"rewards": {capsule.reward: alone}, "aggregate": "sum"})
-
-
-def replay_words(capsule: Capsule, num_rows: int) -> str:
-    """Describe the replay in a sentence."""
-    left_out = capsule.left_out_columns
-    return (
-        f"rewards.{capsule.reward} alone, its gates open, on the {num_rows} rows that it was given in step "
-        f"{capsule.step + 1} of the training, where it failed: {capsule.error}"
-        + (f"\nwithout {', '.join(left_out)}: nothing that JSON holds" if left_out else "")
-    )

@@ -18,7 +18,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from rlhf_cli.config.imported_code import imported_since
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.run_sections import KeepCompletions
 from rlhf_cli.errors import Interrupted
 from rlhf_cli.launch.progress import TrainingScreen
 from rlhf_cli.launch.stopping import Stopping
@@ -46,8 +45,9 @@ _log = logging.getLogger("rlhf")
 class Recorder(TrainerCallback):
     """A callback that writes every logged metric and updates step and checkpoint in status.json.
 
-    It passes each event to `mirror`, and adds to the provenance newly imported code and, after the first step, `modes`:
-    which row packing and generation the step used. Use it in the main process only.
+    It passes each event and completion table to `mirror`, and deletes the tables that `run.keep_completions` does not
+    keep. It adds to the provenance newly imported code and, after the first step, `modes`: which row packing and
+    generation the step used. Use it in the main process only.
     """
 
     def __init__(
@@ -70,6 +70,13 @@ class Recorder(TrainerCallback):
         if self._mirror is not None:
             self._mirror.event(event)
 
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Mirror the completions of the step before: they are written after its `on_log` callbacks."""
+        if self._mirror is not None:
+            self._mirror.completions(state.global_step)
+        if state.global_step % 10 == 0:  # listing a folder is slow
+            self._prune()
+
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._modes is not None:
             add_to_provenance(self._folder, **self._modes())
@@ -84,6 +91,12 @@ class Recorder(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._note_code()
+        self._prune()
+
+    def _prune(self) -> None:
+        keep = self._experiment.run.keep_completions
+        if keep.last != "all":
+            prune_completions(self._folder.path, last=keep.last, every=keep.every)
 
     def _note_code(self) -> None:
         note_files(self._folder, imported_since(self._loaded, self._experiment))
@@ -158,30 +171,6 @@ class KeepHeartbeat(TrainerCallback):
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Enter the ending phase, which is not watched because it may take any time."""
         self._heartbeat.enter(ENDING, is_watched=False)
-
-
-class KeepTables(TrainerCallback):
-    """A callback that mirrors the newest completion table, and deletes those that `run.keep_completions` does not keep.
-
-    A step's table is written after the `on_log` callbacks, so this waits for the next step. Use it in the main process
-    only.
-    """
-
-    def __init__(self, folder: RunFolder, keep: KeepCompletions, mirror: Mirror | None) -> None:
-        self._folder, self._keep, self._mirror = folder, keep, mirror
-
-    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self._mirror is not None:
-            self._mirror.completions(state.global_step)
-        if state.global_step % 10 == 0:  # listing a folder is slow
-            self._prune()
-
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._prune()
-
-    def _prune(self) -> None:
-        if self._keep.last != "all":
-            prune_completions(self._folder.path, last=self._keep.last, every=self._keep.every)
 
 
 class ShortHistory(TrainerCallback):

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import rlhf_cli
-from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
 from rlhf_cli.config.environment_references import frozen_experiment
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import entries_of
@@ -172,12 +171,18 @@ def _train(
     start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
     added: list[Any] = [callbacks.ShortHistory(), callbacks.KeepHeartbeat(heartbeat)]
     if is_main:
-        _describe_start(folder, trainer)
+        add_to_provenance(folder, **trainer_facts(trainer))
+        for line in trainer_notes(trainer):
+            print(line)
         recorded_to = rewind(folder.metrics, start)
         added += _main_callbacks(folder, experiment, trainer, screen, mirror, heartbeat)
-    rules, stop = entries_of(experiment.stop), callbacks.StopBetweenSteps(stopping)
-    by_rule = callbacks.StopByRule(folder, screen, StoppingRules(rules, experiment.rewards), is_main=is_main)
-    for callback in [*added, *([by_rule] if rules else []), stop]:
+    stop, by_rule = callbacks.StopBetweenSteps(stopping), None
+    if rules := entries_of(experiment.stop):
+        from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
+
+        by_rule = callbacks.StopByRule(folder, screen, StoppingRules(rules, experiment.rewards), is_main=is_main)
+        added.append(by_rule)
+    for callback in [*added, stop]:
         trainer.add_callback(callback)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_timed_on_device(trainer, profiled))
@@ -192,9 +197,10 @@ def _train(
             screen.stop()
             if trainer.extensions.rewards is not None:
                 trainer.extensions.rewards.stack.close()
-        if stop.has_stopped and not by_rule.has_stopped:
+        ended_by = by_rule if by_rule is not None and by_rule.has_stopped else None
+        if stop.has_stopped and ended_by is None:
             raise preempted(folder, stopping.reason or ANOTHER_RANK)
-        _finish(folder, trainer, is_main=is_main, by_rule=by_rule)
+        _finish(folder, trainer, is_main=is_main, ended_by=ended_by)
 
 
 def _show_pairs(screen: TrainingScreen, folder: RunFolder, mirror: Mirror | None, pairs: list[ScoredPair]) -> None:
@@ -231,7 +237,6 @@ def _main_callbacks(
         callbacks.Recorder(folder, mirror, experiment, functools.partial(pass_facts, trainer)),
         callbacks.ShowProgress(screen),
         callbacks.SayFindings(folder, screen, experiment.warn.kinds),
-        callbacks.KeepTables(folder, experiment.run.keep_completions, mirror),
     ]
     if experiment.profile == "trace":
         from rlhf_cli.launch.step_trace import TraceSteps
@@ -285,17 +290,10 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
     return checkpoint
 
 
-def _describe_start(folder: RunFolder, trainer: ExtendedTrainer) -> None:
-    """Write the facts about a built trainer to the provenance, and print what the user should know."""
-    add_to_provenance(folder, **trainer_facts(trainer))
-    for line in trainer_notes(trainer):
-        print(line)
-
-
-def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, by_rule: StopByRule) -> None:
-    """Save the model and set the status `finished`, if training reached its last step or a rule stopped it."""
+def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, ended_by: StopByRule | None) -> None:
+    """Save the model and set the status `finished`, if training reached its last step or a rule ended it."""
     state = trainer.state
-    if state.global_step < state.max_steps and not by_rule.has_stopped:
+    if state.global_step < state.max_steps and ended_by is None:
         raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")
     if is_main:
         own_weights(folder.model)
@@ -311,7 +309,8 @@ def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, by_ru
         card = folder.path / "README.md"
         if card.is_file():
             card.replace(folder.model / "README.md")  # TRL writes its model card into the output folder
-        update_status(folder, state=FINISHED, reason=by_rule.reason, step=state.global_step, max_steps=state.max_steps)
+        reason = ended_by.reason if ended_by is not None else None
+        update_status(folder, state=FINISHED, reason=reason, step=state.global_step, max_steps=state.max_steps)
 
 
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:

@@ -120,9 +120,11 @@ def test_after_a_run_stand_twenty_lines_at_most_with_one_hint(place: Path, width
 
 def test_a_reward_that_failed_is_the_hint(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run_of(place, [{"step": 1, "reward": 1.0}])
-    monkeypatch.setattr(run_end, "failures_again", lambda _: {"rlhf score A": "it fails again", "rlhf score B": "so"})
+    monkeypatch.setattr(run_end, "kept_batches", lambda _: {"rlhf score A": "mine-KeyError", "rlhf score B": "so"})
     lines = printed(lambda console: show_end(console, folder))
-    assert [line for line in lines if line.startswith("  rlhf")] == ["  rlhf score A  # it fails again"]
+    assert [line for line in lines if line.startswith("  rlhf")] == [
+        "  rlhf score A  # mine-KeyError: score these rows again"
+    ]
 
 
 def evaluated(step: int, total: float | None, **more: float | None) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def keep_nothing(call: FailedCall) -> None:
 
 def hints(*lines: str | None, replay: str | None) -> str | None:
     """Return the hint of an error: how to replay the call, if it was kept, and `lines`; None if all are None."""
-    first = None if replay is None else f"{replay}  # fails in the same way, without training"
+    first = None if replay is None else f"{replay}  # scores these rows again, without training"
     return "\n".join(line for line in (first, *lines) if line is not None) or None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +19,7 @@ from rlhf_cli.rewards.stack.calling import LEAVING
 from rlhf_cli.rewards.stack.component import Batch, Component, FailedCall, by_row
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, import_function, resolve
 from rlhf_cli.rewards.stack.reward_stack import MaxErrors, RewardStack
-from rlhf_cli.runs.failure_capsules import Capsule, as_lines, replay_command, write_capsule
+from rlhf_cli.runs.failed_batches import keep_batch
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.running_reward import RunningReward
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
@@ -32,89 +31,45 @@ if TYPE_CHECKING:
     from rlhf_cli.rewards.stack.truncation import TruncationPolicy
 
 _MOST = 8
-"""Maximum number of capsules per rank in one training, not counting the failure that ends it."""
+"""Maximum number of kept batches per rank in one training, not counting that of the failure that ends it."""
 _NAMES = {"prompts": "prompt", "completions": "completion"}
 _NO_DATA = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
 
 
 class FailureRecorder:
-    """Save failed calls of rank `rank` in the run folder; called from any thread that runs rewards."""
+    """Keep the batches on which rewards fail, the first of each reward and error; called from any thread."""
 
-    def __init__(self, run: RunFolder, experiment: Experiment, rank: int) -> None:
-        self._run, self._rewards, self._rank = run, experiment.rewards, rank
-        self._kept: dict[tuple[str, str], str | None] = {}
+    def __init__(self, run: RunFolder, rank: int) -> None:
+        self._run, self._rank = run, rank
+        self._kept: dict[str, str | None] = {}
         self._lock = threading.Lock()
 
     def __call__(self, call: FailedCall) -> str | None:
-        """Save a call if it is the first of its reward and error, or ends the run; return the command that replays it.
+        """Keep the rows of a call and return the command that scores them again; None if there is no such file.
 
-        Return None if no call of its kind was saved: there are too many, or the disk is full.
+        That is so if there are too many kinds of errors, or if the disk is full.
         """
-        ends_run = call.component.on_error == "raise" or isinstance(call.error, LEAVING)
-        kind = (call.component.name, _kind(call.error))
-        with self._lock:
-            if not ends_run and (kind in self._kept or len(self._kept) >= _MOST):
-                return self._kept.get(kind)
-            self._kept[kind] = None
-            with suppress(OSError):  # a full disk must not hide the failure itself
-                self._kept[kind] = self._write(call)
-            return self._kept[kind]
-
-    def _write(self, call: FailedCall) -> str:
-        rows = [*call.rows]
-        reward, state = self._rewards[call.component.name], call.batch.get("trainer_state")
-        epoch = getattr(state, "epoch", None)
-        columns, lines = _written(call.batch, rows)
-        capsule = Capsule(
-            reward=call.component.name,
-            kind=_kind(call.error),
-            error=_message(call),
-            traceback="".join(traceback.format_exception(call.error)),
-            row=rows.index(call.row) if call.row is not None else None,
-            batch_row=call.row,
-            rank=self._rank,
-            step=getattr(state, "global_step", 0),
-            max_steps=getattr(state, "max_steps", 1),
-            epoch=None if epoch is None else float(epoch),
-            scored_by=str(reward.fn or reward.model),
-            args=dict(reward.args),
-            on_error=reward.on_error,
-            timeout_s=timeout_of(reward),
-            left_out_columns=tuple(columns),
-        )
-        name = re.sub(r"[^\w.-]+", "_", f"{capsule.reward}-{capsule.kind}")
+        is_invalid = isinstance(call.error, RewardError)
+        kind = "invalid" if is_invalid else "timeout" if call.is_timeout else type(call.error).__name__
+        name = re.sub(r"[^\w.-]+", "_", f"{call.component.name}-{kind}")
         name += f"-rank{self._rank}" if self._rank else ""  # ranks that fail at the same time write separate files
-        return replay_command(self._run, write_capsule(self._run, name, capsule, lines))
+        ends_run = call.component.on_error == "raise" or isinstance(call.error, LEAVING)
+        with self._lock:
+            if name not in self._kept and (ends_run or len(self._kept) < _MOST):
+                self._kept[name] = None
+                with suppress(OSError):  # a full disk must not hide the failure itself
+                    self._kept[name] = keep_batch(self._run, name, _as_rows(call.batch, call.rows))
+            return self._kept.get(name)
 
 
-def _kind(error: BaseException) -> str:
-    if isinstance(error, RewardError):
-        return "nonsense"
-    return {"RewardTimeout": "timeout"}.get(type(error).__name__, type(error).__name__)
-
-
-def _message(call: FailedCall) -> str:
-    """Return the error in one line; a function that was given a single row has called it row 0."""
-    error = call.error
-    if not isinstance(error, RewardError):
-        return call.message
-    what = error.what if call.row is None else error.what.replace(f"row {error.row}", f"row {call.row}")
-    return f"{what}: {error.got}"
-
-
-def _written(batch: Batch, rows: Sequence[int]) -> tuple[list[str], str]:
-    """Return the columns that cannot be written as JSON, and the rows as lines of JSON."""
+def _as_rows(batch: Batch, rows: Sequence[int]) -> list[dict[str, object]]:
+    """Return rows of a batch, with the columns that can be written as JSON."""
     kept: dict[str, list[object]] = {}
-    left_out = [name for name in batch if name in _NO_DATA and REWARD_ARGUMENTS[name].is_by_row]
     for name in [name for name in batch if name not in _NO_DATA]:
         values = [by_row(batch, name)[row] for row in rows]
-        try:
-            json.dumps(values, default=_listed)
-        except TypeError:
-            left_out.append(name)
-        else:
+        with suppress(TypeError):
             kept[_NAMES.get(name, name)] = json.loads(json.dumps(values, default=_listed))
-    return left_out, as_lines([{name: values[row] for name, values in kept.items()} for row in range(len(rows))])
+    return [{name: values[place] for name, values in kept.items()} for place in range(len(rows))]
 
 
 def _listed(value: object) -> object:
@@ -153,7 +108,7 @@ def training_stack(
         record_error=record,
         max_errors=MaxErrors(experiment.guards.max_error_share, experiment.guards.error_window),
         running=running,
-        keep_failure=FailureRecorder(run, experiment, rank),
+        keep_failure=FailureRecorder(run, rank),
     )
 
 
