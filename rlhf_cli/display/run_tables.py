@@ -15,7 +15,8 @@ from rlhf_cli.display.sweep_tables import STATE_STYLE
 from rlhf_cli.display.tables import BlockColumn, Cell, as_text, plain_table, show_blocks
 from rlhf_cli.display.terminal import span
 from rlhf_cli.errors import in_one_line
-from rlhf_cli.runs.run_status import FINISHED, Overview, told_state
+from rlhf_cli.runs.run_overview import Overview
+from rlhf_cli.runs.run_status import FINISHED, told_state
 
 _NUMBERS = ("step", "s/step", "left", "logged", "saved")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,19 +17,9 @@ from rlhf_cli.launch.slurm_node import SLURM_FOLDER
 from rlhf_cli.launch.slurm_queue import SlurmJob, ask_slurm
 from rlhf_cli.launch.slurm_submission import check_slurm, submit
 from rlhf_cli.plan.run_plan import Plan
-from rlhf_cli.runs.phase_clock import Pace, pace
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
-from rlhf_cli.runs.run_status import (
-    KILLED,
-    PREEMPTED,
-    QUEUED,
-    RUNNING,
-    UNREADABLE,
-    Overview,
-    RunState,
-    Status,
-    read_status,
-)
+from rlhf_cli.runs.run_overview import Overview, RunState, pace
+from rlhf_cli.runs.run_status import KILLED, PREEMPTED, QUEUED, RUNNING, UNREADABLE, Status, read_status
 
 _JOB_NAME = "rlhf:"
 _OF_OURSELVES = frozenset({"COMPLETED", "FAILED"})
@@ -94,21 +85,19 @@ def conclude(status: Status, job: SlurmJob | None) -> Status:
 
 
 def _row(folder: RunFolder, status: Status, job: SlurmJob | None) -> RunState:
-    try:
-        seen = pace(folder)
-    except OSError:
-        seen = Pace(None, None)
-    left = None
-    if status.state in (RUNNING, QUEUED) and status.max_steps is not None and seen.s_per_step is not None:
-        left = max(0, status.max_steps - status.step) * seen.s_per_step
+    s_per_step = log_age_s = left = None
+    with suppress(OSError):
+        s_per_step, log_age_s = pace(folder)
+    if status.state in (RUNNING, QUEUED) and status.max_steps is not None and s_per_step is not None:
+        left = max(0, status.max_steps - status.step) * s_per_step
     return RunState(
         run=folder.shown,
         state=status.state,
         step=status.step,
         max_steps=status.max_steps,
-        s_per_step=seen.s_per_step,
+        s_per_step=s_per_step,
         time_left_s=left,
-        log_age_s=seen.log_age_s,
+        log_age_s=log_age_s,
         last_checkpoint=status.last_checkpoint,
         job_id=status.job_id,
         slurm_state=job.state if job else None,

@@ -15,10 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, RunError, UserError
 from rlhf_cli.launch.stopping import preempted
-from rlhf_cli.runs.heartbeat import heartbeat_files, heartbeats
+from rlhf_cli.runs.heartbeat import heartbeat_files, heartbeats, while_running
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, name_who_asked, read_status, update_status
-from rlhf_cli.runs.running_reward import markers, rewards_at_the_end, while_running
 
 _STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
 """Exit codes of a rank after a request to stop: its own, or the signal if no handler was installed yet."""
@@ -63,7 +62,7 @@ def failure_file(folder: RunFolder, rank: int | str) -> Path:
 def forget_failures(folder: RunFolder) -> None:
     """Remove the failure and heartbeat files of earlier starts."""
     failures = folder.path.glob(failure_file(folder, "*").name)
-    for stale in (*failures, *markers(folder.path), *heartbeat_files(folder.path)):
+    for stale in (*failures, *heartbeat_files(folder.path)):
         stale.unlink()
 
 
@@ -93,8 +92,8 @@ def failures_of(
 
 
 def _describe_exit(rank: int, code: int, folder: RunFolder, log: Path) -> str:
-    reward = rewards_at_the_end(folder.path).get(rank)
     beat = heartbeats(folder.path).get(rank)
+    reward = ", ".join(one.name for one in beat.rewards) if beat else ""
     during = f" while reward {reward!r} ran" if reward else f" during {beat.phase}" if beat else ""
     if code >= 0:
         return f"ended with code {code}{during} and did not say why; see {log}"

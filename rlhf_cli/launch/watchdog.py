@@ -21,18 +21,17 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from os import _exit  # the original: os._exit is patched while rewards run
-from pathlib import Path
 from types import FrameType
 
 from rlhf_cli.errors import EXIT_CRASH, RlhfError
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file, resume_hint
 from rlhf_cli.launch.stopping import handled
 from rlhf_cli.runs.heartbeat import Beat, Heartbeat, heartbeats
+from rlhf_cli.runs.process_identity import is_stopped
 from rlhf_cli.runs.run_folder import RunFolder, write_json
 from rlhf_cli.runs.run_status import FAILED, update_status
-from rlhf_cli.runs.running_reward import running_rewards
 from rlhf_cli.text.redaction import redacted
 from rlhf_cli.text.terminal_output import printable
 
@@ -122,24 +121,21 @@ class Watchdog:
         if waits:
             self._heartbeat.say_waits()
         seen = heartbeats(self._folder.path)
-        behind = _furthest_behind(self._folder.path, seen)
+        behind = _furthest_behind(seen)
         far_s = self._timeout_s * _FAR_SHARE if len(seen) < self._world_size and waits else 0.0
         if behind.rank != own.rank:
             if behind.is_watched and behind.age_s > self._timeout_s + _LATE_LOOKS * self._look_s + _LATE_S + far_s:
-                self._end(_hang_of(self._folder.path, behind, (), is_stopped=_is_stopped(behind.pid)))
-        elif own.age_s > self._timeout_s + far_s and not self._may_wait_for_one(own, seen):
-            self._end(_hang_of(self._folder.path, own, stacks))
+                self._end(_failure_of(behind, (), self._timeout_s, is_stopped=is_stopped(behind.pid)))
+        elif own.age_s > self._timeout_s + far_s and not any(
+            one.seams == own.seams and one.age_s <= self._timeout_s for one in seen.values()
+        ):  # else this rank may wait for one at the same point that still makes progress
+            self._end(_failure_of(own, stacks, self._timeout_s, is_stopped=False))
 
-    def _may_wait_for_one(self, own: Beat, seen: dict[int, Beat]) -> bool:
-        """Return whether a rank at the same synchronization point still makes progress: this one may wait for it."""
-        return any(one.seams == own.seams and one.age_s <= self._timeout_s for one in seen.values())
-
-    def _end(self, hang: Hang) -> None:
-        """Report the hang and exit, without touching anything that could block on the hanging thread."""
+    def _end(self, failure: RankFailure) -> None:
+        """Report a hang and exit, without touching anything that could block on the hanging thread."""
         try:
-            failure = hang.failure(self._timeout_s)
             with contextlib.suppress(OSError):  # on a full disk, still report the rest
-                write_json(failure_file(self._folder, hang.rank), asdict(failure))
+                write_json(failure_file(self._folder, failure.rank), asdict(failure))
                 with self._folder.log.open("a", encoding="utf-8") as log:
                     log.write(printable(redacted(f"{failure.traceback}\n{failure.message}")) + "\n")
             if self._world_size == 1:
@@ -166,61 +162,40 @@ class Watchdog:
         self._is_suspended = False
 
 
-@dataclass(frozen=True)
-class Hang:
-    """A rank that makes no progress, for `seconds`.
+def _failure_of(beat: Beat, stacks: tuple[tuple[str, ...], ...], timeout_s: float, *, is_stopped: bool) -> RankFailure:
+    """Return the failure of a rank that makes no progress, dated at its last sign of progress.
 
     `stacks` are those of its threads, main thread first, each a list of `file:line in function`, innermost last; empty
     if they could not be read. `is_stopped` means stopped by a signal such as SIGSTOP.
     """
-
-    rank: int
-    seconds: float
-    phase: str
-    rewards: tuple[str, ...]
-    stacks: tuple[tuple[str, ...], ...]
-    is_stopped: bool
-
-    def failure(self, timeout_s: float) -> RankFailure:
-        """Return the hang as a failure of the rank, dated at its last sign of progress."""
-        stacks = "\n".join("\n".join(("thread:", *(f"  {line}" for line in stack))) for stack in self.stacks)
-        return RankFailure(
-            self.rank,
-            time.time() - self.seconds,
-            message=str(self._error(timeout_s)),
-            traceback=f"rank {self.rank} hangs; its threads, the innermost place last:\n{stacks or '  unknown'}",
-        )
-
-    def _error(self, timeout_s: float) -> RlhfError:
-        """Return the error for the user: the activity, the place in the code, and what to do."""
-        rewards = "reward " + ", ".join(map(repr, self.rewards)) if self.rewards else ""
-        what = f"no sign of life for {self.seconds:.{0 if self.seconds >= 10 else 1}f} s"
-        what += ": it is stopped, by a signal such as SIGSTOP" if self.is_stopped else f", in {rewards or self.phase}"
-        hint = "launch.hang_timeout_s=3600  # or off, where it needs that long"
-        if self.rewards:
-            key = f"rewards.{self.rewards[0]}"
-            hint = f"{key}.timeout_s=60  # ends a call after so long\n{key}.isolate=true  # ends a row\n{hint}"
-        return RlhfError(
-            what,
-            where=f"rank {self.rank}, {self.phase}" + (f", {rewards}" if rewards else ""),
-            got="\n".join(self._innermost()) or "nothing: it could not be asked where it is",
-            expected=f"that it gets on within launch.hang_timeout_s={timeout_s:g}",
-            hint=hint,
-        )
-
-    def _innermost(self) -> list[str]:
-        """Return the innermost frames, innermost last: of a running reward if there is one, else of the main thread."""
-        in_rewards = [stack for stack in self.stacks if _is_of_rewards(stack)]
-        busy = [stack for stack in in_rewards if not any(one in stack[-1] for one in _WAITING)]
-        for stack in [*busy, *in_rewards, *self.stacks]:
-            ours = [place for place, line in enumerate(stack) if any(one in line for one in _OF_REWARDS)]
-            return list(stack[(ours[-1] + 1 if ours else 0) :][-_SHOWN_FRAMES:] or stack[-_SHOWN_FRAMES:])
-        return []
+    names = [one.name for one in beat.rewards]
+    rewards = "reward " + ", ".join(map(repr, names)) if names else ""
+    what = f"no sign of life for {beat.age_s:.{0 if beat.age_s >= 10 else 1}f} s"
+    what += ": it is stopped, by a signal such as SIGSTOP" if is_stopped else f", in {rewards or beat.phase}"
+    hint = "launch.hang_timeout_s=3600  # or off, where it needs that long"
+    if names:
+        key = f"rewards.{names[0]}"
+        hint = f"{key}.timeout_s=60  # ends a call after so long\n{key}.isolate=true  # ends a row\n{hint}"
+    error = RlhfError(
+        what,
+        where=f"rank {beat.rank}, {beat.phase}" + (f", {rewards}" if rewards else ""),
+        got="\n".join(_innermost(stacks)) or "nothing: it could not be asked where it is",
+        expected=f"that it gets on within launch.hang_timeout_s={timeout_s:g}",
+        hint=hint,
+    )
+    told = "\n".join("\n".join(("thread:", *(f"  {line}" for line in stack))) for stack in stacks) or "  unknown"
+    trace = f"rank {beat.rank} hangs; its threads, the innermost place last:\n{told}"
+    return RankFailure(beat.rank, time.time() - beat.age_s, message=str(error), traceback=trace)
 
 
-def _hang_of(folder: Path, beat: Beat, stacks: tuple[tuple[str, ...], ...], *, is_stopped: bool = False) -> Hang:
-    rewards = tuple(one.name for one in running_rewards(folder) if one.rank == beat.rank)
-    return Hang(beat.rank, beat.age_s, beat.phase, rewards, stacks, is_stopped)
+def _innermost(stacks: tuple[tuple[str, ...], ...]) -> list[str]:
+    """Return the innermost frames, innermost last: of a running reward if there is one, else of the main thread."""
+    in_rewards = [stack for stack in stacks if _is_of_rewards(stack)]
+    busy = [stack for stack in in_rewards if not any(one in stack[-1] for one in _WAITING)]
+    for stack in [*busy, *in_rewards, *stacks]:
+        ours = [place for place, line in enumerate(stack) if any(one in line for one in _OF_REWARDS)]
+        return list(stack[(ours[-1] + 1 if ours else 0) :][-_SHOWN_FRAMES:] or stack[-_SHOWN_FRAMES:])
+    return []
 
 
 def _own_stacks(main_thread: int) -> tuple[tuple[str, ...], ...]:
@@ -236,20 +211,10 @@ def _is_of_rewards(stack: tuple[str, ...]) -> bool:
     return any(one in line for line in stack for one in _OF_REWARDS)
 
 
-def _furthest_behind(folder: Path, seen: dict[int, Beat]) -> Beat:
+def _furthest_behind(seen: dict[int, Beat]) -> Beat:
     """Return the rank that the others wait for, as far as this machine can tell."""
-    in_reward = {one.rank for one in running_rewards(folder)}
 
     def place(beat: Beat) -> tuple[int, bool, bool, bool, int]:
-        return beat.seams, not _is_stopped(beat.pid), beat.rank not in in_reward, beat.waits, beat.rank
+        return beat.seams, not is_stopped(beat.pid), not beat.rewards, beat.waits, beat.rank
 
     return min(seen.values(), key=place)
-
-
-def _is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped by a signal; False if unknown."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] in "Tt"

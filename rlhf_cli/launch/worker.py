@@ -361,11 +361,13 @@ def _timed_phases(experiment: Experiment, heartbeat: Heartbeat) -> Iterator[Prof
 
     clock = PhaseClock()
     heartbeat.listeners.append(clock.hear)
+    heartbeat.reward_listeners.append(clock.run_rewards)
     try:
         with counted_slots() as slots:
             yield clock, slots
     finally:
         heartbeat.listeners.remove(clock.hear)
+        heartbeat.reward_listeners.remove(clock.run_rewards)
 
 
 @contextlib.contextmanager

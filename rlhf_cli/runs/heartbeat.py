@@ -1,4 +1,4 @@
-"""Record what each rank is doing and when it last made progress, in one file per rank while it lives.
+"""Record what each rank is doing, which rewards it runs and when it last made progress, in a file while it lives.
 
 The file is memory-mapped: writing costs no system call, and another process can read it after this one was killed.
 """
@@ -9,13 +9,14 @@ import contextlib
 import mmap
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.runs.run_status import boot_id
+from rlhf_cli.runs.process_identity import boot_id
 
 LOADING, TRAINING, ENDING = "loading data and models", "training", "ending"
 GENERATION, REWARDS, ROLLOUT = "generation", "rewards", "log-probabilities and advantages of a rollout"
@@ -28,9 +29,19 @@ VALUES, CRITIC = "values", "update of the critic"
 PARTS = frozenset({DATA, FORWARD, CHECKS, CLIPPING, LOGGING, OLD_LOGPS, REFERENCE_LOGPS, VALUES, CRITIC})
 """Parts of the phases above. They are timed (phase_clock.py), but a displayed phase is always the whole one."""
 
-_BYTES = 512
+_BYTES = 2048
 _PATTERN = "pulse-rank*"
 _LAYOUT = struct.Struct("=dqq??36s")
+"""Lines follow: the phase, then when each running reward began, and its name."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A reward that runs on a rank. `began_at` is time.monotonic, which all processes of one machine share."""
+
+    name: str
+    rank: int
+    began_at: float
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,8 @@ class Beat:
 
     `seams` counts the synchronization points the rank has passed. If one rank waits for another, the one waited for has
     passed fewer. `is_watched` means that the rank should be making progress. `waits` means that a rank that has made
-    none for too long reports that it only waits for others.
+    none for too long reports that it only waits for others. `rewards` run now, or when the process was killed, earliest
+    first.
     """
 
     rank: int
@@ -49,6 +61,7 @@ class Beat:
     is_watched: bool
     waits: bool
     phase: str
+    rewards: tuple[Running, ...] = ()
 
     @property
     def age_s(self) -> float:
@@ -74,6 +87,10 @@ class Heartbeat:
         """Called whenever watching starts; set by the watchdog."""
         self.listeners: list[Callable[[tuple[str, ...]], object]] = []
         """Called with the new phases whenever they change."""
+        self.reward_listeners: list[Callable[[list[str]], object]] = []
+        """Called with the names of the running rewards whenever one starts or ends."""
+        self._rewards: list[Running] = []
+        self._lock = threading.RLock()
         self._write()
 
     def beat(self) -> None:
@@ -109,6 +126,23 @@ class Heartbeat:
         for listen in self.listeners:
             listen(phases)
 
+    @contextlib.contextmanager
+    def running(self, reward: str) -> Iterator[None]:
+        """Open the context in which a reward runs, in any thread; both ends are heartbeats."""
+        one = Running(reward, self.rank, time.monotonic())
+        self._change_rewards(self._rewards.append, one)
+        try:
+            yield
+        finally:
+            self._change_rewards(self._rewards.remove, one)
+
+    def _change_rewards(self, change: Callable[[Running], None], one: Running) -> None:
+        with self._lock:
+            change(one)
+            for listen in self.reward_listeners:
+                listen([reward.name for reward in self._rewards])
+            self._write()
+
     def say_waits(self) -> None:
         """Record that this rank only waits for others; this is not a heartbeat."""
         self._waits = True
@@ -127,13 +161,14 @@ class Heartbeat:
         self._file.unlink(missing_ok=True)
 
     def _write(self, *, is_beat: bool = True) -> None:
-        if self._mapped.closed:
-            return
-        (at,) = struct.unpack_from("=d", self._mapped, 0)
-        values = (time.monotonic() if is_beat else at, os.getpid(), self._seams, self._is_watched, self._waits)
-        phase = in_words(self.phases).encode()
-        content = _LAYOUT.pack(*values, self._boot) + phase
-        self._mapped[:] = content[:_BYTES].ljust(_BYTES, b"\0")
+        with self._lock:
+            if self._mapped.closed:
+                return
+            (at,) = struct.unpack_from("=d", self._mapped, 0)
+            values = (time.monotonic() if is_beat else at, os.getpid(), self._seams, self._is_watched, self._waits)
+            lines = [in_words(self.phases), *(f"{one.began_at} {one.name}" for one in self._rewards)]
+            content = _LAYOUT.pack(*values, self._boot) + "\n".join(lines).encode()
+            self._mapped[:] = content[:_BYTES].ljust(_BYTES, b"\0")
 
 
 class _Part:
@@ -188,6 +223,15 @@ def _read(file: Path) -> tuple[Beat, str] | None:
         at, pid, seams, is_watched, waits, boot = _LAYOUT.unpack_from(content)
     except (OSError, struct.error):
         return None  # the process has just ended or just started
-    phase = content[_LAYOUT.size :].rstrip(b"\0").decode(errors="replace")
+    phase, *lines = content[_LAYOUT.size :].rstrip(b"\0").decode(errors="replace").split("\n")
     rank = int(file.name.removeprefix(_PATTERN[:-1]))
-    return Beat(rank, pid, at, seams, is_watched, waits, phase), boot.rstrip(b"\0").decode(errors="replace")
+    parts = [line.partition(" ") for line in lines]
+    rewards = tuple(Running(name, rank, float(began_at)) for began_at, _, name in parts if name)
+    beat = Beat(rank, pid, at, seams, is_watched, waits, phase, rewards)
+    return beat, boot.rstrip(b"\0").decode(errors="replace")
+
+
+def while_running(folder: Path) -> str:
+    """Return a status suffix such as `, while reward 'x' ran on rank 0`, for the ranks that were killed in a reward."""
+    names = {rank: ", ".join(one.name for one in beat.rewards) for rank, beat in heartbeats(folder).items()}
+    return "".join(f", while reward {name!r} ran on rank {rank}" for rank, name in names.items() if name)

@@ -7,15 +7,12 @@ change are charged to the previous phase.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 from rlhf_cli.runs import heartbeat
-from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.tables.metrics import ELAPSED, EVALUATION, OF_REWARD, PHASES, REST, SHARE, SLOTS, TOKENS, WAITING
+from rlhf_cli.tables.metrics import EVALUATION, REST, WAITING
 
 REWARD = "reward/"
 """Prefix of the timing key of a reward."""
@@ -114,87 +111,3 @@ def _key_of(phases: tuple[str, ...]) -> str | None:
     if not phases or phases[0] in _UNTIMED:
         return None
     return EVALUATION if heartbeat.EVALUATION in phases else _KEYS.get(phases[-1], REST)
-
-
-@dataclass(frozen=True)
-class TimeShares:
-    """The timed seconds and each phase's share of them, largest first; shares add up to 1.
-
-    `slots_per_token` is the number of token slots computed per real token, or None if not counted.
-    """
-
-    elapsed_s: float
-    shares: dict[str, float]
-    slots_per_token: float | None
-
-    def seconds(self, key: str) -> float:
-        """Return the seconds of a phase (`reward/NAME` for a reward), or 0 if it never ran."""
-        return self.shares.get(key, 0.0) * self.elapsed_s
-
-
-def time_shares(names: Iterable[str], values: Callable[[str], Sequence[float]]) -> TimeShares | None:
-    """Return the time shares over log events with these metrics, or None if nothing was timed.
-
-    `values` returns a metric's values in the order of the events. A phase missing from an event took no time in it.
-    """
-    elapsed = values(ELAPSED)
-    total = float(sum(elapsed))
-    if total <= 0.0:
-        return None
-    seconds = {}
-    for name in names:
-        if name.startswith(SHARE):
-            shares = values(name)
-            at_end = elapsed[len(elapsed) - len(shares) :]
-            seconds[name.removeprefix(SHARE)] = float(sum(share * of for share, of in zip(shares, at_end, strict=True)))
-    ordered = sorted(seconds.items(), key=lambda item: -item[1])
-    slots, tokens = float(sum(values(SLOTS))), float(sum(values(TOKENS)))
-    return TimeShares(total, {key: one / total for key, one in ordered}, slots / tokens if tokens else None)
-
-
-def phase_label(key: str) -> str:
-    """Return the display name of a phase."""
-    reward = key.removeprefix(OF_REWARD.removeprefix(SHARE))
-    return f"reward {reward}" if reward != key else PHASES[key].label if key in PHASES else key
-
-
-_TAIL_BYTES = 1 << 16
-_EVENTS = 20
-"""Number of recent log events used for the pace: a run whose completions grow is now slower than its average."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """A run's speed. `s_per_step` is None until two steps are logged, `log_age_s` is None until one is."""
-
-    s_per_step: float | None
-    log_age_s: float | None
-
-
-def pace(folder: RunFolder) -> Pace:
-    """Return the pace of a run, read from the last lines of its metrics.
-
-    Skips lines that are not log events. Raises OSError if the file cannot be read.
-    """
-    if not folder.metrics.is_file():
-        return Pace(None, None)
-    points = _last_points(folder)[-_EVENTS:]
-    steps = points[-1][0] - points[0][0] if points else 0
-    s_per_step = (points[-1][1] - points[0][1]) / steps if steps > 0 else None
-    return Pace(s_per_step, max(0.0, time.time() - folder.metrics.stat().st_mtime))
-
-
-def _last_points(folder: RunFolder) -> list[tuple[int, float]]:
-    """Return (step, training seconds) of the log events at the end of the metrics."""
-    with folder.metrics.open("rb") as stream:
-        stream.seek(max(0, folder.metrics.stat().st_size - _TAIL_BYTES))
-        lines = stream.read().decode("utf-8", errors="replace").splitlines()
-    points = []
-    for line in lines:
-        with contextlib.suppress(ValueError):  # a line that is cut off or damaged
-            event = json.loads(line)
-            if isinstance(event, dict) and "train_runtime" not in event:  # that is in the final summary
-                step, time_s = event.get("step"), event.get("time_s")
-                if isinstance(step, int) and isinstance(time_s, int | float):
-                    points.append((step, float(time_s)))
-    return points

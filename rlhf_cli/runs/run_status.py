@@ -1,8 +1,5 @@
 """Read and write status.json, and describe a run's state and result.
 
-A pid alone is not enough: pids are reused, and every machine has its own. The process's start time, in clock ticks
-since boot, and the boot id of the machine make it unique.
-
 A process that crashes or is killed leaves the state `running`. The next reader replaces it with `killed`.
 """
 
@@ -13,7 +10,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -23,82 +19,11 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from rlhf_cli.errors import CTRL_C, RunError
+from rlhf_cli.runs.heartbeat import while_running
 from rlhf_cli.runs.metrics_file import read_metrics, reward_spans
+from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
 from rlhf_cli.runs.run_folder import FIRST_RUN, RunFolder, overwrite, read_json, runs_below, unreadable, write_json
-from rlhf_cli.runs.running_reward import while_running
 from rlhf_cli.text.json_values import JsonTree
-
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_PLACE_OF_START = 19
-"""Index of field 22 of proc(5), `starttime`, counted from 0 after the name in parentheses of /proc/PID/stat."""
-
-
-@dataclass(frozen=True)
-class ProcessIdentity:
-    """One process. `start_ticks` and `boot` are None on systems without /proc, such as macOS."""
-
-    pid: int
-    host: str
-    start_ticks: int | None = None
-    boot: str | None = None
-
-    def is_alive(self) -> bool | None:
-        """Return whether this exact process lives, or None if it ran on another machine.
-
-        Returns False if the machine has rebooted since, or if another process now has the pid.
-        """
-        if self.host != socket.gethostname():
-            return None
-        boot = boot_id()
-        if self.boot is not None and boot is not None and self.boot != boot:
-            return False
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass  # it belongs to another user
-        if _stat(self.pid)[:1] in (["Z"], ["X"]):  # ended but not reaped, as happens under a container's init
-            return False
-        now = start_ticks(self.pid)
-        return self.start_ticks is None or now is None or now == self.start_ticks
-
-    def is_of_this_boot(self) -> bool:
-        """Return whether it ran under the running kernel since the last boot; containers share one kernel."""
-        return self.boot is not None and self.boot == boot_id()
-
-    def describe(self) -> str:
-        """Return `process 4711 on HOST`."""
-        return f"process {self.pid} on {self.host}"
-
-
-def this_process() -> ProcessIdentity:
-    """Return the identity of the current process."""
-    return ProcessIdentity(os.getpid(), socket.gethostname(), start_ticks(os.getpid()), boot_id())
-
-
-def start_ticks(pid: int) -> int | None:
-    """Return when a local process started, in clock ticks since boot, or None if unknown."""
-    fields = _stat(pid)
-    return int(fields[_PLACE_OF_START]) if len(fields) > _PLACE_OF_START else None
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the name, which may hold blanks; [] if there is no such file."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return text.rpartition(")")[2].split()
-
-
-def boot_id() -> str | None:
-    """Return the id of this machine's boot, or None if the system has none."""
-    try:
-        return _BOOT.read_text(encoding="ascii").strip() or None
-    except OSError:
-        return None
-
 
 CREATED, RUNNING, FINISHED, FAILED, PREEMPTED = "created", "running", "finished", "failed", "preempted"
 QUEUED = "queued"
@@ -238,31 +163,6 @@ def _status() -> TypeAdapter[Status]:
 
 UNREADABLE = "unreadable"
 """The state of a run whose status.json cannot be read."""
-
-
-@dataclass(frozen=True)
-class RunState:
-    """One row of `rlhf status`. Times are in seconds; unknown values are None."""
-
-    run: str
-    state: str
-    step: int = 0
-    max_steps: int | None = None
-    s_per_step: float | None = None
-    time_left_s: float | None = None
-    log_age_s: float | None = None
-    last_checkpoint: str | None = None
-    job_id: str | None = None
-    slurm_state: str | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
-class Overview:
-    """All rows, and `notice`: why Slurm could not be queried, or None."""
-
-    rows: list[RunState]
-    notice: str | None
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from rlhf_cli.errors import Prose, RunError
+from rlhf_cli.runs.process_identity import ProcessIdentity, this_process
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
-from rlhf_cli.runs.run_status import RUNNING, WRITER_LOCK, ProcessIdentity, read_status, this_process
+from rlhf_cli.runs.run_status import RUNNING, WRITER_LOCK, read_status
 
 _RECORD = ".writer.json"
 _SLURM_JOB = "SLURM_JOB_ID"

@@ -186,14 +186,6 @@ def test_a_closed_terminal_ends_no_rank(two: Two, folder: RunFolder) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_rank_of_another_machine_is_not_named_here(folder: RunFolder, tmp_path: Path) -> None:
-    """Machines share the run folder, and with it the records of each other's ranks."""
-    plan = planned("for one in (1, 7):\n    rank = one\n    tell('unhappy')\nsys.exit(1)", tmp_path, folder)
-    end = elastic.run_ranks(folder, plan, Launch(), store=elastic.listening_store(MeetingPlace("127.0.0.1", 0)))
-    assert (folder.path / "failure-rank7.json").exists()
-    assert 1 in {one.rank for one in end.failures} <= {0, 1}
-
-
 UPLOADS = """
 if rank == 0:
     (folder / "status.json").write_text(json.dumps({"state": "preempted", "reason": "SIGTERM"}))

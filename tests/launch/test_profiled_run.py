@@ -69,14 +69,6 @@ def test_seconds_go_to_what_took_them(train, workplace: Path) -> None:
     assert torch.equal(*(parameters_to_vector(_parameters(one.model)) for one in (folder, without)))
 
 
-def test_ppo_has_values_and_a_critic_of_its_own(train_ppo) -> None:
-    code, folder = train_ppo("kl.where=reward", "kl.coef=0.05")
-    assert code == 0
-    event = read_metrics(folder.metrics)[0]
-    took = seconds(event)
-    assert all(took[name] > 0 for name in ("values", "critic", "old_logps", "reference_logps"))
-
-
 def test_a_trace_holds_a_few_steps_and_their_phases(train_ppo, capfd: pytest.CaptureFixture[str]) -> None:
     """The phases are ranges of the trace; the terminal hears how to look at it, and nothing of torch's C++."""
     code, folder = train_ppo("profile=trace", "trainer.args.max_steps=6")

@@ -82,13 +82,6 @@ def test_where_the_best_checkpoint_is_chosen_by_evaluations(train, asked_at) -> 
     has_saved(folder, 2)
 
 
-def test_of_a_reward_model(learn, asked_at) -> None:
-    asking = asked_at(2)
-    code, folder = learn(*EVALUATE, "trainer.args.max_steps=3", "trainer.args.eval_steps=2")
-    assert (code, asking.batches) == (75, 1)
-    has_saved(folder, 2)
-
-
 def test_after_the_last_step_the_run_finishes_without_it(train, asked_at) -> None:
     """Nothing is left to train: the model is saved, and `rlhf eval` makes the evaluation."""
     asking = asked_at(3)

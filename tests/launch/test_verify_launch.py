@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rlhf_cli.config.schema.launch_sections import Launch
-from rlhf_cli.errors import EXIT_CRASH, ConfigError
-from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.launch.rollout_server import free_ports
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.launch.verify_launch import refuse_unless_as_asked, trainer_notes
-from rlhf_cli.plan.launch_plan import plan_launch
-from rlhf_cli.runs.run_status import FAILED, read_status
 from rlhf_cli.tables.passes import Passes, RowAttention
 
 
@@ -94,30 +86,6 @@ def test_one_process_does_not_spread_over_gpus() -> None:
     with pytest.raises(ConfigError) as caught:
         refuse_unless_as_asked(Launch(), built("NO", 1, "no", "cuda", n_gpu=4))
     assert caught.value.hint == "launch.processes=4, or CUDA_VISIBLE_DEVICES=0"
-
-
-@pytest.mark.slow
-@pytest.mark.fault(29)
-def test_a_real_run_that_asks_for_fsdp_on_a_cpu(place: Path) -> None:
-    """accelerate drops FSDP on a CPU and trains plain DDP. A rank that is started as planned, past the check of this
-    machine that refuses it, ends before its first step.
-    """
-    words = ["exp=quickstart", "launch=cpu", "track=none", "run.name=one", "launch.strategy=fsdp2"]
-    words += ["model.build.warm_start=null", "trainer.args.max_steps=1"]
-    prepared = prepare(words)
-    folder = create_run(prepared.experiment, prepared.composed, files={})
-    plan = plan_launch(prepared.experiment, folder.path).at_ports(*free_ports(1))
-    assert not plan.in_this_process
-    (rank,) = plan.ranks
-    code = subprocess.run(
-        rank.argv, env=os.environ | rank.env, capture_output=True, timeout=300, check=False
-    ).returncode
-    assert code == EXIT_CRASH
-    status = read_status(folder)
-    assert status.state == FAILED
-    assert str(status.reason).startswith("launch.strategy is not what this run has become")
-    assert "got:      MULTI_CPU on cpu; on a CPU accelerate runs it in place of FSDP" in str(status.reason)
-    assert not folder.metrics.exists()
 
 
 def trainer_on(device: str, why: str | None, mode: Any = "packed") -> Any:

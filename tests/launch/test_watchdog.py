@@ -20,7 +20,7 @@ from rlhf_cli.errors import RankFailed
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch import elastic
 from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.launch.rank_failures import conclude
+from rlhf_cli.launch.rank_failures import conclude, failure_file
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
 from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.runs.heartbeat import heartbeats
@@ -36,13 +36,12 @@ from rlhf_cli.launch.watchdog import Watchdog
 from rlhf_cli.runs.heartbeat import GENERATION, LOSS, REWARDS, SAVING, TRAINING, Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim
-from rlhf_cli.runs.running_reward import RunningReward
 folder = RunFolder(pathlib.Path(sys.argv[1]))
 rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 if world_size == 1:
     claim(folder)
 heartbeat = Heartbeat(folder.path, rank)
-running = RunningReward(folder.path, rank, on_change=lambda _: heartbeat.beat())
+running = heartbeat.running
 
 
 def meet():
@@ -58,7 +57,6 @@ def run_rank(train):
         meet()
         train()
     heartbeat.close()
-    running.close()
 
 """
 
@@ -134,7 +132,7 @@ run_rank(train)
 
 def test_a_run_that_was_suspended_begins_anew(alone: Alone, folder: RunFolder) -> None:
     """Ctrl-Z, and a scheduler that suspends a job, stop a process for longer than it may be silent."""
-    go_on(folder, after=lambda pid: os.kill(pid, signal.SIGTSTP), then_s=3 * TIMEOUT_S)
+    go_on(folder, signal.SIGTSTP, until=lambda: time.sleep(3 * TIMEOUT_S) is None)
     ended = alone("""
 def train():
     for _ in range(600):
@@ -146,15 +144,16 @@ run_rank(train)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def go_on(folder: RunFolder, *, after: Callable[[int], None], then_s: float, rank: int = 0) -> None:
-    """Do something to a rank that trains, and let it go on after so long; from a thread."""
+def go_on(folder: RunFolder, number: signal.Signals, *, until: Callable[[], bool], rank: int = 0) -> None:
+    """Stop a rank that trains by a signal, and let it go on after so long; from a thread."""
 
     def act() -> None:
         while not (found := heartbeats(folder.path).get(rank)) or not found.is_watched:
             time.sleep(0.02)
         time.sleep(0.3)
-        after(found.pid)
-        time.sleep(then_s)
+        os.kill(found.pid, number)
+        while not until():
+            time.sleep(0.02)
         with contextlib.suppress(ProcessLookupError):
             os.kill(found.pid, signal.SIGCONT)
 
@@ -236,7 +235,8 @@ run_rank(train)
 
 @pytest.mark.fault(24)
 def test_one_that_is_stopped_is_named_by_the_other(two: Two, folder: RunFolder) -> None:
-    go_on(folder, after=lambda pid: os.kill(pid, signal.SIGSTOP), then_s=120, rank=1)
+    blamed = failure_file(folder, 1)
+    go_on(folder, signal.SIGSTOP, until=blamed.exists, rank=1)  # torch waits 30 s for a stopped process to end
     with pytest.raises(RankFailed, match=r"rank 1 failed: no sign of life for .*: it is stopped, by a signal"):
         two("""
 def train():

@@ -88,7 +88,7 @@ class TestGood:
         assert (folder.model / "weights").read_text() == "of step 5"
         assert not list(folder.path.glob("failure-*"))
         assert fake.closed == 1
-        shown = ["Recorder", "ShowProgress", "SayFindings", "KeepTables"]
+        shown = ["Recorder", "ShowProgress", "SayFindings"]
         assert fake.callbacks == ["ShortHistory", "KeepHeartbeat", *shown, "StopBetweenSteps"]
         assert fake.began_at is None
 
@@ -147,13 +147,6 @@ class TestFailures:
         assert failure(folder)["message"].startswith("this cannot be")
         assert "UserError" not in failure(folder)["message"]
 
-    def test_what_ends_a_process_is_recorded_too(self, folder: RunFolder, trainer: Ranked) -> None:
-        trainer(raising(SystemExit(3)))
-        with pytest.raises(SystemExit):
-            run_rank(folder, resume=False)
-        assert read_status(folder).state == "failed"
-        assert failure(folder)["message"] == "SystemExit: 3"
-
     def test_another_rank_s_has_a_file_of_its_own(
         self, folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -164,15 +157,6 @@ class TestFailures:
         assert (failure(folder, 1)["rank"], failure(folder, 1)["message"]) == (1, "ValueError: of rank one")
         assert failure(folder, 0) == {}
         assert not folder.status.exists()  # two that write one file would lose what the other said
-
-    def test_an_interrupt_is_no_failure(self, folder: RunFolder, trainer: Ranked) -> None:
-        fake = trainer(raising(KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            run_rank(folder, resume=False)
-        status = read_status(folder)
-        assert (status.state, status.reason) == ("preempted", "interrupted at the keyboard")
-        assert failure(folder) == {}
-        assert fake.closed == 1
 
     @pytest.mark.parametrize("seen", ["2", "1"])
     def test_another_number_of_processes_than_asked(
@@ -186,36 +170,6 @@ class TestFailures:
             run_rank(folder, resume=False)
         assert fake.began_at == "not at all"
         assert failure(folder)["exit_code"] == 2
-
-
-class TestSurroundings:
-    @pytest.mark.parametrize("error", [None, ValueError("no"), KeyboardInterrupt()], ids=["well", "error", "interrupt"])
-    def test_environment_and_logging_are_as_they_were(
-        self, folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch, error: BaseException | None
-    ) -> None:
-        monkeypatch.setenv("LOST_IN_TRAINING", "kept")
-        monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # what a user says is left to him
-        monkeypatch.delenv("WANDB_SILENT", raising=False)
-        seen: dict[str, str] = {}
-
-        def work() -> None:
-            seen.update(os.environ)
-            os.environ["SET_IN_TRAINING"] = "1"
-            del os.environ["LOST_IN_TRAINING"]
-            if error is not None:
-                raise error
-
-        trainer(work)
-        before, root = dict(os.environ), logging.getLogger()
-        handlers, level = list(root.handlers), root.level
-        if error is None:
-            run_rank(folder, resume=False)
-        else:
-            with pytest.raises(type(error)):
-                run_rank(folder, resume=False)
-        assert dict(os.environ) == before
-        assert (list(root.handlers), root.level) == (handlers, level)
-        assert (seen["WANDB_SILENT"], seen["TOKENIZERS_PARALLELISM"]) == ("true", "true")  # control: it was another
 
 
 class TestResume:
@@ -281,10 +235,3 @@ def test_one_of_several_ranks_that_is_interrupted_records_when(
     trainer(raising(KeyboardInterrupt("SIGTERM")))
     assert main([str(folder.path)]) == 75
     assert (failure(folder, 1)["exit_code"], failure(folder, 1)["message"]) == (75, "SIGTERM")
-
-
-def test_a_rank_that_is_told_to_resume_does(folder: RunFolder, trainer: Ranked) -> None:
-    write_checkpoint(folder, 2)
-    fake = trainer()
-    assert main([str(folder.path), "--resume"]) == 0
-    assert fake.began_at == str(folder.checkpoints / "checkpoint-2")

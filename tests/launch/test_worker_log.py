@@ -69,21 +69,6 @@ def test_a_warning_of_a_library_is_written_and_not_counted(folder: RunFolder, sa
     assert folder.log.read_text().count("it will go") >= 3
 
 
-@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
-def test_logging_is_as_it_was_afterwards(folder: RunFolder, error: type[BaseException] | None) -> None:
-    root = logging.getLogger()
-    before = list(root.handlers), root.level, warnings.showwarning
-    try:
-        with logging_into(folder, 0):
-            assert len(root.handlers) == len(before[0]) + 1
-            assert root.level == logging.INFO
-            if error is not None:
-                raise error
-    except (ValueError, KeyboardInterrupt) as caught:
-        assert type(caught) is error  # noqa: PT017  # an interrupt is not caught by pytest.raises(Exception)
-    assert (list(root.handlers), root.level, warnings.showwarning) == before
-
-
 def test_each_machine_has_a_log_of_its_own(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that append to one file of a network's file system lose lines."""
     for group, name in (("0", "log.txt"), ("1", "log-machine2.txt")):

@@ -71,12 +71,6 @@ def test_from_the_policy_its_body_under_a_head_of_zeros(policy: Path) -> None:
     assert all(weight.requires_grad for weight in critic.parameters())
 
 
-def test_transformers_dropout_before_the_head_is_gone(policy: Path) -> None:
-    theirs = AutoModelForTokenClassification.from_pretrained(policy, num_labels=1)
-    assert theirs.dropout.p == 0.1  # negative control: were it not there, nothing would be shown below
-    assert not any(isinstance(module, nn.Dropout) for module in build("policy", policy).modules())
-
-
 def test_a_dropout_that_is_asked_for_drops_in_training_and_not_in_evaluation(policy: Path, reward_model: Path) -> None:
     critic = build(reward_model, policy, dropout=0.3)
     assert [module.p for module in critic.modules() if isinstance(module, nn.Dropout)] == [0.3]
@@ -171,17 +165,6 @@ def test_a_saved_critic_that_lost_weights_is_refused(name: str, policy: Path, tm
     (tmp_path / "lost").mkdir()
     without(tmp_path / "whole", tmp_path / "lost", name)
     refused(tmp_path / "lost", policy, "critic", name)
-
-
-def test_a_policy_that_lost_weights_is_refused(policy: Path, tmp_path: Path) -> None:
-    without(policy, tmp_path, "model.norm.weight")
-    with pytest.raises(ModelError, match=r"weights are missing: model\.norm\.weight"):
-        build("policy", tmp_path)
-
-
-def test_a_classifier_of_tokens_with_two_labels_is_refused(policy: Path, tmp_path: Path) -> None:
-    AutoModelForTokenClassification.from_pretrained(policy, num_labels=2).save_pretrained(tmp_path)
-    refused(tmp_path, policy, "critic cannot be made")
 
 
 def test_an_adapter_in_the_policys_place_is_refused(policy: Path, tmp_path: Path) -> None:

@@ -99,14 +99,6 @@ def test_scores_are_those_of_padded_rows(reward_model: Path, places: list[int]) 
     assert places[1] < sum(len(prompt + completion) for prompt, completion in zip(PROMPTS, COMPLETIONS, strict=True))
 
 
-def test_a_pass_has_no_more_places_than_the_longest_row_times_the_batch_size(saved: Path, places: list[int]) -> None:
-    scorer = RewardModelScorer(str(saved), batch_size=2)
-    lengths = [40, *[3 + row % 5 for row in range(200)]]
-    scorer([chr(97 + row % 26) for row in range(201)], ["z" * (length - 1) for length in lengths])
-    assert max(places) <= 2 * 40
-    assert len(places) < 20  # padded, two rows a pass, there would be 101
-
-
 def test_padding_at_the_end_of_a_text_is_not_what_is_scored(saved: Path) -> None:
     """A tokenizer without padding of its own pads with the end of a text, and transformers cannot tell them apart: it
     scores the token before.

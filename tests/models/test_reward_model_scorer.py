@@ -109,20 +109,6 @@ def test_other_architectures(kind: str, reward_model: Path, tmp_path: Path) -> N
             assert score == pytest.approx(float(model(torch.tensor([ids])).logits[0, 0]), **MODEL)
 
 
-def test_no_rows_and_rows_without_a_token(scorer) -> None:
-    assert scorer(prompts=[], completions=[]) == []
-    alone, among = scorer(prompts=[""], completions=[""]), scorer(prompts=["", "ab"], completions=["", "c"])
-    assert among[0] == pytest.approx(alone[0], **MODEL)
-
-
-def test_deterministic_though_the_config_asks_for_dropout(reward_model: Path, tmp_path: Path) -> None:
-    folder = edited(reward_model, tmp_path, "config.json", attention_dropout=0.5)
-    scorer = RewardModelScorer(str(folder))
-    assert scorer(*PLAIN) == scorer(*PLAIN) == RewardModelScorer(str(reward_model))(*PLAIN)
-    scorer._model.train()  # negative control: the dropout is there
-    assert scorer(*PLAIN) != scorer(*PLAIN)
-
-
 def test_a_long_row_loses_its_beginning(reward_model: Path) -> None:
     scorer = RewardModelScorer(str(reward_model), max_length=10)
     kept = scorer(prompts=["6789"], completions=["abcdef"])
@@ -136,17 +122,6 @@ def test_a_long_row_loses_its_beginning(reward_model: Path) -> None:
     scorer._tokenizer.bos_token = "<eos>"  # a token of the beginning of sequence stays
     assert scorer._fitted([1, *range(20, 32)]) == [1, *range(23, 32)]
     assert scorer._fitted([9, *range(20, 32)]) == list(range(22, 32))
-
-
-def test_the_models_own_limit_is_the_default(reward_model: Path, tmp_path: Path, scorer, forwards) -> None:
-    assert scorer.max_length == 128
-    scorer(*rows_of_lengths(300))
-    assert forwards == [(1, 128)]
-    assert scorer.num_truncated == 1
-    folder = edited(reward_model, tmp_path, "tokenizer_config.json", model_max_length=10**30)
-    assert RewardModelScorer(str(folder)).max_length == 128
-    edited(folder, tmp_path / "again", "tokenizer_config.json", model_max_length=50)
-    assert RewardModelScorer(str(tmp_path / "again" / "rm")).max_length == 50
 
 
 def test_own_dtype_whatever_is_around(reward_model: Path, tmp_path: Path) -> None:
@@ -223,11 +198,6 @@ def test_a_score_that_is_no_number_is_an_error(reward_model: Path) -> None:
     scorer._model.score.weight.data.fill_(float("nan"))
     with pytest.raises(ModelError, match="score of row 0 is no number"):
         scorer(*PLAIN)
-
-
-def test_more_tokens_than_positions_are_refused(reward_model: Path) -> None:
-    with pytest.raises(ModelError, match="more than the reward model has positions for"):
-        RewardModelScorer(str(reward_model), max_length=129)
 
 
 def refused(folder: Path, *parts: str) -> None:

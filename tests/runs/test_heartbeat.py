@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.runs import heartbeat as module
-from rlhf_cli.runs.heartbeat import GENERATION, LOADING, LOSS, TRAINING, Heartbeat, heartbeat_files, heartbeats
+from rlhf_cli.runs.heartbeat import (
+    GENERATION,
+    LOADING,
+    LOSS,
+    TRAINING,
+    Heartbeat,
+    heartbeat_files,
+    heartbeats,
+    while_running,
+)
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import read_status
 
 
 @pytest.fixture
@@ -69,3 +82,40 @@ def test_who_ends_as_he_wants_to_leaves_nothing(heartbeat: Heartbeat, tmp_path: 
     heartbeat.enter(TRAINING)  # a thread that is left behind
     assert heartbeat_files(tmp_path) == []
     assert heartbeats(tmp_path) == {}
+
+
+CRASH = """
+import os, pathlib, signal, sys, socket, json
+from rlhf_cli.runs.heartbeat import Heartbeat
+folder = pathlib.Path(sys.argv[1])
+status = {"state": "running", "pid": os.getpid(), "host": socket.gethostname()}
+(folder / "status.json").write_text(json.dumps(status))
+running = Heartbeat(folder, 1).running
+with running("fine"):
+    pass
+with running("first"):
+    with running("second"):
+        if sys.argv[2] == "inside":
+            os.kill(os.getpid(), signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("where", "expected"), [("inside", ["first", "second"]), ("outside", [])])
+@pytest.mark.fault(34)
+def test_a_killed_process_leaves_the_names_of_its_rewards(tmp_path: Path, where: str, expected: list[str]) -> None:
+    ended = subprocess.run([sys.executable, "-c", CRASH, str(tmp_path), where], check=False)
+    assert ended.returncode == -9
+    assert [one.name for one in heartbeats(tmp_path)[1].rewards] == expected
+    status = read_status(RunFolder(tmp_path))
+    assert status.state == "killed"
+    assert str(status.reason).endswith(", while reward 'first, second' ran on rank 1") == bool(expected)
+
+
+def test_each_rank_s_rewards_are_named_while_they_run(tmp_path: Path) -> None:
+    both, said = [Heartbeat(tmp_path, rank) for rank in (0, 1)], []
+    both[0].reward_listeners.append(said.append)
+    with both[0].running("a"), both[1].running("b"):
+        assert while_running(tmp_path) == ", while reward 'a' ran on rank 0, while reward 'b' ran on rank 1"
+    assert while_running(tmp_path) == ""
+    assert said == [["a"], []]

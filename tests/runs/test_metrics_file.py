@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import pytest
 
-from rlhf_cli.runs.metrics_file import MetricsWriter, read_metrics, reward_names, rewind, series, start_and_end
+from rlhf_cli.runs.metrics_file import MetricsWriter, read_metrics, rewind, series, start_and_end
 
 
 @pytest.fixture
@@ -75,20 +75,6 @@ def test_rewind_forgets_the_summary_of_the_last_attempt(path: Path) -> None:
 )
 def test_start_and_end(values: list[float], expected: tuple[float, float] | None) -> None:
     assert start_and_end(values) == expected
-
-
-def test_reward_names() -> None:
-    events = [
-        {"rewards/b/mean": 1, "rewards/b/std": 1, "reward": 1},
-        {"rewards/a/mean": 1, "rewards/b/mean": 1, "rewards/a/b/mean": 1, "eval_rewards/c/mean": 1},
-    ]
-    assert reward_names(events) == ["b", "a"]
-
-
-def test_rewind_to_the_start(path: Path) -> None:
-    path.write_text('{"step": 1, "time_s": 1}\n')
-    rewind(path, 0)
-    assert read_metrics(path) == []
 
 
 def test_the_clock_goes_on_where_it_stopped(path: Path) -> None:

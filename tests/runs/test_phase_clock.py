@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.runs.heartbeat import (
-    CHECKS,
-    CLIPPING,
-    CRITIC,
     DATA,
     EVALUATION,
     FORWARD,
@@ -18,19 +15,14 @@ from rlhf_cli.runs.heartbeat import (
     LOADING,
     LOGGING,
     LOSS,
-    OLD_LOGPS,
     OPTIMIZER,
     REFERENCE_LOGPS,
     REWARDS,
     ROLLOUT,
     TRAINING,
-    VALUES,
     Heartbeat,
 )
 from rlhf_cli.runs.phase_clock import PhaseClock
-
-OF_THE_MODELS = {FORWARD, LOSS, OLD_LOGPS, REFERENCE_LOGPS, VALUES, CRITIC, CLIPPING, OPTIMIZER}
-"""What asks a device for matrix products, of weights or of gradients."""
 
 
 class Hands:
@@ -153,16 +145,6 @@ def test_a_device_is_waited_for_before_its_phase_ends(heartbeat: Heartbeat, cloc
         hands.move(4)
         queue.append(100)
     assert taken(clock) == {"forward": 10.0, "backward": 5.0, "logging": 4.0}
-
-
-@pytest.mark.parametrize("phase", [*sorted(OF_THE_MODELS), DATA, GENERATION, ROLLOUT, REWARDS, CHECKS, LOGGING])
-def test_which_phases_a_device_is_waited_for(heartbeat: Heartbeat, clock: PhaseClock, phase: str) -> None:
-    waits: list[int] = []
-    clock.settle = lambda: waits.append(1)
-    heartbeat.enter(TRAINING)
-    with heartbeat.during(phase):
-        waits.clear()
-    assert bool(waits) == (phase in OF_THE_MODELS)
 
 
 def test_no_second_is_lost_and_none_is_counted_twice(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:

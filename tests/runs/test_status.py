@@ -115,19 +115,6 @@ def test_a_process_that_ended_and_was_not_asked_how_is_dead(make_run: MakeRun) -
     child.wait()
 
 
-def test_a_process_of_another_person_lives(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    def kill(pid: int, signal: int) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "kill", kill)
-    assert read_status(make_run(status={"state": "running", "pid": 1, "host": HERE})).state == "running"
-
-
-def test_another_machine_is_not_judged(make_run: MakeRun, dead_pid: int) -> None:
-    folder = make_run(status={"state": "running", "pid": dead_pid, "host": HERE + "-other"})
-    assert read_status(folder).state == "running"
-
-
 @pytest.mark.parametrize("state", ["finished", "failed", "preempted", "created"])
 def test_a_last_word_stands_whatever_became_of_the_process(make_run: MakeRun, dead_pid: int, state: str) -> None:
     assert read_status(make_run(status={"state": state, "pid": dead_pid, "host": HERE})).state == state

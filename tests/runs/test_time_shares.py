@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.runs.phase_clock import phase_label, time_shares
+from rlhf_cli.runs.time_shares import phase_label, time_shares
 
 EVENTS = {
     "time/elapsed_s": [10.0, 30.0],

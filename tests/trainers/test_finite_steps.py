@@ -256,17 +256,6 @@ def test_rewards_of_which_one_is_left_out_where_the_other_scores(train: Any, min
     assert train("trainer=rloo", *ONLY, *both[1:], name="other")[0] == 1
 
 
-def test_off_and_another_number(train: Any, mine: None) -> None:
-    flat = [*ONLY, "+rewards.flat.fn=./mine.py:constant", "trainer.args.max_steps=6"]
-    assert train(*flat, "guards.no_signal=off", name="off")[0] == 0
-    code, folder = train(*flat, "guards.no_signal=2", name="two")
-    assert (code, read_status(folder).step) == (1, 1)
-
-
-def test_a_signal_now_and_then_is_enough(train: Any, mine: None) -> None:
-    assert train(*ONLY, "+rewards.now.fn=./mine.py:third_time", "trainer.args.max_steps=8")[0] == 0
-
-
 def test_a_policy_without_probabilities(train: Any, before_training: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Its weights are NaN when it is first asked: torch alone says `probability tensor contains either inf, nan`."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-import resource
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -86,19 +85,6 @@ def test_it_goes_on_once_there_is_room(train, small_disk, workplace: Path, monke
     subprocess.run(["mount", "-o", "remount,size=4m", str(place)], check=True)
     assert main(["resume", str(run_on(place).path)]) == 0
     assert read_status(run_on(place)).state == "finished"
-
-
-def test_a_limit_on_a_files_size_is_named(train, capsys) -> None:
-    """RLIMIT_FSIZE, as a batch system sets it: the weights of this model take 33 kB, its optimizer 76."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
-    try:
-        code, folder = train("trainer.args.save_steps=1")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert code == 2
-    assert "error: " in capsys.readouterr().err
-    assert list(folder.checkpoints.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

@@ -102,21 +102,6 @@ def test_a_head_beside_quantised_weights_keeps_its_dtype() -> None:
     assert trained == {"torch.bfloat16"}
 
 
-def test_from_demonstrations_to_a_policy_on_the_learnt_reward(stage: Stage, workplace: Path) -> None:
-    """toy_sft, then toy_reward and toy_ppo from it, the critic from the reward model."""
-    assert stage("sft")[0] == 0
-    start = ["model=local", "model.path=run:toy_sft"]
-    assert stage("reward", model=start)[0] == 0
-    words = [
-        *("trainer.args.max_completion_length=4", "trainer.args.num_iterations=1", "trainer.args.save_steps=100"),
-        *("+rewards.preference.model=run:toy_reward", "critic.init=run:toy_reward"),
-    ]
-    small = [word for word in SMALL_STAGE if "eval_steps" not in word and "warmup" not in word]
-    assert main(["train", "+exp=toy_ppo", *start, *small, *words, "run.name=one"]) == 0
-    events = read_metrics(workplace / "runs/toy_ppo/one/metrics.jsonl")
-    assert series(events, "rewards/preference/mean")[1]
-
-
 class TestRows:
     def rows(self, *rows: dict[str, Any]) -> list[str]:
         Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -132,8 +117,6 @@ class TestRows:
         ("name", "told", "left"),
         [
             ("sft", "drops 2 of 12 rows and cuts 3 of 12 rows off", 10),
-            ("dpo", "drops 2 of 12 rows and cuts 3 of 12 rows off", 10),
-            ("kto", "drops 2 of 12 rows and cuts 3 of 12 rows off", 10),
             ("reward", "drops 5 of 12 rows", 7),
         ],
     )
@@ -144,15 +127,15 @@ class TestRows:
         long = "x" * 20
         rows = [{"prompt": long, "a": "1"}] * 2 + [{"prompt": "1+1=", "a": long}] * 3 + [{"prompt": "2", "a": "2"}] * 7
         made = [
-            {"prompt": row["prompt"], "completion": row["a"], "label": number % 2 == 0}
-            if name in ("sft", "kto")
+            {"prompt": row["prompt"], "completion": row["a"]}
+            if name == "sft"
             else {"prompt": row["prompt"], "chosen": row["a"], "rejected": "no"}
-            for number, row in enumerate(rows)
+            for row in rows
         ]
         code, folder = self.run(name, *self.rows(*made), "trainer.args.max_length=10")
         assert code == 0
         longest = 25  # prompt, answer and the end of the text
-        said = f"max_length 10 {told} (shortest {3 if name in ('sft', 'kto') else 4}, longest {longest} tokens)"
+        said = f"max_length 10 {told} (shortest {3 if name == 'sft' else 4}, longest {longest} tokens)"
         shown = capsys.readouterr().out
         assert f"warning: {said}" in shown
         assert f"data: {said}"[:70] in shown  # in the panel at the end, where a long line is folded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -75,44 +74,18 @@ class TestFaults:
         assert not list(folder.checkpoints.glob("tmp-*"))
         return capsys.readouterr().out
 
-    @pytest.mark.fault(1)
-    def test_killed_while_a_checkpoint_is_written(self, whole, workplace: Path, capsys) -> None:
-        folder = cut(whole(), 6, workplace / "cut")
-        place = folder.checkpoints / "tmp-7" / "checkpoint-7"
-        shutil.copytree(folder.checkpoints / "checkpoint-6", place)
-        (place / "optimizer.pt").write_bytes(b"half")
-        told = self.resumed(whole, folder, capsys)
-        assert "going on from checkpoint-6" in told
-        assert "skipped" not in told
-
-    @pytest.mark.parametrize(
-        ("damage", "said"),
-        [
-            (lambda file: file.write_bytes(file.read_bytes()[:-1]), "bytes and its manifest says"),
-            (lambda file: file.write_bytes(b""), "has 0 bytes"),
-            (lambda file: file.unlink(), "is missing"),
-        ],
-    )
     @pytest.mark.fault(3)
-    def test_a_damaged_file(self, whole, workplace: Path, capsys, damage, said: str) -> None:
+    def test_a_damaged_file(self, whole, workplace: Path, capsys) -> None:
         folder = cut(whole(), 7, workplace / "cut")
-        damage(folder.checkpoints / "checkpoint-7" / "model.safetensors")
+        file = folder.checkpoints / "checkpoint-7" / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-1])
         told = self.resumed(whole, folder, capsys)
         assert "skipped checkpoint-7: model.safetensors" in told
-        assert said in told
+        assert "bytes and its manifest says" in told
         assert "going on from checkpoint-6" in told
         assert read_status(folder).warnings >= 1
         assert "skipped checkpoint-7" in folder.log.read_text()
         assert problem_with(folder.checkpoints / "checkpoint-7") is None  # written anew
-
-    @pytest.mark.fault(3)
-    def test_when_none_verifies_nothing_is_overwritten(self, whole, workplace: Path, capsys) -> None:
-        folder = cut(whole(), 1, workplace / "cut")
-        (folder.checkpoints / "checkpoint-1" / "manifest.json").unlink()  # as an older version wrote it
-        before = folder.metrics.read_bytes()
-        assert main(["resume", str(folder.path)]) == 2
-        assert "checkpoint-1: no manifest.json in it" in capsys.readouterr().err
-        assert folder.metrics.read_bytes() == before
 
     @pytest.mark.fault(1)
     def test_killed_after_the_last_checkpoint_and_before_the_model(self, whole, workplace: Path, capsys) -> None:

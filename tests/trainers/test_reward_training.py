@@ -193,16 +193,10 @@ def test_samples_are_shown_at_every_evaluation_and_are_the_models_own_scores(lea
         assert row["margin"] is None
 
 
-@pytest.mark.parametrize(("asked", "shown"), [(0, 0), (5, 5), (-1, 12), (100, 12)])
+@pytest.mark.parametrize(("asked", "shown"), [(0, 0), (-1, 12)])
 def test_how_many_samples(learn, asked: int, shown: int) -> None:
     _, folder = learn(*from_file(sums()), f"reward_model.show_samples={asked}")
     assert (len(samples(folder)) if folder.samples.exists() else 0) == shown
-
-
-def test_showing_samples_changes_no_number(learn) -> None:
-    with_, without = (learn(f"reward_model.show_samples={n}", name=f"n{n}")[1] for n in (4, 0))
-    one, other = ((folder.model / "model.safetensors").read_bytes() for folder in (with_, without))
-    assert one == other
 
 
 def test_a_resumed_run_writes_its_samples_once(learn) -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.tiny import byte_tokenizer
-from rlhf_cli.runs.checkpoint_folders import commit, problem_with, staging_place
+from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eos
 from rlhf_cli.trainers import checkpoint_mixin
 from rlhf_cli.trainers.assemble.trainer import are_conversations
@@ -123,34 +123,6 @@ def test_a_later_one_that_does_not_verify_does_not_push_out_the_new_one(sft, tmp
     trainer = sft(save_total_limit=1)
     trainer.train()
     assert names(trainer) == ["checkpoint-3"]
-
-
-def test_a_later_one_that_verifies_stays(sft, tmp_path: Path) -> None:
-    """A complete checkpoint of another or an earlier run is never removed."""
-    place = staging_place(tmp_path / "run" / "checkpoints", 9) / "checkpoint-9"
-    place.mkdir(parents=True)
-    (place / "model.safetensors").write_bytes(b"weights")
-    commit(place)
-    trainer = sft(save_total_limit=2)
-    trainer.train()
-    assert names(trainer) == ["checkpoint-3", "checkpoint-9"]
-
-
-def test_without_a_limit_nothing_is_deleted(sft, tmp_path: Path) -> None:
-    (tmp_path / "run" / "checkpoints" / "checkpoint-9").mkdir(parents=True)
-    trainer = sft(save_total_limit=None)
-    trainer.train()
-    assert names(trainer) == ["checkpoint-1", "checkpoint-2", "checkpoint-3", "checkpoint-9"]
-
-
-def test_a_flipped_bit_is_found(sft) -> None:
-    trainer = sft(max_steps=1)
-    trainer.train()
-    (folder,) = Path(trainer.args.output_dir, "checkpoints").iterdir()
-    content = bytearray((folder / "optimizer.pt").read_bytes())
-    content[len(content) // 2] ^= 1
-    (folder / "optimizer.pt").write_bytes(content)
-    assert problem_with(folder) == "optimizer.pt is not what was written (another xxh3_128)"
 
 
 def test_what_fails_before_a_folder_is_there_is_what_is_raised(sft, monkeypatch: pytest.MonkeyPatch) -> None:

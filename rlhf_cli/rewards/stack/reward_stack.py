@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rlhf_cli.errors import RewardFailed
 from rlhf_cli.rewards.completion_text import as_completion, text_of
@@ -97,20 +97,12 @@ class ErrorCounts:
 RecordError = Callable[[dict[str, object]], None]
 
 
-class RewardListener(Protocol):
-    """Called with a reward's name, it returns the context in which the reward runs; closed after the last one."""
-
-    def __call__(self, name: str) -> AbstractContextManager[None]: ...
-
-    def close(self) -> None: ...
-
-
 class RewardStack:
     """All components, evaluated once per batch. Their order is the order of the columns.
 
     `record_error` receives every failed row and `keep_failure` every failed call, to save them. `max_errors` limits the
-    failures, None for no limit. `running` is notified of running rewards. `decode` turns token ids into the text that
-    reward functions see; without it, spans cannot be mapped to tokens.
+    failures, None for no limit. `running` returns the context in which the reward of a name runs. `decode` turns token
+    ids into the text that reward functions see; without it, spans cannot be mapped to tokens.
     """
 
     decode: Decode | None = None
@@ -121,7 +113,7 @@ class RewardStack:
         record_error: RecordError | None = None,
         *,
         max_errors: MaxErrors | None = None,
-        running: RewardListener | None = None,
+        running: Callable[[str], AbstractContextManager[object]] = contextlib.nullcontext,
         keep_failure: KeepFailure = keep_nothing,
     ) -> None:
         self.components = list(components)
@@ -244,8 +236,6 @@ class RewardStack:
 
     def close(self) -> None:
         """End the event loop, threads and processes of isolated rewards; cancel what still runs."""
-        if self._running is not None:
-            self._running.close()
         for component in self.components:
             if getattr(component.score, "runs_elsewhere", False):
                 component.score.close()  # type: ignore[attr-defined]
@@ -274,7 +264,7 @@ class RewardStack:
         return outcome
 
     def _run(self, component: Component, batch: Batch, rows: Sequence[int]) -> RewardOutcome:
-        with self._running(component.name) if self._running is not None else contextlib.nullcontext():
+        with self._running(component.name):
             return run_component(component, batch, rows, self._tools)
 
     def _closed_by(self, component: Component, row: int) -> ScoreGate | None:

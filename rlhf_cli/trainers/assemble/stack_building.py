@@ -20,8 +20,8 @@ from rlhf_cli.rewards.stack.component import Batch, Component, FailedCall, by_ro
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, import_function, resolve
 from rlhf_cli.rewards.stack.reward_stack import MaxErrors, RewardStack
 from rlhf_cli.runs.failed_batches import keep_batch
+from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.running_reward import RunningReward
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 from rlhf_cli.text.redaction import redacted_tree
 
@@ -91,12 +91,12 @@ def reward_stack(experiment: Experiment, *, device: str | torch.device) -> Rewar
 
 
 def training_stack(
-    experiment: Experiment, *, device: str | torch.device, run: RunFolder, rank: int, running: RunningReward
+    experiment: Experiment, *, device: str | torch.device, run: RunFolder, rank: int, heartbeat: Heartbeat
 ) -> RewardStack:
     """Return the same stack for a training, which ends if too many rows fail.
 
-    Rows on which a reward fails, and this rank's first failing batches, are saved in the run folder. `running` tracks
-    which rewards are running.
+    Rows on which a reward fails, and this rank's first failing batches, are saved in the run folder. `heartbeat` is
+    told which rewards are running.
     """
 
     def record(row: dict[str, object]) -> None:
@@ -107,7 +107,7 @@ def training_stack(
         _components(experiment, device),
         record_error=record,
         max_errors=MaxErrors(experiment.guards.max_error_share, experiment.guards.error_window),
-        running=running,
+        running=heartbeat.running,
         keep_failure=FailureRecorder(run, rank),
     )
 

@@ -39,7 +39,6 @@ from rlhf_cli.rewards.stack.scored_rows import settled_rows
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.run_folder import RunFolder, in_training, write_json
-from rlhf_cli.runs.running_reward import RunningReward
 from rlhf_cli.tables.trl_trainers import TEXT
 from rlhf_cli.trainers.assemble.policy_loading import OnProgress, lora_config, policy_path, readable_rows
 from rlhf_cli.trainers.assemble.stack_building import aggregate_of, training_stack, truncation_policy
@@ -142,8 +141,12 @@ def assemble(
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
     args = trl_config(experiment, folder)
-    with loading_unsharded(args):
-        stack = _stack(experiment, args, folder, heartbeat, profiled) if row.generates else None
+    stack = None
+    if row.generates:
+        with loading_unsharded(args):
+            stack = training_stack(
+                experiment, device=args.device, run=folder, rank=args.process_index, heartbeat=heartbeat
+            )
     train_dataset, eval_dataset, left_out = training_rows(experiment)
     if stack is not None:
         for component in stack.components:  # a reward model without a chat template fails before the policy is loaded
@@ -188,23 +191,6 @@ def assemble(
     if "reward_model" in row.sections:
         _show_pairs(trainer, experiment, folder, on_pairs)
     return trainer
-
-
-def _stack(
-    experiment: Experiment,
-    args: TrainingArguments,
-    folder: RunFolder,
-    heartbeat: Heartbeat,
-    profiled: tuple[PhaseClock, TokenSlots] | None,
-) -> RewardStack:
-    def hear(names: list[str]) -> None:
-        heartbeat.beat()
-        if profiled is not None:
-            profiled[0].run_rewards(names)
-
-    rank = args.process_index
-    running = RunningReward(folder.path, rank, on_change=hear)
-    return training_stack(experiment, device=args.device, run=folder, rank=rank, running=running)
 
 
 def _trained_on(train: Dataset, held_out: Dataset | None, *, says: bool) -> frozenset[bytes]:

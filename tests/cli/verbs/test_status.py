@@ -16,7 +16,8 @@ from rlhf_cli.cli import main
 from rlhf_cli.display.run_tables import show_overview
 from rlhf_cli.jobs.one_run import was_in_words
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import Overview, RunState, read_status, update_status
+from rlhf_cli.runs.run_overview import Overview, RunState
+from rlhf_cli.runs.run_status import read_status, update_status
 from tests.support.terminal import printed
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import threading
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from rlhf_cli.cli import main
 from rlhf_cli.launch import joining
 from rlhf_cli.launch.joining import find_run_to_join, read_offer
 from rlhf_cli.launch.machines import Offer
@@ -21,15 +18,6 @@ from rlhf_cli.runs.run_status import read_status
 from tests.launch.machines.two_machines import TwoMachines, until
 
 TOKEN = ".meeting.json"
-
-
-def test_the_order_does_not_matter(machines: TwoMachines) -> None:
-    second = machines.join()
-    until(lambda: "looking for the first machine" in second.said, second)
-    first = machines.first()
-    for rank in (0, 1):
-        machines.tell(rank, "end")
-    assert (first.wait(), second.wait()) == (0, 0), (first.said, second.said)
 
 
 def test_another_folder_of_that_name_is_not_the_run_s(machines: TwoMachines) -> None:
@@ -141,25 +129,6 @@ def test_another_number_of_gpus(machines: TwoMachines, monkeypatch, tmp_path_fac
     assert "error: this machine is no match for the first" in second.said
     assert "got:      4 processes on 4 GPUs" in second.said
     assert f"expected: 1 processes on the CPU, as on {os.uname().nodename}" in second.said
-
-
-def test_something_else_listens_there(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    """A server of another kind, which closes what it does not understand."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                connection.close()
-
-        threading.Thread(target=answer, daemon=True).start()
-        monkeypatch.setattr("rlhf_cli.launch.machines.ANSWER_S", 1.0)
-        assert main(["join", f"127.0.0.1:{server.getsockname()[1]}"]) == 2
-    assert "is no run that waits for machines" in capsys.readouterr().err
 
 
 def test_what_is_said_is_data() -> None:

@@ -81,19 +81,6 @@ def test_gone_after_15_s_of_silence_or_5_once_something_failed(
     assert len(machines.lost) == is_lost
 
 
-def test_a_machine_whose_ranks_have_ended_may_be_silent(machines: Machines, link: QuietLink) -> None:
-    link.hear(1, 60.0, end=RanksEnd())
-    machines.look()
-    assert machines.lost == {}
-
-
-def test_a_machine_that_leaves_before_the_end_is_gone(machines: Machines, link: QuietLink) -> None:
-    link.hear(1, has_left=True)
-    with pytest.raises(OtherMachineEnded):
-        machines.look()
-    assert set(machines.lost) == {1}
-
-
 @pytest.mark.parametrize(
     ("state", "ends"),
     [
@@ -112,8 +99,3 @@ def test_ranks_are_ended_where_others_have_failed(machines: Machines, link: Quie
     else:
         machines.look()
     assert link.state.is_ending is ends
-
-
-def test_who_asked_is_said_with_the_machine(machines: Machines, link: QuietLink) -> None:
-    link.hear(1, end=RanksEnd(asked_by="SIGTERM on gpu2"))
-    assert machines.all_ended(RanksEnd()).asked_by == "SIGTERM on gpu2"

@@ -88,19 +88,6 @@ def test_a_run_is_submitted_and_finishes(slurm: Path, capsys: pytest.CaptureFixt
     assert "finished after 3 steps" in (folder.path / "slurm" / f"{row['job_id']}_0_log.out").read_text()
 
 
-def test_a_sweep_is_one_array(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The models of two seeds differ, and each is that of the seed alone."""
-    assert main(["train", "-m", *ON_SLURM, "run.name=swept", "seed=1,2"]) == 0
-    sweep = run_folder(slurm, "swept").path
-    found = wait_until(capsys, sweep, are("finished", "failed", "killed"))
-    assert [row["state"] for row in found] == ["finished", "finished"]
-    (first, one), (second, two) = (str(row["job_id"]).split("_") for row in found)
-    assert first == second
-    assert (one, two) == ("0", "1")
-    hashes = [weights_hash(sweep / job / "model") for job in ("seed=1", "seed=2")]
-    assert len({*hashes}) == 2
-
-
 def test_out_of_time_saved_put_back_and_whole(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A minute is all the first attempt has, and its rewards alone would take 90 s, after some 10 to start.
 
@@ -159,16 +146,3 @@ def test_after_a_node_failed_the_run_goes_on(slurm: Path, capsys: pytest.Capture
     subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=True)
     (row,) = wait_until(capsys, folder.path, are("finished", "failed"))
     assert (row["state"], row["step"]) == ("finished", 6)
-
-
-def test_a_partition_that_is_not_there(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", *ON_SLURM, "launch.slurm.partition=hre"]) == 2
-    error = capsys.readouterr().err
-    assert "Slurm has no such partition" in error
-    assert "launch.slurm.partition=here" in error
-    assert not (slurm / "runs").exists()
-
-
-def test_a_job_that_no_node_can_hold(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", *ON_SLURM, "launch.slurm.cpus_per_task=99"]) == 2
-    assert "Slurm does not take the job" in capsys.readouterr().err

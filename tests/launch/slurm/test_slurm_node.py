@@ -141,12 +141,6 @@ def test_who_is_cancelled_is_not_put_back(slurm, folder, job, tmp_path: Path) ->
     assert not any(call.startswith("scontrol") for call in slurm.calls)
 
 
-def test_a_run_that_saves_itself_in_time_is_put_back_too(slurm, job_here) -> None:
-    """By SLURM_JOB_END_TIME a run may leave before Slurm warns it."""
-    job_here("import sys; sys.exit(75)")
-    assert "scontrol requeue 7" in slurm.calls
-
-
 def test_a_run_that_comes_no_further_is_not_put_back_for_ever(slurm, folder, job_here) -> None:
     update_status(folder, step=5)
     for _ in range(2):
@@ -173,12 +167,6 @@ def test_a_run_that_is_killed_has_failed(slurm, folder, job_here, number: int, s
     assert slurm.calls == []
 
 
-def test_the_code_of_the_run_is_the_code_of_the_job(slurm, folder, job_here) -> None:
-    assert job_here("import sys; sys.exit(2)") == 2
-    assert job_here("") == 0
-    assert [attempt["exit_code"] for attempt in attempts(folder)] == [2, 0]
-
-
 def test_after_a_node_that_failed_the_run_is_taken_over(slurm, folder, job_here, tmp_path: Path) -> None:
     """It left `running` behind, by a process of another machine: a person's `rlhf resume` would be refused."""
     update_status(folder, state="running", pid=1, host="node-that-is-gone", step=3)
@@ -197,10 +185,3 @@ def test_the_job_waits_until_its_id_is_written(slurm, folder, job, tmp_path: Pat
     update_status(folder, job_id="7")
     process.communicate(timeout=60)
     assert seen.exists()
-
-
-def test_the_job_does_not_wait_for_ever(slurm, folder, job_here, monkeypatch) -> None:
-    update_status(folder, job_id=None)
-    monkeypatch.setattr(slurm_node, "_TOLD_TIMEOUT_S", 0.1)
-    job_here("")
-    assert read_status(folder).job_id == "7"

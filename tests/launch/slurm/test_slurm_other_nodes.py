@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.launch import slurm_node
-from rlhf_cli.launch.slurm_node import join_command, place_in_job
+from rlhf_cli.launch.slurm_node import place_in_job
 from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
@@ -60,15 +60,6 @@ def folder(tmp_path: Path) -> RunFolder:
 def run_job(folder: RunFolder, program: str) -> subprocess.CompletedProcess[str]:
     text = JOB.format(run=program, folder=str(folder.path))
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
-
-
-def test_srun_starts_one_task_on_each_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
-    command = join_command(MeetingPlace("gpu1", 2345), 4)
-    assert command[:5] == ["srun", "--relative=1", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1"]
-    assert command[-4:] == ["-m", "rlhf_cli", "join", "gpu1:2345"]
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
-    assert "--cpus-per-task=8" in join_command(MeetingPlace("gpu1", 2345), 4)
 
 
 def test_they_meet_where_slurm_reaches_the_first_node(slurm: StandInSlurm, monkeypatch) -> None:

@@ -11,7 +11,7 @@ from transformers import LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from rlhf_cli.models import live_eligibility
 from rlhf_cli.models.live_eligibility import of_rows
-from rlhf_cli.models.live_generation import Generating, draw, first_of_each, refuse_not_finite
+from rlhf_cli.models.live_generation import Generating, draw, refuse_not_finite
 from tests.support.tiny_decoders import PAD, model_of, settings
 
 # Tokens for some rows of a batch are those that torch.multinomial draws for all of them; torch is the other side.
@@ -77,12 +77,6 @@ def test_padding_and_the_token_that_pads_are_two() -> None:
         answer = expected[0, 3:].tolist()
         assert row[: len(answer)] == answer
     assert found[0, 3:].tolist() != found[1, 3:].tolist()
-
-
-def test_the_first_of_each_by_hand() -> None:
-    firsts, which = first_of_each(torch.tensor([[7, 7], [3, 1], [7, 7], [0, 9], [3, 1], [7, 7]]))
-    assert firsts.tolist() == [0, 1, 3]
-    assert which.tolist() == [0, 1, 0, 2, 1, 0]
 
 
 # What changes scores keeps what it knows of the rows that stay, and what the caller gave stays the caller's.

@@ -117,27 +117,6 @@ def test_prompts_of_an_adapter_are_rows_that_nobody_counts() -> None:
     assert found == "an adapter puts tokens of its own before the prompts"
 
 
-def test_a_recurrent_model_keeps_its_rows() -> None:
-    model, generating = model_of("recurrent"), Generating()
-    expected = expected_mode(model, settings(), is_plain=False)
-    with generating.of(model):
-        model.generate(**prompts(), generation_config=settings(max_new_tokens=2))
-    assert generating.mode == expected
-    assert expected.name == "plain"
-    assert "LinearAttentionLayer" in expected.why
-
-
-def test_what_is_asked_for_is_plain() -> None:
-    model, generating = model_of("llama"), Generating(is_plain=True)
-    with generating.of(model):
-        model.generate(**prompts(), generation_config=settings(max_new_tokens=2))
-    assert generating.mode is not None
-    assert (generating.mode.name, generating.mode.why) == ("plain", "it was asked for")
-    assert generating.live.slots.decoded == 0
-    assert expected_mode(model, settings(), is_plain=True) == generating.mode
-    assert expected_mode(model, settings(), is_plain=False).name == "live"
-
-
 def test_a_generate_of_the_instance_stays_there() -> None:
     """As TRL's own tests and libraries put one there: it is called as TRL calls it, round after round."""
     model, generating, called = model_of("llama"), Generating(), list[dict[str, Any]]()

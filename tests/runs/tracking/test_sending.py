@@ -1,17 +1,13 @@
-"""`rlhf sync` by wandb's own client, to a server that answers as wandb's does; and what it says where it cannot."""
+"""`rlhf sync`: which records are sent, by wandb's own command, and what it says where it cannot."""
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import json
 import shutil
 import socket
-import threading
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,134 +15,11 @@ from rlhf_cli.cli import main
 from rlhf_cli.cli.verbs import sync
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim
-from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, REWARDS, Mirrored, logged_run
-
-_PROJECT = {"id": "UHJv", "name": "rlhf", "entity": {"id": "RW50", "name": "me"}}
-_STREAMS = ("historyLineCount", "logLineCount", "eventsLineCount")
-
-
-class Server(ThreadingHTTPServer):
-    """`runs` is run id -> the variables it was made with, `history` run id -> rows, `files` the names uploaded."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answers)
-        self.runs: dict[str, dict[str, Any]] = {}
-        self.history: dict[str, list[dict[str, Any]]] = {}
-        self.files: set[str] = set()
-        self.refused: set[str] = set()
-
-    @property
-    def url(self) -> str:
-        """Return what WANDB_BASE_URL is to be."""
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def answer(self, name: str, variables: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of an answer to a question of wandb's GraphQL."""
-        run = variables.get("name") or variables.get("run")
-        if name == "RunResumeStatus":
-            return {"model": {**_PROJECT, "bucket": self._known(str(run)) if run in self.history else None}}
-        if name == "UpsertBucket":
-            self.runs.setdefault(str(run), {}).update({key: one for key, one in variables.items() if one is not None})
-            return {"upsertBucket": {"bucket": self._known(str(run)), "inserted": True}}
-        if name == "CreateArtifact":
-            artifact = {"id": "QXJ0", "state": "COMMITTED", "artifactSequence": {"latestArtifact": {"id": "QXJ0"}}}
-            return {"createArtifact": {"artifact": artifact}}
-        if name == "CreateRunFiles":
-            files = [{"name": file, "uploadUrl": f"{self.url}/upload/{file}"} for file in variables["files"]]
-            return {"createRunFiles": {"runID": "QnVja2V0", "uploadHeaders": [], "files": files}}
-        return {}
-
-    def _known(self, run: str) -> dict[str, Any]:
-        rows = self.history.get(run, [])
-        tail = json.dumps([json.dumps(rows[-1])]) if rows else "[]"
-        counts = {**dict.fromkeys(_STREAMS, 0), "historyLineCount": len(rows)}
-        tails = {"historyTail": tail, "eventsTail": "[]", "summaryMetrics": "{}", "wandbConfig": '{"t": 1}'}
-        return {
-            "id": "QnVja2V0",
-            "name": run,
-            "displayName": run,
-            "config": "{}",
-            "project": _PROJECT,
-            **counts,
-            **tails,
-        }
-
-
-class _Answers(BaseHTTPRequestHandler):
-    server: Server
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-    def do_PUT(self) -> None:
-        self._body()
-        self.server.files.add(self.path.removeprefix("/upload/"))
-        self._reply({})
-
-    def do_POST(self) -> None:
-        body = self._body()
-        if not body.startswith(b"{"):
-            self._reply({})
-            return
-        content = json.loads(body)
-        if self.path.endswith("graphql"):
-            variables = content.get("variables") or {}
-            if variables.get("name") in self.server.refused:
-                self._reply({"errors": [{"message": "permission denied"}]}, status=403)
-                return
-            self._reply({"data": self.server.answer(content["operationName"], variables)})
-            return
-        rows = self.server.history.setdefault(self.path.split("/")[-2], [])
-        history = content.get("files", {}).get("wandb-history.jsonl")
-        if history is not None:
-            rows[history["offset"] :] = [json.loads(line) for line in history["content"]]
-        self._reply({"limits": {}})
-
-    def _reply(self, content: dict[str, Any], status: int = 200) -> None:
-        text = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def _body(self) -> bytes:
-        body = b""
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            while size := int(self.rfile.readline(), 16):
-                body += self.rfile.read(size)
-                self.rfile.readline()
-            self.rfile.readline()
-        else:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        return gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
-
-
-@contextlib.contextmanager
-def wandb_stand_in() -> Iterator[Server]:
-    """Open a context in which the server answers."""
-    server = Server()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-
+from rlhf_cli.runs.tracking.wandb_files import cut_off_half_a_record, upload
+from tests.runs.tracking.tracked_runs import CONFIG, Mirrored, logged_run
+from tests.support.wandb_read_back import read_back
 
 Said = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Somebody is logged in at a server that stands in for wandb's."""
-    with wandb_stand_in() as server:
-        monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-        yield server
 
 
 def record(folder: RunFolder, name: str = "offline-run-20261122_101500-0123abcd", *, sent: bool = False) -> Path:
@@ -191,36 +64,40 @@ def by_wandb(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Path]]]
     return put
 
 
-def test_a_recorded_run_arrives_and_is_sent_once(
-    place: Path, mirrored: Mirrored, server: Server, capsys: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandbs_own_command_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own help is the oracle for the options."""
+    asked: list[list[str]] = []
+    run = subprocess.run
+
+    def note(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0, "wandb: done\n", "")
+
+    monkeypatch.setattr(subprocess, "run", note)
+    assert upload([Path("a.wandb"), Path("b.wandb")]) == "wandb: done"
+    (command,) = asked
+    assert command[1:] == ["-m", "wandb", "sync", "--include-online", "a.wandb", "b.wandb"]
+    helped = run([*command[:4], "--help"], capture_output=True, text=True, check=True)
+    assert "--include-online" in helped.stdout
+
+
+def test_what_a_kill_cut_off_is_taken_away(place: Path, mirrored: Mirrored) -> None:
+    """The rest is whole to wandb's own reader; `wandb sync` would send it twice, and no later attempt."""
     folder = logged_run(place / "runs" / "quickstart" / "one")
     mirrored(folder)
-    assert main(["sync", "runs"]) == 0
-    assert capsys.readouterr().out.split() == ["sent", "runs/quickstart/one"]
-    assert {row["_step"]: row["train/reward"] for row in server.history["0123abcd"]} == dict(enumerate(REWARDS, 1))
-    assert server.runs["0123abcd"]["displayName"] == "quickstart/one"
-    assert any(name.startswith("media/table/completions_2_") for name in server.files)
-    server.history.clear()
-    assert main(["sync", "runs/quickstart/one"]) == 0
-    assert capsys.readouterr().out.split() == ["already", "sent", "runs/quickstart/one"]
-    assert server.history == {}
-
-
-def test_a_run_that_was_killed_and_went_on_arrives_step_by_step_once(
-    place: Path, mirrored: Mirrored, server: Server, capsys: Said
-) -> None:
-    """Its first record ends in the middle of something. wandb sends the rest twice then, and no second attempt."""
-    folder = logged_run(place / "runs" / "quickstart" / "one")
-    with pytest.raises(KeyboardInterrupt):
-        mirrored(folder, error=KeyboardInterrupt())
-    (first,) = folder.path.glob("wandb/offline-run-*/run-*.wandb")
-    first.write_bytes(first.read_bytes()[:-3])
-    more = [*EVENTS[:4], {"step": 5, "time_s": 9.0, "reward": 0.7}]
-    folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in more))
-    mirrored(folder, goes_on_from=2, recorded_to=4)
-    assert main(["sync", "runs"]) == 0, capsys.readouterr()
-    assert [row["train/global_step"] for row in server.history["0123abcd"]] == [1, 2, 3, 4, 5]
+    (file,) = folder.path.glob("wandb/offline-run-*/run-*.wandb")
+    whole = file.read_bytes()
+    cut_off_half_a_record(file)
+    assert file.read_bytes() == whole
+    file.write_bytes(whole[:-3])
+    cut_off_half_a_record(file)
+    kept = file.read_bytes()
+    assert whole.startswith(kept)
+    assert len(whole) - 3 > len(kept)
+    found = read_back(file).text.splitlines()
+    file.write_bytes(whole)
+    assert found == read_back(file).text.splitlines()[: len(found)]
+    assert len(found) > 4
 
 
 def test_each_run_says_what_becomes_of_it(place: Path, logged_in: None, by_wandb, capsys: Said) -> None:
