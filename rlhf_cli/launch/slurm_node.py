@@ -20,9 +20,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED
 from rlhf_cli.launch.freeze import MEETS_AT
@@ -116,21 +116,6 @@ SLURM_FOLDER = "slurm"
 _ATTEMPTS = "attempts.jsonl"
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One start of a run by Slurm, as in attempts.jsonl. Times are in seconds since the epoch."""
-
-    job_id: str | None
-    host: str
-    started_at: float
-    ended_at: float
-    step_at_start: int
-    step_at_end: int
-    exit_code: int
-    was_warned: bool
-    was_cancelled: bool
-
-
 class RunInJob:
     """Trains a run folder in the job that calls it. Pickled for the job, it contains only a path."""
 
@@ -156,18 +141,20 @@ class RunInJob:
         if code < 0 and after.state in (RUNNING, KILLED):
             likely = ", most likely out of memory" if -code == signal.SIGKILL else ""
             update_status(folder, state=FAILED, reason=f"killed by signal {-code}{likely}")
-        attempt = Attempt(
-            job_id=job_id,
-            host=os.uname().nodename,
-            started_at=started_at,
-            ended_at=time.time(),
-            step_at_start=before.step,
-            step_at_end=after.step,
-            exit_code=code,
-            was_warned=self._was_warned,
-            was_cancelled=self._was_cancelled,
+        attempts = _add_attempt(
+            folder,
+            {
+                "job_id": job_id,
+                "host": os.uname().nodename,
+                "started_at": started_at,
+                "ended_at": time.time(),
+                "step_at_start": before.step,
+                "step_at_end": after.step,
+                "exit_code": code,
+                "was_warned": self._was_warned,
+                "was_cancelled": self._was_cancelled,
+            },
         )
-        attempts = _add_attempt(folder, attempt)
         if code == EXIT_PREEMPTED and not self._was_cancelled:
             _go_on_later(folder, attempts)
         if code != EXIT_OK:
@@ -236,13 +223,13 @@ def _listens(pid: int, number: signal.Signals) -> bool:
     return bool(caught >> (number - 1) & 1)
 
 
-def _go_on_later(folder: RunFolder, attempts: list[Attempt]) -> None:
+def _go_on_later(folder: RunFolder, attempts: list[dict[str, Any]]) -> None:
     """Requeue the job, unless recent attempts made no progress: it would restart forever."""
     here = os.path.join(folder.path, "")
     latest = attempts[-_MOST_WITHOUT_PROGRESS:]
-    if len(latest) == _MOST_WITHOUT_PROGRESS and all(one.step_at_end <= one.step_at_start for one in latest):
+    if len(latest) == _MOST_WITHOUT_PROGRESS and all(one["step_at_end"] <= one["step_at_start"] for one in latest):
         reason = (
-            f"{len(latest)} jobs in a row ended at step {latest[-1].step_at_end}, where they had begun: "
+            f"{len(latest)} jobs in a row ended at step {latest[-1]['step_at_end']}, where they had begun: "
             "launch.slurm.time is too short for a step; not put back in line"
         )
         update_status(folder, reason=reason)
@@ -259,9 +246,10 @@ def _go_on_later(folder: RunFolder, attempts: list[Attempt]) -> None:
     print("saved; Slurm has the job back in line, and it goes on by itself", flush=True)
 
 
-def _add_attempt(folder: RunFolder, attempt: Attempt) -> list[Attempt]:
+def _add_attempt(folder: RunFolder, attempt: dict[str, Any]) -> list[dict[str, Any]]:
+    """Append one start of the run by Slurm to attempts.jsonl and return all; times are in seconds since the epoch."""
     file = folder.path / SLURM_FOLDER / _ATTEMPTS
     file.parent.mkdir(exist_ok=True)
     with file.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(asdict(attempt)) + "\n")
-    return [Attempt(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+        stream.write(json.dumps(attempt) + "\n")
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

@@ -46,7 +46,8 @@ def check_slurm(launch: Launch, *, count: int = 1) -> None:
 
     Raises ConfigError if submitit or Slurm is missing, or if Slurm refuses the job.
     """
-    slurm = _section(launch)
+    slurm = launch.slurm
+    assert slurm is not None
     with tempfile.TemporaryDirectory() as place:
         script = Path(place) / "job.sh"
         script.write_text(sbatch_script(launch, Path(place), name="rlhf", count=count), encoding="utf-8")
@@ -115,7 +116,8 @@ def submit(runs: list[RunFolder], launch: Launch, *, folder: Path, name: str) ->
     except FailedJobError as error:
         for run in runs:
             update_status(run, state=FAILED, reason=f"not submitted: {error}")
-        raise refusal(str(error), _section(launch)) from None
+        assert launch.slurm is not None
+        raise refusal(str(error), launch.slurm) from None
     for run, job in zip(runs, jobs, strict=True):
         update_status(run, job_id=job.job_id)
     return [job.job_id for job in jobs]
@@ -134,13 +136,15 @@ def sbatch_script(launch: Launch, folder: Path, *, name: str, count: int = 1) ->
 
 
 def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
-    slurm = _section(launch)
+    slurm = launch.slurm
+    assert slurm is not None
     _need_slurm()
     from submitit import SlurmExecutor
 
     # `exec` replaces the script's shell with Python, so that Python is the process that Slurm's warning reaches.
     python = f"exec {shlex.quote(sys.executable)}"
     executor = SlurmExecutor(folder / SLURM_FOLDER, max_num_timeout=_NEVER, python=python)
+    modules = os.pathsep.join(entry for entry in sys.path if entry)  # of this process, for example a checkout
     gpus = {"gpus_per_node": slurm.gpus_per_node} if slurm.gpus_per_node else {}
     memory = {"mem": f"{round(slurm.mem_gb * 1024)}M"} if slurm.mem_gb is not None else {}
     executor.update_parameters(
@@ -153,7 +157,7 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
         **({"ntasks_per_node": 1} if launch.nodes > 1 else {}),
         cpus_per_task=slurm.cpus_per_task,
         comment=str(folder),
-        setup=[*slurm.setup, *_python_path()],
+        setup=[*slurm.setup, f"export PYTHONPATH={shlex.quote(modules)}"],
         array_parallelism=slurm.max_parallel,
         wckey=None,
         stderr_to_stdout=True,
@@ -168,17 +172,6 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
         **memory,
     )
     return executor
-
-
-def _python_path() -> list[str]:
-    """Return the line that sets the job's PYTHONPATH to this process's module path, for example a checkout."""
-    entries = os.pathsep.join(entry for entry in sys.path if entry)
-    return [f"export PYTHONPATH={shlex.quote(entries)}"]
-
-
-def _section(launch: Launch) -> Slurm:
-    assert launch.slurm is not None
-    return launch.slurm
 
 
 def _need_slurm() -> None:

@@ -98,7 +98,11 @@ class PromptTokens:
     def longer_than(self, limit: int, prompts: Sequence[object]) -> dict[int, int]:
         """Return index -> tokens of the prompts that have more than `limit` tokens."""
         # A token of an ASCII text has at least one character, so most prompts need no tokenisation.
-        unsure = [row for row, prompt in enumerate(prompts) if not _is_surely_short(prompt, limit)]
+        unsure = [
+            row
+            for row, prompt in enumerate(prompts)
+            if not (isinstance(prompt, str) and prompt.isascii() and len(prompt) + _ADDED <= limit)
+        ]
         counted = self._count([prompts[row] for row in unsure]) if unsure else []
         return {row: tokens for row, tokens in zip(unsure, counted, strict=True) if tokens > limit}
 
@@ -121,7 +125,3 @@ class PromptTokens:
             "Mapping[str, list[list[int]]]", render(list(prompts), **settings, **self._chat_template_kwargs)
         )
         return [len(ids) for ids in rendered["input_ids"]]
-
-
-def _is_surely_short(prompt: object, limit: int) -> bool:
-    return isinstance(prompt, str) and prompt.isascii() and len(prompt) + _ADDED <= limit

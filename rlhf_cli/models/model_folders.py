@@ -11,7 +11,6 @@ import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 from rlhf_cli.errors import ModelError, Prose, RlhfError, RunError, in_a_line
 from rlhf_cli.models.tokenizer_files import (
@@ -75,7 +74,10 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True) -> st
             expected="one of " + ", ".join(_TOKENIZER_FILES),
             hint="model.tokenizer=FOLDER_OR_HUB_ID",
         )
-    return f"{path} ({_architecture(config, where)})" if config.is_file() else f"{path} (adapter)"
+    if not config.is_file():
+        return f"{path} (adapter)"
+    content = read_json(config, where)
+    return f"{path} ({next(iter(architectures_of(content)), content.get('model_type', 'unknown'))})"
 
 
 def describe_reward_model(path: str, *, where: str, conversational: bool = False) -> str:
@@ -245,11 +247,6 @@ def _check_chat_template(folders: Sequence[Path], conversational: bool, where: s
     )
 
 
-def _architecture(config: Path, where: str) -> str:
-    content = read_json(config, where)
-    return next(iter(architectures_of(content)), str(content.get("model_type", "unknown")))
-
-
 def _listing(folder: Path) -> str:
     if not folder.is_dir():
         return "a file"
@@ -284,6 +281,7 @@ def naming_foreign_files(paths: Mapping[str, str | None]) -> Iterator[None]:
 
 def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | None:
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    files = [frame.f_code.co_filename for frame in frames]
     got = in_a_line(error)[:_LONGEST]
     if frames[-1].f_code.co_name == _CODE:
         model = str(frames[-1].f_locals.get("model_name"))
@@ -294,13 +292,14 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
             expected="a model that transformers knows by itself, or code that you have read and trust",
             hint="model.trust_remote_code=true" if key.startswith("model.") else None,
         )
-    if any(frame.f_code.co_filename.endswith(_TEMPLATE) for frame in frames):
+    if any(file.endswith(_TEMPLATE) for file in files):
         calls = (frame.f_locals["self"] for frame in frames if frame.f_code.co_name == "apply_chat_template")
         model = str(getattr(next(calls, None), "name_or_path", ""))
         return failing_template(got, where=f"{_key_of(model, paths)}: {model}")
-    if not _is_of_library(frames[-1]):
+    if not any(part in files[-1] for part in ("site-packages", "dist-packages", "/lib/python")):
         return None
-    read = next((str(frame.f_locals.get("f")) for frame in frames if _is_torch_load(frame)), None)
+    loads = [frame for frame in frames if frame.f_code.co_name == "load"]
+    read = next((str(one.f_locals.get("f")) for one in loads if one.f_code.co_filename.endswith(_PICKLE)), None)
     loading = next((frame.f_locals for frame in frames if frame.f_code.co_name in _CHECKPOINT), None)
     if loading is not None:
         file = Path(read or str(loading.get("checkpoint") or loading.get("json_path") or "the checkpoint"))
@@ -336,11 +335,3 @@ def failing_template(got: str, *, where: str) -> ModelError:
 
 def _key_of(model: str, paths: Mapping[str, str | None]) -> str:
     return next((key for key, path in paths.items() if path and Path(path) == Path(model)), "model.path")
-
-
-def _is_torch_load(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "load" and frame.f_code.co_filename.endswith(_PICKLE)
-
-
-def _is_of_library(frame: FrameType) -> bool:
-    return any(part in frame.f_code.co_filename for part in ("site-packages", "dist-packages", "/lib/python"))

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import torch
 from peft import PeftConfig, PeftModel, load_peft_weights
-from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -78,7 +77,11 @@ def _load_adapter(path: str, dtype: torch.dtype | str, trust_remote_code: bool) 
     # PEFT does not load strictly. It may ignore a saved head that its config does not list, so check that the head is
     # in use.
     in_use = {name.replace(".modules_to_save.default", ""): weight for name, weight in model.named_parameters()}
-    ignored = {name for name in saved.keys() & in_use.keys() if not _is_loaded(in_use[name], saved[name])}
+    ignored = {
+        name
+        for name in saved.keys() & in_use.keys()
+        if not torch.equal(in_use[name], saved[name].to(in_use[name].dtype))
+    }
     if ignored:
         raise _lost(path, ignored, read, "they are in the adapter's file, and PEFT did not load them")
     with _loading(path):
@@ -102,10 +105,6 @@ def _read(path: str, weights: str, dtype: torch.dtype | str, trust_remote_code: 
         )
     made_up = set(info["missing_keys"]) | {key for key, *_ in info["mismatched_keys"]}
     return _Read(model, made_up, any(key.startswith("lm_head") for key in info["unexpected_keys"]))
-
-
-def _is_loaded(in_use: Tensor, saved: Tensor) -> bool:
-    return bool(torch.equal(in_use, saved.to(in_use.dtype)))
 
 
 def _lost(path: str, keys: set[str], read: _Read, why: str | None) -> ModelError:

@@ -231,7 +231,9 @@ the run names other code. User and host names are only displayed: anyone who pac
 
 def made_by(code: Sequence[str]) -> dict[str, str]:
     """Return the maker's entry for provenance.json; without a mark if the run names no code or has no key."""
-    maker = {"user": _user()}
+    maker = {"user": str(os.getuid())}
+    with contextlib.suppress(OSError, KeyError):  # a container's user may have no name
+        maker["user"] = getpass.getuser()
     key = _key(create=True) if code else None
     return {**maker, "mark": _mark(key, code)} if key is not None else maker
 
@@ -251,12 +253,6 @@ def maker_of(run: RunFolder) -> str:
 
 def _mark(key: bytes, code: Sequence[str]) -> str:
     return hmac.new(key, "\0".join(sorted(code)).encode(), hashlib.sha256).hexdigest()
-
-
-def _user() -> str:
-    with contextlib.suppress(OSError, KeyError):  # a container's user may have no name
-        return getpass.getuser()
-    return str(os.getuid())
 
 
 def _key(*, create: bool) -> bytes | None:

@@ -68,7 +68,9 @@ def only_writer(folder: RunFolder, *, take_over: bool = False, what: str = "run"
         yield taken_over
     finally:
         if lock.is_locked:
-            _forget(folder)
+            writer = read_writer(folder)
+            if writer is not None and writer.process == this_process():
+                (folder.path / _RECORD).unlink(missing_ok=True)  # one that remains means its process was killed
             lock.release()
 
 
@@ -77,13 +79,6 @@ def read_writer(folder: RunFolder) -> Writer | None:
     with suppress(RunError, ValidationError):
         return TypeAdapter(Writer).validate_python(read_json(folder.path / _RECORD))
     return None
-
-
-def _forget(folder: RunFolder) -> None:
-    """Remove the record if it is this process's own; a record that remains means its process was killed."""
-    writer = read_writer(folder)
-    if writer is not None and writer.process == this_process():
-        (folder.path / _RECORD).unlink(missing_ok=True)
 
 
 def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:

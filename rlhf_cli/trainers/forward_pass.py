@@ -98,20 +98,13 @@ def reordered_in_windows(batches: list[TrlBatch], window: int, order: Callable[[
     reordered: list[TrlBatch] = []
     for start in range(0, len(batches), window):
         inside = batches[start : start + window]
-        joined = {name: _joined(inside, name) for name in inside[0] if _is_by_row(inside[0][name])}
+        by_row = [name for name, value in inside[0].items() if isinstance(value, Tensor) and value.dim() > 0]
+        joined = {name: torch.cat([batch[name] for batch in inside]) for name in by_row}
         rows = order(joined)
         size = inside[0]["completion_mask"].shape[0]
         for batch, own in zip(inside, rows.split(size), strict=True):
             reordered.append(batch | {name: values[own] for name, values in joined.items()})
     return reordered
-
-
-def _is_by_row(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dim() > 0
-
-
-def _joined(batches: list[TrlBatch], name: str) -> Tensor:
-    return torch.cat([batch[name] for batch in batches])
 
 
 Scored = tuple[Tensor, Tensor | None]

@@ -33,14 +33,12 @@ if TYPE_CHECKING:
     from rlhf_cli.rewards.stack.dead_signal import DeadRound
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 
-AsText = Callable[[Sequence[int]], str]
-
 _PER_TOKEN = ("advantages", "returns", "rollout_values", "old_per_token_logps", "ref_per_token_logps")
 _NO_LABEL = -100
 """The label that torch's losses ignore, which transformers uses instead of ids."""
 
 
-def _rows(inputs: object, as_text: AsText) -> list[dict[str, object]]:
+def _rows(inputs: object, decode: Callable[[list[int]], object]) -> list[dict[str, object]]:
     """Return the rows of a micro-batch: ids decoded to text, numbers per row and per token unchanged."""
     if not isinstance(inputs, Mapping):
         return []
@@ -55,7 +53,7 @@ def _rows(inputs: object, as_text: AsText) -> list[dict[str, object]]:
             is_mask = isinstance(mask, Tensor) and mask.shape == tensor.shape
             known = mask.bool() if is_mask else tensor != _NO_LABEL
             columns[name.removesuffix("_ids")] = [
-                as_text(ids[is_known].tolist()) for ids, is_known in zip(tensor, known, strict=True)
+                decode(ids[is_known].tolist()) for ids, is_known in zip(tensor, known, strict=True)
             ]
         elif tensor.ndim == 1 or name in _PER_TOKEN:
             columns[name] = tensor.tolist()
@@ -239,12 +237,13 @@ class GuardMixin(ExtendedTrainer):
     ) -> NoReturn:
         """Write the batch to the run folder and raise GuardStopped; unless `alone`, all ranks must call this."""
         step, folder = self.state.global_step + 1, Path(self.args.output_dir)
-        rank = self.accelerator.process_index
+        rank, decode = self.accelerator.process_index, self.processing_class.decode
         content = {
             "step": step,
             "found": list(details),
             "micro_batches": [
-                {"loss": loss.item(), "rows": _rows(batch, self._as_text)} for batch, loss in self._window
+                {"loss": loss.item(), "rows": _rows(batch, self.processing_class.decode)}
+                for batch, loss in self._window
             ],
             "round": _round(getattr(self, "_logs", {})),
         }
@@ -274,9 +273,6 @@ class GuardMixin(ExtendedTrainer):
             return f"{tame}; there is no checkpoint of this run yet"
         resume = f"rlhf resume {os.path.relpath(folder)} goes on from {last.name}, the last good checkpoint"
         return f"{resume}\n{tame}, from its weights: rlhf train ... model.path={os.path.relpath(last)}"
-
-    def _as_text(self, ids: Sequence[int]) -> str:
-        return str(self.processing_class.decode(list(ids), skip_special_tokens=False))
 
 
 def _are_finite(tensors: Sequence[Tensor]) -> bool:
