@@ -23,7 +23,6 @@ from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
 from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.config.validate import validate
 from rlhf_cli.errors import RunError
-from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, newest_run, read_status
 from rlhf_cli.runs.text_endings import trained_with_eos
@@ -70,7 +69,11 @@ def _reward(name: str, reward: Reward, root: str) -> Reward:
 
 
 def _model(named: str | None, root: str, where: str) -> str | None:
-    if named is None or not is_run_name(named):
+    if named is None:
+        return None
+    if not is_run_name(named):
+        from rlhf_cli.models.gguf import model_folder
+
         return model_folder(named, where=where)
     return str(find_run(named, root, where=where).model)
 
@@ -79,6 +82,8 @@ def _critic(named: str, root: str) -> str:
     if named == "policy":
         return named
     if not is_run_name(named):
+        from rlhf_cli.models.gguf import model_folder
+
         # Freezing makes paths under `path` and `model` absolute; the critic's path is made absolute here.
         named = str(model_folder(named, where="critic.init"))
         local = Path(named).expanduser()

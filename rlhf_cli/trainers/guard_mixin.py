@@ -241,10 +241,7 @@ class GuardMixin(ExtendedTrainer):
         content = {
             "step": step,
             "found": list(details),
-            "micro_batches": [
-                {"loss": loss.item(), "rows": _rows(batch, self.processing_class.decode)}
-                for batch, loss in self._window
-            ],
+            "micro_batches": [{"loss": loss.item(), "rows": _rows(batch, decode)} for batch, loss in self._window],
             "round": _round(getattr(self, "_logs", {})),
         }
         file = folder / f"non_finite/step-{step}-rank-{rank}.json"

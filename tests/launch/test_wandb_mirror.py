@@ -10,7 +10,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.tracking.tracking_plan import shown_metrics
+from rlhf_cli.runs.tracking.tracked_run import shown_metrics
 from tests.support import small_reward_runs as reward_runs
 from tests.support.small_runs import SMALL
 from tests.support.wandb_read_back import records, tables

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, TypeAlias
 from rlhf_cli.errors import Preempted
 from rlhf_cli.runs.metrics_file import TOTAL, Event, read_metrics, reward_names, series, table_file
 from rlhf_cli.runs.run_folder import RunFolder, in_training
-from rlhf_cli.runs.tracking.tracking_plan import (
-    Ending,
+from rlhf_cli.runs.tracking.tracked_run import (
     TrackedRun,
-    TrackingPlan,
     at_the_end,
     failed_line,
     shown_metrics,
     shown_name,
     tracked_run,
 )
+from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackingPlan
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.redaction import redacted_tree
 

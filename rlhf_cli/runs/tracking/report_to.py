@@ -16,16 +16,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.integrations import MLflowCallback, TensorBoardCallback, TrackioCallback
 
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking.tracking_plan import (
-    Ending,
-    TrackedRun,
-    TrackerName,
-    begun_in,
-    failed_line,
-    is_number,
-    mlflow_store,
-    shown_metrics,
-)
+from rlhf_cli.runs.tracking.tracked_run import TrackedRun, begun_in, failed_line, is_number, mlflow_store, shown_metrics
+from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackerName
 
 _MLFLOW_ID = "rlhf.run_id"
 _MLFLOW_STATUS = {"failed": "FAILED", "preempted": "KILLED"}

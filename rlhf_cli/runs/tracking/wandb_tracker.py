@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from rlhf_cli.runs.tracking.tracking_plan import STEP, Ending, TrackedRun
+from rlhf_cli.runs.tracking.tracked_run import STEP, TrackedRun
+from rlhf_cli.runs.tracking.tracking_plan import Ending
 from rlhf_cli.runs.tracking.wandb_files import mark_sent, records_of
 from rlhf_cli.text.redaction import redacted
 

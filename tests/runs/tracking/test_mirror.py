@@ -13,7 +13,8 @@ import pytest
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking import wandb_tracker
 from rlhf_cli.runs.tracking.mirror import Mirror, Row
-from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackedRun, TrackingPlan
+from rlhf_cli.runs.tracking.tracked_run import TrackedRun
+from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackingPlan
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import remember
 from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, Mirrored, logged_run, report

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.runs.tracking.tracking_plan import where_to_look
+from rlhf_cli.runs.tracking.tracked_run import where_to_look
 from tests.runs.tracking.tracked_runs import CONFIG, logged_run
 
 

@@ -1,0 +1,64 @@
+"""End a training when a rule of the section `stop` has held long enough."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from rich.text import Text
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
+from rlhf_cli.launch.callbacks import on_any_rank, plain_metrics
+from rlhf_cli.launch.progress import TrainingScreen
+from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.trainers.trl_protocol import TrlBatch
+
+_log = logging.getLogger("rlhf")
+
+
+class StopByRule(TrainerCallback):
+    """A callback that saves and stops training once a rule has held long enough. Use it on every rank.
+
+    Rank 0 evaluates the rules and tells the others at the same log event. `has_stopped` is True if a rule stopped the
+    training; `reason`, on rank 0, is the rule with its values.
+    """
+
+    def __init__(self, folder: RunFolder, screen: TrainingScreen, rules: StoppingRules, *, is_main: bool) -> None:
+        self.has_stopped = False
+        self.reason: str | None = None
+        self._folder = folder
+        self._screen = screen
+        self._rules = rules
+        self._is_main = is_main
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Replay metrics.jsonl if the run is resumed: it has been cut to the checkpoint's step."""
+        if self._is_main:
+            self._rules.replay(read_metrics(self._folder.metrics))
+
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
+        """Update the rules with the log event; between steps, save and stop if a rule has held long enough."""
+        said = None
+        if self._is_main:
+            said = self._rules.take(state.global_step, plain_metrics(logs))
+            self._warn()
+        if self.has_stopped or not 0 < state.global_step < state.max_steps:
+            return  # the last step ends the training anyway
+        if on_any_rank(said is not None, args.device):
+            control.should_save = control.should_training_stop = self.has_stopped = True
+            self.reason = said
+            if said is not None:
+                _log.info("step %d: %s", state.global_step, said)
+                self._screen.print(Text(f"step {state.global_step}: {said}"))
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Warn about rules whose metric was never logged."""
+        if self._is_main:
+            self._warn(at_end=True)
+
+    def _warn(self, *, at_end: bool = False) -> None:
+        for text in self._rules.never_logged(at_end=at_end):
+            _log.warning(text)
+            self._screen.print(Text(f"warning: {text}"))

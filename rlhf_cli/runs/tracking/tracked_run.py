@@ -1,0 +1,147 @@
+"""Describe a run for its tracker: under which names it appears, and where to look at it afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeGuard
+
+from rlhf_cli.runs.metrics_file import Event
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.tracking.wandb_files import unsent
+from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.text.redaction import redacted, redacted_tree
+
+STEP = "train/global_step"
+"""The x-axis of every metric, as in transformers."""
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """The description of a run that a tracker gets when it starts or resumes; contains no secrets.
+
+    `name` shows the differences in a sweep; `label` is unique among the runs of a folder. `config` is the resolved
+    experiment, nested, with some of its provenance. `goes_on_from` is the checkpoint's step at which training starts, 0
+    for none. `recorded_to` is the last step that an earlier attempt logged, 0 for none.
+    """
+
+    path: Path
+    run_id: str
+    name: str
+    label: str
+    group: str | None
+    job_type: str
+    project: str
+    entity: str | None
+    tags: tuple[str, ...]
+    notes: str | None
+    config: JsonTree
+    goes_on_from: int = 0
+    recorded_to: int = 0
+
+
+_OF_PROVENANCE = ("command", "git", "versions", "starting_model", "world_size", "num_parameters")
+"""Keys of provenance.json to show beside the configuration; the rest is in the run folder."""
+_PACKAGES = ("rlhf", "trl", "transformers", "torch")
+_TAGGED = ("exp", "model", "data")
+
+
+def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 0) -> TrackedRun:
+    """Return the description of the run in `folder` for a tracker; see TrackedRun for the steps."""
+    config = folder.read_config()
+    track = section(config, "track")
+    provenance = read_json(folder.provenance)
+    choices = section(provenance, "choices")
+    own = track.get("tags")
+    tags = [*(choices.get(group) for group in _TAGGED), *(own if isinstance(own, list) else [])]
+    shown = {name: provenance[name] for name in _OF_PROVENANCE if provenance.get(name) is not None}
+    versions = section(provenance, "versions")
+    shown["versions"] = {name: versions[name] for name in _PACKAGES if name in versions}
+    entity, notes = track.get("entity"), track.get("notes")
+    # A sweep names its jobs by their overrides (`weight=0.5,seed=2`); a number alone says nothing.
+    name, group = folder.path.name, folder.sweep_group
+    return TrackedRun(
+        path=folder.path,
+        run_id=str(provenance.get("wandb_id") or hashlib.sha256(str(folder.path).encode()).hexdigest()[:10]),
+        name=redacted(folder.label if group is None or name.isdigit() else name),
+        label=redacted(folder.label),
+        group=redacted(group) if group else None,
+        job_type=str(section(config, "trainer").get("name")),
+        project=redacted(str(track.get("project") or "rlhf")),
+        entity=redacted(str(entity)) if entity else None,
+        tags=tuple(dict.fromkeys(redacted(str(tag)) for tag in tags if tag)),
+        notes=redacted(str(notes)) if notes else None,
+        config=redacted_tree({**config, "provenance": shown}),
+        goes_on_from=goes_on_from,
+        recorded_to=max(recorded_to, goes_on_from),
+    )
+
+
+def failed_line(tracker: str, when: str, error: Exception) -> str:
+    """Log a tracker's error, and return the warning that the run continues without the tracker."""
+    logging.getLogger("rlhf").exception("%s failed %s", tracker, when)
+    what = redacted(str(error).strip().partition("\n")[0])
+    return (
+        f"warning: {tracker} failed {when} ({type(error).__name__}: {what}); the run goes on without it, "
+        f"and metrics.jsonl has everything"
+    )
+
+
+_EVALUATION = "eval_"
+_AT_THE_END = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
+"""Transformers logs these once, at the end of training; they have no step and keep their names."""
+
+
+def shown_name(metric: str) -> str:
+    """Return `eval/NAME` for `eval_NAME` and `train/NAME` for the rest, as transformers does for every tracker."""
+    if metric.startswith(_EVALUATION):
+        return f"eval/{metric.removeprefix(_EVALUATION)}"
+    return f"train/{metric}"
+
+
+def shown_metrics(event: Event) -> dict[str, float]:
+    """Return the finite numbers of a log event, under their names in a tracker."""
+    return {shown_name(name): float(value) for name, value in event.items() if name != "step" and is_number(value)}
+
+
+def at_the_end(event: Event) -> dict[str, float]:
+    """Return the metrics that transformers logs once at the end of training; {} for any other event."""
+    return {name: float(value) for name in _AT_THE_END if is_number(value := event.get(name))}
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a finite number; bools are not numbers."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def begun_in(folder: RunFolder) -> Path:
+    """Return the folder in which the run was started, or the current one if that is gone."""
+    cwd = read_json(folder.provenance).get("cwd")
+    begun = Path(cwd) if isinstance(cwd, str) else Path.cwd()
+    return begun if begun.is_dir() else Path.cwd()
+
+
+def mlflow_store(folder: RunFolder) -> str:
+    """Return MLFLOW_TRACKING_URI, else `mlflow.db` in the folder in which the run was started."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{begun_in(folder) / 'mlflow.db'}"
+
+
+def where_to_look(folder: RunFolder) -> dict[str, str]:
+    """Return command -> description for a run's tracker; {} without a tracker or if wandb has all data."""
+    track = section(folder.read_config(), "track")
+    if track.get("mode") == "none":
+        return {}
+    if unsent(folder.path):
+        return {f"rlhf sync {folder.shown}": "send it to wandb: it was recorded here"}
+    commands = {
+        "tensorboard": f"tensorboard --logdir {os.path.dirname(folder.shown)}",
+        "trackio": f"trackio show --project {shlex.quote(str(track.get('project')))}",
+        "mlflow": f"mlflow ui --backend-store-uri {shlex.quote(mlflow_store(folder))}",
+    }
+    command = commands.get(str(track.get("tracker")))
+    return {command: "its curves beside the others'"} if command is not None else {}
