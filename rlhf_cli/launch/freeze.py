@@ -10,7 +10,6 @@ from pathlib import Path
 
 import yaml
 
-from rlhf_cli.config.accelerate_file import accelerate_environment
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.environment_references import References, frozen_experiment, with_references
 from rlhf_cli.config.imported_code import code_of
@@ -169,8 +168,11 @@ def plan_frozen(
     Returns the plan and the run's launch settings.
     """
     experiment = frozen_experiment(folder.read_config())
-    file = experiment.launch.accelerate_config
-    accelerate_env = accelerate_environment(Path(file), where=str(folder.config)) if file is not None else None
+    accelerate_env = None
+    if (file := experiment.launch.accelerate_config) is not None:
+        from rlhf_cli.config.accelerate_file import accelerate_environment
+
+        accelerate_env = accelerate_environment(Path(file), where=str(folder.config))
     meets_at = meets_at or os.environ.get(MEETS_AT)
     plan = plan_launch(
         experiment, folder.path, resume=resume, accelerate_env=accelerate_env, node=node, meets_at=meets_at

@@ -186,21 +186,6 @@ def test_a_closed_terminal_ends_no_rank(two: Two, folder: RunFolder) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-UPLOADS = """
-if rank == 0:
-    (folder / "status.json").write_text(json.dumps({"state": "preempted", "reason": "SIGTERM"}))
-    time.sleep(1.5)
-    (folder / "uploaded").touch()
-"""
-
-
-def test_a_rank_that_stopped_waits_for_the_first_to_upload_what_it_logged(two: Two, folder: RunFolder) -> None:
-    """Ranks that stopped at the same step end with code 0, so that torch does not end those that still save."""
-    with pytest.raises(Preempted):
-        two(UPLOADS)
-    assert (folder.path / "uploaded").exists()
-
-
 def test_who_was_interrupted_first_is_the_cause_of_what_the_other_says(two: Two, folder: RunFolder) -> None:
     """A second Ctrl-C: one rank is gone, and the other finds its connection closed."""
     program = """

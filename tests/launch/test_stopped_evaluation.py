@@ -73,15 +73,6 @@ def test_the_step_before_it_is_saved_and_the_run_goes_on_as_if_it_had_not_been_s
     assert weights_hash(folder.model) == weights_hash(whole.model)
 
 
-def test_where_the_best_checkpoint_is_chosen_by_evaluations(train, asked_at) -> None:
-    """transformers asks the evaluation that was broken off for the figure, and for whether to save."""
-    asking = asked_at(2)
-    best = ("trainer.args.metric_for_best_model=greedy/total", "trainer.args.save_strategy=best")
-    code, folder = train(*OF_POLICY, *best)
-    assert (code, asking.batches) == (75, 1)
-    has_saved(folder, 2)
-
-
 def test_after_the_last_step_the_run_finishes_without_it(train, asked_at) -> None:
     """Nothing is left to train: the model is saved, and `rlhf eval` makes the evaluation."""
     asking = asked_at(3)
