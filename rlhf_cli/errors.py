@@ -21,7 +21,7 @@ what to type next. This module imports no other module of the project, so that a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 EXIT_OK = 0
 EXIT_CRASH = 1
@@ -173,6 +173,14 @@ class Preempted(RlhfError):
 
 class Interrupted(KeyboardInterrupt):
     """Raised by a signal that must not wait for the end of a step; its argument names the signal."""
+
+
+def with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and then the errors that led to it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
 
 
 def in_a_line(error: BaseException) -> str:

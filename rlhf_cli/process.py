@@ -14,7 +14,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn, TextIO
@@ -36,16 +36,16 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+Handler = Callable[[int, FrameType | None], object] | int
 
 
 @contextmanager
-def stopped_early() -> Iterator[None]:
-    """Open a context in which SIGTERM and SIGUSR1 raise Interrupted; does nothing outside the main thread."""
+def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+    """Open a context with these signal handlers; outside the main thread, handlers are not changed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _leave) for number in _SIGNALS}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
@@ -53,8 +53,15 @@ def stopped_early() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _leave(number: int, _: FrameType | None) -> NoReturn:
-    raise Interrupted(signal.Signals(number).name)
+@contextmanager
+def stopped_early() -> Iterator[None]:
+    """Open a context in which SIGTERM and SIGUSR1 raise Interrupted; does nothing outside the main thread."""
+
+    def interrupt(number: int, _: FrameType | None) -> NoReturn:
+        raise Interrupted(signal.Signals(number).name)
+
+    with handled({signal.SIGTERM: interrupt, signal.SIGUSR1: interrupt}):
+        yield
 
 
 _PR_SET_PDEATHSIG = 1

@@ -29,10 +29,10 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import CTRL_C, Interrupted
 from rlhf_cli.launch.rank_failures import RanksEnd, failures_of
-from rlhf_cli.launch.stopping import handled, say_heard
+from rlhf_cli.launch.stopping import say_heard
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.network import MeetingPlace
-from rlhf_cli.process import PARENT, environment
+from rlhf_cli.process import PARENT, environment, handled
 from rlhf_cli.runs.run_folder import RunFolder
 
 _LOOK_EVERY_S = 0.1

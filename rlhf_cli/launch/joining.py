@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -46,9 +47,9 @@ from rlhf_cli.launch.machines import (
     store_at,
     wait,
 )
-from rlhf_cli.launch.stopping import interrupted_by_signals
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.network import MeetingPlace, towards, why_not_reached
+from rlhf_cli.process import handled
 from rlhf_cli.runs.provenance import versions
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -221,7 +222,7 @@ def _plan_like_first(invitation: Invitation) -> tuple[LaunchPlan, Launch]:
 def _wait_for_begin(console: Console, link: Link, node: int, offer: Offer) -> None:
     """Wait until all machines are there. Raises RunError if the first machine gave up or is gone."""
     began = time.monotonic()
-    with interrupted_by_signals(), console.status("") as bar:
+    with handled({signal.SIGHUP: signal.SIG_IGN}), console.status("") as bar:
         while (first := link.states.get(0)) is None or not first.is_begun:
             seconds = time.monotonic() - began
             bar.update(f"machine {node + 1} of {offer.nodes}, waiting for the others: {seconds:.0f} s")

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -28,9 +29,10 @@ from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, ConfigError, RlhfError,
 from rlhf_cli.launch.elastic import OtherMachineEnded, listening_store, run_ranks
 from rlhf_cli.launch.freeze import MEETS_AT
 from rlhf_cli.launch.rank_failures import RankFailure, RanksEnd, conclude, forget_failures
-from rlhf_cli.launch.stopping import interrupted_by_signals, preempted
+from rlhf_cli.launch.stopping import preempted
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.network import MeetingPlace, meeting_place, towards
+from rlhf_cli.process import handled
 from rlhf_cli.runs.provenance import versions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, PREEMPTED, update_status
@@ -292,7 +294,7 @@ def _wait_for_all(folder: RunFolder, console: Console, plan: LaunchPlan, store: 
         console.print(f"  rlhf join {plan.meets_at}", markup=False, highlight=False, soft_wrap=True)
     began, joined = time.monotonic(), dict[int, str]()
     try:
-        with interrupted_by_signals(), console.status("") as bar:
+        with handled({signal.SIGHUP: signal.SIG_IGN}), console.status("") as bar:
             while len(joined) < others:
                 seconds, missing = time.monotonic() - began, others - len(joined)
                 bar.update(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from rlhf_cli.errors import Prose, RlhfError
+from rlhf_cli.errors import Prose, RlhfError, with_causes
 from rlhf_cli.runs import heartbeat as beats
 from rlhf_cli.runs.heartbeat import Heartbeat, in_words, whole_phases
 
@@ -29,7 +27,7 @@ _ADVICE = {
 
 def out_of_memory(error: BaseException, heartbeat: Heartbeat) -> RlhfError | None:
     """Return the error with advice if `error` or one of its causes says that memory is full, else None."""
-    chain = list(_chain(error))
+    chain = list(with_causes(error))
     cause = next((one for one in chain if _kind(one) is not None), None)
     if cause is None:
         return None
@@ -55,11 +53,3 @@ def _kind(error: BaseException) -> str | None:
         return "gpu"
     is_of_torch = isinstance(error, RuntimeError | OSError)
     return "cpu" if is_of_torch and any(words in text for words in _OF_CPU) else None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its chain of causes."""
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)

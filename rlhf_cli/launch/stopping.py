@@ -19,6 +19,7 @@ from types import FrameType
 
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import CTRL_C, EXIT_PREEMPTED, Interrupted, Preempted
+from rlhf_cli.process import handled
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 
@@ -109,34 +110,6 @@ def stopped_by_signals(stopping: Stopping) -> Iterator[None]:
             yield
         finally:
             stopping.close()
-
-
-@contextmanager
-def interrupted_by_signals() -> Iterator[None]:
-    """Open a context in which SIGTERM and SIGUSR1 raise Interrupted, like Ctrl-C: there is no progress to save yet."""
-
-    def interrupt(number: int, _: FrameType | None) -> None:
-        raise Interrupted(signal.Signals(number).name)
-
-    with handled({signal.SIGTERM: interrupt, signal.SIGUSR1: interrupt, signal.SIGHUP: signal.SIG_IGN}):
-        yield
-
-
-Handler = Callable[[int, FrameType | None], object] | int
-
-
-@contextmanager
-def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Open a context with these signal handlers; outside the main thread, handlers are not changed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def say_heard(reason: str) -> None:

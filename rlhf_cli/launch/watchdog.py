@@ -27,7 +27,7 @@ from types import FrameType
 
 from rlhf_cli.errors import EXIT_CRASH, RlhfError
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file, resume_hint
-from rlhf_cli.launch.stopping import handled
+from rlhf_cli.process import handled
 from rlhf_cli.runs.heartbeat import Beat, Heartbeat, heartbeats
 from rlhf_cli.runs.process_identity import is_stopped
 from rlhf_cli.runs.run_folder import RunFolder, write_json

@@ -17,7 +17,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase, TrainingArguments
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from trl import is_conversational
 
-from rlhf_cli.errors import ModelError, Prose
+from rlhf_cli.errors import ModelError, Prose, with_causes
 
 
 def require_model(name: str, *, where: str, revision: str | None, trust_remote_code: bool) -> None:
@@ -34,7 +34,7 @@ def require_model(name: str, *, where: str, revision: str | None, trust_remote_c
 
 
 def _model_error(name: str, where: str, error: OSError) -> ModelError:
-    causes = list(_chain(error))
+    causes = list(with_causes(error))
     if any(isinstance(cause, GatedRepoError) for cause in causes):
         return ModelError(
             f"the hub gives {name} only to whom its owner has let in",
@@ -55,13 +55,6 @@ def _model_error(name: str, where: str, error: OSError) -> ModelError:
         got=str(error).splitlines()[0],
         hint=f"hf download {name}, or model.path=FOLDER",
     )
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
 
 
 @contextlib.contextmanager

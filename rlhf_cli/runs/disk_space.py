@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from rlhf_cli.errors import Prose, RlhfError, RunError
+from rlhf_cli.errors import Prose, RlhfError, RunError, with_causes
 from rlhf_cli.runs.run_folder import RunFolder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -24,12 +24,7 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 def is_full(error: BaseException) -> bool:
     """Return whether an error or one of its causes means a full disk, an exceeded quota or a file size limit."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if getattr(seen, "errno", None) in _FULL or _IN_WORDS.search(str(seen)):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
+    return any(getattr(one, "errno", None) in _FULL or _IN_WORDS.search(str(one)) for one in with_causes(error))
 
 
 def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseException) -> RunError:

@@ -17,8 +17,8 @@ from rich.console import Console
 from rlhf_cli.display.sweep_tables import PRUNED
 from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, RunError
 from rlhf_cli.launch.gpu_locks import HeldGpus, gpus_of, holders_of, take
-from rlhf_cli.launch.stopping import handled
 from rlhf_cli.plan.devices import visible_gpus
+from rlhf_cli.process import handled
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, Status, name_who_asked, read_status, update_status
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
 from rlhf_cli.sweeps.job_watch import JobWatch, SweepDisplay
