@@ -238,7 +238,7 @@ _WANDBS = (
 
 
 def table_file(run: Path, step: int) -> Path:
-    """Return the path of the completion table of a step. It need not exist."""
+    """Return the path of the completion table of a step, named as in TRL's GRPOTrainer. It need not exist."""
     return run / "completions" / f"completions_{step:05d}.parquet"
 
 

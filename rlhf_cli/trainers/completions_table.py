@@ -81,14 +81,9 @@ def overwrite_last(logged: deque[_Logged], values: Sequence[_Logged]) -> None:
         logged[row] = value
 
 
-def table_file(trainer: TrlTrainer) -> Path:
-    """Return the file of the current step's table, named as in TRL's GRPOTrainer."""
-    return Path(trainer.args.output_dir, "completions", f"completions_{trainer.state.global_step:05d}.parquet")
-
-
-def write_table(trainer: TrlTrainer) -> None:
+def write_table(trainer: TrlTrainer, file: Path) -> None:
     """Save the table if TRL has not: its GRPOTrainer saves it to disk, its RLOOTrainer only to wandb."""
-    logs, file = trainer._logs, table_file(trainer)
+    logs = trainer._logs
     if file.exists() or not logs["prompt"]:
         return
     columns = {

@@ -52,9 +52,10 @@ from rlhf_cli.rewards.stack.truncation import (
     settle_round,
     truncation_metrics,
 )
+from rlhf_cli.runs.metrics_file import table_file
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, Normaliser
 from rlhf_cli.temporary_attributes import temporary_attributes
-from rlhf_cli.trainers.completions_table import TABLE_COLUMNS, PartColumns, overwrite_last, table_file, write_table
+from rlhf_cli.trainers.completions_table import TABLE_COLUMNS, PartColumns, overwrite_last, write_table
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
@@ -282,11 +283,11 @@ class RewardMixin(ExtendedTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as in TRL, and save the table of completions; an evaluation does not change the table of its step."""
-        file = table_file(self)
+        file = table_file(Path(self.args.output_dir), self.state.global_step)
         written = file.read_bytes() if not self.model.training and file.is_file() else None
         super().log(logs, start_time)
         if self.args.log_completions and self.accelerator.is_main_process:
-            write_table(self)
+            write_table(self, file)
             if written is not None:  # TRL's GRPOTrainer wrote a mixture of both
                 file.write_bytes(written)
 

@@ -1,7 +1,4 @@
-"""Log where the time went between two log events and how much of a batch is padding.
-
-Code that passes rows of tokens to a model calls `count` once, right where it calls the model; wrappers that delegate to
-such code do not. Without a listener, a call only checks an empty list.
+"""Log where the time went between two log events and how much of a batch is padding (token_slots.py).
 
 Waiting is the time in the functions of torch.distributed with which accelerate and TRL gather, reduce and broadcast. It
 does not include what engines do in C++ or on their own streams: DDP averages gradients within backward, and a GPU
