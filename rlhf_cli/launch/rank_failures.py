@@ -93,7 +93,7 @@ def failures_of(
 
 def _describe_exit(rank: int, code: int, folder: RunFolder, log: Path) -> str:
     beat = heartbeats(folder.path).get(rank)
-    reward = ", ".join(one.name for one in beat.rewards) if beat else ""
+    reward = ", ".join(beat.rewards) if beat else ""
     during = f" while reward {reward!r} ran" if reward else f" during {beat.phase}" if beat else ""
     if code >= 0:
         return f"ended with code {code}{during} and did not say why; see {log}"

@@ -168,13 +168,12 @@ def _failure_of(beat: Beat, stacks: tuple[tuple[str, ...], ...], timeout_s: floa
     `stacks` are those of its threads, main thread first, each a list of `file:line in function`, innermost last; empty
     if they could not be read. `is_stopped` means stopped by a signal such as SIGSTOP.
     """
-    names = [one.name for one in beat.rewards]
-    rewards = "reward " + ", ".join(map(repr, names)) if names else ""
+    rewards = "reward " + ", ".join(map(repr, beat.rewards)) if beat.rewards else ""
     what = f"no sign of life for {beat.age_s:.{0 if beat.age_s >= 10 else 1}f} s"
     what += ": it is stopped, by a signal such as SIGSTOP" if is_stopped else f", in {rewards or beat.phase}"
     hint = "launch.hang_timeout_s=3600  # or off, where it needs that long"
-    if names:
-        key = f"rewards.{names[0]}"
+    if beat.rewards:
+        key = f"rewards.{beat.rewards[0]}"
         hint = f"{key}.timeout_s=60  # ends a call after so long\n{key}.isolate=true  # ends a row\n{hint}"
     error = RlhfError(
         what,

@@ -32,16 +32,7 @@ PARTS = frozenset({DATA, FORWARD, CHECKS, CLIPPING, LOGGING, OLD_LOGPS, REFERENC
 _BYTES = 2048
 _PATTERN = "pulse-rank*"
 _LAYOUT = struct.Struct("=dqq??36s")
-"""Lines follow: the phase, then when each running reward began, and its name."""
-
-
-@dataclass(frozen=True)
-class Running:
-    """A reward that runs on a rank. `began_at` is time.monotonic, which all processes of one machine share."""
-
-    name: str
-    rank: int
-    began_at: float
+"""Lines follow: the phase, then the names of the running rewards."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +52,7 @@ class Beat:
     is_watched: bool
     waits: bool
     phase: str
-    rewards: tuple[Running, ...] = ()
+    rewards: tuple[str, ...] = ()
 
     @property
     def age_s(self) -> float:
@@ -89,7 +80,7 @@ class Heartbeat:
         """Called with the new phases whenever they change."""
         self.reward_listeners: list[Callable[[list[str]], object]] = []
         """Called with the names of the running rewards whenever one starts or ends."""
-        self._rewards: list[Running] = []
+        self._rewards: list[str] = []
         self._lock = threading.RLock()
         self._write()
 
@@ -129,18 +120,17 @@ class Heartbeat:
     @contextlib.contextmanager
     def running(self, reward: str) -> Iterator[None]:
         """Open the context in which a reward runs, in any thread; both ends are heartbeats."""
-        one = Running(reward, self.rank, time.monotonic())
-        self._change_rewards(self._rewards.append, one)
+        self._change_rewards(self._rewards.append, reward)
         try:
             yield
         finally:
-            self._change_rewards(self._rewards.remove, one)
+            self._change_rewards(self._rewards.remove, reward)
 
-    def _change_rewards(self, change: Callable[[Running], None], one: Running) -> None:
+    def _change_rewards(self, change: Callable[[str], None], reward: str) -> None:
         with self._lock:
-            change(one)
+            change(reward)
             for listen in self.reward_listeners:
-                listen([reward.name for reward in self._rewards])
+                listen(list(self._rewards))
             self._write()
 
     def say_waits(self) -> None:
@@ -166,8 +156,7 @@ class Heartbeat:
                 return
             (at,) = struct.unpack_from("=d", self._mapped, 0)
             values = (time.monotonic() if is_beat else at, os.getpid(), self._seams, self._is_watched, self._waits)
-            lines = [in_words(self.phases), *(f"{one.began_at} {one.name}" for one in self._rewards)]
-            content = _LAYOUT.pack(*values, self._boot) + "\n".join(lines).encode()
+            content = _LAYOUT.pack(*values, self._boot) + "\n".join([in_words(self.phases), *self._rewards]).encode()
             self._mapped[:] = content[:_BYTES].ljust(_BYTES, b"\0")
 
 
@@ -223,15 +212,13 @@ def _read(file: Path) -> tuple[Beat, str] | None:
         at, pid, seams, is_watched, waits, boot = _LAYOUT.unpack_from(content)
     except (OSError, struct.error):
         return None  # the process has just ended or just started
-    phase, *lines = content[_LAYOUT.size :].rstrip(b"\0").decode(errors="replace").split("\n")
+    phase, *rewards = content[_LAYOUT.size :].rstrip(b"\0").decode(errors="replace").split("\n")
     rank = int(file.name.removeprefix(_PATTERN[:-1]))
-    parts = [line.partition(" ") for line in lines]
-    rewards = tuple(Running(name, rank, float(began_at)) for began_at, _, name in parts if name)
-    beat = Beat(rank, pid, at, seams, is_watched, waits, phase, rewards)
+    beat = Beat(rank, pid, at, seams, is_watched, waits, phase, tuple(rewards))
     return beat, boot.rstrip(b"\0").decode(errors="replace")
 
 
 def while_running(folder: Path) -> str:
     """Return a status suffix such as `, while reward 'x' ran on rank 0`, for the ranks that were killed in a reward."""
-    names = {rank: ", ".join(one.name for one in beat.rewards) for rank, beat in heartbeats(folder).items()}
+    names = {rank: ", ".join(beat.rewards) for rank, beat in heartbeats(folder).items()}
     return "".join(f", while reward {name!r} ran on rank {rank}" for rank, name in names.items() if name)

@@ -14,7 +14,6 @@ import time
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -165,52 +164,35 @@ UNREADABLE = "unreadable"
 """The state of a run whose status.json cannot be read."""
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """The state of a run. `rewards` are means over the first and the last tenth of its log events.
-
-    `state` is created, queued, running, finished, failed, preempted, killed or unreadable. `metrics` holds the last
-    value of every metric. `model` and `last_checkpoint` are folders, None if there is none.
-    """
-
-    run: str
-    state: str
-    step: int
-    max_steps: int | None
-    reason: str | None
-    job_id: str | None
-    warnings: int
-    rewards: dict[str, dict[Literal["start", "end"], float]]
-    metrics: dict[str, float | str | None]
-    model: str | None
-    last_checkpoint: str | None
-
-
 def run_result(folder: RunFolder) -> dict[str, object]:
-    """Return the RunResult of a run as JSON values. A status that cannot be read has the state UNREADABLE."""
+    """Return what became of a run, as JSON values.
+
+    `rewards` are means over the first and the last tenth of its log events; `metrics` holds the last value of every
+    metric. `model` and `last_checkpoint` are folders, None if there is none. A status that cannot be read has the state
+    UNREADABLE.
+    """
     try:
         status = read_status(folder)
     except RunError:
         status = Status(state=UNREADABLE)
     events = read_metrics(folder.metrics) if folder.metrics.is_file() else []
-    last: dict[str, Any] = {}
+    last: dict[str, object] = {}
     for event in events:
         last |= {name: value for name, value in event.items() if value is not None}
     checkpoint = folder.last_checkpoint()
-    result = RunResult(
-        run=folder.shown,
-        state=status.state,
-        step=status.step,
-        max_steps=status.max_steps,
-        reason=status.reason,
-        job_id=status.job_id,
-        warnings=status.warnings,
-        rewards={name: {"start": start, "end": end} for name, (start, end) in reward_spans(events).items()},
-        metrics=last,
-        model=os.path.relpath(folder.model) if folder.model.is_dir() else None,
-        last_checkpoint=os.path.relpath(checkpoint) if checkpoint is not None else None,
-    )
-    return asdict(result)
+    return {
+        "run": folder.shown,
+        "state": status.state,
+        "step": status.step,
+        "max_steps": status.max_steps,
+        "reason": status.reason,
+        "job_id": status.job_id,
+        "warnings": status.warnings,
+        "rewards": {name: {"start": start, "end": end} for name, (start, end) in reward_spans(events).items()},
+        "metrics": last,
+        "model": os.path.relpath(folder.model) if folder.model.is_dir() else None,
+        "last_checkpoint": os.path.relpath(checkpoint) if checkpoint is not None else None,
+    }
 
 
 def newest_run(root: Path = Path("runs"), *, finished: bool = False) -> RunFolder | None:

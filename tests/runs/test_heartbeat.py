@@ -106,7 +106,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_killed_process_leaves_the_names_of_its_rewards(tmp_path: Path, where: str, expected: list[str]) -> None:
     ended = subprocess.run([sys.executable, "-c", CRASH, str(tmp_path), where], check=False)
     assert ended.returncode == -9
-    assert [one.name for one in heartbeats(tmp_path)[1].rewards] == expected
+    assert list(heartbeats(tmp_path)[1].rewards) == expected
     status = read_status(RunFolder(tmp_path))
     assert status.state == "killed"
     assert str(status.reason).endswith(", while reward 'first, second' ran on rank 1") == bool(expected)
