@@ -92,6 +92,22 @@ def test_an_error_is_printed_once_and_the_run_continues(
     assert inner.calls[-1][0] == method
 
 
+def test_names_of_the_run_and_of_its_metrics(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The callbacks of TensorBoard and trackio put `train/` before a name by themselves, MLflow's does not."""
+    for tracker, total in (("trackio", "reward"), ("mlflow", "train/reward")):
+        inner = Recording()
+        monkeypatch.setitem(report_to._BUILD, tracker, lambda run, inner=inner: inner)
+        assert report(folder, tracker) == []  # type: ignore[arg-type]
+        methods = [name for name, *_ in inner.calls]
+        assert (methods[0], methods[-1]) == ("on_train_begin", "on_train_end")
+        _, args, logs = inner.calls[1]
+        assert (args.project, args.run_name) == ("sums", "quickstart/one")
+        assert args.trackio_static_space_id is False
+        assert args.to_dict()["trainer"]["name"] == "grpo"
+        assert logs[total] == 0.1
+        assert "kl" not in logs  # null in metrics.jsonl
+
+
 def test_mlflow_has_one_run_over_both_attempts(folder: RunFolder, place: Path) -> None:
     pytest.importorskip("mlflow", reason="pip install 'rlhf-cli[mlflow]'")
     import mlflow

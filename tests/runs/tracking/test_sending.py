@@ -64,7 +64,7 @@ def by_wandb(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Path]]]
     return put
 
 
-def test_wandbs_own_command_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandbs_own_command_is_asked(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own help is the oracle for the options."""
     asked: list[list[str]] = []
     run = subprocess.run
@@ -74,6 +74,8 @@ def test_wandbs_own_command_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         return subprocess.CompletedProcess(command, 0, "wandb: done\n", "")
 
     monkeypatch.setattr(subprocess, "run", note)
+    for name in ("a.wandb", "b.wandb"):
+        (place / name).write_bytes(b":W&B")
     assert upload([Path("a.wandb"), Path("b.wandb")]) == "wandb: done"
     (command,) = asked
     assert command[1:] == ["-m", "wandb", "sync", "--include-online", "a.wandb", "b.wandb"]
