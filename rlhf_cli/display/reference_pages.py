@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -64,6 +65,16 @@ def show_option(console: Console, group: str, option: str, file: Path) -> None:
     console.print(Text("\n".join(lines[len(comments) :]).rstrip()), soft_wrap=True)
     console.print()
     console.print(Text.assemble(("file  ", "dim"), shown_path(file)), soft_wrap=True)
+
+
+def show_tasks(console: Console, tasks: Sequence[Mapping[str, Any]], missing: str) -> None:
+    """Print the tasks of a package: name, an example in one line, arguments. Print `missing` if there are none."""
+    _heading(console, f"its {len(tasks)} tasks, with an example and the arguments of each" if tasks else missing)
+    for task in tasks:
+        question, answer = (" ".join(str(task[part]).split()) for part in ("question", "answer"))
+        arguments = ", ".join(f"{name} {default}" for name, default in task["arguments"].items())
+        console.print(Text(f"  {task['name']}", style="bold cyan"))
+        console.print(Text.assemble(f"    {question:.150} -> {answer:.40}\n    ", (arguments, "dim")), soft_wrap=True)
 
 
 def shown_path(file: Path, line: int | None = None) -> str:

@@ -69,6 +69,7 @@ _DISTRIBUTION = "rlhf-cli"
 _LARGE = ("torch", "trl", "transformers")
 _PURPOSES = {
     "math": "rewards that compare formulas (trl_accuracy)",
+    "reasoning": "data=reasoning_gym",
     "slurm": "launch=slurm",
     "plot": "pictures as PNG files",
     "vllm": "rollouts by vLLM (launch.rollout=vllm)",

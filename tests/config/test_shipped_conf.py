@@ -30,6 +30,7 @@ EXPERIMENTS: dict[str, list[str]] = {
     "hh_reward": ["model.path=org/model"],
     "quickstart": [],
     "r1_language": ["model.path=org/model"],
+    "smollm2_reasoning": [],
     "smollm2_sums": [],
     "study_overoptimisation": [],
     "study_truncation": [],

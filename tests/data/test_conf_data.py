@@ -22,6 +22,7 @@ def test_all_are_here() -> None:
         "file",
         "gsm8k",
         "hh_rlhf",
+        "reasoning_gym",
         "split_sums",
         "tldr",
         "toy_demonstrations",
@@ -52,6 +53,8 @@ def test_file(file: Path) -> None:
     elif source.world is None:
         assert "hub dataset" in peek(source).origin
     else:
+        if source.world == "reasoning_gym":
+            pytest.importorskip("reasoning_gym", reason="pip install 'rlhf-cli[reasoning]'")
         dataset = load_split([source], prompt=prompt, seed=0)
         assert len(dataset) == content["args"]["num_rows"]
         assert all(column in columns_line for column in dataset.column_names)

@@ -18,8 +18,10 @@ from rlhf_cli.data.worlds.toy_preferences import true_score
 from rlhf_cli.errors import DataError
 from rlhf_cli.rewards.toy import score_speakers
 
+EMBEDDED = sorted(set(WORLDS) - {"reasoning_gym"})
 
-@pytest.mark.parametrize("world", WORLDS)
+
+@pytest.mark.parametrize("world", EMBEDDED)
 def test_the_same_seed_gives_the_same_rows_and_fewer_are_the_first_of_more(world: str) -> None:
     generate = WORLDS[world].generate
     assert generate(700, 3) == generate(700, 3)
@@ -172,7 +174,7 @@ def test_held_out_sums_are_in_no_training_row_in_either_order() -> None:
 def test_the_rows_of_a_seed_stay_what_they_are() -> None:
     """Runs of two releases are compared on the same rows; a hash of each world, and of the split of its sums."""
     hashes = {}
-    for name, arguments in [*((name, {}) for name in WORLDS), ("split_sums", {"held_out": True})]:
+    for name, arguments in [*((name, {}) for name in EMBEDDED), ("split_sums", {"held_out": True})]:
         rows = worlds.generate(name, {"num_rows": 300, **arguments}, seed=3)
         hashes[name + "-held_out" * bool(arguments)] = sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:8]
     assert hashes == {

@@ -34,7 +34,7 @@ _NEEDS_HERE = re.compile(r"#(?: .*[;,])? needs ([^;,]+?)\s*$")
 _COMMAND = re.compile(r"\s*(?:\S*\$ )?rlhf \S")
 REASONS = re.compile(
     r"a GPU|GPUs|\d+ GPUs|two machines|Slurm|vLLM|a model server|a login(?: and a network)?|a network|a service manager"
-    r"|SmolLM2|a GGUF file"
+    r"|SmolLM2|a GGUF file|(?:SmolLM2 and )?reasoning-gym"
 )
 """Why a command cannot be typed on a laptop without a network."""
 WORDS = ("before", "smaller", "exits")

@@ -77,6 +77,7 @@ RECIPES: dict[str, tuple[list[str], Rows | None]] = {
     "hh_reward": ([*FOLDER, *EVALUATED, *HELD_OUT], dialogues),
     "quickstart": ([*OWN, *GROUPS, *FEW], None),
     "r1_language": ([*FOLDER, *GROUPS, "data.prompt='{question}'"], sums),
+    "smollm2_reasoning": ([*FOLDER, *GROUPS, *FEW], None),
     "smollm2_sums": ([*FOLDER, *GROUPS, *FEW], None),
     "study_overoptimisation": ([*OWN, *ROUNDS, *FEW, "rewards.proxy.model=./judge"], None),
     "study_truncation": ([*OWN, *ROUNDS, *FEW], None),
@@ -107,7 +108,7 @@ def without_recipe(names: list[str]) -> list[str]:
 
 def test_every_experiment_has_a_recipe() -> None:
     assert without_recipe(shipped()) == []
-    assert len(shipped()) == len(RECIPES) == 24
+    assert len(shipped()) == len(RECIPES) == 25
     # What has to be said beside a name is said here, too, and nothing that is not there.
     for name, words in EXPERIMENTS.items():
         keys = {word.partition("=")[0] for word in RECIPES[name][0]}
@@ -126,6 +127,8 @@ def stand_ins(workplace: Path) -> Path:
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_:FutureWarning")  # of TRL's calls
 @pytest.mark.parametrize("name", shipped())
 def test_it_trains(stand_ins: Path, name: str) -> None:
+    if name == "smollm2_reasoning":
+        pytest.importorskip("reasoning_gym", reason="pip install 'rlhf-cli[reasoning]'")
     words, row = RECIPES[name]
     if row is not None:
         rows = [row(number) for number in range(40)]

@@ -53,7 +53,7 @@ class TestPackages:
     @pytest.fixture(autouse=True)
     def nothing_is_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = importlib.util.find_spec
-        ours = ("bitsandbytes", "torchao", "liger_kernel", "peft", "math_verify")
+        ours = ("bitsandbytes", "torchao", "liger_kernel", "peft", "math_verify", "reasoning_gym")
         monkeypatch.setattr(
             importlib.util, "find_spec", lambda name, *more: None if name in ours else real(name, *more)
         )
@@ -65,10 +65,11 @@ class TestPackages:
             ("trainer.args.optim=adamw_torch_8bit", "torchao", "trainer.args.optim"),
             ("model.lora.r=8", "peft", "model.lora"),
             ("reward@rewards.maths=trl_accuracy", "math_verify", "rewards.maths.fn"),
+            ("reward@rewards.task=reasoning_gym", "reasoning_gym", "rewards.task.fn"),
         ],
     )
     def test_what_is_named_and_absent(self, place: Path, refused: Refused, word: str, package: str, key: str) -> None:
-        (place / "rows.jsonl").write_text('{"prompt": "1+1=", "a": 1, "b": 1, "solution": "2"}\n' * 9)
+        (place / "rows.jsonl").write_text('{"prompt": "1+1=", "a": 1, "b": 1, "solution": "2", "entry": "{}"}\n' * 9)
         error = refused("exp=quickstart", "launch=cpu", "data=file", "data.path=rows.jsonl", word)
         assert f"{package}, which is not installed" in error.what
         assert str(error.where).startswith(key)

@@ -33,6 +33,7 @@ COLUMNS: dict[str, set[str]] = {
     "length_ramp": set(),
     "length_target": set(),
     "numeric_answer": {"answer"},
+    "reasoning_gym": {"entry"},
     "regex": set(),
     "second_is_larger": {"speaker_a", "speaker_b"},
     "repetition": set(),
@@ -68,6 +69,7 @@ BATCH: dict[str, Any] = {
     "b": [4, 4],
     "speaker_a": ["A", "A"],
     "speaker_b": ["B", "B"],
+    "entry": [None, None],
 }
 
 

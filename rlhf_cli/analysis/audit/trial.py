@@ -84,8 +84,8 @@ def find_gold(rows: Sequence[Row], required: Sequence[str], *, named: str | None
         return Gold([answer_of(row[named]) for row in rows], f"column {named}")
     known = [name for name in GOLD_COLUMNS if name in columns]
     known.sort(key=lambda name: name not in required)
-    # If a reward reads only one column, it compares with that column, whatever its name.
-    if len(only := sorted({name for name in required if name != "prompt"})) == 1 and isinstance(
+    # If a reward reads only one column, it compares with that column, whatever its name. In `entry` is more than that.
+    if len(only := sorted({name for name in required if name not in ("prompt", "entry")})) == 1 and isinstance(
         rows[0].get(only[0]), str
     ):
         known = [*only, *known]

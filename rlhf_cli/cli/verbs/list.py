@@ -7,6 +7,7 @@ rlhf list reward ./rewards.py:fn   the same for a function of yours; its source 
 rlhf list trainer grpo             TRL's arguments with their defaults, and those set by another key here
 rlhf list trainer grpo learning rate     the arguments with these words, with TRL's help
 rlhf list exp quickstart           the file of an option: its description and its settings
+rlhf list data reasoning_gym       the same, and the tasks of that package: an example and the arguments of each
 rlhf list metrics kl               logged metrics and their meaning; those with these words
 rlhf list keys rewards             keys of the configuration: those below a key, or with these words
 
@@ -148,4 +149,15 @@ def _option(group: str, named: str, options: dict[str, Path]) -> _Page:
     file = options[named]
     text = file.read_text(encoding="utf-8")
     value = {"group": group, "name": named, "caption": caption(file), "file": str(file), "text": text}
-    return value, lambda console: show_option(console, group, named, file)
+    if (group, named) != ("data", "reasoning_gym"):
+        return value, lambda console: show_option(console, group, named, file)
+    from rlhf_cli.display.reference_pages import show_tasks
+    from rlhf_cli.project.reference.task_reference import described_tasks
+
+    tasks, missing = described_tasks()
+
+    def show(console: Console) -> None:
+        show_option(console, group, named, file)
+        show_tasks(console, tasks, missing)
+
+    return value | {"tasks": tasks}, show

@@ -2,6 +2,8 @@
 
 A world is a module with `generate(num_rows, seed, **args)`; the first n rows do not depend on `num_rows`. A world for
 warm-starting a tiny model also has `demonstrations(num_rows, seed, **args)`: good and bad texts.
+
+An error of a world has a `where` relative to `args`, '' for the world itself, and so is a hint such as `task=gcd`.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import get_type_hints
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from rlhf_cli.data.worlds import toy_preferences, toy_tasks
+from rlhf_cli.data.worlds import reasoning_gym, toy_preferences, toy_tasks
 from rlhf_cli.data.worlds import toy_tasks as split_sums
 from rlhf_cli.errors import DataError
 from rlhf_cli.text.suggest import nearest
@@ -23,14 +26,17 @@ DEFAULT_NUM_ROWS = 1000
 class World:
     """The generators of a world. Each takes `(num_rows, seed, **args)` and returns that many rows.
 
-    `demonstrations` is None for a world without them.
+    `demonstrations` is None for a world without them. `columns` are those that a world is known by if its rows are not
+    made just to look at them.
     """
 
     generate: Callable[..., Sequence[Mapping[str, object]]]
     demonstrations: Callable[..., list[dict[str, str]]] | None = None
+    columns: tuple[str, ...] = ()
 
 
 WORLDS = {
+    "reasoning_gym": World(reasoning_gym.generate, columns=reasoning_gym.OWN_COLUMNS),
     "split_sums": World(split_sums.generate_split),
     "toy_demonstrations": World(toy_tasks.demonstrations),
     "toy_judgements": World(toy_preferences.generate_judgements),
@@ -54,7 +60,9 @@ def generate(
         return [dict(row) for row in WORLDS[world].generate(**{"seed": seed, **args, "num_rows": count})]
     except DataError as error:
         # The world knows its argument's name; we know the config key above it.
-        error.where = f"{name}.args.{error.where}"
+        error.where = f"{name}.args.{error.where}" if error.where else f"{name}.world"
+        if error.hint is not None and error.hint.partition("=")[0] in signature(WORLDS[world].generate).parameters:
+            error.hint = f"{name}.args.{error.hint}"
         raise
 
 
@@ -87,7 +95,7 @@ def num_rows(world: str, args: Mapping[str, object], *, name: str = "data") -> i
 
 def with_columns(sets: Sequence[Sequence[str]]) -> list[str]:
     """Return the names of the worlds whose rows have all columns of one of these sets."""
-    columns = {name: set(generate(name, {}, seed=0, limit=1)[0]) for name in WORLDS}
+    columns = {name: set(world.columns or generate(name, {}, seed=0, limit=1)[0]) for name, world in WORLDS.items()}
     return [name for name, has in columns.items() if any(set(needed) <= has for needed in sets)]
 
 
@@ -114,5 +122,12 @@ def _check_arguments(world: str, args: Mapping[str, object], name: str) -> None:
                 expected=f"one of {', '.join(valid)}",
                 hint=f"{name}.args.{close}" if close is not None else None,
             )
-        if (isinstance(value, bool) and hints[key] is not bool) or not isinstance(value, hints[key]):
-            raise DataError(f"wrong type for {key}", where=where, got=repr(value), expected=hints[key].__name__)
+        kinds = _kinds(hints[key])
+        if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
+            expected = " or ".join(kind.__name__ for kind in kinds if kind is not NoneType)
+            raise DataError(f"wrong type for {key}", where=where, got=repr(value), expected=expected)
+
+
+def _kinds(hint: object) -> tuple[type, ...]:
+    alternatives: Sequence[Any] = get_args(hint) if isinstance(hint, UnionType) else [hint]
+    return tuple(get_origin(one) or one for one in alternatives)

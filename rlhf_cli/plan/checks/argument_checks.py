@@ -109,6 +109,8 @@ def package_problems(experiment: Experiment, composed: Composed, context: CheckC
     for name, reward in experiment.rewards.items():
         if str(reward.fn).startswith("trl.rewards.accuracy_rewards:"):
             needed.append(("math_verify", f"rewards.{name}.fn", "pip install 'rlhf-cli[math]'"))
+        if str(reward.fn).startswith("rlhf_cli.rewards.reasoning_gym:"):
+            needed.append(("reasoning_gym", f"rewards.{name}.fn", "pip install reasoning-gym==0.1.25"))
     for package, key, hint in needed:
         if importlib.util.find_spec(package) is None:
             what = f"{key} needs {package}, which is not installed"

@@ -18,8 +18,9 @@ from tests.support.fake_server import Answer, reply, serving
 
 WORKED_EXAMPLES = worked_examples()
 SHIPPED = groups()["reward"]
-OF_THE_EXTRA_MATH = ("trl_accuracy", "trl_cosine_length")
 OF_SERVERS = ("judge", "server")
+OF_PACKAGES = {"trl_accuracy": "math_verify", "trl_cosine_length": "math_verify", "reasoning_gym": "reasoning_gym"}
+"""Rewards of extras, which need a package."""
 
 
 def given(option: str, example: WorkedExample, **more: object) -> list[Any]:
@@ -44,8 +45,8 @@ def test_every_ready_made_reward_has_one() -> None:
 
 @pytest.mark.parametrize("option", [name for name in WORKED_EXAMPLES if name not in OF_SERVERS])
 def test_it_is_what_the_reward_gives(option: str) -> None:
-    if option in OF_THE_EXTRA_MATH and importlib.util.find_spec("math_verify") is None:
-        pytest.skip("the extra math is not installed")
+    if (package := OF_PACKAGES.get(option)) is not None and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
     example = WORKED_EXAMPLES[option]
     for given_score, row in zip(given(option, example), example.rows, strict=True):
         score = row["score"]

@@ -1,0 +1,183 @@
+"""Rows of reasoning-gym: the same from the same seed in any process, no question on both sides, refusals that teach."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.data import worlds
+from rlhf_cli.data.worlds import reasoning_gym
+from rlhf_cli.data.worlds.reasoning_gym_process import _list, build_task
+from rlhf_cli.errors import DataError
+
+needs_package = pytest.mark.skipif(
+    importlib.util.find_spec("reasoning_gym") is None, reason="pip install 'rlhf-cli[reasoning]'"
+)
+SMALL = {"max_terms": 2, "max_digits": 1}
+"""Arguments of chain_sum that leave two hundred questions."""
+
+
+def rows(num_rows: int = 20, seed: int = 0, **args: object) -> list[dict[str, Any]]:
+    return worlds.generate("reasoning_gym", {"num_rows": num_rows, **args}, seed=seed)
+
+
+def questions(*args: int, **more: object) -> list[str]:
+    return [row["question"] for row in rows(*args, **more)]
+
+
+@needs_package
+def test_the_same_seed_gives_the_same_rows_in_any_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of isomorphic_strings the rows depend on the order of sets, of list_functions on the global random state.
+    tasks: dict[str, object] = {"isomorphic_strings": {}, "list_functions": {}}
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    once = rows(12, tasks=tasks)
+    monkeypatch.setenv("PYTHONHASHSEED", "2")
+    reasoning_gym._ask.cache_clear()
+    assert rows(12, tasks=tasks) == once
+    alone = "import reasoning_gym as r; print(r.create_dataset('isomorphic_strings', seed=1, size=9)[0]['question'])"
+    said = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONHASHSEED": seed}
+        said.add(subprocess.check_output([sys.executable, "-c", alone], env=environment))
+    assert len(said) == 2, "the control: the package alone gives other rows"
+
+
+@needs_package
+def test_fewer_rows_are_the_first_of_more_and_neighbouring_seeds_share_none() -> None:
+    first = rows(task="chain_sum")
+    assert rows(8, task="chain_sum") == first[:8]
+    shared = {row["question"] for row in first} & set(questions(20, 1, task="chain_sum"))
+    assert not shared, "the package gives row n + 1 of a seed as row n of the next"
+
+
+@needs_package
+def test_no_question_is_trained_on_and_held_out() -> None:
+    trained = set(questions(400, 0, task="chain_sum", args=SMALL))
+    held_out = set(questions(100, 5, task="chain_sum", args=SMALL, held_out=True))
+    assert trained.isdisjoint(held_out)
+    assert len(trained) > 100
+    assert len(held_out) > 20
+
+
+@needs_package
+def test_several_tasks_by_weight_each_with_its_arguments() -> None:
+    mixed = rows(200, tasks={"chain_sum": {"weight": 3, "args": SMALL}, "gcd": {}, "lcm": {"weight": 0}})
+    count = Counter(row["task"] for row in mixed)
+    assert set(count) == {"chain_sum", "gcd"}
+    assert 130 <= count["chain_sum"] <= 170  # 150 expected, deviation 6
+    entries = [json.loads(row["entry"]) for row in mixed if row["task"] == "chain_sum"]
+    assert {entry["metadata"]["num_terms"] for entry in entries} == {2}
+    assert all(entry["args"] == SMALL for entry in entries)
+
+
+@needs_package
+def test_difficulty_is_a_number_where_there_is_one() -> None:
+    assert all(row["difficulty"] == len(row["answer"]) for row in rows(5, task="spell_backward"))
+    for row in rows(5, task="chain_sum"):
+        metadata = json.loads(row["entry"])["metadata"]
+        assert row["difficulty"] == f"num_terms={metadata['num_terms']}, num_digits={metadata['num_digits']}"
+    assert {row["difficulty"] for row in rows(3, task="syllogism")} == {None}
+
+
+@needs_package
+def test_what_the_package_does_not_take_is_named_with_its_whole_key(refusal) -> None:
+    assert "try:      data.args.task=chain_sum" in refusal(rows, task="chain_sm")
+    short = refusal(rows, task="chain_sum", args={"allow_negation": True, "min_terms": 9})
+    assert "data.args.args\n" in short
+    assert "max_terms 6" in short
+
+
+@needs_package
+@pytest.mark.parametrize(
+    ("task", "args", "said"),
+    [
+        (
+            "gcd",
+            {"max_val": 3},
+            ["args.max_val", "min_numbers, max_numbers, min_value, max_value", "try:      max_value"],
+        ),
+        ("gcd", {"seed": 3}, ["no argument 'seed'"]),
+        ("gcd", {"max_value": "many"}, ["refuses its arguments", "TypeError"]),
+        ("simple_integration", {}, ["runs what the model wrote as Python code"]),
+        ("quite_another", {}, ["rlhf list data reasoning_gym"]),
+    ],
+)
+def test_refusals_of_a_task(refusal, task: str, args: dict[str, object], said: list[str]) -> None:
+    message = refusal(build_task, task, args, seed=0, where="")
+    assert all(part in message for part in said), message
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({}, "data.args.task=chain_sum"),
+        ({"task": "gcd", "tasks": {"lcm": {}}}, "data.args.task=null"),
+        ({"tasks": {"gcd": {"weight": 0}, "lcm": {"weight": 0.0}}}, "every weight is 0"),
+        ({"tasks": {"gcd": {"weight": -1}}}, "data.args.tasks.gcd"),
+        ({"tasks": {"gcd": {"wieght": 1}}}, "{weight: 1, args: {}}"),
+        ({"tasks": {"gcd": {}}, "args": SMALL}, "each of `tasks` has its own"),
+        ({"task": 3}, "wrong type for task"),
+        ({"task": "gcd", "args": [1]}, "expected: dict"),
+        ({"tsak": "gcd"}, "data.args.task"),
+    ],
+)
+def test_refusals_before_the_package_is_asked(refusal, args: dict[str, object], said: str) -> None:
+    assert said in refusal(rows, **args)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("reasoning_gym", "reasoning-gym is not installed"), ("zss", "reasoning-gym needs zss, which is not installed")],
+)
+def test_a_missing_package_is_named_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, refusal, name: str, said: str
+) -> None:
+    def missing(module: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    message = refusal(build_task, "gcd", {}, seed=0, where="")
+    assert message.startswith(said)
+    assert "try:      pip install reasoning-gym==0.1.25" in message
+
+
+def test_a_message_of_the_process_names_the_world_or_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for where, key in (("", "data.eval.world"), ("tasks.gcd.args", "data.eval.args.tasks.gcd.args")):
+
+        def refuse(question: str, where: str = where) -> str:
+            raise DataError("no", where=where)
+
+        monkeypatch.setattr(reasoning_gym, "_ask", refuse)
+        with pytest.raises(DataError) as caught:
+            worlds.generate("reasoning_gym", {"task": "gcd"}, seed=0, name="data.eval")
+        assert caught.value.where == key
+
+
+def test_the_tasks_are_listed_or_the_command_for_the_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(question: str) -> str:
+        raise DataError("reasoning-gym is not installed", where="", hint="pip install reasoning-gym==0.1.25")
+
+    task = {"name": "gcd", "question": "Of 4\nand 6?", "answer": "2", "arguments": {"max_value": "1000"}}
+    monkeypatch.setattr(reasoning_gym, "_ask", lambda question: json.dumps([task]))
+    assert main(["list", "data", "reasoning_gym"]) == 0
+    assert "  gcd\n    Of 4 and 6? -> 2\n    max_value 1000\n" in capsys.readouterr().out
+    monkeypatch.setattr(reasoning_gym, "_ask", missing)
+    assert main(["list", "data", "reasoning_gym"]) == 0
+    assert "try: pip install reasoning-gym==0.1.25" in capsys.readouterr().out
+
+
+@needs_package
+@pytest.mark.slow
+def test_every_task_is_listed() -> None:
+    assert {"chain_sum", "sudoku"} <= {task["name"] for task in _list() if task["question"]}

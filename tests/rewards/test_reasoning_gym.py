@@ -1,0 +1,152 @@
+"""The verifiers of reasoning-gym: right answers of stored rows score 1, and no answer is ever run as code."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.data.worlds.reasoning_gym_process import (
+    RUN_ANSWERS,
+    _packed,
+    _registry,
+    _rows,
+    build_task,
+    unpacked_entry,
+)
+from rlhf_cli.errors import RewardError
+from rlhf_cli.rewards.reasoning_gym import _PLAIN, _READ_LISTS, extracted, score_entry, task_score
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("reasoning_gym") is None, reason="pip install 'rlhf-cli[reasoning]'"
+)
+
+QUICK = ("chain_sum", "bitwise_arithmetic", "number_sorting", "word_sorting", *_PLAIN, *_READ_LISTS)
+
+
+def rows(task: str, num_rows: int = 2, **args: object) -> list[dict[str, Any]]:
+    return _rows([{"task": task, "args": args, "weight": 1, "where": ""}], num_rows, seed=0, held_out=False)
+
+
+@pytest.mark.parametrize(
+    ("extract", "text", "answer"),
+    [
+        ("tag", "so <answer>1</answer>, no, <answer>\n2 </answer>.", "2"),
+        ("tag", "<answer>1", None),
+        ("tag", "</answer> 1 <answer>", None),
+        ("last_line", "3 + 4\n is \n 7 \n\n", "7"),
+        ("last_line", " \n", None),
+        ("all", " 3\n4 ", "3\n4"),
+    ],
+)
+def test_the_part_of_a_completion_that_is_the_answer(extract: Any, text: str, answer: str | None) -> None:
+    assert extracted(text, extract) == answer
+
+
+@pytest.mark.parametrize("task", QUICK)
+def test_a_right_answer_scores_one_and_others_less(task: str) -> None:
+    for row in rows(task):
+        assert score_entry(row["answer"], row["entry"]) == 1.0
+        for wrong in (None, "", "no idea", "[1, 2]", "'"):
+            assert score_entry(wrong, row["entry"]) < 0.5
+
+
+@pytest.mark.slow
+def test_every_task_gives_rows_that_score() -> None:
+    for task in _registry():
+        for row in rows(task):
+            score = score_entry(row["answer"], row["entry"])
+            assert score == (1.0 if row["answer"] is not None else 0.0), task
+            assert 0 <= score_entry("12", row["entry"]) <= 1, task
+
+
+def test_stored_entries_are_the_packages_own() -> None:
+    for task in ("graph_color", "chain_sum"):  # numbers as keys, tuples
+        entry = build_task(task, {}, seed=3, where="")[0]
+        assert unpacked_entry(json.dumps(_packed(entry))) == entry
+        assert json.loads(json.dumps(entry)) != entry
+
+
+def test_parts_and_failures_are_the_verifiers_own() -> None:
+    (row,) = rows("spell_backward", 1, min_word_len=4, max_word_len=4)
+    said = [f"<answer>{row['answer'][:3]}_</answer>", row["answer"], f"<answer>{row['answer']}</answer>"]
+    messages = [[{"role": "assistant", "content": text}] for text in said]
+    assert task_score([*messages, "x"], [row["entry"]] * 3 + [None]) == [0.75, 0.0, 1.0, None]
+    assert task_score(said[1:2], [row["entry"]], extract="all") == [1.0]
+    (row,) = rows("prime_factorization", 1)
+    with pytest.raises(ValueError, match="'x'"):
+        build_task("prime_factorization", {}, seed=0, where="").score_answer("x", unpacked_entry(row["entry"]))
+    assert score_entry("x", row["entry"]) == 0.0
+
+
+def test_a_verifier_has_the_arguments_of_its_row() -> None:
+    entry = {"task": "puzzle24", "answer": "", "metadata": {}}
+    scores = [score_entry("20 + 2 + 1 + 1", json.dumps({**entry, "args": args})) for args in ({}, {"max_value": 20})]
+    assert scores == [0.01, 1.0]
+
+
+EVALUATING = {
+    *("basic_arithmetic", "codeio"),  # when they make rows, in a process of its own
+    "propositional_logic",  # a parser of its own
+    *("bitwise_arithmetic", "number_sorting"),  # a field of the row
+    *(set(_PLAIN) - {"coin_flip"}),
+    *_READ_LISTS,
+    *RUN_ANSWERS,
+}
+
+
+def test_the_tasks_whose_code_evaluates_text_are_those_known() -> None:
+    tasks = importlib.import_module("reasoning_gym.factory").DATASETS
+    runs = re.compile(r"(?<![.\w])(?:eval|exec|parse_expr|sympify)\(|\.(?:parse_expr|sympify)\(|subprocess|os\.system")
+    found = {name for name, (kind, _) in tasks.items() if runs.search(inspect.getsource(inspect.getmodule(kind)))}
+    assert found == EVALUATING
+
+
+@pytest.mark.parametrize("task", [*_READ_LISTS, "countdown", "puzzle24"])
+def test_an_answer_is_not_run_as_code(task: str, tmp_path: Path) -> None:
+    mark = tmp_path / "was_run"
+    answer = f"__import__('pathlib').Path({str(mark)!r}).touch()"
+    (row,) = rows(task, 1)
+    assert score_entry(answer, row["entry"]) < 0.5
+    assert score_entry("9**9**9**9", row["entry"]) < 0.5
+    assert score_entry("oracle_answer", row["entry"]) == score_entry(None, row["entry"])
+    assert not mark.exists()
+    build_task(task, {}, seed=0, where="").score_answer(answer, unpacked_entry(row["entry"]))
+    assert mark.exists(), "the control: the package's verifier runs it"
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("not JSON", "JSONDecodeError"),
+        ('{"task": "gcd", "args": {}, "metadata": {}}', "KeyError: 'answer'"),
+        ('{"task": "gdc", "args": {}, "answer": "1", "metadata": {}}', "no task 'gdc'"),
+        ('{"task": "simple_integration", "args": {}, "answer": "1", "metadata": {}}', "runs what the model wrote"),
+        (
+            '{"task": "bitwise_arithmetic", "args": {}, "answer": "1", "metadata": {"problem": "exit(1)"}}',
+            "would run this as code",
+        ),
+        ('{"task": "number_sorting", "args": {}, "answer": "exit(1)", "metadata": {}}', "would run this as code"),
+    ],
+)
+def test_a_row_of_another_kind_is_refused_with_its_number(entry: str, said: str) -> None:
+    (row,) = rows("gcd", 1)
+    with pytest.raises(RewardError, match=re.escape(said)) as caught:
+        task_score(["1", "1"], [row["entry"], entry])
+    assert caught.value.row == 1
+
+
+def test_rlhf_score_scores_stored_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored = [{**row, "prompt": row["question"], "completion": row["answer"]} for row in rows("chain_sum", 3)]
+    (place / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in stored))
+    words = ["trainer=grpo", "model=tiny", "data=reasoning_gym", "reward@rewards.right=reasoning_gym"]
+    assert main(["score", *words, "rewards.right.args.extract=all", "--completions", "said.jsonl", "--json"]) == 0
+    assert '"right"' in (said := capsys.readouterr().out)
+    assert json.loads(said)
