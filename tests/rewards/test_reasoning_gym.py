@@ -88,8 +88,8 @@ def test_parts_and_failures_are_the_verifiers_own() -> None:
 
 def test_a_verifier_has_the_arguments_of_its_row() -> None:
     entry = {"task": "puzzle24", "answer": "", "metadata": {}}
-    scores = [score_entry("20 + 2 + 1 + 1", json.dumps({**entry, "args": args})) for args in ({}, {"max_value": 20})]
-    assert scores == [0.01, 1.0]
+    scores = [score_entry("9 + 9 + 3 + 3", json.dumps({**entry, "args": args})) for args in ({}, {"max_value": 8})]
+    assert scores == [1.0, 0.01]
 
 
 EVALUATING = {
