@@ -207,8 +207,3 @@ def test_as_before(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> N
             assert numbers(ours) == pytest.approx(numbers(theirs), **MODEL)
         else:
             assert text == before
-
-
-def test_negative_control_an_order_of_keys_is_seen() -> None:
-    assert shape({"a": 1, "b": 2.0}) != shape({"b": 2.0, "a": 1})
-    assert shape({"a": 1}) != shape({"a": 1.0})

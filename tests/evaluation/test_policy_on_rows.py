@@ -81,13 +81,6 @@ def test_by_hand() -> None:
     assert (records[4]["completion"], records[4]["rewards"]["correct"]) == ("it is 3.", 0.0)
 
 
-def test_without_rewards_there_are_lengths() -> None:
-    measured, _ = evaluated(Says("2"), samples=0)
-    assert measured.parts["greedy"].tokens.mean == 1.0
-    assert measured.parts["greedy"].total.mean is None
-    assert measured.attempts == {}
-
-
 def test_completions_are_those_of_one_prompt_at_a_time(train, model_cache: Path) -> None:
     """Greedy, prompts of different lengths in one batch: the same as without any padding."""
     _, folder = train()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_cli.measure.best_of_n import SampledAnswer, SampledPrompt, best_of_n, kl_bound, pick_weights
+from rlhf_cli.measure.best_of_n import SampledAnswer, SampledPrompt, best_of_n, kl_bound
 
 
 def prompt(scores: list[float | None], others: list[float | None] | None = None, by: str = "mine") -> SampledPrompt:
@@ -35,12 +35,6 @@ def test_against_every_subset(scores: list[float]) -> None:
         assert one.score.mean == pytest.approx(np.mean(best), abs=1e-12)
         if len(set(scores)) == len(scores):
             assert one.rewards["other"].mean == pytest.approx(np.mean(other), abs=1e-12)
-
-
-def test_ties_share_their_weight_evenly() -> None:
-    """Of scores 1, 0, 1 the best of 2 is one of the two 1s in all 3 subsets: a half each, 0 never."""
-    assert pick_weights(np.array([1.0, 0.0, 1.0]))[1] == pytest.approx([0.5, 0.0, 0.5])
-    assert pick_weights(np.array([1.0, 0.0, 1.0]))[0] == pytest.approx([1 / 3] * 3)
 
 
 def test_unbiased_for_fresh_draws() -> None:
@@ -70,11 +64,6 @@ def test_what_the_pick_is_worth_by_the_others() -> None:
     found = best_of_n([prompt([0.0, 2.0, 1.0], [2.0, 5.0, 2.0])], by="mine")
     assert [one.rewards["other"].mean for one in found.curve] == pytest.approx([3.0, 4.0, 5.0])
     assert [one.truncated.mean for one in found.curve] == pytest.approx([1 / 3, 0.0, 0.0])
-
-
-def test_a_reward_that_is_not_everywhere_is_averaged_where_it_is() -> None:
-    found = best_of_n([prompt([0.0, 2.0, 1.0], [None, 5.0, 2.0])], by="mine")
-    assert found.curve[0].rewards["other"].mean == pytest.approx(3.5)
 
 
 def test_a_reward_that_no_pick_has_is_not_known_there() -> None:

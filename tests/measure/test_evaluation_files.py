@@ -46,25 +46,6 @@ def test_the_heading_comes_first_and_has_only_what_there_is() -> None:
     assert "settings" not in in_training
 
 
-def test_bins_begin_with_their_span() -> None:
-    content = measured_json(measured.reward_model())
-    assert content["length"]["bins"] == [
-        {"from": -3, "to": 7, "mean": 1.0, "low": 0.25, "high": 1.0, "count": 2, "margin": 2.5}
-    ]
-    assert content["calibration"]["bins"][0] == {
-        "from": 0.5,
-        "to": 0.75,
-        "confidence": None,
-        "accuracy": {"mean": None, "low": None, "high": None, "count": 0},
-    }
-
-
-def test_attempts_are_by_k_as_text() -> None:
-    attempts = measured_json(measured.policy())["attempts"]["correct"]
-    assert list(attempts) == ["pass", "maj"]
-    assert {k: one["mean"] for k, one in attempts["pass"].items()} == {"1": 0.25, "2": 0.375}
-
-
 def test_the_subset_of_a_pair_stands_only_where_there_are_some() -> None:
     without, with_them = measured_json(measured.reward_model()), measured_json(measured.with_subsets())
     assert "subset" not in without["worst"][0]
@@ -86,19 +67,6 @@ def test_keys_of_other_versions() -> None:
 def test_what_is_no_evaluation(content: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"evaluation is of a reward_model or a policy|Field required"):
         evaluation_of_json(content)
-
-
-@pytest.mark.parametrize("text", ["[1, 2]", "{"])
-def test_a_file_that_is_none(text: str, tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(ValueError, match=r"no evaluation|Expecting"):
-        read_evaluation(tmp_path / "a.json")
-
-
-def test_one_more_warning() -> None:
-    evaluation = EVALUATIONS["reward model"]
-    assert evaluation.with_warning("late").heading.warnings == ["small", "late"]
-    assert evaluation.heading.warnings == ["small"]
 
 
 def rewards(mean: float | None) -> RewardDistribution:

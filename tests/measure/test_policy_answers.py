@@ -100,14 +100,6 @@ def test_rows_of_a_file(tmp_path: Path) -> None:
     assert (rows[3]["total"], rows[3]["rewards"]) == (None, {"right": None})
 
 
-def test_an_answer_for_each_score() -> None:
-    lacking = {"greedy": PartAnswers(1, PART.answers, PART.scored[:1])}
-    with pytest.raises(ValueError, match="shorter"):
-        completions_of(lacking)
-    with pytest.raises(ValueError, match="shorter"):
-        sum_up_answers(lacking, [])
-
-
 def test_the_first_five_answers_of_the_first_part_are_shown() -> None:
     rows = range(8)
     part = PartAnswers(1, [answered(f"q{row}", f"a{row}", 1) for row in rows], [settled(row / 2) for row in rows])

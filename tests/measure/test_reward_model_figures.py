@@ -55,15 +55,6 @@ def test_what_the_scorer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scorer.asked[1] == ([[{"role": "user", "content": "q:"}]] * 4, chat, True)
 
 
-def test_rewards_are_added_up_as_python_has_them() -> None:
-    """0.1 and 1/3 are no numbers of 32 bits."""
-    rewards = measured_by(Known([0.1, 1 / 3], [0.05, -0.2])).rewards
-    assert (rewards.min, rewards.max) == (-0.2, 1 / 3)
-    assert rewards.chosen.mean == pytest.approx((0.1 + 1 / 3) / 2, rel=1e-12)
-    assert rewards.rejected.mean == pytest.approx(-0.075, rel=1e-12)
-    assert rewards.deviation == pytest.approx(numpy.std([0.1, 1 / 3, 0.05, -0.2], ddof=1), rel=1e-12)
-
-
 def test_bins_of_confidence() -> None:
     """Ten from 1/2 to 1. sigmoid(log 3) = 3/4 and sigmoid(log 9) = 9/10 are the lower ends of the sixth and the ninth;
     a little more is added, for an end is held by rounding alone.

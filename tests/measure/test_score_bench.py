@@ -16,11 +16,9 @@ from rlhf_cli.measure.score_bench import (
     QUANTILES,
     LabelAgreement,
     agreement,
-    as_array,
     correlations,
     distribution,
     labels_of,
-    mean_ranks,
     score_bench,
 )
 from rlhf_cli.numerics.intervals import Estimate
@@ -50,13 +48,6 @@ def test_rows_that_speak_against_their_label(
 ) -> None:
     content: list[dict[str, object]] = [{"prompt": "q", "completion": "a", "ok": label} for label in labels]
     assert score_bench(content, scored(*totals), label="ok").disagreeing == rows
-
-
-def test_at_most_three_of_each_side_the_farthest_first() -> None:
-    """Good ones with 0 to 4, bad ones with 5 to 9: the three lowest good, the three highest bad."""
-    content: list[dict[str, object]] = [{"completion": "a", "ok": row < 5} for row in range(10)]
-    totals = [3.0, 1.0, 4.0, 0.0, 2.0, 5.0, 9.0, 7.0, 6.0, 8.0]
-    assert score_bench(content, scored(*totals), label="ok").disagreeing == [3, 1, 4, 6, 9, 7]
 
 
 ROWS: list[dict[str, object]] = [
@@ -173,21 +164,6 @@ def test_sixteen_bins_take_sixteen_steps_between_numbers(steps: int, bins: int) 
     assert (len(found), sum(found)) == (bins, 2)
 
 
-def test_quantiles_have_their_share_as_key_in_json() -> None:
-    quantiles = distribution([0.0, 1.0]).as_json()["quantiles"]
-    assert isinstance(quantiles, dict)
-    assert list(quantiles) == ["0", "0.05", "0.25", "0.5", "0.75", "0.95", "1"]
-    assert quantiles["0.25"] == 0.25
-    assert distribution([None]).as_json() == {
-        **{"count": 0, "mean": None, "deviation": None, "quantiles": {}, "bins": (), "distinct": 0}
-    }
-
-
-def test_ranks_of_ties_by_hand() -> None:
-    """10 is the 1st; both 20 share (2 + 3) / 2; 30 is the 4th."""
-    assert mean_ranks(as_array([20.0, 10.0, 30.0, 20.0])).tolist() == [2.5, 1.0, 4.0, 2.5]
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_as_scipy_has_it(seed: int) -> None:
     random = Random(seed)
@@ -217,14 +193,6 @@ def drawn(seed: int) -> tuple[list[float | None], list[bool | None]]:
         None if random.random() < 0.1 else round(random.gauss(0.8 if label else 0.0, 1.0), 1) for label in labels
     ]
     return scores, labels
-
-
-def test_agreement_by_hand() -> None:
-    """Good 2 and 1, bad 1 and 0: of four pairs three are in order and one ties, 3.5 / 4. From 1 on 3 of 4."""
-    found = agreement("x", [2.0, 1.0, 1.0, 0.0], [True, True, False, False])
-    assert found.roc_auc == 3.5 / 4
-    assert (found.threshold, found.agreement.mean) == (1.0, 3 / 4)
-    assert (found.num_good, found.num_bad) == (2, 2)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -24,12 +24,6 @@ def test_verdict(chosen: float, rejected: float, verdict: str) -> None:
     assert pair(score_chosen=chosen, score_rejected=rejected).verdict == verdict
 
 
-def test_a_row_of_ids_is_split_where_the_answers_part() -> None:
-    row = {"chosen_ids": [1, 2, 3], "rejected_ids": [1, 4]}
-    text = {1: "2+2=", 2: "4", 3: "!", 4: "5"}
-    assert texts_of(row, lambda ids, **_: "".join(text[token] for token in ids)) == ("2+2=", "4!", "5")
-
-
 def decoded(ids: list[int], *, skip_special_tokens: bool) -> str:
     assert skip_special_tokens
     return "".join({1: "2+2=", 2: "4", 3: "!", 4: "5"}[token] for token in ids)
@@ -68,11 +62,6 @@ def said(*texts: object) -> list[dict[str, object]]:
 )
 def test_of_a_conversation_the_last_messages(row: dict[str, object], found: tuple[str, str, str]) -> None:
     assert texts_of(row, decoded) == found
-
-
-def test_where_one_side_is_no_conversation_the_ids_are_read() -> None:
-    row = {"chosen_ids": [1, 2], "rejected_ids": [1, 4], "chosen": said("x"), "rejected": "y"}
-    assert texts_of(row, decoded) == ("2+2=", "4", "5")
 
 
 USER, GOOD, BAD = [

@@ -91,11 +91,6 @@ class TestBestAnswers:
             "no answer that ends scores 1 or more": 1,
         }
 
-    def test_one_answer_unless_more_are_asked_for_and_at_least_is_inclusive(self) -> None:
-        answers = prompt(("a", 1.0), ("b", 2.0), ("c", 3.0))
-        assert [row["completion"] for row in best_answers([answers]).rows] == ["c"]
-        assert [row["completion"] for row in best_answers([answers], keep=9, at_least=2.0).rows] == ["c", "b"]
-
     def test_by_a_reward(self) -> None:
         (row,) = best_answers([prompt(("a", 0.5), ("b", 2.0))], by="other").rows
         assert (row["completion"], row["score"]) == ("a", -0.5)

@@ -111,12 +111,6 @@ def test_k3_is_never_negative(dtype: torch.dtype) -> None:
     assert (k1(logp, logq) < 0).any()
 
 
-def test_estimators_by_hand() -> None:
-    logp, logq = torch.tensor([math.log(0.5)]), torch.tensor([math.log(0.25)])
-    assert k1(logp, logq).item() == pytest.approx(math.log(2), **ARITHMETIC)
-    assert k3(logp, logq).item() == pytest.approx(0.5 - 1 + math.log(2), **ARITHMETIC)
-
-
 @pytest.mark.parametrize(
     ("kl", "coef"),
     [
@@ -131,11 +125,3 @@ def test_estimators_by_hand() -> None:
 def test_controller_by_hand(kl: float, coef: float) -> None:
     found = adapted_coef(0.1, kl, 256, target=6.0, horizon=10_000, max_error=MAX_RELATIVE_ERROR)
     assert found == pytest.approx(coef, rel=1e-12)
-
-
-def test_controller_finds_the_coefficient_that_meets_the_target() -> None:
-    """A policy whose divergence is 1 / coef: the target 4 is met at 0.25, from either side."""
-    for coef in (0.01, 5.0):
-        for _ in range(1000):
-            coef = adapted_coef(coef, 1.0 / coef, 64, target=4.0, horizon=1000, max_error=0.2)
-        assert coef == pytest.approx(0.25, rel=1e-6)

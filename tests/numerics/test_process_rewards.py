@@ -117,20 +117,3 @@ def test_nothing_to_compare_with(scale: Scale) -> None:
     assert found[4:].abs().max() == 0  # all equal
     nothing = process_advantages(values, torch.zeros_like(is_rewarded), 2, scale)
     assert nothing.tolist() == torch.zeros(6, 2).tolist()
-
-
-def test_independent_of_other_groups_and_of_padding() -> None:
-    values, is_rewarded = ragged(4)
-    whole = process_advantages(values, is_rewarded, 4, "group")
-    alone = process_advantages(values[4:8], is_rewarded[4:8], 4, "group")
-    torch.testing.assert_close(alone, whole[4:8], rtol=1e-12, atol=1e-12)
-    wider = process_advantages(
-        torch.nn.functional.pad(values, (0, 3), value=math.nan),
-        torch.nn.functional.pad(is_rewarded, (0, 3)),
-        4,
-        "group",
-    )
-    torch.testing.assert_close(wider[:, :9], whole, rtol=1e-12, atol=1e-12)
-    assert wider[:, 9:].abs().max() == 0
-    apart = process_advantages(values[4:8], is_rewarded[4:8], 4, "batch")
-    assert not torch.allclose(process_advantages(values, is_rewarded, 4, "batch")[4:8], apart)  # control

@@ -137,13 +137,6 @@ def test_scores_a_batch_and_pickles(path: Path) -> None:
     assert copy(**BATCH) == scores
 
 
-def test_a_misspelt_argument_is_seen() -> None:
-    entry = {"fn": "rlhf_cli.rewards.match:exact_match", "args": {"ignore_cse": True}}
-    module, _, name = entry["fn"].partition(":")  # type: ignore[attr-defined]
-    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
-    assert not set(entry["args"]) <= set(parameters)
-
-
 def test_resolving_them_imports_nothing_heavy() -> None:
     entries = [load(path) for path in FILES if "rlhf_cli" in load(path)["fn"]]
     assert len(entries) > 10

@@ -18,7 +18,6 @@ from accelerate import DistributedType
 from transformers.generation import logits_process as warpers
 from trl.trainer import dpo_trainer, grpo_trainer
 
-from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.numerics import ppo_losses
 from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy
 from rlhf_cli.tables.kl_forms import KL_FORMS
@@ -222,22 +221,12 @@ def test_what_transformers_takes_for_a_key_that_is_left_out() -> None:
     assert why_values_not_packed({"rope_parameters": {"rope_type": "default"}}, "sdpa") is None
 
 
-def test_a_truncation_policy_has_a_row_and_a_file() -> None:
-    files = {file.stem for file in (shipped_dir() / "truncation").glob("*.yaml")}
-    assert set(TRUNCATION_POLICIES) == files
-
-
 def test_what_a_policy_does_is_what_its_row_says() -> None:
     for name, row in TRUNCATION_POLICIES.items():
         policy = TruncationPolicy(name)
         cut = Endings(torch.tensor([True]), torch.tensor([4]), 4)
         assert policy.goes_on(cut).item() == row.needs_critic
         assert policy.changes_total == ("penalty" in row.reads)
-
-
-def test_who_needs_a_longest_answer() -> None:
-    """Overlong answers are those near the longest that is allowed (DAPO, arXiv 2503.14476, equation 13)."""
-    assert [name for name, row in TRUNCATION_POLICIES.items() if row.needs_limit] == ["soft_overlong"]
 
 
 def test_strategies_by_their_stage() -> None:

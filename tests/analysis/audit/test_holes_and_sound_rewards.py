@@ -51,32 +51,12 @@ def f1_of_words(completions: Texts, answer: Texts, **kwargs: object) -> list[flo
     return scores
 
 
-def chosen_letter(completions: Texts, answer: Texts, **kwargs: object) -> list[float]:
-    """The letter after the last `Answer:`, and nothing behind it."""
-    found = [re.search(r"Answer:\s*([A-D])\s*$", text) for text in completions]
-    return [float(match is not None and match[1] == gold) for match, gold in zip(found, answer, strict=True)]
-
-
-def json_answer(completions: Texts, answer: Texts, **kwargs: object) -> list[float]:
-    """An object with the answer as its only key; -1 for what is no JSON."""
-    scores = []
-    for text, gold in zip(completions, answer, strict=True):
-        try:
-            read = json.loads(text)
-        except ValueError:
-            scores.append(-1.0)
-        else:
-            scores.append(float(isinstance(read, dict) and read == {"answer": gold}))
-    return scores
-
-
 def _stack(rows: list[dict[str, object]], *words: str, **rewards: tuple[str, float]) -> Stack:
     return Stack(rewards, rows, words=words)
 
 
 SOUND: dict[str, Stack] = {
     "the answer, compared whole": _stack(SUMS, right=(_MATCH, 1.0)),
-    "a number as in GSM8K": _stack(SOLUTIONS, right=(_NUMERIC, 1.0)),
     "a number and brevity": _stack(
         SOLUTIONS, "reward@rewards.short=brevity", "rewards.short.args={full: 5, zero: 60}", right=(_NUMERIC, 1.0)
     ),
@@ -86,11 +66,8 @@ SOUND: dict[str, Stack] = {
         right=(f"{__name__}:answer_in_tags", 1.0),
         form=(_TAGS, 0.5),
     ),
-    "tags and the answer": _stack(SUMS, right=(f"{__name__}:answer_in_tags", 1.0), form=(_TAGS, 0.2)),
     "F1 of words": _stack(NEWS, alike=(f"{__name__}:f1_of_words", 1.0)),
-    "the letter that is chosen": _stack(CHOICES, right=(f"{__name__}:chosen_letter", 1.0)),
     "one letter, compared whole": _stack(CHOICES, right=(_MATCH, 1.0)),
-    "JSON": _stack(SUMS, right=(f"{__name__}:json_answer", 1.0)),
     "cut off, with a penalty": _stack(
         SOLUTIONS, "truncation=eos_penalty", "truncation.penalty=0.5", right=(_NUMERIC, 1.0)
     ),

@@ -88,50 +88,11 @@ def test_one_seed_says_impossible_and_not_zero(place: Path) -> None:
     assert asked.startswith("No verdict on correct for 0 and 0.5: they have one seed in common, all else equal")
 
 
-def test_a_value_that_lost_a_seed_keeps_nobody_from_a_verdict(place: Path) -> None:
-    found = of(write_sweep(place / "sweep", {0.0: [0.4, 0.5], 0.5: [0.8, 0.9], 1.0: [0.9]}))
-    assert found.no_verdict is None
-    assert found.verdicts
-
-
-def test_two_keys_are_averaged_within_a_seed(place: Path) -> None:
-    """By weight both learning rates of a seed are one observation: (0.1 + 0.3) / 2 and (0.25 + 0.2) / 2."""
-    gains = {(0, 1): 0.1, (0, 2): 0.3, (1, 1): 0.25, (1, 2): 0.2}
-    runs = [
-        write_run(
-            place / f"{weight}-{rate}-{seed}",
-            configured(weight, seed, other={"rate": rate}),
-            {"rewards/correct/mean": [0.1 * rate + (gain if weight else 0.0)]},
-        )
-        for (seed, rate), gain in gains.items()
-        for weight in (0.0, 0.5)
-    ]
-    assert of(runs).verdicts == []
-    (difference,) = of(runs, by="weight", on=("correct",)).verdicts[0].differences
-    assert difference.seeds == ("0", "1")
-    assert difference.difference.mean == pytest.approx(0.2125)
-    with pytest.raises(UserError, match="several keys differ"):
-        of(runs, on=("correct",))
-
-
 def test_runs_that_do_not_count_for_the_same_reason_are_one_line(place: Path) -> None:
     runs = write_sweep(place / "sweep", {0.0: [0.5]})
     runs += [write_run(place / str(seed), configured(0.0, seed), {}, state="created") for seed in range(1, 6)]
     notes = of(runs).notes
     assert "seed=1, seed=2, seed=3 and 2 more do not count: created, nothing was logged" in notes
-
-
-def test_an_evaluation_beside_the_run_is_read(place: Path) -> None:
-    run = write_run(place / "a", configured(), {"reward": [0.5]})
-    (run.path / "eval").mkdir()
-    (run.path / "eval" / "held_out.json").write_text(
-        '{"kind": "policy", "time": 5, "parts": {"greedy": {"rewards": {"correct": {"raw": {"mean": 0.75}}},'
-        ' "total": {"mean": 1.5}}}, "attempts": {"correct": {"pass": {"1": {"mean": 0.5}, "4": {"mean": 0.9}}}}}'
-    )
-    (run.path / "eval" / "broken.json").write_text("{")
-    values = of([run]).values
-    assert values["held_out: greedy/correct"] == {"a": 0.75}
-    assert values["held_out: pass@4/correct"] == {"a": 0.9}
 
 
 def pair(*changes: dict[str, Any]) -> list[LoggedRun]:

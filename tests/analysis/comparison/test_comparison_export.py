@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
-from rlhf_cli.analysis.comparison.comparison_export import comparison_csv, comparison_json, comparison_latex
+from rlhf_cli.analysis.comparison.comparison_export import comparison_csv, comparison_json
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, weights_of
 from rlhf_cli.analysis.comparison.verdicts import decimals, in_words
 from rlhf_cli.errors import RunError
@@ -110,39 +110,6 @@ def test_as_csv() -> None:
     ]
     assert (rows[2]["brevity"], rows[2]["kl"]) == ("", "")
     assert [row["seed"] for row in rows] == ["0", "1", "2"] * 2
-
-
-def test_as_latex() -> None:
-    """Of correct the widest half-width is 4.30265 * 0.1 / sqrt(3) = 0.25, two digits of it are two decimals, three of
-    the mean 0.607 three. KL is 13 and 13.5: three digits of it are one decimal, two of 2.48 one as well.
-    """
-    comparison = of(on=("correct",), baseline="0")
-    half = 4.30265 * 0.1 / 3**0.5
-    assert comparison_latex(comparison).splitlines() == [
-        r"\begin{tabular}{lrrrr}",
-        r"\toprule",
-        r"setting & seeds & correct & brevity & kl $\downarrow$ \\",
-        r"\midrule",
-        rf"weight=0 & 3 & $0.200 \pm {half:.3f}$ & $0.000$ & $13.0 \pm 2.5$ \\",
-        r"\textbf{weight=0.5} & 3 & $0.607 \pm 0.250$ & $0.500$ & $13.5 \pm 2.5$ \\",
-        r"\bottomrule",
-        r"\end{tabular}",
-        f"% {comparison.verdicts[0].text}",
-    ]
-
-
-def test_signs_that_mean_something_to_latex_and_what_is_not_there() -> None:
-    odd = r"x_&%#${}" + "\\"
-    runs = [in_memory("a", **{odd: [1234.5]}), in_memory("b", other=[1.0])]
-    runs = [replace(run, settings={"rewards.odd_key.weight": number}) for number, run in enumerate(runs)]
-    lines = comparison_latex(of(named(runs), metrics=(odd, "other"))).splitlines()
-    assert lines[0] == r"\begin{tabular}{lrrr}"
-    assert lines[2] == r"setting & seeds & x\_\&\%\#\$\{\}\textbackslash{} & other \\"
-    # One seed has no interval, whose two digits would say how many decimals are worth showing: three.
-    assert lines[4:6] == [r"weight=0 & 1 & $1234.500$ & -- \\", r"weight=1 & 1 & -- & $1.000$ \\"]
-    none = comparison_latex(of([in_memory("a", **{odd: [1.0], "null": [None]})], metrics=(odd, "null")))
-    assert none.startswith(r"\begin{tabular}{lrr}")  # what no run has is no column
-    assert "textbf" not in none
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 
 from rlhf_cli.analysis.comparison.measures import RunMeasure, asked_measure, default_measures, sign_of
 from rlhf_cli.analysis.comparison.metric_columns import Window
-from rlhf_cli.errors import UserError
 from tests.support.logged_runs import in_memory
 
 NAMES = (
@@ -104,23 +103,6 @@ def test_of_evaluation_files_the_one_that_most_runs_have() -> None:
 def test_what_a_word_means(word: str, metric: str, label: str, sign: int) -> None:
     found = asked_measure(word, [in_memory("x", **FULL)], where="--on")
     assert (found.metric, found.label, found.sign) == (metric, label, sign)
-
-
-def test_a_word_that_means_nothing() -> None:
-    run = in_memory("x", **{"rewards/a/mean": [1.0], "grad_norm": [1.0]})
-    for word, hint in (
-        ("gradnorm", "grad_norm"),
-        ("entorpy", "entropy"),
-        ("q", "--on a"),
-    ):
-        with pytest.raises(UserError, match="no run has logged such a metric") as caught:
-            asked_measure(f"-{word}", [run], where="--on", all_names=["entropy"])
-        error = caught.value
-        assert (error.where, error.got, error.hint) == ("--on", word, hint)
-        assert error.expected == "one of a, or a name of metrics.jsonl"
-    with pytest.raises(UserError) as caught:
-        asked_measure("q", [in_memory("nothing")], where="--on")
-    assert caught.value.hint is None
 
 
 @pytest.mark.parametrize(

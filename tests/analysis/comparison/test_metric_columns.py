@@ -18,7 +18,7 @@ from rlhf_cli.analysis.comparison.metric_columns import (
     parse_window,
     read_columns,
 )
-from rlhf_cli.errors import RunError, UserError
+from rlhf_cli.errors import UserError
 from rlhf_cli.runs.metrics_file import read_metrics, series
 
 EVENTS = [
@@ -46,28 +46,6 @@ def test_the_numbers_are_those_that_the_reader_of_events_gives(tmp_path: Path, w
     for name in ("reward", "late", "eval_loss"):
         assert (list(columns[name].steps), list(columns[name].values)) == series(read_metrics(file), name)
     assert (columns.num_events, columns.last_step) == (3, 2)
-
-
-def test_null_is_no_number_and_yet_an_event(tmp_path: Path, whole: str) -> None:
-    loss = read_columns(write(tmp_path, whole))["loss"]
-    assert list(loss.steps) == [1, 2]
-    assert loss.values[0] == 0.5
-    assert math.isnan(loss.values[1])
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *('{"step": 3, "time', "[1, 2]", '{"time_s": 1.0}', '{"step": 3}', '{"step": "3", "time_s": 1.0}'),
-        *('{"step": 3, "time_s": "1"}', "half a word", "a word of more than forty letters, so that it is cut"),
-    ],
-)
-def test_a_damaged_line_in_the_middle_is_told(tmp_path: Path, whole: str, line: str) -> None:
-    first, rest = whole.split("\n", 1)
-    file = write(tmp_path, f"{first}\n{line}\n{rest}")
-    with pytest.raises(RunError, match=r"metrics\.jsonl cannot be read") as caught:
-        read_columns(file)
-    assert "line 2" in str(caught.value)
 
 
 def columns_from(*events: dict[str, Any]) -> MetricColumns:

@@ -16,7 +16,6 @@ from rlhf_cli.cli import main
 from rlhf_cli.display.comparison_tables import show_comparison
 from rlhf_cli.display.page.page_content import write_report
 from rlhf_cli.display.page.tables import verdict_lines
-from rlhf_cli.errors import UserError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.json_values import JsonTree
 from tests.support.logged_runs import configured, write_run
@@ -96,16 +95,6 @@ def test_of_crossed_keys_each_difference_is_between_runs_of_the_same_steps(place
     found = of(crossed(place, [(0.0, 12), (0.0, 25), (0.5, 12), (0.5, 25)]), by="weight", on=("correct",))
     assert found.no_verdict is None
     assert found.verdicts[0].differences[0].difference.mean == pytest.approx(0.1 + 0.005)
-
-
-def test_what_is_suggested_gives_a_verdict(place: Path) -> None:
-    folders = crossed(place / "crossed", [(0.0, 12), (0.0, 25), (0.5, 12), (0.5, 25)])
-    said = of(folders).no_verdict
-    assert said is not None
-    word = said.partition("--by ")[2].split()[0]
-    assert of(folders, by=word).verdicts
-    with pytest.raises(UserError, match="several keys differ"):
-        of(folders, on=("correct",))
 
 
 WHY = "no verdict on weight: steps differ with it (trainer.args.max_steps 30, 12; finished at step 30, 12)"

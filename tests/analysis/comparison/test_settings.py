@@ -123,23 +123,6 @@ def names(runs: list[LoggedRun]) -> list[str]:
     return [run.name for run in runs]
 
 
-def test_what_differs_names_a_run_and_seeds_come_last(place: Path) -> None:
-    assert names(read(place, configured(0.0, 2), configured(0.5, 2), configured(0.5, 1))) == [
-        *("weight=0,seed=2", "weight=0.5,seed=2", "weight=0.5,seed=1")
-    ]
-
-
-def test_a_key_is_as_long_as_tells_it_from_the_others(place: Path) -> None:
-    other = configured(0.5)
-    other["rewards"]["correct"]["weight"] = 2.0  # type: ignore[index, call-overload]
-    third = configured(0.5)
-    assert names(read(place, configured(), other, third)) == [
-        "correct.weight=1,brevity.weight=0",
-        "correct.weight=2,brevity.weight=0.5",
-        "correct.weight=1,brevity.weight=0.5",
-    ]
-
-
 def test_what_changes_nothing_of_the_training_is_no_difference(place: Path) -> None:
     """Where a run lies, what is tracked and how often it is saved: tables/resume_keys.py says which keys these are."""
     saving = configured(track={"mode": "none"})

@@ -53,21 +53,6 @@ def test_the_last_bit_counts() -> None:
     assert compared.difference.size == pytest.approx(value * 2**-52, rel=1)
 
 
-def test_what_a_step_computes_first_is_named_first() -> None:
-    """The log has the loss before the rewards; the rewards were computed before the loss."""
-    compared = compare_logs(log(), changed(2, **{"grad_norm": 2.0, "loss": 1.0, "rewards/correct/mean": 0.0}))
-    assert compared.difference is not None
-    assert (compared.difference.step, compared.difference.metric) == (3, "rewards/correct/mean")
-    assert compared.difference.others == ("loss", "grad_norm")
-    assert (compared.difference.before, compared.difference.after, compared.equal_steps) == (3 / 9, 0.0, 2)
-
-
-def test_an_evaluation_alone() -> None:
-    compared = compare_logs(log(), changed(3, eval_loss=0.25))
-    assert compared.difference is not None
-    assert (compared.difference.step, compared.difference.metric, compared.equal_steps) == (3, "eval_loss", 2)
-
-
 def test_null_is_equal_to_null_and_to_nothing_else() -> None:
     compared = compare_logs(log(), changed(0, kl=0.0))
     assert compared.difference is not None

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from rlhf_cli.analysis.expectations import ExpectationOutcome, verify
-from rlhf_cli.display.run_tables import at_the_end, show_verified
+from rlhf_cli.display.run_tables import at_the_end
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
@@ -153,21 +153,3 @@ def test_what_was_typed_is_named_only_where_something_is_missed(tmp_path: Path) 
     text = printed(at_the_end(verify(other), ["++a.b=1", "++expect=[{metric: correct, at_least: 21}]"]))
     assert "expected: 0 of 1 met" in text
     assert "typed" not in text
-
-
-def test_several_runs_are_counted(tmp_path: Path) -> None:
-    runs = [
-        write_run(tmp_path / name, configured(expect=expect), {"rewards/correct/mean": [*RISING]}, state=state)
-        for name, expect, state in (
-            ("one", [{"metric": "correct", "at_least": 1}], "finished"),
-            ("two", [{"metric": "correct", "at_least": 21}], "finished"),
-            ("three", [{"metric": "correct", "at_least": 1}], "running"),
-            ("four", None, "finished"),
-        )
-    ]
-    console = Console(width=100, record=True, file=io.StringIO())
-    show_verified(console, [verify(run) for run in runs])
-    text = console.export_text()
-    assert "4 runs: 1 met, 1 missed, 1 open, 1 expects nothing" in text
-    assert "four expects nothing" in text.replace(str(tmp_path) + "/", "")
-    assert "the run is at step 20" in text

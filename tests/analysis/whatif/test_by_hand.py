@@ -17,7 +17,7 @@ import torch
 
 from rlhf_cli.analysis.whatif.what_if import _sign_changed
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.analysis.whatif.whatif_runs import CORRECT, LESS, UNSCALED, WAS, WOULD, advantages_if, answer, scores
+from tests.analysis.whatif.whatif_runs import LESS, UNSCALED, WAS, WOULD, advantages_if, answer, scores
 from tests.support.stored_tables import frozen, write_table
 from tests.support.tolerances import ARITHMETIC
 
@@ -38,31 +38,6 @@ def test_totals_order_and_advantages(one_group: RunFolder) -> None:
     assert (found.best_changed, found.sign_changed) == (0.0, 0.5)
     assert found.replay_error == pytest.approx(0.0, abs=1e-6)
     assert advantages_if(one_group, LESS)[1] == pytest.approx(WOULD, **ARITHMETIC)
-
-
-def test_the_best_is_another_one_where_none_of_the_best_is_left(one_group: RunFolder) -> None:
-    """Totals 0.1, 0.7, 0.5, 0 with correct at 0: b is the best. With brevity at -9 it is c still."""
-    assert answer(one_group, "rewards.correct.weight=0").rounds[0].best_changed == 1.0
-    assert answer(one_group, "rewards.brevity.weight=-9").rounds[0].best_changed == 0.0
-
-
-def test_what_is_pushed(one_group: RunFolder) -> None:
-    """Covariances with correct: (0.275 + 0.675)/4 and (-0.1 + 0.3)/4; with the length, of mean 3.5, likewise."""
-    (found,) = answer(one_group, LESS).rounds
-    assert found.push["correct"] == pytest.approx((0.95 / 4, 0.2 / 4), **ARITHMETIC)
-    assert found.push["format"] == pytest.approx((0.55 / 4, 0.55 / 4), **ARITHMETIC)
-    by_length = [sum(a * n for a, n in zip(side, (2, 4, 2, 6), strict=True)) / 4 for side in (WAS, WOULD)]
-    assert found.push["length"] == pytest.approx(tuple(by_length), **ARITHMETIC)
-
-
-def test_shares_add_up(one_group: RunFolder) -> None:
-    """Of correct: sum of w (c - mean) A over the sum of A^2; all add up to 1, on both sides."""
-    (found,) = answer(one_group, LESS).rounds
-    centred = [value - 0.5 for value in CORRECT]
-    for side, weight, place in ((WAS, 1.0, 0), (WOULD, 0.25, 1)):
-        share = sum(weight * c * a for c, a in zip(centred, side, strict=True)) / sum(a * a for a in side)
-        assert found.share["correct"][place] == pytest.approx(share, **ARITHMETIC)
-        assert sum(one[place] for one in found.share.values()) == pytest.approx(1.0, **ARITHMETIC)
 
 
 def test_an_advantage_of_nothing_has_no_sign() -> None:

@@ -46,12 +46,6 @@ class TestOneRow:
         assert (found.num_errors, found.timeouts, found.calls) == (1, 0, 4)
         assert found.num_excluded == (fixed is None)
 
-    def test_is_kept(self, bench: Bench, do: Any, message: str, is_async: bool) -> None:
-        bench(picky(2, do, is_async), on_error="exclude")
-        (kept,) = bench.recorded
-        assert kept.pop("error").startswith(message)
-        assert kept == {"reward": "mine", "row": 2, "prompt": "two", "completion": "c"}
-
     def test_under_raise_ends_it_all(self, bench: Bench, do: Any, message: str, is_async: bool) -> None:
         with pytest.raises((RewardFailed, RewardError)) as caught:
             bench(picky(2, do, is_async))

@@ -11,11 +11,7 @@ import weakref
 
 import pytest
 
-from rlhf_cli.errors import RewardFailed
 from rlhf_cli.rewards.stack.calling import Overdue, call_within
-from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from tests.support.small_batches import BATCH
 
 # The alarm of a test's own time limit would be among those that are tested here.
 pytestmark = pytest.mark.timeout(0)
@@ -106,30 +102,3 @@ def test_an_alarm_of_somebody_else_rings_all_the_same() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
     assert rung == [True]
-
-
-@pytest.mark.fault(31)
-def test_a_regex_among_rewards_that_wait_fails_as_a_timeout() -> None:
-    """Whatever the others do: one that computes is never sent into a thread, where nothing could interrupt it."""
-
-    def waits(**_: object) -> list[float]:
-        time.sleep(0.02)
-        return [0.0] * 2
-
-    rounds: list[int] = []
-
-    def regexed(**_: object) -> list[float]:
-        rounds.append(1)
-        if len(rounds) > 2:
-            matches_for_ever()
-        return [float(sum(range(5_000_000)))] * 2
-
-    components = [Component("waits", waits), Component("also", waits), Component("mine", regexed, timeout_s=1.0)]
-    stack = RewardStack(components)
-    for _ in range(2):
-        stack.evaluate(**BATCH)
-    with pytest.raises(RewardFailed, match="'mine' failed on a batch of 2 rows") as caught:
-        stack.evaluate(**BATCH)
-    stack.close()
-    assert caught.value.got == "no answer within 1 s"
-    assert "rewards.mine.timeout_s=off  # or a number of seconds" in str(caught.value.hint)

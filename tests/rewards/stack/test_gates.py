@@ -99,12 +99,6 @@ class TestWhatIsComputed:
         assert found.closed_by == [None, "a", None, "a"]
         assert (found.calls, found.calls_saved, found.num_open, found.num_excluded) == (2, 2, 2, 0)
 
-    def test_nothing_at_all_where_all_are_closed(self) -> None:
-        b = Table(1, 1, 1, 1)
-        found = evaluated(Component("a", Table(0, 0, 0, 0)), Component("b", b, gates=(at_least("a"),))).outcomes["b"]
-        assert b.asked == []
-        assert (found.calls, found.calls_saved) == (0, 4)
-
     def test_eager_is_asked_and_counts_as_closed_all_the_same(self) -> None:
         b = Table(0.5, 7, 0.1, 7)
         component = Component("b", b, gates=(at_least("a"),), eager=True)
@@ -148,15 +142,6 @@ class TestWhatIsComputed:
         assert found.fixed == [None, None, 0.0, 0.0]
         assert found.num_excluded == 1
 
-    @pytest.mark.parametrize(
-        ("otherwise", "fixed", "excluded"), [(0.0, 0.0, 0), (-2.5, -2.5, 0), ("exclude", None, 2)], ids=str
-    )
-    def test_otherwise(self, otherwise: Any, fixed: float | None, excluded: int) -> None:
-        component = Component("b", Table(0.5, 7, 0.1, 7), gates=(at_least("a", otherwise=otherwise),))
-        found = evaluated(Component("a", Table(1, 0, 1, 0)), component).outcomes["b"]
-        assert found.fixed == [None, fixed, None, fixed]
-        assert found.num_excluded == excluded
-
     @pytest.mark.parametrize("missing", [None])
     def test_a_reward_that_does_not_apply_closes_what_reads_it(self, missing: float | None) -> None:
         b = Table(1, 1, 1, 1)
@@ -181,15 +166,6 @@ class TestLogExtra:
     def says(row: list[int], log_extra: Any, **_: Any) -> list[float]:
         log_extra("said", [f"row {index}" for index in row])
         return [1.0] * len(row)
-
-    def outcome(self, *a: float, stack: RewardStack | None = None) -> dict[str, list[Any]]:
-        columns: list[Any] = []
-        gate = Component("b", self.says, gates=(at_least("a"),))
-        stack = stack or RewardStack([Component("a", Table(*a)), gate])
-        stack.evaluate(**BATCH, log_extra=lambda *said: columns.append(said))
-        stack.close()
-        assert columns == []  # the trainer is given it once, with every row in its place
-        return stack.outcomes["b"].extra
 
     def test_a_batch_in_which_nothing_is_said_has_the_column_too(self) -> None:
         """TRL would otherwise show the last batch's values beside this batch's completions."""

@@ -79,22 +79,6 @@ def test_what_is_no_score_is_told_in_words(returned: object, kind: str, said: st
     assert "Traceback" in failure[2]
 
 
-class Future:
-    """A row that has been answered, or that ended so."""
-
-    def __init__(self, ends: object) -> None:
-        self._ends = ends
-
-    def result(self) -> object:
-        if isinstance(self._ends, BaseException):
-            raise self._ends
-        return self._ends
-
-
-class Stop(Exception):
-    pass
-
-
 @pytest.mark.parametrize("name", ["says", "not_there"])
 def test_what_a_worker_does_before_its_first_row(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """It dies with its parent, has its own process group, prints no secrets, and never ends with code 0."""

@@ -38,19 +38,6 @@ def test_ends_the_run_with_the_reward_s_name(bench: Bench, way: str, is_async: b
     assert bench.recorded == []
 
 
-@pytest.mark.parametrize("on_error", ["raise", "exclude"])
-def test_a_row_that_leaves_when_it_is_tried_alone(bench: Bench, on_error: OnError) -> None:
-    """The batch fails by an exception; of the rows tried one by one the second would leave."""
-
-    def reward(row: Rows, **_: Any) -> list[float]:
-        if len(row) > 1:
-            raise ValueError("one at a time")
-        return [1.0] if row != [1] else sys.exit(1)
-
-    with pytest.raises(RewardFailed, match="would have ended the process"):
-        bench(reward, on_error=on_error)
-
-
 def test_a_task_of_an_async_reward_s_own(bench: Bench) -> None:
     """asyncio lets SystemExit end the event loop itself; the loop has to outlive it."""
     leaves = [True]

@@ -41,10 +41,6 @@ class Scorer:
     def __call__(self, completions, answer, **kwargs):
         return [float(text == self.target) for text in completions]
 
-class Fails:
-    def __init__(self, target):
-        raise KeyError(target)
-
 constant = 3
 """
 
@@ -117,7 +113,7 @@ class TestRefused:
         error = refusal(fn)
         assert error.what == f"./my_rewards.py has no function {fn.split(':')[1]!r}"
         assert (error.where, error.got, error.hint) == (WHERE, fn, hint)
-        assert error.expected == "one of Fails, Scorer, later, make, makes_nothing, plain, with_arguments"
+        assert error.expected == "one of Scorer, later, make, makes_nothing, plain, with_arguments"
 
     def test_a_file_that_is_no_python_is_named_with_its_line(self, write: Write) -> None:
         write("half.py", "x = 1\ndef plain(:\n")
@@ -127,29 +123,6 @@ class TestRefused:
         write("deep_one.py", "import deep_two\n")
         write("deep_two.py", "\n\nraise ValueError('no key in the environment')\n")
         assert refusal("deep_one:plain").got == "ValueError: no key in the environment (deep_two.py:3)"
-
-    @pytest.mark.parametrize(
-        ("fn", "args", "expected"),
-        [
-            ("with_arguments", {"bonnus": 1}, "answer, bonus, malus"),
-            ("plain", {"bonus": 1}, "no arguments"),  # **kwargs is for the dataset's columns
-            ("make", {"targt": 1}, "target, slope"),
-            ("make", {}, "target, slope"),
-            ("Scorer", {}, "target"),
-            ("Scorer", {"target": 1, "other": 2}, "target"),
-        ],
-    )
-    def test_arguments_it_does_not_take(self, fn: str, args: dict[str, object], expected: str) -> None:
-        error = refusal(f"./my_rewards.py:{fn}", **args)
-        assert error.what.startswith(f"./my_rewards.py:{fn} ")
-        assert str(error.where).startswith("args")
-        assert error.expected == expected
-
-    def test_what_a_factory_makes_of_its_arguments_is_told(self) -> None:
-        error = refusal("./my_rewards.py:Fails", target=3)
-        assert error.what == "./my_rewards.py:Fails does not take these arguments"
-        assert str(error.got).startswith("{'target': 3} (KeyError: 3 (my_rewards.py:")
-        assert (error.where, error.expected) == ("args", "what ./my_rewards.py:Fails accepts")
 
 
 class TestColumns:

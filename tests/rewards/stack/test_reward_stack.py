@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.errors import RewardError, RewardFailed
+from rlhf_cli.errors import RewardError
 from rlhf_cli.numerics.group_advantages import scores_to_leave_out
 from rlhf_cli.numerics.reward_columns import Fill
 from rlhf_cli.rewards.stack.aggregating import Schedule
@@ -15,15 +15,8 @@ from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from tests.support.small_batches import BATCH, Counting, raws
+from tests.support.small_batches import BATCH, Counting
 from tests.support.tolerances import ARITHMETIC
-
-
-def test_one_score_a_row(stack_of: Any) -> None:
-    stack = stack_of(length=lambda completions, **_: [len(text) for text in completions], none=Counting(None, 1))
-    assert raws(stack) == {"length": [1.0, 2.0], "none": [None, 1.0]}
-    assert stack.outcomes["none"].num_excluded == 1
-    assert stack.outcomes["length"].num_excluded == 0
 
 
 def test_names_and_columns_in_the_order_given_whatever_is_evaluated_first() -> None:
@@ -58,18 +51,6 @@ class TestOneEvaluationABatch:
             assert [two(**BATCH), one(**BATCH), three(**BATCH), two(**BATCH)] == [[3, 4], [1, 2], [5, 6], [3, 4]]
         assert [len(reward.calls) for reward in (first, second, third)] == [1, 1, 1]
 
-    def test_the_next_batch_is_evaluated_anew(self, stack_of: Any) -> None:
-        reward = Counting(1, 2)
-        stack = stack_of(one=reward)
-        column = stack.columns()[0]
-        for number in range(3):
-            with stack.batch():
-                column(**BATCH)
-            assert len(reward.calls) == number + 1
-            reward.scores = [7, 8]
-        with stack.batch():
-            assert column(**BATCH) == [7.0, 8.0]
-
     def test_nothing_of_a_batch_is_left_when_it_is_over(self, stack_of: Any) -> None:
         reward, other = Counting(1, 2), Counting(3, 4)
         stack = stack_of(one=reward, two=other)
@@ -87,35 +68,6 @@ class TestOneEvaluationABatch:
         batch = {**BATCH, "answer": ["x", "y"], "trainer_state": object(), "log_metric": print}
         stack_of(one=reward).evaluate(**batch)
         assert reward.calls == [batch]
-
-
-class TestFailing:
-    @pytest.mark.parametrize("is_async", [False, True])
-    @pytest.mark.parametrize("is_first", [False, True])
-    def test_a_raise_names_reward_row_and_prompt(self, stack_of: Any, is_async: bool, is_first: bool) -> None:
-        class JudgeIsDownError(Exception):
-            pass
-
-        def raises(completions: list[str], **batch: Any) -> list[float]:
-            if "bb" in completions:
-                raise JudgeIsDownError("429")
-            return [1.0] * len(completions)
-
-        async def raises_later(**batch: Any) -> list[float]:
-            return raises(**batch)
-
-        broken = raises_later if is_async else raises
-        rewards = {"broken": broken, "fine": Counting(1, 2)} if is_first else {"fine": Counting(1, 2), "broken": broken}
-        with pytest.raises(RewardFailed) as caught:
-            stack_of(**rewards).evaluate(**{**BATCH, "prompts": ["one", "two"]})
-        error = caught.value
-        assert error.what == "reward 'broken' failed on row 1"
-        assert error.where == "rewards.broken"
-        assert error.got == "JudgeIsDownError: 429"
-        assert "'two'" in str(error.expected)
-        assert "'one'" not in str(error.expected)
-        assert isinstance(error.__cause__, JudgeIsDownError)
-        assert error.exit_code == 1
 
 
 # The worked example of design.md, section 4, in the numbers written there.
@@ -187,17 +139,6 @@ class TestWorkedExample:
         assert settled.totals.tolist() == pytest.approx([1.5, 0.0, 1.1, 0.0], **ARITHMETIC)
         totals = scores_to_leave_out(settled.unfilled, 4).sum(dim=1).tolist()
         assert rloo(totals) == pytest.approx([2 / 3 + 0.4, -2 / 3, 2 / 3 - 0.4, -2 / 3], **ARITHMETIC)
-
-    def test_the_part_of_what_is_excluded_is_nothing(self) -> None:
-        """GRPO's part of b, in its own column."""
-        column = worked("exclude").for_trl[:, 1]
-        mean = column.mean()
-        assert column[1] == column[3] == pytest.approx(0.3, **ARITHMETIC)
-        assert (column[[1, 3]] - mean).tolist() == pytest.approx([0.0, 0.0], **ARITHMETIC)
-        negative_control = worked(0.0).for_trl[:, 1]
-        assert (negative_control - negative_control.mean()).tolist() == pytest.approx(
-            [0.35, -0.15, -0.05, -0.15], **ARITHMETIC
-        )
 
     def test_negative_control_ungated(self) -> None:
         totals = worked(0.0, gates=False).for_trl.sum(dim=1).tolist()

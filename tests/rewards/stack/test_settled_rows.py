@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy
 import pytest
 import torch
 
@@ -18,19 +17,13 @@ from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_matrix import settle
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow, settled_rows
-from tests.support.settled_columns import NAN, Case, Rule, column
+from tests.support.settled_columns import NAN, column
 
 NOTHING = ScoredReward(None, None, None)
 
 
 def component(name: str, **rules: object) -> Component:
     return Component(name=name, score=lambda **_: [], **rules)  # type: ignore[arg-type]
-
-
-def smallest_less_100(rewards: dict[str, list[float | None]], weights: dict[str, float]) -> list[float]:
-    """min over the rewards that apply, of weight times reward, less 100."""
-    rows = zip(*([None if x is None else weights[name] * x for x in row] for name, row in rewards.items()), strict=True)
-    return [min(x for x in row if x is not None) - 100.0 for row in rows]
 
 
 def settled(
@@ -65,20 +58,6 @@ def test_by_hand() -> None:
 
 
 class TestAggregate:
-    @pytest.mark.parametrize("aggregate", ["sum", smallest_less_100])
-    def test_a_row_has_the_total_that_training_gives_it(self, aggregate: Any) -> None:
-        """Where nothing is taken from other rows, and nothing filled in, the two are one and the same."""
-        a, b = numpy.random.default_rng(0).normal(0.0, 3.0, (2, 12))
-        rules = [Rule("a", offset=0.5, clip=(-2.0, 2.0)), Rule("b")]
-        case = Case([column(*a), column(*b)], rules, [0.3, -1.5], aggregate=aggregate)
-        found = settled(
-            [list(row) for row in zip(a, b, strict=True)],
-            *(component("a", offset=0.5, clip=(-2.0, 2.0)), component("b")),
-            weights=[0.3, -1.5],
-            aggregate=aggregate,
-        )
-        assert [row.total for row in found.rows] == pytest.approx(case.settle().totals.tolist(), abs=1e-12)
-
     def test_the_example_of_the_documentation(self) -> None:
         """The least of 1 * 2 and 0.5 * 3, of 4 * 1 alone, and of -1 and a closed gate's 0."""
         page = Path(__file__).parents[3].joinpath("docs", "how-to", "rewards.md").read_text()
@@ -123,12 +102,6 @@ class TestWhatNoRowHasAlone:
         of_b = [row.rewards["b"] for row in found.rows]
         assert of_b == [ScoredReward(4.0, None, None), ScoredReward(None, 0.25, 0.25), ScoredReward(6.0, None, None)]
         assert [row.rewards["a"].weighted for row in found.rows] == [1.0, 3.0, 5.0]
-
-    def test_an_aggregate_is_not_asked(self) -> None:
-        def never(rewards: Any, weights: Any) -> list[float]:
-            raise AssertionError
-
-        assert settled([[1.0]], component("a", normalize="group"), aggregate=never).rows[0].total is None
 
     def test_the_running_deviation_of_a_training_is_had(self) -> None:
         """Of 1, 2, 3, 6: mean 3, squares 4 + 1 + 0 + 9, deviation sqrt(14 / 3). The rows do not change it."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from rlhf_cli.errors import RewardError
 from rlhf_cli.numerics.reward_columns import filled, normalized_in_group
 from rlhf_cli.rewards.stack.reward_matrix import Settled
-from tests.support.settled_columns import NAN, Case, Rule, column, one
+from tests.support.settled_columns import NAN, Case, Rule, column
 
 
 class TestSettledRows:
@@ -22,12 +22,6 @@ class TestSettledRows:
             settled = Case(raw, [Rule("a"), Rule("b")], [1.0, 1.0], aggregate=aggregate).settle()
             assert settled.for_trl.isnan().all(dim=1).tolist() == [False, True, False, False]
             assert settled.is_unscorable.tolist() == [False, True, False, False]
-
-    def test_a_closed_gates_number_makes_a_row_scorable(self) -> None:
-        settled = one(1, NAN, 3, 4, fixed=column(NAN, 0.0, NAN, NAN))
-        assert settled.is_unscorable.tolist() == [False] * 4
-        assert settled.effective[:, 0].tolist() == [1.0, 0.0, 3.0, 4.0]
-        assert one(1, NAN, 3, 4).is_unscorable.tolist() == [False, True, False, False]  # negative control
 
 
 class TestCustomAggregate:
@@ -49,22 +43,6 @@ class TestCustomAggregate:
         assert seen == [({"a": [1, 2, 3, 4], "b": [10, None, 30, 50]}, {"a": 0.5, "b": -2.0})]
         assert (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist() == [7.0, 8.0, 9.0, 10.0]
         assert settled.weights.tolist() == [0.5, -2.0]  # as they are logged
-
-    @pytest.mark.parametrize("num_generations", [2, 4])
-    def test_is_not_given_a_row_to_which_nothing_applies(self, num_generations: int) -> None:
-        """Nor does it matter what it would have made of nothing: 0, as a sum of no numbers, is a score."""
-        seen: list[Any] = []
-
-        def aggregate(rewards: Any, weights: Any) -> list[float | None]:
-            seen.append(rewards["a"])
-            return [sum(value for value in row if value is not None) for row in zip(*rewards.values(), strict=True)]
-
-        case = Case([column(1, NAN, 3, 4), column(1, NAN, NAN, 1)], list(self.rules), [1.0, 1.0], aggregate=aggregate)
-        case.num_generations = num_generations
-        settled = case.settle()
-        assert seen == [[1.0, 3.0, 4.0]]
-        assert settled.totals[[0, 2, 3]].tolist() == [2.0, 3.0, 5.0]
-        assert settled.for_trl.isnan().all(dim=1).tolist() == [False, True, False, False]
 
     def test_tells_a_fixed_value_from_one_that_does_not_apply(self) -> None:
         """A gate that is closed with 0 and a failure's -1 are scores; exclude, None and a failure left out are none."""

@@ -7,12 +7,6 @@ import pytest
 from rlhf_cli.rewards.stack.aggregating import Schedule, weight_at
 
 
-@pytest.mark.parametrize("weight", [1.0, 0.0, -0.5, 7.0])
-@pytest.mark.parametrize("step", [0, 5, 99])
-def test_a_number_is_itself_and_never_normalised(weight: float, step: int) -> None:
-    assert weight_at(weight, step, 10) == weight
-
-
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
