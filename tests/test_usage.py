@@ -20,7 +20,6 @@ Not a flag: --raw is spoken of in a text, and
   -q, --quick      without salt
 --with SPICE ...   as many as one likes
 --photo FILE.png   a picture
---book [FILE.tex]  the recipe; on the screen without a file
 --json
 """
 
@@ -31,7 +30,7 @@ def cook(*words: str):
 
 def test_flags_are_the_lines_that_begin_with_a_dash() -> None:
     flags = cook().usage.flags
-    assert set(flags) == {"--heat", "-q", "--quick", "--with", "--photo", "--book", "--json"}
+    assert set(flags) == {"--heat", "-q", "--quick", "--with", "--photo", "--json"}
     assert flags["-q"] is flags["--quick"]
     assert {name for name, flag in flags.items() if flag.is_switch} == {"-q", "--quick", "--json"}
 
@@ -52,19 +51,6 @@ def test_what_was_not_typed_the_last_of_several_and_a_value_in_the_same_word() -
     assert (options.texts("--with"), options.on("-q")) == ([], False)
     assert cook("--heat", "3", "--heat=4").number("--heat") == 4
     assert read_options("-j, --jobs N   so many", ["-j4", "x"], verb="cook").number("--jobs") == 4
-
-
-@pytest.mark.parametrize(
-    ("words", "text", "left"),
-    [
-        (["--book"], "", []),
-        (["--book", "a.tex", "soup"], "a.tex", ["soup"]),
-        (["--book=a.tex"], "a.tex", []),
-    ],
-)
-def test_a_value_that_may_be_left_out(words: list[str], text: str, left: list[str]) -> None:
-    options = cook(*words)
-    assert (options.text("--book"), options.words) == (text, left)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ A docstring line that begins with a dash describes a flag; at least two blanks p
 
     --limit N            a value: N is a whole number, FILE or FOLDER a path, anything else a text
     --png FILE.png       a path that must have this ending
-    --latex [FILE.tex]   an optional value; the next word is taken for it only if it has this ending
     --allow KEY ...      may be typed several times
     -m, --multirun       a switch, with another name
 
@@ -51,19 +50,14 @@ class Flag:
         return not self.metavar
 
     @property
-    def may_be_bare(self) -> bool:
-        """Whether its value may be left out."""
-        return self.metavar.startswith("[")
-
-    @property
     def is_path(self) -> bool:
         """Whether its value is a file or a folder."""
-        return self.metavar.strip("[]").startswith(_PATHS)
+        return self.metavar.startswith(_PATHS)
 
     @property
     def ending(self) -> str:
         """The required ending of a path, '' if any is allowed."""
-        return Path(self.metavar.strip("[]")).suffix if self.is_path else ""
+        return Path(self.metavar).suffix if self.is_path else ""
 
     def __str__(self) -> str:
         return f"{self.names[0]} {self.metavar}".rstrip()
@@ -104,7 +98,7 @@ class Options:
         return list(self._given.get(self._flag(name).names[0], ()))
 
     def text(self, name: str) -> str | None:
-        """Return the value of a flag, None if it was not typed, '' if it was typed without a value."""
+        """Return the value of a flag, None if it was not typed."""
         return next(reversed(self.texts(name)), None)
 
     def path(self, name: str) -> Path | None:
@@ -219,13 +213,9 @@ def _take(options: Options, word: str, left: deque[str]) -> None:
         return
     if not equals:
         # A value may begin with one dash (`--on -kl`), but not with two.
-        is_value = bool(left) and not left[0].startswith("--")
-        if flag.may_be_bare:
-            is_value = is_value and bool(flag.ending) and left[0].endswith(flag.ending)
-        if is_value:
-            value = left.popleft()
-        elif not flag.may_be_bare:
+        if not left or left[0].startswith("--"):
             raise options._wrong(f"{name} wants a value", got=word, expected=str(flag))
+        value = left.popleft()
     if value and flag.ending and not value.lower().endswith(flag.ending):
         what = f"{name} is a {flag.ending} file"
         raise options._wrong(what, got=f"{name} {value}", hint=f"{name} {value}{flag.ending}")

@@ -1,4 +1,4 @@
-"""Export a comparison as JSON, CSV or a LaTeX table."""
+"""Export a comparison as JSON or CSV."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, total_in_words
-from rlhf_cli.analysis.comparison.verdicts import decimals, decimals_of
 from rlhf_cli.errors import RlhfError
-from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.text.json_values import finite_or_none
-
-_SPECIAL = {sign: rf"\{sign}" for sign in "&%$#_{}"} | {"\\": r"\textbackslash{}"}
 
 
 def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) -> dict[str, object]:
@@ -96,46 +92,3 @@ def comparison_csv(comparison: Comparison) -> str:
         numbers = [finite_or_none(comparison.values[label][run.name]) for label in labels]
         writer.writerow([run.name, run.place, setting_of[run.name], counts, run.state, run.step, *keys, *numbers])
     return stream.getvalue()
-
-
-def comparison_latex(comparison: Comparison) -> str:
-    """Return a booktabs tabular with one line per setting: mean and half-width, settings on the front in bold."""
-    columns = {one.label: [of[one.label] for of in comparison.estimates.values()] for one in comparison.measures}
-    measures = [one for one in comparison.measures if any(cell.mean is not None for cell in columns[one.label])]
-    titles = [_tex(one.label) + (r" $\downarrow$" if one.sign < 0 else "") for one in measures]
-    digits = {one.label: _digits(columns[one.label]) for one in measures}
-    lines = [
-        r"\begin{tabular}{l" + "r" * (len(measures) + 1) + "}",
-        r"\toprule",
-        " & ".join(["setting", "seeds", *titles]) + r" \\",
-        r"\midrule",
-    ]
-    for setting in comparison.grouped.settings:
-        name = _tex(setting.name)
-        if comparison.front is not None and setting.name in comparison.front.best:
-            name = rf"\textbf{{{name}}}"
-        cells = [_tex_estimate(comparison.estimates[setting.name][one.label], digits[one.label]) for one in measures]
-        lines.append(" & ".join([name, str(len(setting.by_seed)), *cells]) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    lines += [f"% {verdict.text}" for verdict in comparison.verdicts]
-    lines += [f"% {comparison.no_verdict}"] if comparison.no_verdict is not None else []
-    return "\n".join(lines) + "\n"
-
-
-def _tex(text: str) -> str:
-    return "".join(_SPECIAL.get(sign, sign) for sign in text)
-
-
-def _digits(estimates: Sequence[Estimate]) -> int:
-    """Return the decimals of a column: two digits of its widest interval, and three of its largest mean."""
-    halves = [(one.high - one.low) / 2 for one in estimates if one.low is not None and one.high is not None]
-    means = [abs(one.mean) for one in estimates if one.mean is not None]
-    return max(decimals(max(halves, default=0.0)), decimals_of(max(means)))
-
-
-def _tex_estimate(one: Estimate, digits: int) -> str:
-    if one.mean is None:
-        return "--"
-    if one.low is None or one.high is None:
-        return f"${one.mean:.{digits}f}$"
-    return rf"${one.mean:.{digits}f} \pm {(one.high - one.low) / 2:.{digits}f}$"

@@ -213,13 +213,6 @@ def decimals(half_width: float) -> int:
     return min(5, max(0, 1 - math.floor(math.log10(half_width))))
 
 
-def decimals_of(largest: float) -> int:
-    """Return the number of decimals for three significant digits: 0.547, 5.47, 54.7."""
-    if largest == 0 or not math.isfinite(largest):
-        return 3
-    return min(5, max(0, 2 - math.floor(math.log10(largest))))
-
-
 def _decided(differences: Sequence[PairedDifference], on: str) -> list[str]:
     """Return one sentence per winner: which values it beats and by how much."""
     beaten: dict[str, list[str]] = {}

@@ -15,7 +15,6 @@ it is the same sum in all runs. If one key differs, there is a verdict on each c
 --runs             show each run as well
 --json             print all of it as JSON
 --csv FILE         write a row per run; - for the screen
---latex [FILE.tex]   write a table for booktabs; print it without a file
 --png FILE.png     draw intervals and differences (pip install 'rlhf-cli[plot]')
 """
 
@@ -26,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
-from rlhf_cli.analysis.comparison.comparison_export import comparison_csv, comparison_json, comparison_latex
+from rlhf_cli.analysis.comparison.comparison_export import comparison_csv, comparison_json
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun
 from rlhf_cli.analysis.comparison.measures import is_shown
 from rlhf_cli.analysis.comparison.metric_columns import parse_window, read_columns
@@ -79,38 +78,32 @@ def run(argv: list[str]) -> int:
 
 def _groups(options: Options, asked: ComparisonOptions) -> list[RunGroup]:
     """Return the groups of a folder with many runs; [] if options ask for all of them."""
-    files = ("--csv", "--latex", "--png", "--runs")
+    files = ("--csv", "--png", "--runs")
     if len(options.words) != 1 or asked != ComparisonOptions() or options.as_json or any(map(options.on, files)):
         return []
     return groups_of(options.words[0])
 
 
 def _print(comparison: Comparison, problems: Sequence[RlhfError], options: Options) -> None:
-    written = {"--csv": comparison_csv, "--latex": comparison_latex}
-    for name, in_words in written.items():
-        if (place := options.text(name)) and place != _SCREEN:
-            with _file(name, Path(place)) as file:
-                file.write_text(in_words(comparison), encoding="utf-8")
+    table = options.text("--csv")
+    if table is not None and table != _SCREEN:
+        with _file("--csv", Path(table)) as file:
+            file.write_text(comparison_csv(comparison), encoding="utf-8")
     if (png := options.path("--png")) is not None:
         from rlhf_cli.display.comparison_picture import draw_comparison
 
         with _file("--png", png) as file:
             draw_comparison(comparison, file)
-    on_screen = [name for name in written if _is_for_screen(options, name)]
     if options.as_json:
         print_json(comparison_json(comparison, problems))
-    elif on_screen:
-        print(written[on_screen[0]](comparison), end="")
+    elif table == _SCREEN:
+        print(comparison_csv(comparison), end="")
     else:
         console = wide_console()
         show_comparison(console, comparison, each_run=options.on("--runs"))
         show_left_out(console, problems)
         return
     show_left_out(Screen(stderr=True), problems)
-
-
-def _is_for_screen(options: Options, name: str) -> bool:
-    return options.text(name) in (_SCREEN, "")
 
 
 @contextlib.contextmanager
@@ -162,7 +155,6 @@ def _parse(argv: list[str]) -> Options:
     if not options.words:
         hint = with_newest("rlhf compare", all_of_it=True)
         raise none_named("rlhf compare", "run folders, a sweep, a glob", hint=hint)
-    if sum((options.as_json, _is_for_screen(options, "--csv"), _is_for_screen(options, "--latex"))) > 1:
-        got = "two of --json, --csv -, --latex"
-        raise UserError("only one output can go to the screen", got=got, hint="--csv FILE")
+    if options.as_json and options.text("--csv") == _SCREEN:
+        raise UserError("only one output can go to the screen", got="--json and --csv -", hint="--csv FILE")
     return options

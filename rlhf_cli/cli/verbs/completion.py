@@ -94,7 +94,7 @@ def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
     if current.startswith("-"):
         return [*usage.flags, "--help"]
     before = usage.flags.get(earlier[-1]) if earlier else None
-    if before is not None and before.metavar and not before.may_be_bare:
+    if before is not None and before.metavar:
         return []
     if verb == "list":
         typed = [word for word in earlier if not word.startswith("-")]

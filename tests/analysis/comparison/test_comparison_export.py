@@ -1,4 +1,4 @@
-"""The JSON, CSV and LaTeX output of a comparison, field by field, against the logged values."""
+"""The JSON and CSV output of a comparison, field by field, against the logged values."""
 
 from __future__ import annotations
 

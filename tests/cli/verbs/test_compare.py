@@ -123,23 +123,15 @@ def test_csv_is_a_row_a_run(sweep: str, compare, place: Path) -> None:
     assert (place / "runs.csv").read_text() == out
 
 
-def test_latex_is_a_tabular(sweep: str, compare, place: Path) -> None:
-    """t(2) is 4.3027: 0.6 ± 4.3027 * 0.1 / sqrt(3) = 0.248."""
-    code, out, _ = compare(sweep, "--latex")
-    assert code == 0
-    assert r"weight=0 & 3 & $0.600 \pm 0.248$ & $0.500$ \\" in out
-    assert out.count(r"\\") == 3
-    assert compare(sweep, "--latex", "table.tex")[0] == 0
-    assert (place / "table.tex").read_text() == out
 
 
 def test_files_lie_where_they_were_asked_for(sweep: str, place: Path, compare) -> None:
     assert compare(sweep, "--csv", "new folder/a.csv")[0] == 0
     assert (place / "new folder" / "a.csv").is_file()
     (place / "taken").write_text("")
-    code, _, err = compare(sweep, "--latex", "taken/a.tex")
+    code, _, err = compare(sweep, "--csv", "taken/a.csv")
     assert code == 2
-    assert "--latex" in err
+    assert "--csv" in err
     code, _, err = compare(sweep, "--png", "a.gif")
     assert code == 2
     assert "try:      --png a.gif.png" in err

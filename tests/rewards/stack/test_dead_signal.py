@@ -11,8 +11,6 @@ from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_metrics import is_dead
 from tests.support.settled_columns import NAN, Case, Rule, column
 
-ALL_OPEN = [(4.0, 0.0)] * 2
-
 
 def rounds(*components: ComponentStatistics, left_out: float = 0.0) -> list[DeadRound]:
     return [DeadRound(step, components, left_out) for step in (3, 4)]
