@@ -115,16 +115,12 @@ def _difference(step: int, before: Event | None, after: Event | None) -> LogDiff
     if not differing:
         return None
     first, *others = differing
-    return LogDifference(step, first, _shown(before, first), _shown(after, first), tuple(others))
+    old, new = before.get(first, NOT_LOGGED), after.get(first, NOT_LOGGED)
+    return LogDifference(step, first, old, new, tuple(others))
 
 
 def _is_compared(name: str) -> bool:
     return name not in _NOT_COMPARED and not is_of_the_clock(name)
-
-
-def _shown(event: Event, name: str) -> JsonValue:
-    value = event.get(name, NOT_LOGGED)
-    return value if isinstance(value, int | float | str | bool) or value is None else str(value)
 
 
 def _rank(name: str) -> int:
@@ -162,12 +158,8 @@ class PossibleCause:
     after: str
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """The recorded facts about how a run was made; `settings` is its configuration by dotted key."""
-
-    settings: Mapping[str, object]
-    provenance: JsonTree
+Recorded = tuple[Mapping[str, object], JsonTree]
+"""How a run was made: its configuration by dotted key, and its provenance."""
 
 
 def causes_of(before: Recorded, after: Recorded) -> list[PossibleCause]:
@@ -175,12 +167,12 @@ def causes_of(before: Recorded, after: Recorded) -> list[PossibleCause]:
 
     A fact that the first run did not record is no difference: an older version recorded less.
     """
-    old, new = before.provenance, after.provenance
+    (old_settings, old), (new_settings, new) = before, after
     facts = {key: (one, new.get(key)) for key in _FACTS if (one := old.get(key)) is not None}
     if (processor := section(old, "host").get("processor")) is not None:
         facts["processor"] = processor, section(new, "host").get("processor")
     causes = [
-        *(one for one in _changed("configuration", before.settings, after.settings) if not _is_harmless(one.name)),
+        *(one for one in _changed("configuration", old_settings, new_settings) if not _is_harmless(one.name)),
         *_changed("data", _hashes(old, of_code=False), _hashes(new, of_code=False)),
         *_changed("reward code", _hashes(old, of_code=True), _hashes(new, of_code=True)),
         *_changed("starting model", *({**section(one, "starting_model"), "path": None} for one in (old, new))),
@@ -196,12 +188,9 @@ def _changed(kind: str, old: Mapping[str, object], new: Mapping[str, object]) ->
     """Yield a cause for every name whose value differs."""
     for name in dict.fromkeys([*old, *new]):
         if old.get(name) != new.get(name):
-            yield PossibleCause(kind, name, _in_short(old.get(name)), _in_short(new.get(name)))
-
-
-def _in_short(value: object) -> str:
-    text = "none" if value is None else str(value)
-    return text[:_SHOWN] if _HASH.fullmatch(text) else text
+            texts = ["none" if (value := one.get(name)) is None else str(value) for one in (old, new)]
+            was, now = (text[:_SHOWN] if _HASH.fullmatch(text) else text for text in texts)
+            yield PossibleCause(kind, name, was, now)
 
 
 def _is_harmless(key: str) -> bool:
@@ -283,7 +272,7 @@ def compare_again(before: RunFolder, after: RunFolder, *, up_to: int | None = No
     Raise RunError if one of their files cannot be read.
     """
     old, new = read_metrics(before.metrics), read_metrics(after.metrics)
-    recorded = [Recorded(dict(flat(run.read_config())), read_json(run.provenance)) for run in (before, after)]
+    recorded = [(dict(flat(run.read_config())), read_json(run.provenance)) for run in (before, after)]
     return Reproduction(
         before,
         after,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import textwrap
 from pathlib import Path
@@ -11,16 +12,21 @@ from rlhf_cli.analysis.comparison.comparison import Comparison
 from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE, MeasureVerdict
 from rlhf_cli.errors import UserError
-from rlhf_cli.measure.pictures import BLUE, DPI, GREY, MISSING, ORANGE, can_draw
 from rlhf_cli.numerics.intervals import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_BLUE, _ORANGE, _GREY = "#3b6ea5", "#d98032", "#999999"
 _COLUMNS = 3
 _MOST_PANELS = 12
 _LETTERS_A_COLUMN = 56
 """Number of caption letters that fit the width of one panel."""
+
+
+def can_draw() -> bool:
+    """Return whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def draw_comparison(comparison: Comparison, file: Path) -> None:
@@ -29,7 +35,7 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
     No display is needed. Raise UserError if matplotlib is not installed or no run has logged anything to draw.
     """
     if not can_draw():
-        raise UserError(MISSING, where="--png")
+        raise UserError("no picture: matplotlib is not installed (pip install 'rlhf-cli[plot]')", where="--png")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -51,7 +57,7 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
     for left in panels:
         left.set_axis_off()
     figure.suptitle("\n".join(lines), fontsize=10, parse_math=False)
-    figure.savefig(file, dpi=DPI)
+    figure.savefig(file, dpi=120)
 
 
 def _caption(comparison: Comparison, letters: int) -> list[str]:
@@ -80,17 +86,17 @@ def _settings(axes: Axes, comparison: Comparison, measure: RunMeasure) -> None:
     for row, setting in enumerate(settings):
         one = comparison.estimates[setting.name][measure.label]
         seeds = [comparison.values[measure.label][run.name] for run in setting.runs]
-        axes.plot(seeds, [row + 0.18] * len(seeds), ".", color=GREY, markersize=4, zorder=1)
-        _dot(axes, row, one, BLUE)
+        axes.plot(seeds, [row + 0.18] * len(seeds), ".", color=_GREY, markersize=4, zorder=1)
+        _dot(axes, row, one, _BLUE)
     title = measure.label if measure.sign >= 0 else f"{measure.label} (less is better)"
     _rows(axes, title, [setting.name for setting in settings])
 
 
 def _differences(axes: Axes, verdict: MeasureVerdict) -> None:
     """Draw one interval per difference, in orange if the verdict is better or worse."""
-    axes.axvline(0, color=GREY, linewidth=0.8)
+    axes.axvline(0, color=_GREY, linewidth=0.8)
     for row, one in enumerate(verdict.differences):
-        _dot(axes, row, one.difference, ORANGE if one.outcome in (BETTER, WORSE) else BLUE)
+        _dot(axes, row, one.difference, _ORANGE if one.outcome in (BETTER, WORSE) else _BLUE)
     names = [f"{one.value} - {one.other}" for one in verdict.differences]
     _rows(axes, f"{verdict.measure.label}: differences by {verdict.key}, seed by seed", names)
 

@@ -15,7 +15,7 @@ from rlhf_cli.analysis.diagnosis.finding import Evidence, Finding
 from rlhf_cli.analysis.diagnosis.run_diagnosis import RunDiagnosis
 from rlhf_cli.display.tables import facts_grid, plain_table
 from rlhf_cli.display.terminal import sparkline
-from rlhf_cli.runs.run_status import told_state
+from rlhf_cli.runs.run_status import FINISHED, told_state
 
 _STYLES = {"serious": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDTH = 24
@@ -30,7 +30,7 @@ def show_why(console: Console, run: RunDiagnosis) -> None:
     """
     console.print(Text.assemble((run.folder.shown, "bold"), f": {run.ending}, {run.num_events} log events"))
     if run.status.reason and told_state(run.status.state, run.status.reason) == run.status.state:
-        reason = Text(indent(run.status.reason.rstrip(), "  "), "" if run.has_ended_well else "red")
+        reason = Text(indent(run.status.reason.rstrip(), "  "), "" if run.status.state == FINISHED else "red")
         console.print(reason, soft_wrap=True)  # the reason may hold a command, so keep it on one line for copying
     for finding in run.diagnosis.findings:
         console.print()
@@ -92,10 +92,10 @@ def show_worst(console: Console, runs: Sequence[RunDiagnosis]) -> None:
 def _worst(run: RunDiagnosis) -> Text:
     if run.problem is not None:
         return Text("-", "dim")
-    if run.worst is None:
+    if not run.diagnosis.findings:
         if run.num_events and not run.is_judged:
             return Text("nothing, but whether it learns could not be judged", "yellow")
         return Text("nothing" if run.num_events else "nothing was logged", "green" if run.num_events else "dim")
-    others = len(run.diagnosis.findings) - 1
-    more = (f"  and {others} more", "dim") if others else ("", "")
-    return Text.assemble((f"{run.worst.severity}: ", _STYLES[run.worst.severity]), run.worst.what, more)
+    worst, *others = run.diagnosis.findings
+    more = (f"  and {len(others)} more", "dim") if others else ("", "")
+    return Text.assemble((f"{worst.severity}: ", _STYLES[worst.severity]), worst.what, more)

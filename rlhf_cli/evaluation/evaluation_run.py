@@ -1,4 +1,4 @@
-"""Run one evaluation: load the model and rows, evaluate, and write JSON, a plot and the completions."""
+"""Run one evaluation: load the model and rows, evaluate, and write JSON and the completions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.held_out_rows import HeldOut, end_of_run, load_held_out
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.measure.evaluation_files import Evaluation, Heading, Measured, evaluation_json
-from rlhf_cli.measure.pictures import MISSING, can_draw, draw
 from rlhf_cli.measure.policy_results import SEEN, UNSEEN, PolicyEvaluation, write_completions
 from rlhf_cli.measure.reward_model_scores import evaluate_reward_model
 from rlhf_cli.measure.scored_pairs import RewardModelEvaluation, Row
@@ -57,18 +56,13 @@ class EvaluationRequest:
     of_run: bool = False
 
 
-@dataclass(frozen=True)
-class WrittenEvaluation:
-    """An evaluation and the files it was written to."""
+def evaluate(
+    target: Target, experiment: Experiment, asked: EvaluationRequest, say: Say
+) -> tuple[Evaluation, list[Path]]:
+    """Evaluate and write `NAME.json` and, for a policy, `NAME.completions.jsonl` into the output folder.
 
-    evaluation: Evaluation
-    files: list[Path]
-
-
-def evaluate(target: Target, experiment: Experiment, asked: EvaluationRequest, say: Say) -> WrittenEvaluation:
-    """Evaluate and write `NAME.json`, `NAME.png` and, for a policy, `NAME.completions.jsonl` into the output folder.
-
-    Raise UserError for a model or rows that cannot be loaded, and any error that a reward raises.
+    Return the evaluation and these files. Raise UserError for a model or rows that cannot be loaded, and any error that
+    a reward raises.
     """
     transformers_logging.disable_progress_bar()
     folder = asked.out or target.folder
@@ -110,16 +104,11 @@ def evaluate(target: Target, experiment: Experiment, asked: EvaluationRequest, s
     )
     evaluation = Evaluation(heading, measured)
     files = [folder / f"{asked.name}.json"]
-    if can_draw():
-        files.append(folder / f"{asked.name}.png")
-        draw(evaluation, files[-1])
-    else:
-        evaluation = evaluation.with_warning(MISSING)
     if completions:
         files.append(folder / f"{asked.name}.completions.jsonl")
         write_completions(files[-1], completions)
     write_json(files[0], evaluation_json(evaluation))
-    return WrittenEvaluation(evaluation, files)
+    return evaluation, files
 
 
 def _reward_model(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -56,20 +56,6 @@ def make_room(folder: Path, *, overwrite: bool) -> None:
         raise RunError(
             "the completions have no place", where=str(folder), got=error.strerror, hint="--out FOLDER"
         ) from error
-
-
-def _write(folder: Path, rows: Mapping[str, list[Row]], content: Mapping[str, object]) -> list[Path]:
-    """Write rows, keyed by file name, then the curve with its details, and return the written paths.
-
-    A file without rows is not written, and an older version of it is deleted: the files of a folder belong together.
-    """
-    for name in _ALL:
-        (folder / name).unlink(missing_ok=True)
-    written = [folder / name for name, some in rows.items() if some]
-    for file in written:
-        write_completions(file, rows[file.name])
-    write_json(folder / CURVE, content)
-    return [*written, folder / CURVE]
 
 
 def shown(path: Path) -> str:
@@ -175,9 +161,15 @@ def generate(
         "prompts_without_score": best.left_out,
         "made": {name: {"rows": len(one.rows), "left_out": one.left_out} for name, one in made.items()},
     }
-    written = completions_of({SAMPLED: PartAnswers(each, answers, scores)})
-    texts = {COMPLETIONS: written, **{name: one.rows for name, one in made.items()}}
-    return GeneratedFiles(best, made, content, _write(target.folder, texts, content))
+    completions = completions_of({SAMPLED: PartAnswers(each, answers, scores)})
+    files = []
+    for name, some in {COMPLETIONS: completions, **{name: one.rows for name, one in made.items()}}.items():
+        (target.folder / name).unlink(missing_ok=True)  # the files of a folder belong together
+        if some:
+            files.append(target.folder / name)
+            write_completions(files[-1], some)
+    write_json(target.folder / CURVE, content)
+    return GeneratedFiles(best, made, content, [*files, target.folder / CURVE])
 
 
 def _refuse_without_total(experiment: Experiment, by: str, end: EndOfRun) -> None:

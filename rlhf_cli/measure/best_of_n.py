@@ -30,7 +30,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,8 +114,8 @@ def best_of_n(prompts: Sequence[SampledPrompt], *, by: str = TOTAL) -> BestOfN:
             mean_with_interval([one for one in column if not math.isnan(one)]) for column in np.array(picked).T.tolist()
         ]
 
-    scores_of = curve_of(lambda answer: answer.score(by))
-    rewards_of = {name: curve_of(_reader(name)) for name in names}
+    scores_of = curve_of(partial(SampledAnswer.score, by=by))
+    rewards_of = {name: curve_of(partial(SampledAnswer.score, by=name)) for name in names}
     cut_off = curve_of(lambda answer: float(answer.is_truncated))
     curve = [
         BestOfK(
@@ -152,10 +152,6 @@ def _by_place(n: int) -> Floats:
 def kl_bound(k: int) -> float:
     """Return log k - (k - 1) / k in nats: the maximum KL of best of k from the policy it samples."""
     return math.log(k) - (k - 1) / k
-
-
-def _reader(name: str) -> Callable[[SampledAnswer], float | None]:
-    return lambda answer: answer.score(name)
 
 
 def _picked(weights: Floats, values: Sequence[float | None]) -> list[float]:

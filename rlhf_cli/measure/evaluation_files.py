@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter
 
@@ -19,6 +19,7 @@ from rlhf_cli.runs.run_folder import HELD_OUT, evaluations_of, run_of
 from rlhf_cli.runs.text_endings import trained_with_eos
 
 Measured = RewardModelEvaluation | PolicyEvaluation
+_Kind = TypeVar("_Kind")
 _CLASSES: dict[str, type[Measured]] = {one.kind: one for one in (RewardModelEvaluation, PolicyEvaluation)}
 
 
@@ -54,22 +55,18 @@ class Evaluation:
         trained_on, rows = self.heading.trained_on, self.measured.rows
         return self.heading.name + (f" ({trained_on} of {rows} prompts trained on)" if trained_on else "")
 
-    def with_warning(self, warning: str) -> Evaluation:
-        """Return a copy with one more warning."""
-        return replace(self, heading=replace(self.heading, warnings=[*self.heading.warnings, warning]))
-
 
 def evaluation_json(evaluation: Evaluation) -> dict[str, object]:
     """Return the JSON object of an evaluation's file; `rlhf eval --json` prints the same."""
     kind = {"kind": evaluation.measured.kind}
-    heading = _heading().dump_python(evaluation.heading)
+    heading = _as(Heading).dump_python(evaluation.heading)
     head = {**kind, **heading} if evaluation.heading.step is None else {**heading, **kind}
     return {**head, **measured_json(evaluation.measured)}
 
 
 def measured_json(measured: Measured) -> dict[str, object]:
     """Return the results as JSON, without a heading."""
-    content: dict[str, Any] = _measured(measured.kind).dump_python(measured, mode="json", by_alias=True)
+    content: dict[str, Any] = _as(type(measured)).dump_python(measured, mode="json", by_alias=True)
     if isinstance(measured, RewardModelEvaluation) and SUBSET not in measured.slices:
         for disagreement in content["worst"]:
             del disagreement[SUBSET]
@@ -84,7 +81,8 @@ def evaluation_of_json(content: Mapping[str, object]) -> Evaluation:
     kind = content.get("kind")
     if not isinstance(kind, str) or kind not in _CLASSES:
         raise ValueError(f"an evaluation is of a {' or a '.join(_CLASSES)}, not of {kind!r}")
-    return Evaluation(_heading().validate_python(dict(content)), _measured(kind).validate_python(dict(content)))
+    heading, measured = _as(Heading).validate_python(dict(content)), _as(_CLASSES[kind]).validate_python(dict(content))
+    return Evaluation(heading, measured)
 
 
 def read_evaluation(file: Path) -> Evaluation:
@@ -96,13 +94,8 @@ def read_evaluation(file: Path) -> Evaluation:
 
 
 @cache
-def _heading() -> TypeAdapter[Heading]:
-    return TypeAdapter(Heading)
-
-
-@cache
-def _measured(kind: str) -> TypeAdapter[Measured]:
-    return TypeAdapter(_CLASSES[kind])
+def _as(kind: type[_Kind]) -> TypeAdapter[_Kind]:
+    return TypeAdapter(kind)
 
 
 def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rlhf_cli.errors import DataError
+from rlhf_cli.measure.score_bench import mean_ranks, pearson
 from rlhf_cli.measure.scored_pairs import (
     SUBSET,
     Calibration,
@@ -63,39 +63,24 @@ def evaluate_reward_model(
     chosen, rejected = both[:count], both[count:]
     longer = torch.tensor(lengths[:count]) - torch.tensor(lengths[count:])
     difference, prompts = chosen - rejected, _numbered(pairs.prompts)
-    verdicts = _Verdicts(difference, prompts)
     by_slice = {
-        column: {value: _slice(verdicts[torch.tensor(indices)]) for value, indices in by_value.items()}
+        column: {value: _slice(difference, prompts, torch.tensor(indices)) for value, indices in by_value.items()}
         for column, by_value in groups.items()
     }
     return RewardModelEvaluation(
         rows=count,
         pairs_per_second=count / seconds,
         truncated=scorer.num_truncated - cut_before,
-        accuracy=_accuracy(verdicts),
+        accuracy=_accuracy(difference, prompts),
         ties=int((difference == 0).sum()),
         calibration=_calibration(difference),
         rewards=_rewards(chosen, rejected, prompts),
-        length=_length(verdicts, longer),
+        length=_length(difference, longer, prompts),
         slices=by_slice,
         worst=_worst(rows, pairs, chosen, rejected),
         histogram=Histograms(_histogram(chosen, both), _histogram(rejected, both)),
         with_eos=with_eos,
     )
-
-
-@dataclass(frozen=True)
-class _Verdicts:
-    """(pairs,) score `difference`s and prompt numbers. Pairs with the same prompt are not independent."""
-
-    difference: Tensor
-    prompts: Tensor
-
-    def __len__(self) -> int:
-        return len(self.difference)
-
-    def __getitem__(self, which: Tensor) -> _Verdicts:
-        return _Verdicts(self.difference[which], self.prompts[which])
 
 
 def _numbered(prompts: Sequence[object]) -> Tensor:
@@ -106,13 +91,14 @@ def _numbered(prompts: Sequence[object]) -> Tensor:
     )
 
 
-def _accuracy(verdicts: _Verdicts) -> Estimate:
-    """Count a tie as wrong, as TRL does."""
-    return wilson_of_groups((verdicts.difference > 0).double().tolist(), verdicts.prompts.tolist())
+def _accuracy(difference: Tensor, prompts: Tensor) -> Estimate:
+    """Count a tie as wrong, as TRL does. Pairs with the same prompt are not independent."""
+    return wilson_of_groups((difference > 0).double().tolist(), prompts.tolist())
 
 
-def _slice(verdicts: _Verdicts) -> SliceAccuracy:
-    return SliceAccuracy(**vars(_accuracy(verdicts)), margin=float(verdicts.difference.mean()))
+def _slice(difference: Tensor, prompts: Tensor, which: Tensor) -> SliceAccuracy:
+    some = difference[which]
+    return SliceAccuracy(**vars(_accuracy(some, prompts[which])), margin=float(some.mean()))
 
 
 def _calibration(difference: Tensor) -> Calibration:
@@ -151,18 +137,23 @@ def _rewards(chosen: Tensor, rejected: Tensor, prompts: Tensor) -> RewardDistrib
     )
 
 
-def _length(verdicts: _Verdicts, longer: Tensor) -> LengthBias:
-    difference = verdicts.difference
+def _length(difference: Tensor, longer: Tensor, prompts: Tensor) -> LengthBias:
+    def where(which: Tensor) -> SliceAccuracy | None:
+        return _slice(difference, prompts, which) if which.any() else None
+
+    differences, lengths = difference.numpy(), longer.double().numpy()
     return LengthBias(
         unit="tokens, chosen minus rejected",
-        chosen_longer=_slice_or_none(verdicts[longer > 0]),
-        same=_slice_or_none(verdicts[longer == 0]),
-        chosen_shorter=_slice_or_none(verdicts[longer < 0]),
-        pearson=finite_or_none(calibration.pearson(difference, longer)),
-        spearman=finite_or_none(calibration.spearman(difference, longer)),
-        longer_wins=wilson_of_groups(calibration.verdicts(longer).tolist(), verdicts.prompts.tolist()),
+        chosen_longer=where(longer > 0),
+        same=where(longer == 0),
+        chosen_shorter=where(longer < 0),
+        pearson=pearson(differences, lengths),
+        spearman=pearson(mean_ranks(differences), mean_ranks(lengths)),
+        longer_wins=wilson_of_groups(calibration.verdicts(longer).tolist(), prompts.tolist()),
         bins=[
-            LengthBin(start=int(longer[one].min()), end=int(longer[one].max()), **vars(_slice(verdicts[one])))
+            LengthBin(
+                start=int(longer[one].min()), end=int(longer[one].max()), **vars(_slice(difference, prompts, one))
+            )
             for one in calibration.quantile_bins(longer, _QUANTILES)
         ],
     )
@@ -211,7 +202,3 @@ def _groups(rows: list[Row], column: str) -> dict[str, list[int]]:
             expected=f"at most {_MOST_VALUES}: a column of kinds, not of texts or measurements",
         )
     return dict(sorted(groups.items()))
-
-
-def _slice_or_none(verdicts: _Verdicts) -> SliceAccuracy | None:
-    return _slice(verdicts) if len(verdicts) else None

@@ -1,4 +1,4 @@
-"""Measure calibration and rank correlation of scores.
+"""Measure calibration of scores and agreement of rankings.
 
 A pair's difference is d = r(chosen) - r(rejected). By Bradley and Terry (1952, Biometrika 39:324) the model considers
 the chosen one better with probability sigmoid(d). The label, not the model, decides which one was chosen. The model's
@@ -15,9 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -83,20 +81,6 @@ def log_loss(difference: Tensor) -> float:
     return float(torch.nn.functional.softplus(-difference.double()).mean())
 
 
-def pearson(x: Tensor, y: Tensor) -> float:
-    """Return Pearson's correlation; NaN if one of the two is constant."""
-    from scipy.stats import pearsonr
-
-    return float("nan") if _is_constant(x) or _is_constant(y) else float(pearsonr(_array(x), _array(y)).statistic)
-
-
-def spearman(x: Tensor, y: Tensor) -> float:
-    """Return the rank correlation, with ties at their mean rank; NaN if one of the two is constant."""
-    from scipy.stats import spearmanr
-
-    return float("nan") if _is_constant(x) or _is_constant(y) else float(spearmanr(_array(x), _array(y)).statistic)
-
-
 def quantile_bins(values: Tensor, num_bins: int) -> list[Tensor]:
     """Return the row indices of bins of similar size, in ascending order.
 
@@ -106,15 +90,6 @@ def quantile_bins(values: Tensor, num_bins: int) -> list[Tensor]:
     index = torch.bucketize(values.double(), edges[1:-1].contiguous())
     rows = [(index == one).nonzero().flatten() for one in range(num_bins)]
     return [indices for indices in rows if len(indices)]
-
-
-def _is_constant(values: Tensor) -> bool:
-    return bool((values == values[:1]).all())
-
-
-def _array(values: Tensor) -> NDArray[np.float64]:
-    array: NDArray[np.float64] = values.double().cpu().numpy()
-    return array
 
 
 def kendall_tau_b(first: Tensor, second: Tensor, num_generations: int) -> Tensor:

@@ -71,7 +71,7 @@ _PURPOSES = {
     "math": "rewards that compare formulas (trl_accuracy)",
     "reasoning": "data=reasoning_gym",
     "slurm": "launch=slurm",
-    "plot": "pictures as PNG files",
+    "plot": "comparisons as PNG files",
     "vllm": "rollouts by vLLM (launch.rollout=vllm)",
     "search": "sweeps that search (sweep=weights)",
     "tensorboard": "track=tensorboard",

@@ -64,9 +64,8 @@ def report(console: Console, folder: Path, comparison: Comparison | None = None)
     runs = [RunFolder(config.parent) for config in folder.glob("*/config.yaml")]
     if all(not run.status.is_file() or _state(run) == CREATED for run in runs):
         return
-    from rlhf_cli.display.comparison_picture import draw_comparison
+    from rlhf_cli.display.comparison_picture import can_draw, draw_comparison
     from rlhf_cli.display.page.page_content import report_at_the_end
-    from rlhf_cli.measure.pictures import can_draw
     from rlhf_cli.runs.tracking.wandb_files import unsent
 
     def say(line: str) -> None:

@@ -138,19 +138,12 @@ def _full(today: str) -> str:
     return re.sub(r"(?<![\w.=])(\w+)(?=,|$)", r"trainer.args.\1", today)
 
 
-def _row(name: str, whose: str, today: str) -> FormerName:
-    without, _, with_critic = today.partition(" | ")
-    return FormerName(name, whose, _full(without), _full(with_critic) or None)
-
-
-_ROWS = [
-    _row(name, whose, today)
+FORMER_NAMES: dict[str, FormerName] = {
+    name: FormerName(name, whose, _full(today.partition(" | ")[0]), _full(today.partition(" | ")[2]) or None)
     for whose, by_today in _TODAY.items()
     for today, names in by_today.items()
     for name in names.split()
-]
-
-FORMER_NAMES: dict[str, FormerName] = {row.name: row for row in _ROWS}
+}
 """Name -> row."""
 
 VALUE_SYNONYMS: dict[str, dict[str, str]] = {

@@ -32,12 +32,11 @@ from trl import RLOOTrainer
 from rlhf_cli.numerics.group_advantages import process_advantages
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
 from rlhf_cli.rewards.stack.component import RewardOutcome
-from rlhf_cli.rewards.stack.reward_matrix import Settled, token_rewards
+from rlhf_cli.rewards.stack.reward_matrix import Settled, settle, token_rewards
 from rlhf_cli.rewards.stack.reward_metrics import (
-    Counts,
     advantage_shares,
     component_metrics,
-    is_dead,
+    outcome_counts,
     rollout_columns,
     share_of_dead_groups,
     table_columns,
@@ -49,8 +48,8 @@ from rlhf_cli.rewards.stack.truncation import (
     Endings,
     find_truncated,
     leave_out_scores,
-    settle_round,
     truncation_metrics,
+    with_truncation,
 )
 from rlhf_cli.runs.metrics_file import table_file
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, Normaliser
@@ -81,7 +80,7 @@ class RewardMixin(ExtendedTrainer):
     _settled: Settled
     _endings: Endings
     _running: dict[str, RunningDeviation]
-    _counts: Counts
+    _counts: Tensor
 
     def __init__(self, *args: Any, **named: Any) -> None:
         rewards = self.extensions.rewards
@@ -115,7 +114,7 @@ class RewardMixin(ExtendedTrainer):
         own = stack.weights(self.state.global_step, self.state.max_steps)
         environments = torch.ones(len(names) - len(own))
         weights = torch.cat([torch.tensor(own, dtype=torch.float32), environments])
-        settled, self._running = settle_round(
+        settled, self._running = settle(
             raw,
             fixed,
             weights,
@@ -125,13 +124,13 @@ class RewardMixin(ExtendedTrainer):
             aggregate=self.aggregate,
             num_generations=self._num_generations,
             is_training=self.model.training,
-            truncation=self.truncation,
-            endings=self._endings,
+            is_left_out=self.truncation.leaves_out(self._endings),
+            is_replaced=self.truncation.replaced(self._endings),
             fill=self._fill,
         )
-        self._settled = settled
+        self._settled = settled = with_truncation(settled, self.truncation, self._endings)
         self.reward_weights = settled.trl_weights
-        self._counts = Counts.of(outcomes, self.accelerator)
+        self._counts = outcome_counts(outcomes, self.accelerator)
         self._log_table(inputs, outcomes)
         return (self._for_rloo() if self._leaves_one_out else settled.for_trl).to(device)
 
@@ -232,9 +231,18 @@ class RewardMixin(ExtendedTrainer):
             output["advantages"] = self._token_advantages(output)
             return {}
         everyones = self.accelerator.gather(output["advantages"]).double().cpu()
-        contributions = self._summed_by_trl().double()
-        names = self._settled.names
-        return advantage_shares(self, names, contributions, self.aggregate, self._num_generations, everyones)
+        is_rloo = self._leaves_one_out
+        return advantage_shares(
+            self._settled.names,
+            self._summed_by_trl().double(),
+            everyones,
+            self.aggregate,
+            self._num_generations,
+            scale=None if is_rloo else self.scale_rewards,
+            is_normalized=is_rloo and self.normalize_advantages,
+            is_clipped=bool(self._clip_range),
+            kl_coef=self.beta if is_rloo else 0.0,
+        )
 
     def _summed_by_trl(self) -> Tensor:
         """Return (rows of all ranks, rewards): the parts of the totals from which TRL computed advantages."""
@@ -350,13 +358,13 @@ class RewardMixin(ExtendedTrainer):
             own[0, 0] = advantages.detach().abs().max()
         largest, by_token = self.accelerator.gather(own).max(dim=0).values.tolist()
         # A row's total does not determine token rewards, and a critic's errors always give advantages.
-        if largest != 0.0 and (by_token or not is_dead(self._compared_totals(), group_size)):
+        if largest != 0.0 and (by_token or share_of_dead_groups(self._compared_totals(), group_size) < 1.0):
             return None
         from rlhf_cli.rewards.stack.dead_signal import DeadRound, component_statistics
 
         left_out = self.truncation.leaves_out(self._endings)
         valued = self.truncation.goes_on(self._endings) & self.truncation.replaces
-        counts = [(row[0], row[2]) for row in self._counts.values.tolist()]  # rows no gate closed, rows that failed
+        counts = [(row[0], row[2]) for row in self._counts.tolist()]  # rows no gate closed, rows that failed
         return DeadRound(
             step=self.state.global_step + 1,
             components=component_statistics(self._settled, self.reward_stack.components, counts, group_size),

@@ -23,7 +23,6 @@ import rlhf_cli
 from rlhf_cli.cli import main
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.text.terminal_output import SafeStream
-from tests.support.run_fixtures import without_pictures
 from tests.support.small_runs import SMALL
 
 PAYLOAD = "PWN\x1b[2J\x1b]0;title\x07\x9b31m\u202egnp\u2066\u2069x\r\x08\x7f\x00z[/red][link=http://evil]"
@@ -64,7 +63,6 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> Path
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(printed):
         patch.chdir(place)
         patch.setenv("RLHF_CACHE", str(model_cache))
-        without_pictures(patch)
         (place / "mine.py").write_text(REWARDS)
         (place / "conf" / "exp").mkdir(parents=True)
         (place / "conf" / "exp" / "odd.yaml").write_text(EXPERIMENT)
@@ -117,7 +115,6 @@ def said(hostile: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch, capf
     """`said(words)`: what a command prints to stdout, and all that it prints, typed in a copy of the hostile folder."""
     monkeypatch.chdir(hostile)
     monkeypatch.setenv("RLHF_CACHE", str(model_cache))
-    without_pictures(monkeypatch)
 
     def call(*words: str) -> tuple[str, str]:
         main(list(words))

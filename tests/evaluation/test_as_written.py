@@ -25,7 +25,6 @@ from rlhf_cli.trainers.assemble.stack_building import reward_stack
 from rlhf_cli.trainers.assemble.trainer import TrainingEvaluation
 from rlhf_cli.trainers.extensions import PolicyAnswer, PolicyAnswers
 from tests.support.golden_reward_model import save_golden_reward_model
-from tests.support.run_fixtures import without_pictures
 from tests.support.tolerances import MODEL
 
 _CLOCKS = {"time": 0.0, "pairs_per_second": 0.0}
@@ -198,7 +197,6 @@ def test_every_file_is_compared() -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_as_before(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    without_pictures(monkeypatch)
     for suffix, text in SMALL[name](place, monkeypatch).items():
         before = (AS_WRITTEN / f"{name}.{suffix}").read_text()
         if suffix.endswith("json"):

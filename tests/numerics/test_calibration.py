@@ -14,10 +14,8 @@ from rlhf_cli.numerics.calibration import (
     expected_calibration_error,
     kendall_tau_b,
     log_loss,
-    pearson,
     quantile_bins,
     reliability,
-    spearman,
     verdicts,
 )
 
@@ -47,16 +45,6 @@ def test_calibration_by_hand() -> None:
     assert expected_calibration_error(bins) == pytest.approx(0.095)
     assert brier(difference) == pytest.approx((0.38**2 + 0.62**2 + 2 * 0.07**2) / 4)
     assert log_loss(difference) == pytest.approx(-(math.log(0.62) + math.log(0.38) + 2 * math.log(0.93)) / 4)
-
-
-def test_correlations_by_hand() -> None:
-    x, y = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 8.0, 27.0, 64.0])
-    assert spearman(x, y) == pytest.approx(1.0)
-    assert pearson(x, x * -2 + 1) == pytest.approx(-1.0)
-    # ranks of y with a tie: 1.5, 1.5, 3; of x: 1, 2, 3. Their covariance 1.5, deviations sqrt(2) and sqrt(1.5).
-    tied = spearman(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([5.0, 5.0, 9.0]))
-    assert tied == pytest.approx(1.5 / math.sqrt(2 * 1.5))
-    assert math.isnan(spearman(x, torch.ones(4)))
 
 
 def test_quantile_bins_never_part_equal_values() -> None:

@@ -26,7 +26,6 @@ def workplace(
     """An empty current folder, as a newcomer has it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLHF_CACHE", str(model_cache))
-    without_pictures(monkeypatch)
     if not {"capsys", "capfd"} & set(request.fixturenames):
         without_panels(monkeypatch)
     return tmp_path
@@ -36,22 +35,6 @@ def without_panels(patch: pytest.MonkeyPatch) -> None:
     """What is shown before and after a run is a seventh of a small one: a test that reads no output does without."""
     patch.setattr("rlhf_cli.jobs.one_run.show_start", lambda *args, **named: None)
     patch.setattr("rlhf_cli.display.run_end.show_end", lambda *args, **named: None)
-
-
-def without_pictures(patch: pytest.MonkeyPatch) -> None:
-    """A picture of an evaluation takes longer than the rest of a small run: where it is looked at is `draws` asked."""
-    from rlhf_cli.evaluation import evaluation_run
-
-    patch.setattr(evaluation_run, "draw", lambda *args, **named: None)
-
-
-@pytest.fixture
-def draws(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures of evaluations are drawn, as they are for a user."""
-    from rlhf_cli.evaluation import evaluation_run
-    from rlhf_cli.measure import pictures
-
-    monkeypatch.setattr(evaluation_run, "draw", pictures.draw)
 
 
 @pytest.fixture

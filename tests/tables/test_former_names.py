@@ -55,7 +55,8 @@ def test_what_they_point_to_is_there(todays: set[str]) -> None:
 def test_a_row_a_name() -> None:
     """A second row of a name would hide the first without a word."""
     source = importlib.import_module("rlhf_cli.tables.former_names")
-    assert len(source._ROWS) == len(FORMER_NAMES)
+    names = [name for by_today in source._TODAY.values() for several in by_today.values() for name in several.split()]
+    assert len(names) == len(FORMER_NAMES)
 
 
 def test_what_people_say_is_no_value_and_what_it_means_is_one() -> None:

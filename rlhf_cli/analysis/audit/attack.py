@@ -183,13 +183,9 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
     experiment: as it is trained; `left_out` maps rewards that are not attacked -> the reason. Raise like `open_trial`.
     """
     with open_trial(experiment, plan.rows, left_out=left_out, gold=plan.gold) as trial:
-        return _result(trial, plan, left_out)
-
-
-def _result(trial: Trial, plan: AuditPlan, left_out: dict[str, str]) -> AuditResult:
-    answers = trial.gold_answers(is_costly=plan.variants is not None)
+        answers = trial.gold_answers(is_costly=plan.variants is not None)
+        by_kind = _attacks(trial, plan, answers.way)
     gold_scores = list(answers.scores.values())
-    by_kind = _attacks(trial, plan, answers.way)
     attacks = [(row, one) for variants in by_kind.values() for of_row in variants for row, (_, one) in of_row.items()]
     totals_by_row: dict[int, list[float]] = defaultdict(list)
     for row, scored in attacks:

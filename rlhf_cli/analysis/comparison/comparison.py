@@ -75,12 +75,6 @@ def parse_weights(text: str, runs: Sequence[LoggedRun]) -> dict[str, float]:
     return weights
 
 
-def in_words(weights: Mapping[str, float]) -> str:
-    """Return the sum that the weights define: `1 correct + 0.2 brevity`."""
-    terms = " ".join(f"{'-' if weight < 0 else '+'} {abs(weight):g} {name}" for name, weight in weights.items())
-    return terms.removeprefix("+ ")
-
-
 MOST_MEASURES = 3
 _NOT_A_NUMBER = (1, 0.0)
 
@@ -222,8 +216,9 @@ def compare(
 
 def total_in_words(comparison: Comparison) -> str | None:
     """Return how the total is defined or why there is none; None if no run has rewards."""
-    if comparison.weights is not None:
-        return f"total by --weights: {in_words(comparison.weights)}, of the raw means of all runs"
+    if (weights := comparison.weights) is not None:
+        terms = " ".join(f"{'-' if weight < 0 else '+'} {abs(weight):g} {name}" for name, weight in weights.items())
+        return f"total by --weights: {terms.removeprefix('+ ')}, of the raw means of all runs"
     if comparison.no_total is not None:
         names = [measure.label for measure in comparison.measures if measure.kind == COMPONENT]
         example = ",".join(f"{name}=1" for name in names[:3])

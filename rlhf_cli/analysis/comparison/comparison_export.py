@@ -64,7 +64,7 @@ def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) 
                 "winner": verdict.winner,
                 "values": {value: asdict(one) for value, one in verdict.arms.items()},
                 "differences": [
-                    {**asdict(one), "degrees": one.degrees, "seeds_needed": one.seeds_needed}
+                    {**asdict(one), "degrees": max(0, len(one.seeds) - 1), "seeds_needed": one.seeds_needed}
                     for one in verdict.differences
                 ],
             }

@@ -9,8 +9,7 @@ significant if its interval excludes zero. Holm's test would reject slightly mor
 at zero for every rejected hypothesis (Strassburger and Bretz 2008, Statistics in Medicine 27:4914; Guilbaud 2008,
 Biometrical Journal 50:678), so they could not show how much better one value is.
 
-The required number of seeds comes from the power of the noncentral t distribution, assuming that the observed
-difference and deviation are exact.
+The required number of seeds comes from the power of the noncentral t distribution, with the observed d / s as if exact.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ from rlhf_cli.analysis.comparison.settings import estimate as estimate_over
 from rlhf_cli.numerics.intervals import LEVEL, Estimate, student, t_quantile
 
 POWER = 0.8
-"""The required power: how often this many seeds would detect a difference of the observed size."""
-
 MOST_SEEDS = 1000
 BETTER, WORSE, UNDECIDED, EQUAL, IMPOSSIBLE = "better", "worse", "undecided", "equal", "impossible"
 
@@ -55,11 +52,6 @@ class PairedDifference:
     effect: float | None = None
     p_value: float | None = None
     p_adjusted: float | None = None
-
-    @property
-    def degrees(self) -> int:
-        """Return the degrees of freedom of the t distribution."""
-        return max(0, len(self.seeds) - 1)
 
     @property
     def seeds_needed(self) -> int | None:
@@ -242,7 +234,9 @@ def _undecided(pairs: Sequence[PairedDifference], label: str, baseline: str | No
         between = f"between {_listed(names)}"
     else:
         between = _listed([f"between {one.other} and {one.value}" for one in pairs], "nor")
-    one = min(pairs, key=_seeds_away)
+    # A pair with few seeds and a large effect may need fewer more than one with many seeds and a larger t statistic.
+    away = [(math.inf if (n := one.seeds_needed) is None else n - len(one.seeds)) for one in pairs]
+    one = pairs[min(range(len(pairs)), key=lambda place: (away[place], -abs(pairs[place].effect or 0.0)))]
     count, needed = len(one.seeds), one.seeds_needed
     rough = "; rough estimate" if count <= FEW_SEEDS else ""
     separate = f"separate {one.other} from {one.value}{rough}"
@@ -257,15 +251,6 @@ def _seeds(pairs: Sequence[PairedDifference]) -> str:
     """Return `(3 seeds)`, or `(3 to 5 seeds)` if pairs have different numbers of common seeds."""
     counts = sorted({len(one.seeds) for one in pairs})
     return f"({' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds)" if counts else ""
-
-
-def _seeds_away(one: PairedDifference) -> tuple[float, float]:
-    """Sort pairs by how many more seeds would decide them, then by larger effect.
-
-    A pair with few seeds and a large effect may need fewer than one with many seeds and a larger t statistic.
-    """
-    needed = one.seeds_needed
-    return math.inf if needed is None else needed - len(one.seeds), -abs(one.effect or 0.0)
 
 
 def _listed(names: Sequence[str], word: str = "and") -> str:

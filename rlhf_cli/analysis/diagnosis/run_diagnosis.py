@@ -20,7 +20,7 @@ from rlhf_cli.analysis.diagnosis.logged import ENOUGH, Log, evidence, finding, t
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
+from rlhf_cli.runs.run_status import CREATED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.runs.time_shares import TimeShares, phase_label, time_shares
 from rlhf_cli.tables.metrics import ELAPSED, FINDING_KINDS, OF_REWARD, SHARE, SLOTS_PER_TOKEN
 from rlhf_cli.text.json_values import section
@@ -196,19 +196,9 @@ class RunDiagnosis:
         return f"{_IN_PROGRESS.get(status.state, told_state(status.state, status.reason))} at step {status.step}{of}"
 
     @property
-    def has_ended_well(self) -> bool:
-        """Return whether the run finished, or was stopped by one of its own rules."""
-        return self.status.state == FINISHED
-
-    @property
     def is_judged(self) -> bool:
         """Return whether the log was enough to say if the run learned."""
         return all(one.kind != "learning" for one in self.diagnosis.unseen)
-
-    @property
-    def worst(self) -> Finding | None:
-        """Return the worst finding, or None."""
-        return next(iter(self.diagnosis.findings), None)
 
     def as_json(self) -> dict[str, object]:
         """Return everything as JSON values."""

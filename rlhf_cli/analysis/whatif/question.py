@@ -51,21 +51,18 @@ def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-MOST = 50
-
-
 def alternatives(words: list[str]) -> list[list[str]]:
     """Return every combination of the words' values, with the syntax of `rlhf train -m`.
 
     Return one list if no word has several values. Raise ConfigError for more than 50 combinations.
     """
     combinations = [list(one) for one in itertools.product(*map(_values, words))]
-    if len(combinations) > MOST:
+    if len(combinations) > 50:
         raise ConfigError(
             "so many what-ifs fill no table",
             where="command line",
             got=f"{len(combinations)} combinations",
-            expected=f"at most {MOST}",
+            expected="at most 50",
             hint=Prose("fewer values a word"),
         )
     return combinations
@@ -101,11 +98,6 @@ class AdvantageRecipe:
     clip_range: tuple[float, float] | None = None
     kl_coef: float = 0.0
     why_none: str | None = None
-
-    @property
-    def is_over_batch(self) -> bool:
-        """Return whether the advantages of a group depend on the other groups of its round."""
-        return self.scale == "batch" or self.is_normalized
 
     def advantages(self, totals: Tensor) -> Tensor:
         """Return the trainer's (N,) advantages of (N,) totals."""

@@ -33,13 +33,13 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.numerics.calibration import best_changes, kendall_tau_b
 from rlhf_cli.numerics.group_advantages import summed
-from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
+from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.plan.reward_components import component
 from rlhf_cli.rewards.stack.aggregating import Aggregate, Schedule
-from rlhf_cli.rewards.stack.reward_matrix import Settled
+from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
 from rlhf_cli.rewards.stack.reward_metrics import advantage_shares
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.truncation import COMPONENT, Endings, leave_out_scores, settle_round
+from rlhf_cli.rewards.stack.truncation import COMPONENT, Endings, leave_out_scores, with_truncation
 from rlhf_cli.tables import trl_values
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.trainers.assemble.stack_building import aggregate_of, truncation_policy
@@ -107,8 +107,8 @@ class RoundRecomputer:
         weights = torch.tensor([*own, *[1.0] * (len(names) - len(own))], dtype=torch.float32)
         is_cut = [bool(value) for value in stored.columns[trl_values.TRUNCATED]]
         lengths = [int(value or 0) for value in stored.numbers(trl_values.TOKENS)]
-        fill: Fill = "group" if self.recipe.baseline == "group" else "zero"
-        settled, self._running = settle_round(
+        endings = Endings(torch.tensor(is_cut), torch.tensor(lengths), self._limit)
+        settled, self._running = settle(
             raw,
             fixed,
             weights,
@@ -118,10 +118,11 @@ class RoundRecomputer:
             aggregate=self.aggregate,
             num_generations=each,
             is_training=True,
-            truncation=self.truncation,
-            endings=Endings(torch.tensor(is_cut), torch.tensor(lengths), self._limit),
-            fill=fill,
+            is_left_out=self.truncation.leaves_out(endings),
+            is_replaced=self.truncation.replaced(endings),
+            fill="group" if self.recipe.baseline == "group" else "zero",
         )
+        settled = with_truncation(settled, self.truncation, endings)
         return self._with_advantages(settled, is_unknown, len(unknown))
 
     def _with_advantages(self, settled: Settled, is_unknown: Tensor, num_unknown: int) -> RecomputedRound:
@@ -136,7 +137,7 @@ class RoundRecomputer:
             totals = totals.clamp(min=clip[0], max=clip[1])
         no_totals = self._why_no_totals(is_unknown)
         why = no_totals or recipe.why_none
-        if why is None and recipe.is_over_batch and bool(is_unknown.any()):
+        if why is None and (recipe.scale == "batch" or recipe.is_normalized) and bool(is_unknown.any()):
             why = "advantages are scaled over a round, and the log lacks scores of some of its groups"
         return RecomputedRound(
             settled=settled,
@@ -177,14 +178,10 @@ class RoundRecomputer:
         raw = [outcomes[name].raw if name in outcomes else stored.numbers(name) for name in names]
         return _matrix(raw), _matrix([outcomes[name].fixed for name in self.stack.names])
 
-    def close(self) -> None:
-        """Stop the background work of the stack."""
-        self.stack.close()
 
-
-def _matrix(columns: list[list[float | None]]) -> Tensor:
+def _matrix(columns: list[list[float | None]], dtype: torch.dtype = torch.float32) -> Tensor:
     rows = [[torch.nan if value is None else value for value in column] for column in columns]
-    return torch.tensor(rows, dtype=torch.float32).T.contiguous()
+    return torch.tensor(rows, dtype=dtype).T.contiguous()
 
 
 LENGTH = "length"
@@ -236,16 +233,18 @@ def round_difference(
     changed = best_changes(before, after, each)[answered]
     was, would = (None if side.advantages is None else side.advantages[is_answered] for side in (old, new))
     scored = dict(zip(new.settled.names, new.settled.raw.double().unbind(1), strict=True))
-    scored |= {name: _tensor(stored.numbers(name)) for name in old.settled.names if name in stored.columns}
-    scored[LENGTH] = _tensor(stored.numbers(trl_values.TOKENS))
+    columns = {name: name for name in old.settled.names if name in stored.columns} | {LENGTH: trl_values.TOKENS}
+    scored |= {name: _matrix([stored.numbers(column)], torch.float64)[:, 0] for name, column in columns.items()}
     by_score = {name: column[is_answered] for name, column in scored.items()}
     of_old, of_new = (_shares(side, is_answered) for side in (old, new))
+    totals = [side.settled.row_totals[is_answered].double() for side in (old, new)]
+    mean_before, mean_after = (_mean(one[~one.isnan()]) for one in totals)
     return RoundDifference(
         step=stored.step,
         num_groups=len(answered),
         num_answered=int(answered.sum()),
         num_unknown=new.num_unknown,
-        mean_total=(_mean_total(old, is_answered), _mean_total(new, is_answered)) if has_totals else (None, None),
+        mean_total=(mean_before, mean_after) if has_totals else (None, None),
         tau=_mean(ranked) if has_totals else None,
         best_changed=_mean(changed.double()) if has_totals else None,
         sign_changed=None if was is None or would is None else _sign_changed(was, would),
@@ -272,16 +271,17 @@ def _shares(side: RecomputedRound, is_answered: Tensor) -> dict[str, float]:
     given = side.given[is_answered].double()
     if side.advantages is None or not len(given):
         return {}
-    args = {"normalize_advantages": recipe.is_normalized} if recipe.baseline == "others" else {}
-    trainer = SimpleNamespace(
-        args=SimpleNamespace(**args),
-        scale_rewards=recipe.scale,
-        reward_clip_range=recipe.clip_range,
-        normalize_advantages=recipe.is_normalized,
-        beta=recipe.kl_coef,
+    shares = advantage_shares(
+        side.settled.names,
+        given,
+        side.advantages[is_answered].double(),
+        side.aggregate,
+        recipe.num_generations,
+        scale=None if recipe.baseline == "others" else recipe.scale,
+        is_normalized=recipe.is_normalized,
+        is_clipped=recipe.clip_range is not None,
+        kl_coef=recipe.kl_coef,
     )
-    advantages, each = side.advantages[is_answered].double(), recipe.num_generations
-    shares = advantage_shares(trainer, side.settled.names, given, side.aggregate, each, advantages)
     return {name.split("/")[1]: share for name, share in shares.items()}
 
 
@@ -290,17 +290,8 @@ def _sign_changed(old: Tensor, new: Tensor) -> float | None:
     return _mean((signs[0] * signs[1] < 0).double())
 
 
-def _mean_total(side: RecomputedRound, is_answered: Tensor) -> float | None:
-    totals = side.settled.row_totals[is_answered]
-    return _mean(totals[~totals.isnan()].double())
-
-
 def _mean(values: Tensor) -> float | None:
     return finite_or_none(float(values.mean())) if values.numel() else None
-
-
-def _tensor(values: list[float | None]) -> Tensor:
-    return torch.tensor([torch.nan if value is None else value for value in values], dtype=torch.float64)
 
 
 REPLAYED = 1e-4
@@ -363,8 +354,8 @@ def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | Non
             rounds.append(round_difference(one, before, after, error, why))
             movers += _movers(one, before, after, num_movers)
     finally:
-        old.close()
-        new.close()
+        old.stack.close()
+        new.stack.close()
     return WhatIf(
         words=question.words,
         changes=question.changes,
@@ -394,11 +385,12 @@ def recompute_both(
     error: float | None = None
     if was is not None:
         logged = torch.tensor([value or 0.0 for value in stored.numbers("advantage")])
-        error = _distance(logged, was)
+        size = max(1.0, float(logged.abs().max()))
+        error = float((logged - was).abs().max() / size)
         if error > _EXACT and old.recipe.kl_coef and not old.recipe.is_normalized:
             penalty = _penalty(logged - was, before, old.recipe.num_generations)
             was = old.recipe.advantages(before.compared + penalty)
-            error = _distance(logged, was)
+            error = float((logged - was).abs().max() / size)
             would = new.recipe.advantages(after.compared + penalty)
             if why is None and bool((penalty.isnan() & ~after.compared.isnan()).any()):
                 why = "the KL in the reward of rows that were left out is not stored"
@@ -409,10 +401,6 @@ def recompute_both(
     if why is not None:
         was = would = None
     return replace(before, advantages=was), replace(after, advantages=would), error, why
-
-
-def _distance(logged: Tensor, replayed: Tensor) -> float:
-    return float((logged - replayed).abs().max() / max(1.0, float(logged.abs().max())))
 
 
 def _penalty(beyond: Tensor, before: RecomputedRound, num_generations: int) -> Tensor:

@@ -1,5 +1,5 @@
-"""rlhf eval RUN [key=value ...]       evaluate a trained model on rows that it has not seen: tables, JSON and a picture
-                                    in RUN/eval/
+"""rlhf eval RUN [key=value ...]       evaluate a trained model on rows that it has not seen: tables, and JSON in
+                                    RUN/eval/
 
 RUN is a run folder, run:NAME, or a reward model's own folder; whether it is a reward model or a policy is read from it.
 The rows are those that the run held out (data.eval), or --data. key=value changes the run's configuration:
@@ -83,7 +83,7 @@ def run(argv: list[str]) -> int:
             importlib.import_module("rlhf_cli.evaluation.policy_on_rows")
 
     screen, samples = Screen(), options.number("--samples", least=0)
-    evaluated = evaluate(
+    evaluation, files = evaluate(
         target,
         experiment,
         EvaluationRequest(
@@ -102,9 +102,9 @@ def run(argv: list[str]) -> int:
         lambda message: screen.print(f"[dim]{message}", highlight=False),
     )
     if options.as_json:
-        print_json(evaluation_json(evaluated.evaluation))
+        print_json(evaluation_json(evaluation))
     else:
-        show_evaluation(screen, evaluated.evaluation, evaluated.files)
+        show_evaluation(screen, evaluation, files)
     return EXIT_OK
 
 

@@ -58,16 +58,12 @@ class _Alarm(BaseException):
 def call_within(call: Callable[[], object], timeout_s: float) -> object:
     """Return the call's result. Raise its errors, and Overdue after `timeout_s` seconds.
 
-    Outside of the main thread there is no deadline: only async and isolated rewards are called there, whose calls
-    return at once or have a deadline of their own.
+    The deadline is an alarm; an earlier alarm is restored and fires at its time, but not before this one. Outside of
+    the main thread there is no deadline: only async and isolated rewards are called there, whose calls return at once
+    or have a deadline of their own.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
-    return _interrupted_after(call, timeout_s)
-
-
-def _interrupted_after(call: Callable[[], object], timeout_s: float) -> object:
-    """Enforce the deadline by an alarm; an earlier alarm is restored and fires at its time, but not before this one."""
     here: FrameType | None = sys._getframe()
     armed = [True]
 
@@ -263,8 +259,16 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
     began = time.perf_counter()
     if rows:
         outcome.calls = len(rows)
+        failure = None
         try:
-            _compute(component, batch, rows, outcome, tools)
+            try:
+                returned = _call(component, batch, rows, outcome, tools)
+            except Exception as error:  # any error of the user's reward is handled by the reward's own `on_error`
+                failure = error
+            if failure is None:
+                _store(component, batch, rows, outcome, returned, rows, tools.keep)
+            else:  # outside of the handler, so that errors of single rows are not chained to this one
+                _find_failing_rows(component, batch, rows, outcome, failure, tools)
         except LEAVING as error:  # on_error is for failing rows; this was meant to end the process
             failed = left(component.name, error)
             if replay := hints(replay=tools.keep(FailedCall(component, batch, rows, None, error))):
@@ -272,18 +276,6 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
             raise failed from error
     outcome.seconds = time.perf_counter() - began
     return outcome
-
-
-def _compute(component: Component, batch: Batch, rows: Sequence[int], outcome: RewardOutcome, tools: Tools) -> None:
-    try:
-        returned = _call(component, batch, rows, outcome, tools)
-    except Exception as error:  # any error of the user's reward is handled by the reward's own `on_error`
-        failed = error
-    else:
-        _store(component, batch, rows, outcome, returned, rows, tools.keep)
-        return
-    # Outside of the handler, so that errors of single rows are not chained to this one.
-    _find_failing_rows(component, batch, rows, outcome, failed, tools)
 
 
 def _call(component: Component, batch: Batch, rows: Sequence[int], outcome: RewardOutcome, tools: Tools) -> Scores:

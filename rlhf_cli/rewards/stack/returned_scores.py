@@ -86,10 +86,7 @@ def as_token_values(
     if not row:
         return [None] * num_tokens
     if all(isinstance(item, list | tuple) for item in row):
-        places = offsets()
-        if len(places) != num_tokens:
-            raise ValueError(f"there are {len(places)} offsets for a completion of {num_tokens} tokens")
-        return place_spans(row, places, spread=spread)
+        return place_spans(row, offsets(), spread=spread)
     values = [_token_value(item, token) for token, item in enumerate(row)]
     if len(values) != num_tokens:
         hint = f"; if it is a span, it goes into a list: [{row!r}]" if isinstance(row, tuple) and len(row) == 3 else ""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from accelerate.utils import gather_object
@@ -32,37 +31,16 @@ ROUNDING = 4 * torch.finfo(torch.float32).eps
 """Totals are equal if they differ by less than this share of the largest: 4 units in the last place of float32."""
 
 
-class MakesAdvantages(Protocol):
-    """The trainer attributes that decide how totals become advantages.
-
-    `reward_clip_range` and `normalize_advantages` exist only in RLOO.
-    """
-
-    scale_rewards: Literal["group", "batch", "none"]
-    reward_clip_range: tuple[float, float] | None
-    normalize_advantages: bool
-
-    @property
-    def args(self) -> object: ...
+def outcome_counts(outcomes: Sequence[RewardOutcome], accelerator: Accelerator) -> Tensor:
+    """Return (K, 7), each component's counts in the order of `_COUNTED`, summed over ranks; `seconds` is averaged."""
+    own = [[float(getattr(outcome, name)) for name in _COUNTED] for outcome in outcomes]
+    summed = torch.tensor(gather_object([own])).sum(dim=0)
+    summed[:, -1] /= accelerator.num_processes
+    return summed
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Counts per component, summed over ranks: (K, 7) in the order of `_COUNTED`; `seconds` is averaged."""
-
-    values: Tensor
-
-    @classmethod
-    def of(cls, outcomes: Sequence[RewardOutcome], accelerator: Accelerator) -> Counts:
-        """Return the counts of this rank's outcomes, summed over all ranks."""
-        own = [[float(getattr(outcome, name)) for name in _COUNTED] for outcome in outcomes]
-        summed = torch.tensor(gather_object([own])).sum(dim=0)
-        summed[:, -1] /= accelerator.num_processes
-        return cls(summed)
-
-
-def component_metrics(settled: Settled, counts: Counts) -> dict[str, float]:
-    """Return metric -> value for a batch; NaN if no row was scored.
+def component_metrics(settled: Settled, counts: Tensor) -> dict[str, float]:
+    """Return metric -> value for a batch with the counts of `outcome_counts`; NaN if no row was scored.
 
     `rewards/NAME/mean` and `/std` are over the raw scores of the rows where the reward applies. `effective_mean` is the
     mean of its part in the total over the scorable rows, and `weighted_mean` is that times the weight. The weighted
@@ -80,8 +58,8 @@ def component_metrics(settled: Settled, counts: Counts) -> dict[str, float]:
         metrics[f"{prefix}/effective_mean"] = effective.mean().item() if effective.numel() else torch.nan
         metrics[f"{prefix}/weighted_mean"] = metrics[f"{prefix}/effective_mean"] * settled.weights[index].item()
         metrics[f"{prefix}/weight"] = settled.weights[index].item()
-        if index < len(counts.values):
-            opened, excluded, errors, timeouts, calls, saved, seconds = counts.values[index].tolist()
+        if index < len(counts):
+            opened, excluded, errors, timeouts, calls, saved, seconds = counts[index].tolist()
             metrics[f"{prefix}/open_fraction"] = opened / settled.raw.shape[0]
             metrics |= {f"{prefix}/excluded": excluded, f"{prefix}/errors": errors, f"{prefix}/timeouts": timeouts}
             metrics |= {f"{prefix}/calls": calls, f"{prefix}/calls_saved": saved, f"{prefix}/seconds": seconds}
@@ -106,13 +84,8 @@ def _correlations(settled: Settled) -> dict[str, float]:
     return metrics
 
 
-def is_dead(totals: Tensor, group_size: int) -> bool:
-    """Return whether all totals (N,) are equal within each group of `group_size` rows; NaN (no total) is ignored."""
-    return share_of_dead_groups(totals, group_size) == 1.0
-
-
 def share_of_dead_groups(totals: Tensor, group_size: int) -> float:
-    """Return the share of groups of `group_size` rows with equal totals (N,); NaN is ignored.
+    """Return the share of groups of `group_size` rows with equal totals (N,); NaN (no total) is ignored.
 
     TRL checks for a deviation below 1e-8, which misses eight totals of 1.68572: their deviation is 2.5e-7.
     """
@@ -130,36 +103,38 @@ def spread_within(values: Tensor) -> Tensor:
 
 
 def advantage_shares(
-    trainer: MakesAdvantages,
     names: Sequence[str],
     contributions: Tensor,
+    advantages: Tensor,
     aggregate: Aggregate,
     num_generations: int,
-    advantages: Tensor,
+    *,
+    scale: Literal["group", "batch", "none"] | None,
+    is_normalized: bool = False,
+    is_clipped: bool = False,
+    kl_coef: float = 0.0,
 ) -> dict[str, float]:
     """Return each component's `rewards/NAME/advantage_share`, and `rewards/kl/advantage_share` if RLOO includes KL.
 
     names: of the K components. contributions: (N, K), the weighted rewards that the trainer summed. advantages: (N,).
-    Return an empty dict in three cases: the advantage is not linear in the components (a custom aggregate, a clipped
-    total) or not one number per row (dense); RLOO's KL is inside a normalised advantage; every advantage is 0.
+    scale: GRPO's `scale_rewards`, None for RLOO, to which the last three belong. Return an empty dict if the advantage
+    is not linear in the components (a custom aggregate, a clipped total, a KL that is normalised with them), or if
+    every advantage is 0.
     """
-    is_rloo = "normalize_advantages" in vars(trainer.args)
-    beta = getattr(trainer, "beta", 0.0)
-    if callable(aggregate) or num_generations < 2 or getattr(trainer, "is_dense", False):
+    is_rloo = scale is None
+    if callable(aggregate) or num_generations < 2 or (is_rloo and (is_clipped or (kl_coef and is_normalized))):
         return {}
-    if is_rloo:
-        if trainer.reward_clip_range or (beta and trainer.normalize_advantages):
-            return {}
-        parts = rloo_parts(contributions, num_generations, is_normalized=trainer.normalize_advantages)
+    if scale is None:
+        parts = rloo_parts(contributions, num_generations, is_normalized=is_normalized)
     elif aggregate == "normalize_then_sum":
         parts = normalized_sum_parts(contributions)
     else:
-        parts = grpo_parts(contributions, num_generations, trainer.scale_rewards)
+        parts = grpo_parts(contributions, num_generations, scale)
     by_component = shares(parts, advantages)
     if by_component is None:
         return {}
     named = {f"rewards/{name}/advantage_share": share for name, share in zip(names, by_component, strict=True)}
-    if is_rloo and beta:
+    if is_rloo and kl_coef:
         named["rewards/kl/advantage_share"] = 1.0 - sum(by_component)
     return named
 

@@ -33,7 +33,7 @@ from rlhf_cli.rewards.stack.component import (
     keep_nothing,
     token_ids,
 )
-from rlhf_cli.rewards.stack.gates import ScoreGate, levels
+from rlhf_cli.rewards.stack.gates import levels
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, shifted
 
 if TYPE_CHECKING:
@@ -176,7 +176,11 @@ class RewardStack:
                 self._keep(error.reward, error.row, str(error.got), batch)
             raise
         for component in self.components:
-            self._account(component, batch)
+            outcome = self.outcomes[component.name]
+            for row, message in enumerate(outcome.errors):
+                if message is not None:
+                    self._keep(component.name, row, message, batch)
+            self._errors[component.name].add(component, outcome, replay=self._replays.get(component.name))
         return self.outcomes
 
     def _evaluate_levels(self, batch: Batch) -> None:
@@ -248,7 +252,10 @@ class RewardStack:
         num_rows = len(by_row(batch, "completions"))
         if not component.gates:
             return self._run(component, batch, range(num_rows))
-        closed = [self._closed_by(component, row) for row in range(num_rows)]
+        closed = [
+            next((gate for gate in component.gates if not gate.is_open(self.outcomes[gate.by].raw[row])), None)
+            for row in range(num_rows)
+        ]
         rows = [row for row in range(num_rows) if component.eager or closed[row] is None]
         outcome = self._run(component, batch, rows)
         outcome.calls_saved = num_rows - len(rows)
@@ -266,17 +273,6 @@ class RewardStack:
     def _run(self, component: Component, batch: Batch, rows: Sequence[int]) -> RewardOutcome:
         with self._running(component.name):
             return run_component(component, batch, rows, self._tools)
-
-    def _closed_by(self, component: Component, row: int) -> ScoreGate | None:
-        return next((g for g in component.gates if not g.is_open(self.outcomes[g.by].raw[row])), None)
-
-    def _account(self, component: Component, batch: Batch) -> None:
-        """Record failed rows; end the run if too many fail."""
-        outcome = self.outcomes[component.name]
-        for row, message in enumerate(outcome.errors):
-            if message is not None:
-                self._keep(component.name, row, message, batch)
-        self._errors[component.name].add(component, outcome, replay=self._replays.get(component.name))
 
     def _offsets(self, ids: Sequence[int]) -> Sequence[Offset]:
         if self.decode is None:

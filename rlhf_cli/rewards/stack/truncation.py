@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.group_advantages import scores_to_leave_out
-from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation, soft_overlong
+from rlhf_cli.numerics.reward_columns import soft_overlong
 from rlhf_cli.rewards.stack.aggregating import Aggregate
-from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.reward_matrix import Settled, settle
+from rlhf_cli.rewards.stack.reward_matrix import Settled
 
 FLAG = "is_truncated"
 """Dataset column, rollout field or environment attribute that marks a row as truncated elsewhere."""
@@ -115,49 +114,15 @@ def column(completions: Sequence[object], **_: object) -> list[float]:
 column.__name__ = COMPONENT
 
 
-def settle_round(
-    raw: Tensor,
-    fixed: Tensor,
-    weights: Tensor,
-    components: Sequence[Component],
-    running: dict[str, RunningDeviation],
-    *,
-    names: Sequence[str],
-    aggregate: Aggregate,
-    num_generations: int,
-    is_training: bool,
-    truncation: TruncationPolicy,
-    endings: Endings,
-    fill: Fill,
-) -> tuple[Settled, dict[str, RunningDeviation]]:
-    """Return the settled round, with the truncation component if there is one, and the updated running deviations.
-
-    Arguments and shapes are those of `settle`; `endings` tells how each of the N rows ended.
-    """
-    settled, after = settle(
-        raw,
-        fixed,
-        weights,
-        components,
-        running,
-        names=names,
-        aggregate=aggregate,
-        num_generations=num_generations,
-        is_training=is_training,
-        is_left_out=truncation.leaves_out(endings),
-        is_replaced=truncation.replaced(endings),
-        fill=fill,
-    )
-    return (with_truncation(settled, truncation, endings) if truncation.changes_total else settled), after
-
-
 def with_truncation(settled: Settled, truncation: TruncationPolicy, endings: Endings) -> Settled:
-    """Return the settled batch with the component `truncation` as its last column.
+    """Return the settled batch with the component `truncation` as its last column, if the policy changes totals.
 
     `raw` holds what it adds to each row's total, mostly 0. A row to which no reward applies stays unscorable. If TRL
     sums z-scores, a policy that replaces totals cancels the z-scores in `for_trl` and the rewards in the logged
     columns.
     """
+    if not truncation.changes_total:
+        return settled
     added = truncation.added(settled.row_totals, endings)
     added_for_trl = truncation.added(settled.totals, endings)
     is_added = torch.where(added == 0.0, torch.nan, added)  # on tokens, an added 0 is not a reward at all

@@ -12,7 +12,6 @@ from rlhf_cli.analysis.comparison.comparison import (
     Comparison,
     ComparisonOptions,
     compare,
-    in_words,
     other_scores,
     parse_weights,
     total_in_words,
@@ -155,8 +154,3 @@ def test_weights_that_mean_nothing(text: str, where: str, got: str, expected: st
     with pytest.raises(UserError) as caught:
         parse_weights("a=1", [in_memory("a")])
     assert caught.value.expected == "runs that have rewards"
-
-
-def test_the_sum_in_words() -> None:
-    assert in_words({"correct": 1.0, "brevity": 0.2}) == "1 correct + 0.2 brevity"
-    assert in_words({"correct": -1.0, "brevity": -0.5, "x": 0.0}) == "- 1 correct - 0.5 brevity + 0 x"

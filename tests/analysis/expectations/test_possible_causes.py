@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.reproducibility import Recorded, _weights, causes_of
+from rlhf_cli.analysis.reproducibility import _weights, causes_of
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.json_values import JsonTree, JsonValue
@@ -48,7 +48,7 @@ PROVENANCE: JsonTree = {
     ],
 )
 def test_settings(key: str, value: object, *, is_cause: bool) -> None:
-    found = causes_of(Recorded(SETTINGS, PROVENANCE), Recorded({**SETTINGS, key: value}, PROVENANCE))
+    found = causes_of((SETTINGS, PROVENANCE), ({**SETTINGS, key: value}, PROVENANCE))
     assert [(cause.kind, cause.name) for cause in found] == ([("configuration", key)] if is_cause else [])
 
 
@@ -56,7 +56,7 @@ def test_what_nobody_noted_is_no_difference() -> None:
     """A run of an older version has recorded less."""
     older = {key: value for key, value in PROVENANCE.items() if key not in ("rlhf_code", "torch_threads")}
     older["host"] = {"name": "here"}
-    assert causes_of(Recorded(SETTINGS, older), Recorded(SETTINGS, PROVENANCE)) == []
+    assert causes_of((SETTINGS, older), (SETTINGS, PROVENANCE)) == []
 
 
 def test_causes_are_told_in_short_and_the_likeliest_first() -> None:
@@ -73,7 +73,7 @@ def test_causes_are_told_in_short_and_the_likeliest_first() -> None:
         **PROVENANCE,
         "resumed": [{"step": 3, "changes": {"a": 1, "b": 2}, "files": {"data": "x"}}, "x"],
     }
-    found = causes_of(Recorded({"seed": 0, "gone": 1}, before), Recorded({"seed": 1, "new": None}, other))
+    found = causes_of(({"seed": 0, "gone": 1}, before), ({"seed": 1, "new": None}, other))
     assert [astuple(one) for one in found] == [
         ("configuration", "seed", "0", "1"),
         ("configuration", "gone", "1", "none"),
@@ -96,7 +96,7 @@ def test_causes_are_told_in_short_and_the_likeliest_first() -> None:
 
 @pytest.mark.parametrize("resumed", [None, {"step": 1}, "x", [{"step": 3, "changes": {}, "files": {}}]])
 def test_a_run_that_went_on_as_it_was_is_no_cause(resumed: JsonValue) -> None:
-    assert causes_of(Recorded({}, {"resumed": resumed}), Recorded({}, {})) == []
+    assert causes_of(({}, {"resumed": resumed}), ({}, {})) == []
 
 
 def test_weights_are_those_of_each_run_at_that_step(tmp_path: Path) -> None:

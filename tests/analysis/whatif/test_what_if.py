@@ -160,4 +160,3 @@ def test_how_a_trainer_makes_advantages(place: Path, words: tuple[str, ...], rec
         recipe = replace(recipe, kl_coef=found.kl_coef)  # TRL's own default
         assert found.kl_coef == RLOOConfig.beta
     assert found == recipe
-    assert found.is_over_batch == (recipe.scale == "batch" or recipe.is_normalized)

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_cli.rewards.stack.dead_signal import ComponentStatistics, DeadRound, component_statistics, explain_dead_rounds
 from rlhf_cli.rewards.stack.gates import ScoreGate
-from rlhf_cli.rewards.stack.reward_metrics import is_dead
+from rlhf_cli.rewards.stack.reward_metrics import share_of_dead_groups
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 
@@ -36,13 +36,13 @@ class TestDead:
     )
     def test_by_group(self, totals: tuple[float, ...], expected: bool) -> None:
         settled = Case([column(*totals)], [Rule("a")], [1.0]).settle()
-        assert is_dead(settled.totals, 2) is expected
+        assert (share_of_dead_groups(settled.totals, 2) == 1.0) is expected
 
     def test_rounding_is_no_difference_and_four_units_of_it_are_the_bound(self) -> None:
         """float32 has 24 bits: beside 1000 the next number is 2^-14 = 6.1e-5 away, and 4 eps of 1000 are 4.8e-4."""
         for apart, expected in ((6.1e-5, True), (4.7e-4, True), (6e-4, False)):
             settled = Case([column(1000, 1000 + apart)], [Rule("a")], [1.0], num_generations=2).settle()
-            assert is_dead(settled.totals, 2) is expected
+            assert (share_of_dead_groups(settled.totals, 2) == 1.0) is expected
 
 
 class TestSeen:

@@ -11,7 +11,7 @@ import torch
 from rlhf_cli.rewards.stack import reward_metrics
 from rlhf_cli.rewards.stack.component import Component, RewardOutcome
 from rlhf_cli.rewards.stack.gates import ScoreGate
-from rlhf_cli.rewards.stack.reward_metrics import Counts, advantage_shares, component_metrics, table_columns
+from rlhf_cli.rewards.stack.reward_metrics import advantage_shares, component_metrics, outcome_counts, table_columns
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 A, B, C = column(1, 3, NAN, NAN), column(2, 5, 2, NAN), column(1, 1, 1, NAN)
@@ -20,12 +20,7 @@ A, B, C = column(1, 3, NAN, NAN), column(2, 5, 2, NAN), column(1, 1, 1, NAN)
 
 def metrics_of(*columns: torch.Tensor, weights: list[float], counts: torch.Tensor | None = None) -> dict[str, float]:
     settled = Case(list(columns), [Rule(name) for name in "abc"[: len(columns)]], weights).settle()
-    return component_metrics(settled, Counts(torch.zeros(0, 7) if counts is None else counts))
-
-
-def trainer_with(**values: Any) -> Any:
-    given = {"args": SimpleNamespace(), "scale_rewards": "none", "reward_clip_range": None, "beta": 0.0}
-    return SimpleNamespace(**{**given, "normalize_advantages": False, **values})
+    return component_metrics(settled, torch.zeros(0, 7) if counts is None else counts)
 
 
 class TestScores:
@@ -54,7 +49,7 @@ class TestScores:
     def test_z_scored_totals_are_logged_in_reward_units(self) -> None:
         """a + 2 b over the scorable rows, a's missing score at a's mean in the group: 5, 13 and 2 + 4."""
         case = Case([A, B], [Rule("a"), Rule("b")], [1.0, 2.0], aggregate="normalize_then_sum")
-        found = component_metrics(case.settle(), Counts(torch.zeros(0, 7)))
+        found = component_metrics(case.settle(), torch.zeros(0, 7))
         assert found["reward"] == pytest.approx((5 + 13 + 6) / 3)
         assert found["reward_std"] == pytest.approx(((9 + 25 + 4) / 2) ** 0.5)
 
@@ -80,9 +75,9 @@ class TestCounts:
         outcome.errors[2] = "ValueError: odd"
         outcome.timeouts, outcome.calls, outcome.calls_saved, outcome.seconds = 5, 6, 7, 8.0
         monkeypatch.setattr(reward_metrics, "gather_object", lambda of_rank: of_rank * 2)
-        counts = Counts.of([outcome], SimpleNamespace(num_processes=2))
+        counts = outcome_counts([outcome], SimpleNamespace(num_processes=2))
         # Open, excluded, errors, timeouts, calls, saved are sums over ranks; the seconds are the ranks' mean.
-        assert counts.values.tolist() == [[6.0, 6.0, 2.0, 10.0, 12.0, 14.0, 8.0]]
+        assert counts.tolist() == [[6.0, 6.0, 2.0, 10.0, 12.0, 14.0, 8.0]]
         found = metrics_of(column(1, 2, 3, 4), weights=[1.0], counts=torch.tensor([[3.0, 1, 2, 5, 6, 7, 8]]))
         names = ("open_fraction", "excluded", "errors", "timeouts", "calls", "calls_saved", "seconds")
         assert [found[f"rewards/a/{name}"] for name in names] == [0.75, 1, 2, 5, 6, 7, 8]
@@ -91,46 +86,40 @@ class TestCounts:
 class TestShares:
     matrix = (column(1, 0, 0, 0), column(0, 2, 0, 0))
 
-    def shares(self, trainer: Any, aggregate: Any = "sum", num_generations: int = 4) -> dict[str, float]:
+    def shares(self, aggregate: Any = "sum", num_generations: int = 4, **trainer: Any) -> dict[str, float]:
         settled = Case(list(self.matrix), [Rule("a"), Rule("b")], [1.0, 1.0]).settle()
         advantages = torch.tensor([0.25, 1.25, -0.75, -0.75])
         parts = settled.for_trl * settled.trl_weights
-        return advantage_shares(trainer, settled.names, parts, aggregate, num_generations, advantages)
+        return advantage_shares(
+            settled.names, parts, advantages, aggregate, num_generations, **{"scale": "none", **trainer}
+        )
 
     def test_of_grpo_by_hand(self) -> None:
         """Totals 1, 2, 0, 0 around 3/4. a's parts are 3/4, -1/4, -1/4, -1/4: with the advantages 4/16; b's 3/2 and
         three times -1/2: 40/16; of 44/16.
         """
-        found = self.shares(trainer_with())
-        assert found == {
+        assert self.shares() == {
             "rewards/a/advantage_share": pytest.approx(4 / 44),
             "rewards/b/advantage_share": pytest.approx(40 / 44),
         }
 
-    @pytest.mark.parametrize("trainer", [trainer_with(is_dense=True)])
-    def test_nothing_where_an_advantage_is_not_one_number_a_row(self, trainer: Any) -> None:
-        assert self.shares(trainer) == {}
-        assert self.shares(trainer_with(), aggregate=min) == {}
-        assert self.shares(trainer_with(), num_generations=1) == {}
-        assert self.shares(trainer_with(), num_generations=2) != {}
+    def test_nothing_where_an_advantage_is_not_one_number_a_row(self) -> None:
+        assert self.shares(aggregate=min) == {}
+        assert self.shares(num_generations=1) == {}
+        assert self.shares(num_generations=2) != {}
 
     def test_of_rloo_with_a_kl_beside(self) -> None:
         """Each row against the mean of the other three, so 4/3 of GRPO's parts; what is missing to 1 is the KL's."""
-        is_rloo = SimpleNamespace(normalize_advantages=False)
-        found = self.shares(trainer_with(args=is_rloo, beta=0.1))
+        found = self.shares(scale=None, kl_coef=0.1)
         a, b = 4 / 44 * 4 / 3, 40 / 44 * 4 / 3
         assert list(found.values()) == pytest.approx([a, b, 1 - a - b])
         assert list(found)[2] == "rewards/kl/advantage_share"
-        assert list(self.shares(trainer_with(args=is_rloo))) == list(found)[:2]
-        without = trainer_with(args=is_rloo)
-        del without.beta
-        assert list(self.shares(without)) == list(found)[:2]
+        assert list(self.shares(scale=None)) == list(found)[:2]
 
     def test_of_rloo_where_it_is_not_linear(self) -> None:
-        is_rloo = SimpleNamespace(normalize_advantages=True)
-        assert self.shares(trainer_with(args=is_rloo, reward_clip_range=(-1, 1))) == {}
-        assert self.shares(trainer_with(args=is_rloo, beta=0.1, normalize_advantages=True)) == {}
-        assert self.shares(trainer_with(args=is_rloo, normalize_advantages=True)) != {}
+        assert self.shares(scale=None, is_clipped=True) == {}
+        assert self.shares(scale=None, is_normalized=True, kl_coef=0.1) == {}
+        assert self.shares(scale=None, is_normalized=True) != {}
 
 
 def test_columns_of_the_table_are_those_of_this_rank() -> None:
