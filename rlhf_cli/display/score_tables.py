@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from rlhf_cli.display.tables import BlockColumn, Cell, plain_table, show_blocks
+from rlhf_cli.display.tables import BlockColumn, Cell, show_blocks
 from rlhf_cli.display.terminal import BARS, cut_end, figure, no_total, one_line
 from rlhf_cli.measure.score_bench import ScoreBench, ScoreDistribution
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward
@@ -26,7 +26,10 @@ def show_bench(console: Console, rows: Rows, scores: CompletionScores, bench: Sc
     show_scores(console, rows, scores)
     show_distributions(console, bench)
     show_correlations(console, bench)
-    show_label(console, bench, rows)
+    if bench.label is not None:
+        separates: dict[str, list[Cell]] = {"ROC AUC": [figure(one) for one in bench.roc_auc.values()]}
+        _by_name(console, f"by {bench.label}", list(bench.roc_auc), separates)
+        console.print("[dim]ROC AUC: how often a good row has the higher score, a tie half")
 
 
 def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:
@@ -97,26 +100,6 @@ def show_correlations(console: Console, bench: ScoreBench) -> None:
         if place
     }
     _by_name(console, "rank correlation", names[:-1], facts)
-
-
-def show_label(console: Console, bench: ScoreBench, rows: Rows) -> None:
-    """Print how well each component separates good rows from bad ones, and the rows that contradict the total most."""
-    if bench.label is None:
-        return
-    table = []
-    for one in bench.agreements:
-        low, high = one.agreement.low, one.agreement.high
-        interval = "-" if low is None or high is None else f"{low:.0%} to {high:.0%}"
-        share = "-" if one.agreement.mean is None else f"{one.agreement.mean:.0%}"
-        threshold = "never" if one.threshold is None else f"{one.threshold:.4g}"
-        table.append((one.name, figure(one.roc_auc), threshold, share, interval, str(one.num_good), str(one.num_bad)))
-    console.print()
-    heads = ("ROC AUC", "good from", "agrees", "95 %", "good", "bad")
-    console.print(plain_table([f"by {bench.label}"], heads, rows=table))
-    console.print("[dim]ROC AUC: how often a good row has the higher score, a tie half; agrees: with that threshold")
-    for row in bench.disagreeing:
-        said = f"row {row}, {bench.label}={rows[row][bench.label]}, and its total says otherwise: "
-        console.print(Text.assemble((said, "yellow"), f"'{cut_end(one_line(rows[row]['completion']), _COMPLETION)}'"))
 
 
 def _by_name(

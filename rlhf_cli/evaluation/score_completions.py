@@ -160,11 +160,15 @@ def score(
 ) -> CompletionScores:
     """Score the rows as at the `end` of a run (None for its first step), and summarise every reward over them.
 
-    If no policy is configured, rewards that count tokens are left out, and then no row has a total. `decode` turns
+    If no policy is configured, rewards that count tokens are left out, unless that would be all of them or a gate reads
+    one; then no row has a total. `decode` turns
     token ids into text for rewards that score spans; None uses the policy's tokenizer, which is loaded on demand. Raise
     DataError if a reward reads a column that the rows do not have, and any error that a reward raises.
     """
-    left_out = {} if "completion_ids" in rows[0] else _not_counted(experiment)
+    left_out = {} if "completion_ids" in rows[0] else rewards_without_tokenizer(experiment)
+    read_by_gates = {gate.by for reward in experiment.rewards.values() for gate in reward.gates}
+    if len(left_out) == len(experiment.rewards) or read_by_gates & set(left_out):
+        left_out = {}  # scoring says what is missing
     kept = {name: reward for name, reward in experiment.rewards.items() if name not in left_out}
     experiment = experiment.model_copy(update={"rewards": kept})
     stack = reward_stack(experiment, device=device)
@@ -257,16 +261,6 @@ def _require_columns(stack: RewardStack, rows: list[Row], where: str) -> None:
         if column not in rows[0]
     ]
     raise_any(problems)
-
-
-def _not_counted(experiment: Experiment) -> dict[str, str]:
-    """Return the rewards to leave out for lack of a tokenizer.
-
-    It is empty if that would be all of them, or if a gate reads one of them.
-    """
-    counting = rewards_without_tokenizer(experiment)
-    read_by_gates = {gate.by for reward in experiment.rewards.values() for gate in reward.gates}
-    return {} if len(counting) == len(experiment.rewards) or read_by_gates & set(counting) else counting
 
 
 def _wanting_tokens(stack: RewardStack) -> list[str]:

@@ -15,8 +15,6 @@ from rlhf_cli.measure.scored_pairs import (
     Calibration,
     ConfidenceBin,
     Disagreement,
-    Histogram,
-    Histograms,
     LengthBias,
     LengthBin,
     Pairs,
@@ -78,7 +76,6 @@ def evaluate_reward_model(
         length=_length(difference, longer, prompts),
         slices=by_slice,
         worst=_worst(rows, pairs, chosen, rejected),
-        histogram=Histograms(_histogram(chosen, both), _histogram(rejected, both)),
         with_eos=with_eos,
     )
 
@@ -176,12 +173,6 @@ def _worst(rows: list[Row], pairs: Pairs, chosen: Tensor, rejected: Tensor) -> l
         )
         for index in order
     ]
-
-
-def _histogram(values: Tensor, both: Tensor) -> Histogram:
-    low, high = both.min().item(), both.max().item()
-    counts = torch.histc(values, 30, low, high) if high > low else torch.tensor([float(len(values))])
-    return Histogram(start=low, end=high, counts=[int(count) for count in counts.tolist()])
 
 
 def _groups(rows: list[Row], column: str) -> dict[str, list[int]]:

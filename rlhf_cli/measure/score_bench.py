@@ -16,7 +16,6 @@ import numpy
 from numpy.typing import NDArray
 
 from rlhf_cli.errors import DataError, Prose
-from rlhf_cli.numerics.intervals import Estimate, wilson
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores
 from rlhf_cli.text.suggest import nearest
@@ -119,23 +118,6 @@ _TRUE = ("true", "yes", "1", "1.0", "correct", "good", "right")
 _FALSE = ("false", "no", "0", "0.0", "incorrect", "bad", "wrong")
 
 
-@dataclass(frozen=True)
-class LabelAgreement:
-    """How well one component agrees with the labels, on the rows that have both a score and a label.
-
-    `roc_auc` is None if all labels are the same. Calling a row good if `score >= threshold` gets the most rows right;
-    `agreement` is their share. Among equal thresholds it is the lowest. None means that calling every row bad is at
-    least as good.
-    """
-
-    name: str
-    num_good: int
-    num_bad: int
-    roc_auc: float | None
-    threshold: float | None
-    agreement: Estimate
-
-
 def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | None]:
     """Return a column as labels: True for good, False for bad, None if empty.
 
@@ -169,53 +151,34 @@ def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[bool | Non
     return labels
 
 
-def agreement(name: str, scores: Sequence[float | None], labels: Sequence[bool | None]) -> LabelAgreement:
-    """Return how well scores separate good rows from bad ones. Rows without a score or a label are left out."""
-    pairs = zip(scores, labels, strict=True)
-    known = [(score, label) for score, label in pairs if score is not None and label is not None]
+def roc_auc(scores: Sequence[float | None], labels: Sequence[bool | None]) -> float | None:
+    """Return how well scores separate good rows from bad ones, of those that have both; None if all are alike."""
+    both = zip(scores, labels, strict=True)
+    known = [(score, label) for score, label in both if score is not None and label is not None]
     values = as_array([score for score, _ in known])
     good = numpy.array([label for _, label in known], dtype=bool)
     num_good, num_bad = int(good.sum()), int((~good).sum())
-    threshold, right = _best_threshold(known)
-    auc = None
-    if num_good and num_bad:
-        above = mean_ranks(values)[good].sum() - num_good * (num_good + 1) / 2
-        auc = float(above / (num_good * num_bad))
-    return LabelAgreement(name, num_good, num_bad, auc, threshold, wilson(right, len(known)))
-
-
-def _best_threshold(labelled: Sequence[tuple[float, bool]]) -> tuple[float | None, int]:
-    """Return the lowest threshold that gets the most labels right, and how many. None means above every score."""
-    right = sum(not label for _, label in labelled)
-    best: tuple[float | None, int] = (None, right)
-    by_score: dict[float, int] = {}
-    for score, label in labelled:
-        by_score[score] = by_score.get(score, 0) + (1 if label else -1)
-    for score in sorted(by_score, reverse=True):
-        right += by_score[score]
-        if right > best[1] or (right == best[1] and best[0] is not None):
-            best = (score, right)
-    return best
+    if not num_good or not num_bad:
+        return None
+    above = mean_ranks(values)[good].sum() - num_good * (num_good + 1) / 2
+    return float(above / (num_good * num_bad))
 
 
 TOTAL, LENGTH = "total", "characters"
-_MOST_DISAGREEING = 3
 
 
 @dataclass(frozen=True)
 class ScoreBench:
     """Statistics of scored completions.
 
-    `distributions` has the raw scores by component, the total, and the completion's length in characters. `agreements`
-    has one entry per component and one for the total; it is empty without a label. `disagreeing` lists the rows whose
-    total contradicts their label most: good ones with the lowest totals, bad ones with the highest.
+    `distributions` has the raw scores by component, the total, and the completion's length in characters. `roc_auc`
+    has one entry per component and one for the total; it is empty without a label.
     """
 
     distributions: Mapping[str, ScoreDistribution]
     correlations: Sequence[ScoreCorrelation]
     label: str | None
-    agreements: Sequence[LabelAgreement]
-    disagreeing: Sequence[int]
+    roc_auc: Mapping[str, float | None]
 
     def as_json(self, rows: Sequence[Mapping[str, object]], scores: CompletionScores) -> dict[str, object]:
         """Return the object that `rlhf score --json` prints: rows with prompt and completion, summary, statistics.
@@ -233,11 +196,7 @@ class ScoreBench:
         content["distributions"] = {name: one.as_json() for name, one in self.distributions.items()}
         content["correlations"] = [asdict(one) for one in self.correlations]
         if self.label is not None:
-            content["label"] = {
-                "column": self.label,
-                "agreements": [asdict(one) for one in self.agreements],
-                "disagreeing_rows": list(self.disagreeing),
-            }
+            content["label"] = {"column": self.label, "roc_auc": dict(self.roc_auc)}
         return content
 
 
@@ -250,8 +209,7 @@ def score_bench(rows: Sequence[dict[str, object]], scores: CompletionScores, *, 
         name: [row.rewards[name].raw for row in scores.rows] for name in scores.summary
     }
     totals = [row.total for row in scores.rows]
-    has_total = any(total is not None for total in totals)
-    if has_total:
+    if any(total is not None for total in totals):
         columns[TOTAL] = totals
     columns[LENGTH] = [float(len(text_of(as_completion(row["completion"])))) for row in rows]
     labels = None if label is None else labels_of(rows, label)
@@ -261,18 +219,5 @@ def score_bench(rows: Sequence[dict[str, object]], scores: CompletionScores, *, 
         distributions={name: distribution(values) for name, values in columns.items()},
         correlations=correlations({**columns, **beside}),
         label=label,
-        agreements=[] if labels is None else [agreement(name, values, labels) for name, values in judged.items()],
-        disagreeing=[] if labels is None or not has_total else _disagreeing(totals, labels),
+        roc_auc={} if labels is None else {name: roc_auc(values, labels) for name, values in judged.items()},
     )
-
-
-def _disagreeing(totals: Sequence[float | None], labels: Sequence[bool | None]) -> list[int]:
-    """Return good rows that some bad row beats, lowest first, and bad rows that beat some good one, highest first."""
-    scored = [(total, row) for row, total in enumerate(totals) if total is not None]
-    good = sorted((total, row) for total, row in scored if labels[row] is True)
-    bad = sorted((-total, row) for total, row in scored if labels[row] is False)
-    if not good or not bad:
-        return []
-    beaten = [row for total, row in good if total < -bad[0][0]]
-    beating = [row for total, row in bad if -total > good[0][0]]
-    return [*beaten[:_MOST_DISAGREEING], *beating[:_MOST_DISAGREEING]]

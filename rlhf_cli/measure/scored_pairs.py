@@ -151,14 +151,6 @@ class SliceAccuracy(Estimate):
 
 
 @dataclass(frozen=True)
-class FloatSpan:
-    """Both ends of a bin of real numbers."""
-
-    start: Annotated[float, Field(alias="from")]
-    end: Annotated[float, Field(alias="to")]
-
-
-@dataclass(frozen=True)
 class TokenSpan:
     """Both ends of a bin of lengths, in tokens."""
 
@@ -167,9 +159,11 @@ class TokenSpan:
 
 
 @dataclass(frozen=True)
-class ConfidenceBin(FloatSpan):
+class ConfidenceBin:
     """The pairs in a confidence range: their mean `confidence` (None if the bin is empty) and accuracy."""
 
+    start: Annotated[float, Field(alias="from")]
+    end: Annotated[float, Field(alias="to")]
     confidence: float | None
     accuracy: Estimate
 
@@ -242,21 +236,6 @@ class Disagreement:
 
 
 @dataclass(frozen=True)
-class Histogram(FloatSpan):
-    """Counts of rewards in equal bins from the minimum to the maximum of all completions."""
-
-    counts: list[int]
-
-
-@dataclass(frozen=True)
-class Histograms:
-    """Histograms of the chosen and the rejected completions, with the same bins."""
-
-    chosen: Histogram
-    rejected: Histogram
-
-
-@dataclass(frozen=True)
 class RewardModelEvaluation:
     """All results of evaluating a reward model on preference pairs.
 
@@ -276,5 +255,4 @@ class RewardModelEvaluation:
     length: LengthBias
     slices: dict[str, dict[str, SliceAccuracy]]
     worst: list[Disagreement]
-    histogram: Histograms
     with_eos: bool = False

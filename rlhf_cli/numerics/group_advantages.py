@@ -16,16 +16,12 @@ It is linear in the reward, so for R = sum_k c_k the advantage is a sum over the
 to the n rows S of the group, its baseline uses the *other rows where it applies*:
     A_ik = c_ik - 1/(n - 1) sum_{j in S, j != i} c_jk    for i in S and n > 1,    else 0 ,   A_i = sum_k A_ik .
 
-With n = G this is RLOO. If a component applies to a single row, there is no other row to compare with. To see the
-effect, let p be the probability that k applies to an answer and mu the mean of c_k over answers where it does. The
-baseline of row i is independent of y_i and, if it exists, has mean mu, so
-    E[A_ik grad log pi(y_i)] = (1 - (1 - p)^(G-1)) E[1{k applies} (c_k - mu) grad log pi] ,
-
-and E[1{k applies} (c_k - mu) grad log pi] = p grad mu + (mu - mu) grad p = p grad mu. So component k raises its mean
-where it applies, and does not change how often it applies: that is the purpose of excluding. Filling an excluded entry
-with the mean over S, with G rows in the baseline, gives (G / (G - 1)) (1 - 1/n) A_ik instead, because the mean includes
-the row's own score. No fill shared by the rows gives A_ik. But since the A_ik sum to 0 in a group, there are scores for
-which RLOO's own baseline gives exactly A_ik: see `scores_to_leave_out`.
+With n = G this is RLOO. If a component applies to a single row, there is no other row to compare with. The baseline of
+a row is independent of its answer, so in expectation component k raises its mean where it applies, and does not change
+how often it applies: that is the purpose of excluding (tests/numerics/test_advantages.py has the gradient). Filling
+an excluded entry with the mean over S gives (G / (G - 1)) (1 - 1/n) A_ik instead, because the mean includes the row's
+own score. But since the A_ik sum to 0 in a group, there are scores whose own RLOO baseline gives exactly A_ik:
+see `scores_to_leave_out`.
 
 TRL's advantages are linear in the components, for a given deviation of the batch. So an advantage is a sum of parts,
 A_i = sum_k p_ik, and the share of component k is

@@ -23,10 +23,10 @@ from transformers import GenerationConfig
 
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 from rlhf_cli.temporary_attributes import temporary_attributes
-from rlhf_cli.trainers.extensions import PolicyAnswer, PolicyAnswers
 from rlhf_cli.trainers.reward_mixin import RewardMixin
 
 if TYPE_CHECKING:
+    from rlhf_cli.trainers.policy_answers import PolicyAnswer, PolicyAnswers
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 
 _IN_GREEDY = (
@@ -50,6 +50,8 @@ class EvaluationMixin(RewardMixin):
         metric_key_prefix: str = "eval",
     ) -> EvaluationOutput:
         """Run TRL's loop and return its output, including the metrics of `sum_up`."""
+        from rlhf_cli.trainers.policy_answers import PolicyAnswers
+
         dataset = cast(Dataset, dataloader.dataset)
 
         def answered(loader: DataLoader[object]) -> tuple[EvaluationOutput, PolicyAnswers]:
@@ -82,6 +84,8 @@ class EvaluationMixin(RewardMixin):
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         matrix = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self._collected is not None:
+            from rlhf_cli.trainers.policy_answers import PolicyAnswer
+
             outcomes = [self.reward_stack.outcomes[name] for name in self.reward_stack.names]
             is_truncated = self._endings.is_truncated[self._own_rows].tolist()
             own = [

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.measure.policy_results import AnsweredPrompt
 from rlhf_cli.numerics.reward_columns import RunningDeviation
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -22,28 +21,13 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
+    from rlhf_cli.trainers.policy_answers import PolicyAnswers
     from rlhf_cli.trainers.ppo.critic import TrainedCritic
     from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings
 
 
-@dataclass(frozen=True)
-class PolicyAnswer(AnsweredPrompt):
-    """One answer of the policy, with its scores: `raw` and `fixed` have one entry per reward."""
-
-    raw: list[float | None]
-    fixed: list[float | None]
-
-
-@dataclass(frozen=True)
-class PolicyAnswers:
-    """All answers of all ranks to the held-out prompts; the `each` answers to a prompt are adjacent."""
-
-    each: int
-    answers: list[PolicyAnswer]
-
-
 SumUp = Callable[
-    [dict[str, PolicyAnswers], list[float], int, Mapping[str, RunningDeviation]],
+    ["dict[str, PolicyAnswers]", list[float], int, Mapping[str, RunningDeviation]],
     dict[str, float | None],
 ]
 """Compute metric -> value from the answers by sampling mode, reward weights, step and running deviations by reward."""

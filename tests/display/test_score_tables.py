@@ -8,14 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from rlhf_cli.display.score_tables import (
-    histogram,
-    show_correlations,
-    show_distributions,
-    show_label,
-    show_parts,
-    show_scores,
-)
+from rlhf_cli.display.score_tables import histogram, show_bench, show_parts, show_scores
 from rlhf_cli.measure.score_bench import ScoreDistribution, distribution, score_bench
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
@@ -74,13 +67,7 @@ def test_no_number_is_cut(width: int) -> None:
     )
     bench = score_bench(rows, scored, label="ok")
 
-    def everything(console: Console) -> None:
-        show_scores(console, rows, scored)
-        show_distributions(console, bench)
-        show_correlations(console, bench)
-        show_label(console, bench, rows)
-
-    text = "\n".join(printed(everything, width))
+    text = "\n".join(printed(lambda console: show_bench(console, rows, scored, bench), width))
     for place in range(6):
         assert f"{-10.125 - place:.3f}" in text
     assert NAMES[5] in text

@@ -23,7 +23,7 @@ from rlhf_cli.evaluation.generation import Completion
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.assemble.stack_building import reward_stack
 from rlhf_cli.trainers.assemble.trainer import TrainingEvaluation
-from rlhf_cli.trainers.extensions import PolicyAnswer, PolicyAnswers
+from rlhf_cli.trainers.policy_answers import PolicyAnswer, PolicyAnswers
 from tests.support.golden_reward_model import save_golden_reward_model
 from tests.support.tolerances import MODEL
 

@@ -118,18 +118,6 @@ def test_the_five_surest_mistakes_with_all_that_is_known_of_them() -> None:
     }
 
 
-def test_histograms_have_thirty_bins_of_one_width() -> None:
-    random = numpy.random.default_rng(4)
-    chosen, rejected = random.normal(1, 1, 50), random.normal(0, 1, 50)
-    found = measured_by(Known(chosen.tolist(), rejected.tolist())).histogram
-    span = (min(*chosen, *rejected), max(*chosen, *rejected))
-    for histogram, values in ((found.chosen, chosen), (found.rejected, rejected)):
-        assert (histogram.start, histogram.end) == span
-        assert histogram.counts == numpy.histogram(values, 30, span)[0].tolist()
-    equal = measured_by(Known([2.0] * 3, [2.0] * 3)).histogram.rejected
-    assert (equal.start, equal.end, equal.counts) == (2.0, 2.0, [3])
-
-
 def test_a_column_of_fifty_values_is_a_slice_and_one_of_more_is_none() -> None:
     rows = [{**pair("x", "y"), "prompt": f"{n}:", "kind": f"{50 - n:02}", "text": n} for n in range(51)]
     found = measured_by(Known([1.0] * 50, [0.0] * 50), rows[:50], slices=["kind", "kind"])

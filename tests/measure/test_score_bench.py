@@ -14,14 +14,12 @@ from rlhf_cli.errors import DataError
 from rlhf_cli.measure.score_bench import (
     NUM_BINS,
     QUANTILES,
-    LabelAgreement,
-    agreement,
     correlations,
     distribution,
     labels_of,
+    roc_auc,
     score_bench,
 )
-from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 
 
@@ -31,23 +29,6 @@ def scored(*totals: float | None) -> CompletionScores:
         for total in totals
     ]
     return CompletionScores(rows=rows, summary={})
-
-
-@pytest.mark.parametrize(
-    ("totals", "labels", "rows"),
-    [
-        # The good row 0 gets less than the bad row 3, and both are told; row 1 is above every bad one.
-        ([1.0, 3.0, 0.0, 2.0], [True, True, False, False], [0, 3]),
-        ([1.0, 2.0, 1.0, 0.0], [True, True, False, False], []),  # 1 and 1 are a tie: neither speaks against its label
-        ([1.0, None, 2.0, 5.0], [True, False, False, None], [0, 2]),  # without a total or a label it has no part
-        ([1.0, 2.0], [True, True], []),
-    ],
-)
-def test_rows_that_speak_against_their_label(
-    totals: list[float | None], labels: list[bool | None], rows: list[int]
-) -> None:
-    content: list[dict[str, object]] = [{"prompt": "q", "completion": "a", "ok": label} for label in labels]
-    assert score_bench(content, scored(*totals), label="ok").disagreeing == rows
 
 
 ROWS: list[dict[str, object]] = [
@@ -84,17 +65,15 @@ def test_what_is_summed_up() -> None:
         *(("total", "characters"), ("total", "ok"), ("characters", "ok")),
     ]
     assert [one.linear for one in found.correlations][-3:] == pytest.approx([1.0, -1.0, -1.0])
-    assert {one.name: one.roc_auc for one in found.agreements} == {"one": 0.0, "two": None, "total": 0.0}
-    assert (found.label, found.disagreeing) == ("ok", [0, 1])
+    assert (found.label, found.roc_auc) == ("ok", {"one": 0.0, "two": None, "total": 0.0})
 
 
 def test_without_labels_and_totals_there_is_less() -> None:
     unlabelled = score_bench(ROWS, with_summary(1.0, 3.0, 2.0))
-    assert (unlabelled.label, unlabelled.agreements, unlabelled.disagreeing) == (None, [], [])
+    assert (unlabelled.label, unlabelled.roc_auc) == (None, {})
     assert "ok" not in {one.second for one in unlabelled.correlations}
     untotalled = score_bench(ROWS, with_summary(None, None, None), label="ok")
     assert list(untotalled.distributions) == ["one", "two", "characters"]
-    assert untotalled.disagreeing == []
 
 
 def test_as_json() -> None:
@@ -108,9 +87,7 @@ def test_as_json() -> None:
     ]
     assert content["distributions"] == {name: one.as_json() for name, one in bench.distributions.items()}
     assert content["correlations"] == [asdict(one) for one in bench.correlations]
-    assert content["label"] == {
-        **{"column": "ok", "agreements": [asdict(one) for one in bench.agreements], "disagreeing_rows": [0, 1]}
-    }
+    assert content["label"] == {"column": "ok", "roc_auc": {"one": 0.0, "two": None, "total": 0.0}}
     plain = score_bench(ROWS, scores).as_json(ROWS, scores)
     assert list(plain) == ["rows", "summary", "distributions", "correlations"]
     assert [list(row)[:2] for row in plain["rows"]] == [["prompt", "completion"]] * 3  # type: ignore[attr-defined]
@@ -196,34 +173,21 @@ def drawn(seed: int) -> tuple[list[float | None], list[bool | None]]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_against_every_pair_every_threshold_and_scipy(seed: int) -> None:
+def test_against_every_pair_and_scipy(seed: int) -> None:
     scores, labels = drawn(seed)
-    found = agreement("x", scores, labels)
+    found = roc_auc(scores, labels)
     known = [(s, label) for s, label in zip(scores, labels, strict=True) if s is not None and label is not None]
     good, bad = [s for s, label in known if label], [s for s, label in known if not label]
     pairs = sum((g > b) + (g == b) / 2 for g in good for b in bad)
-    assert found.roc_auc == pytest.approx(pairs / (len(good) * len(bad)), abs=1e-12)
-    assert found.roc_auc == pytest.approx(stats.mannwhitneyu(good, bad).statistic / (len(good) * len(bad)), abs=1e-12)
-
-    def right(threshold: float) -> int:
-        return sum((s >= threshold) == label for s, label in known)
-
-    most = max(right(threshold) for threshold in {s for s, _ in known} | {1e9})
-    assert found.agreement.mean == most / len(known)
-    if found.threshold is not None:
-        assert found.threshold == min(s for s, _ in known if right(s) == most)
+    assert found == pytest.approx(pairs / (len(good) * len(bad)), abs=1e-12)
+    assert found == pytest.approx(stats.mannwhitneyu(good, bad).statistic / (len(good) * len(bad)), abs=1e-12)
 
 
-def test_where_calling_all_bad_is_best_there_is_no_threshold() -> None:
-    """From 1 on one is right and two are wrong; calling all bad one is wrong."""
-    assert agreement("x", [1.0, 1.0, 1.0], [True, False, False]).threshold is None
-    assert agreement("x", [1.0, 1.0], [True, False]).threshold is None  # as good as a threshold of 1
-    assert agreement("x", [1.0, 2.0], [True, True]).roc_auc is None
-    assert agreement("x", [None, 1.0], [True, None]) == LabelAgreement(
-        "x", 0, 0, None, None, Estimate(None, None, None, 0)
-    )
+def test_without_both_kinds_of_labels_there_is_no_area() -> None:
+    assert roc_auc([1.0, 2.0], [True, True]) is None
+    assert roc_auc([None, 1.0], [True, None]) is None
     with pytest.raises(ValueError, match="shorter"):
-        agreement("x", [1.0, 2.0], [True])
+        roc_auc([1.0, 2.0], [True])
 
 
 def test_labels_as_people_write_them() -> None:

@@ -17,8 +17,6 @@ from rlhf_cli.measure.scored_pairs import (
     Calibration,
     ConfidenceBin,
     Disagreement,
-    Histogram,
-    Histograms,
     LengthBias,
     LengthBin,
     RewardDistribution,
@@ -77,9 +75,6 @@ def reward_model(**changes: Any) -> RewardModelEvaluation:
         ),
         "slices": {"kind": {"a": good}},
         "worst": [Disagreement(3, "why?", "be\ncause", "no", -1.0, 2.0, 0.9525)],
-        "histogram": Histograms(
-            Histogram(start=-1.0, end=3.0, counts=[1, 3]), Histogram(start=-1.0, end=3.0, counts=[4, 0])
-        ),
     }
     return RewardModelEvaluation(**(values | changes))
 

@@ -272,7 +272,8 @@ class Trial:
             few = known[: _COSTLY_ROWS_FOR_WAYS if is_costly else _ROWS_FOR_WAYS]
             scored = self.scored([(row, _written(self.gold, row, one)) for one in ways for row in few])
             of_way = {one: scored[place * len(few) : (place + 1) * len(few)] for place, one in enumerate(ways)}
-            way = max(ways, key=lambda one: _mean(of_way[one]))
+            totals = {one: [row.total for row in of_way[one] if row.total is not None] for one in ways}
+            way = max(ways, key=lambda one: fmean(totals[one] or [-math.inf]))
         texts = {row: _written(self.gold, row, way) for row in known}
         return GoldAnswers(texts, dict(zip(known, self.scored(list(texts.items())), strict=True)), way)
 
@@ -332,8 +333,3 @@ def _tags(experiment: Experiment) -> list[str]:
         if isinstance(tags, list) and tags and all(isinstance(tag, str) for tag in tags):
             return [str(tag) for tag in tags]
     return list(DEFAULT_TAGS)
-
-
-def _mean(rows: Sequence[ScoredRow]) -> float:
-    totals = [row.total for row in rows if row.total is not None]
-    return fmean(totals) if totals else -math.inf

@@ -106,11 +106,13 @@ def default_measures(
         measures.append(RunMeasure("total by --weights", "", TOTALS, weights=of_means))
     elif no_total is None and TOTAL in logged:
         measures.append(RunMeasure("total", TOTAL, TOTALS))
-    costs = [("kl", _first(_KL, logged), -1), ("length", _LENGTH, 0), ("truncated", _first(_TRUNCATED, logged), -1)]
+    kl, truncated = (next((name for name in names if name in logged), "") for names in (_KL, _TRUNCATED))
+    costs = [("kl", kl, -1), ("length", _LENGTH, 0), ("truncated", truncated, -1)]
     measures += [RunMeasure(label, metric, COST, sign) for label, metric, sign in costs if metric in logged]
     if not rewards:
         measures += [RunMeasure(_label(name), name, LEARNT, sign_of(name)) for name in _LEARNT if name in logged]
-    for name in sorted(filter(_EVALUATED.match, logged), key=_order_of_evaluated):
+    evaluated = sorted(filter(_EVALUATED.match, logged))
+    for name in sorted(evaluated, key=lambda name: 0 if name.endswith("/total") else 1 if "greedy" in name else 2):
         if no_total is None or not name.endswith("/total"):
             measures.append(RunMeasure(_label(name), name, HELD_OUT, sign_of(name)))
     return measures + _of_evaluation_files(runs, no_total)
@@ -148,20 +150,12 @@ def sign_of(metric: str) -> int:
     return 1 if _MORE.search(metric) else 0
 
 
-def _first(names: Sequence[str], logged: set[str]) -> str:
-    return next((name for name in names if name in logged), "")
-
-
 def _label(metric: str) -> str:
     if _RAW.match(metric):
         return metric.split("/")[1]
     if metric.startswith("eval_"):
         return "held out " + metric.removeprefix("eval_").replace("rewards/", "").replace("/", " ")
     return metric
-
-
-def _order_of_evaluated(name: str) -> tuple[int, str]:
-    return (0 if name.endswith("/total") else 1 if "greedy" in name else 2), name
 
 
 def _of_evaluation_files(runs: Sequence[LoggedRun], no_total: str | None) -> list[RunMeasure]:

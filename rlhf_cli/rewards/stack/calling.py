@@ -157,7 +157,7 @@ class RewardLoop:
                 self._server = threading.Thread(target=_serve, args=[self._loop], daemon=True, name=name)
                 self._server.start()
             loop = self._loop
-        future = asyncio.run_coroutine_threadsafe(_as_coroutine(awaitable), loop)
+        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(awaitable, None), loop)
         try:
             return future.result(timeout_s)
         except TimeoutError:
@@ -179,10 +179,6 @@ class RewardLoop:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._server.join(2 * _END_S)
             self._loop = None
-
-
-async def _as_coroutine(awaitable: Awaitable[object]) -> object:
-    return await awaitable
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -12,7 +12,7 @@ import inspect
 import multiprocessing
 import os
 import traceback
-from collections.abc import Awaitable, Mapping, Sized
+from collections.abc import Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as RowTimeout
 from concurrent.futures.process import BrokenProcessPool
@@ -155,7 +155,7 @@ def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -
         if inspect.isawaitable(returned):
             import asyncio
 
-            returned = asyncio.run(_awaited(returned))
+            returned = asyncio.run(asyncio.wait_for(returned, None))
         if isinstance(returned, str | dict) or not isinstance(returned, Sized) or len(returned) != 1:
             raise ValueError(f"it returned {returned!r:.80} for 1 completion")
         return _plain(next(iter(returned))), None  # type: ignore[call-overload]
@@ -176,10 +176,6 @@ def _plain(value: object) -> object:
     if isinstance(value, int | float):
         return int(value) if isinstance(value, int) else float(value)
     raise TypeError(f"it returned {type(value).__name__} {value!r:.80}, which is no number")
-
-
-async def _awaited(awaitable: Awaitable[object]) -> object:
-    return await awaitable
 
 
 _resolved: dict[str, RewardFunction] = {}

@@ -44,13 +44,14 @@ from rlhf_cli.trainers.assemble.policy_loading import OnProgress, lora_config, p
 from rlhf_cli.trainers.assemble.stack_building import aggregate_of, training_stack, truncation_policy
 from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
 from rlhf_cli.trainers.build_trainer import build_trainer
-from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, PolicyAnswers, RewardSetup
+from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
 from rlhf_cli.trainers.step_profile import StepProfile
 from rlhf_cli.trainers.token_slots import TokenSlots
 
 if TYPE_CHECKING:
     from rlhf_cli.measure.policy_results import PartAnswers, PolicyEvaluation
     from rlhf_cli.measure.scored_pairs import ScoredPair
+    from rlhf_cli.trainers.policy_answers import PolicyAnswers
 
 
 def ends_with_eos(pairs: Dataset) -> bool:

@@ -13,12 +13,10 @@ from tests.support.planted_logs import GRPO, PPO, Values, found, noisy, reward
 
 Curves = dict[str, Values]
 FLAT, RISING = reward("a", mean=noisy(0.5, 0.5, 0.02)), reward("a", mean=noisy(0.2, 0.8, 0.02))
-TOTAL = {"reward": noisy(0.5, 0.5, 0.02), "reward_std": [0.5] * 40}
-LEARNED = {"reward": noisy(0.0, 1.0, 0.05), "reward_std": [0.5] * 40}
 DPO = RunSetup(trainer="dpo")
 GATED = RunSetup(trainer="grpo", gated={"style": ("runs",)})
 KL, CUT, LENGTH = "kl/k1_policy_ref", "rewards/truncation/fraction", "completions/mean_length"
-CLIPPED, VARIANCE, VALUES = "ppo/clip_fraction", "ppo/explained_variance", "ppo/value_loss"
+VARIANCE, VALUES = "ppo/explained_variance", "ppo/value_loss"
 
 
 def watched(gold: list[float], total: list[float]) -> Curves:
@@ -38,58 +36,27 @@ def shares(largest: float, other: float, *, std_end: float = 0.5) -> Curves:
     return {**one, **reward("small", mean=noisy(0.2, 0.8, 0.05), std=noisy(0.5, std_end, 0.0), **small)}
 
 
-def gated(opened: list[float]) -> Curves:
-    n = len(opened)
-    return {**reward("style", mean=[0.5] * n, open_fraction=opened), **reward("runs", mean=[0.0] * n, std=0.0)}
-
-
 @pytest.mark.parametrize(
     ("kind", "curves", "setup"),
     [
         # A divergence that grows as the square root of the steps grows ever more slowly.
         ("kl", {KL: [0.6 * (k / 39) ** 0.5 for k in range(40)]}, PPO),
         ("kl", {KL: noisy(0.0, 0.6, 0.01)}, PPO),
-        ("kl", {KL: [0.3 + 0.3 * (k / 39) ** 6 for k in range(40)]}, PPO),
         ("truncation", {CUT: noisy(0.3, 0.3, 0.03)}, GRPO),
-        ("truncation", {CUT: noisy(0.9, 0.05, 0.03)}, GRPO),  # it learns to end
         ("truncation", {CUT: noisy(0.02, 0.06, 0.01)}, GRPO),  # real, and little
-        ("length", {LENGTH: noisy(20, 45, 2)}, GRPO),  # something rose with it
-        ("length", {LENGTH: noisy(20, 24, 2), **FLAT}, GRPO),
         ("length", {LENGTH: noisy(20, 20, 8), **FLAT}, GRPO),
-        ("entropy", {"entropy": noisy(1.0, 0.0, 0.0), **LEARNED}, GRPO),
-        ("entropy", {"entropy": noisy(1.0, 0.3, 0.0), **TOTAL}, GRPO),
-        ("clipping", {CLIPPED: noisy(0.2, 0.2, 0.02)}, PPO),
-        ("clipping", {"clip_ratio/region_mean": [0.0] * 40}, GRPO),  # used once: never
-        ("explained_variance", {VARIANCE: noisy(-1.0, 0.6, 0.05)}, PPO),
         ("explained_variance", {VARIANCE: noisy(0.0, 0.0, 0.1)}, PPO),
         ("explained_variance", {VARIANCE: noisy(-0.6, -0.1, 0.05)}, PPO),  # it learns, slowly
-        ("explained_variance", {VARIANCE: noisy(-0.3, -0.3, 0.05)}, GRPO),
         # A loss that grows by as much as the variance of the returns is no fault of the critic's.
         ("value_loss", {VALUES: [0.1 * (1 + k / 33) ** 2 for k in range(40)],
                         "ppo/returns_std": [1 + k / 33 for k in range(40)]}, PPO),
-        ("value_loss", {VALUES: noisy(0.5, 0.1, 0.02)}, PPO),
         ("value_loss", {VALUES: noisy(0.3, 0.3, 0.15)}, PPO),
-        # One gradient in 40 that overflows is fp16's way; a reward that did not apply is null and no NaN of training.
-        ("non_finite", {"loss": [0.1] * 40, "grad_norm": [None, *[1.0] * 39]}, GRPO),
-        ("non_finite", {"loss": [0.1] * 40, "rewards/a/mean": [None] * 40}, GRPO),
-        ("no_deviation", {"frac_reward_zero_std": noisy(0.4, 0.4, 0.05)}, GRPO),
-        ("no_deviation", {"frac_reward_zero_std": noisy(0.9, 0.1, 0.02)}, GRPO),
-        ("overoptimised", watched(noisy(0.5, 0.8, 0.03), noisy(0.0, 1.0, 0.05)), PPO),
         ("overoptimised", watched(noisy(0.5, 0.5, 0.1), noisy(0.0, 1.0, 0.05)), PPO),
-        ("overoptimised", watched(noisy(0.8, 0.3, 0.03), noisy(1.0, 0.0, 0.05)), PPO),  # both fall
         ("overoptimised", watched(noisy(0.5, 0.47, 0.003), noisy(0.0, 1.0, 0.05)), PPO),  # little
-        ("learning", LEARNED, GRPO),
         ("learning", {"loss": noisy(0.693, 0.4, 0.02)}, DPO),
-        ("learning", {**TOTAL, "reward": noisy(0.5, 0.2, 0.02), "rewards/a/weight": noisy(1.0, 0.0, 0.0)}, GRPO),
-        ("redundant", pair(0.93), GRPO),
-        ("redundant", pair(0.97, std_end=0.05), GRPO),  # both are learned: a few odd rows correlate
-        ("redundant", pair(0.97, weight=0.0), GRPO),
-        ("redundant", {**pair(0.97), "rewards/correlation/a/b": [0.99] * 20 + [0.5] * 20}, GRPO),
-        ("one_reward", shares(0.85, 0.15), GRPO),
-        ("one_reward", shares(0.98, 0.02, std_end=0.05), GRPO),  # the other has been learned
         ("dead_reward", reward("a", mean=[*noisy(0.2, 1.0, 0, n=20), *[1.0] * 20], std=[0.3] * 20 + [0.0] * 20), GRPO),
-        ("gate", gated([*[0.5] * 5, *[1.0] * 20]), GATED),  # it has closed
-        ("gate", gated([1.0] * 20), GRPO),  # there is none
+        ("gate", {**reward("style", mean=[0.5] * 25, open_fraction=[*[0.5] * 5, *[1.0] * 20]),
+                  **reward("runs", mean=[0.0] * 25, std=0.0)}, GATED),  # it has closed
     ],
 )  # fmt: skip
 def test_negative_control(kind: str, curves: Curves, setup: RunSetup) -> None:

@@ -130,7 +130,7 @@ class TestScore:
         assert found["rows"][0]["completion"] == "it is 2"
         assert found["rows"][0]["label"] is True
         assert found["rows"][0]["total"] == pytest.approx(1.0 + 0.2 * (1 - 7 / 20))
-        assert {one["name"] for one in found["label"]["agreements"]} == {"right", "short", "total"}
+        assert set(found["label"]["roc_auc"]) == {"right", "short", "total"}
 
     def test_what_counts_tokens_is_left_out_where_no_policy_is_named(self, capsys: Said, write: Write) -> None:
         write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2"}\n')

@@ -30,12 +30,6 @@ def not_second(completion_ids, **kwargs):
 def one(completion_ids, **kwargs):
     return [1.0 if ids[0] < 65 else 0.0 for ids in completion_ids]
 
-def of_the_middle(completion_ids, **kwargs):
-    return [10.0 if ids[0] == 60 else 1.0 if ids[0] == 70 else None for ids in completion_ids]
-
-def by_token(completion_ids, **kwargs):
-    return [[4.0, *[0.0] * (len(ids) - 1)] for ids in completion_ids]
-
 def doubled(rewards, weights):
     return [2.0 * value for value in rewards["score"]]
 """

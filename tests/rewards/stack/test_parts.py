@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,6 +84,7 @@ def test_with_tokens_and_a_tokenizer_a_span_lies_on_its_tokens(bench: Bench) -> 
 
 
 IN_COMPLETION = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]])
+CUT_FIRST = torch.tensor([True, False, False, False])
 
 
 class DenseRows:
@@ -112,6 +114,14 @@ def test_dense_ones_lie_on_their_tokens_and_plain_ones_on_the_last() -> None:
     ]
     # The environment's 0 on the last token is a reward, too.
     assert is_rewarded.tolist() == [[True, False, True], [False, True, False], [False] * 3, [True, False, False]]
+
+
+def test_a_dense_row_that_a_penalty_replaces_has_all_of_it_on_the_last_token() -> None:
+    """a's 2 counts as a whole there: the penalty takes it back on the same token."""
+    rows = replace(settled(column(2, 4, 6, 8), column(1, 1, 1, NAN), column(0, 0, 0, 0)), is_replaced=CUT_FIRST)
+    values, is_rewarded = token_rewards(DenseRows().token_values, rows, IN_COMPLETION, slice(0, 4))
+    assert values[0, 0].tolist() == [0.0, 0.0, 4.0]
+    assert is_rewarded[0].tolist() == [False, False, True]
 
 
 def test_a_dense_row_is_asked_for_with_what_divides_it() -> None:

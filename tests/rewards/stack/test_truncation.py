@@ -61,12 +61,10 @@ class TestWorkedExample:
 
 
 class TestOtherTotals:
-    @pytest.mark.parametrize("trainer", ["grpo", "rloo"])
-    def test_a_row_to_which_nothing_applies_stays_so(self, group, trainer: str) -> None:
-        by_hand, setting = ADVANTAGES[trainer]
+    def test_a_row_to_which_nothing_applies_stays_so(self, group) -> None:
         rewards = ("++rewards.score={fn: './mine.py:not_second'}",)
-        run = group(f"trainer={trainer}", setting, *PENALTY, rewards=rewards)
-        assert run.advantages == pytest.approx(by_hand([1.0, None, 3.0, 5.0]), **ARITHMETIC)
+        run = group("trainer.args.scale_rewards=none", *PENALTY, rewards=rewards)
+        assert run.advantages == pytest.approx(grpo([1.0, None, 3.0, 5.0]), **ARITHMETIC)
         assert run.event["reward"] == pytest.approx(3.0, **ARITHMETIC)
         lengths = sorted(run.outputs[0]["completion_mask"].sum(dim=1).tolist())
         assert lengths == [0, 3, 4, 4]
@@ -111,24 +109,7 @@ class TestExclude:
         if trainer == "grpo":  # negative control
             assert not torch.equal(ends["none", "rows"], ends["none", "others"])
 
-    @pytest.mark.parametrize("trainer", ["grpo", "rloo"])
-    def test_a_step_is_as_long_as_without_the_rows(self, group, trainer: str) -> None:
-        """Two of four left out and the two others alone: one step of plain gradient descent, to the same weights."""
-        words = (f"trainer={trainer}", "trainer.args.optim=sgd", "trainer.args.learning_rate=0.1")
-        words += ("trainer.args.scale_rewards=none", "trainer.args.loss_type=dr_grpo") if trainer == "grpo" else ()
-        words += ("trainer.args.max_grad_norm=0", "trainer.args.beta=0.0")
-        ends = {}
-        for name, rows, more in (
-            ("left-out", ROWS, ()),
-            ("without", ROWS[::2], ("trainer.args.per_device_train_batch_size=2", "trainer.args.num_generations=2")),
-            ("control", ROWS, ("truncation=none",)),
-        ):
-            run = group(*words, "truncation=exclude", *more, rows=rows, name=name)
-            ends[name] = run.weights, run.event["loss"]
-        torch.testing.assert_close(ends["left-out"], ends["without"], atol=1e-6, rtol=0)
-        assert (ends["control"][0] - ends["without"][0]).abs().max() > 1e-4
-
-    @pytest.mark.parametrize("trainer", ["grpo", "rloo", "ppo"])
+    @pytest.mark.parametrize("trainer", ["rloo", "ppo"])
     def test_a_long_row_leaves_weights_and_loss_finite(self, group, trainer: str) -> None:
         """The rollout's log-probability of a whole row is soon below -88, where exp(0 - logp) is infinite."""
         rows = tuple([*row[:-1], *range(100, 140), row[-1]] for row in ROWS)
