@@ -114,7 +114,7 @@ def show_reward(console: Console, reward: RewardReference) -> None:
     console.print(Text.assemble(("reward ", "cyan"), (reward.option or reward.fn, "bold")))
     if reward.caption and reward.caption != docstring.summary:
         console.print(Text(reward.caption))
-    for part in (docstring.summary, reward.text):
+    for part in (docstring.summary, docstring.text):
         if part:
             console.print()
             console.print(Text(_JOINED.sub(" ", part)), soft_wrap=not console.is_terminal)

@@ -133,8 +133,12 @@ def code_passes_tests(
         tests: dataset column: a list of tests, or a text with assert statements. Each assert is one test, together with
             the statements between it and the assert before.
         timeout_s: limit on the wall time of a row with all its tests.
-
-    The other arguments are those of `code_runs`.
+        memory_mb: limit on the address space of each process, and on the resident memory of all processes of a row.
+        max_processes: limit on the processes and threads of a row.
+        max_file_mb: limit on the size of a file; with namespaces also the size of the writable folder.
+        isolation: `auto` uses the strongest method that works here: bubblewrap, else namespaces, else limits alone
+            (which is logged). Another value requires that method.
+        max_workers: number of rows that run at once; None = the number of processors.
     """
     run = partial(
         run_code,

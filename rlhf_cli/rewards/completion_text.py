@@ -1,7 +1,6 @@
 """Read the text of a completion in either of TRL's two formats.
 
-Each ready-made reward is a pure `score_...` function of one string, wrapped by a thin function with TRL's signature;
-this module is all that they share.
+This module is all that the ready-made rewards share.
 """
 
 from __future__ import annotations

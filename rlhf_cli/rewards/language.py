@@ -42,25 +42,6 @@ _MARK = "mark"
 _APOSTROPHE = re.compile(r"(?<=[^\W\d_])['’](?=[^\W\d_])")
 
 
-def score_language(text: str, language: str) -> float | None:
-    """Return the share of the words of `text` that are written in the script of `language`, 0.0 to 1.0.
-
-    A word is a run of letters of one script; in scripts written without spaces every letter is a word. Digits,
-    punctuation, code fences, `<tags>`, LaTeX commands and single Latin letters do not count.
-
-    None if there are no words at all (`42`): no word is in the wrong language, but 1.0 would make silence the safest
-    way to the full reward.
-
-    Args:
-        text: what the policy wrote.
-        language: a key of the table above: latin, han, japanese, hangul, cyrillic, arabic, ...
-    """
-    words = Counter(_words(text))
-    if not words:
-        return None
-    return sum(words[script] for script in _SCRIPTS[language]) / words.total()
-
-
 def language_of(text: str) -> str | None:
     """Return the script that most words of `text` use: the first in the text at a tie, None without words.
 
@@ -94,9 +75,11 @@ def _check_language(language: str) -> None:
 def language_consistency(
     prompts: Sequence[Completion], completions: Sequence[Completion], *, language: str = "auto", **kwargs: object
 ) -> list[float | None]:
-    """Score the share of the completion's words that are in the target's script.
+    """Score the share of the completion's words that are in the target's script, 0.0 to 1.0; thinking counts.
 
-    Thinking counts. None for completions without words and, with `auto`, for prompts without words.
+    A word is a run of letters of one script; in scripts written without spaces every letter is a word. Digits,
+    punctuation, code fences, `<tags>`, LaTeX commands and single Latin letters do not count. None for completions
+    without words (`42`: 1.0 would make silence the safest way to the full reward) and, with `auto`, for such prompts.
 
     Args:
         prompts: one per row; of a conversation, only the last user message is read.
@@ -107,7 +90,11 @@ def language_consistency(
     rewards: list[float | None] = []
     for prompt, completion in zip(prompts, completions, strict=True):
         target = language_of(_question(prompt)) if language == "auto" else language
-        rewards.append(None if target is None else score_language(text_of(completion, reasoning=True), target))
+        words = Counter(_words(text_of(completion, reasoning=True)))
+        if target is None or not words:
+            rewards.append(None)
+        else:
+            rewards.append(sum(words[script] for script in _SCRIPTS[target]) / words.total())
     return rewards
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal, TypeAlias
 
 from rlhf_cli.errors import Prose, RewardError
@@ -12,22 +11,6 @@ from rlhf_cli.rewards.checked_arguments import refused_by
 from rlhf_cli.rewards.completion_text import Completion, text_of
 
 RegexMode: TypeAlias = Literal["full", "search"]
-
-
-def score_exact(text: str, answer: str, *, strip: bool = True, ignore_case: bool = False) -> float:
-    """Score 1.0 if `text` equals `answer`, else 0.0.
-
-    Args:
-        text: what the policy wrote.
-        answer: what it should have written.
-        strip: ignore white space at both ends, of both.
-        ignore_case: compare case-folded (Unicode's caseless matching: `STRASSE` equals `straße`).
-    """
-    if strip:
-        text, answer = text.strip(), answer.strip()
-    if ignore_case:
-        text, answer = text.casefold(), answer.casefold()
-    return float(text == answer)
 
 
 def exact_match(
@@ -46,48 +29,24 @@ def exact_match(
     Args:
         completions: one per row.
         answer: dataset column: a string or number, a list of alternatives, or None.
-        strip: ignore white space at both ends.
-        ignore_case: compare case-folded.
+        strip: ignore white space at both ends, of both.
+        ignore_case: compare case-folded (Unicode's caseless matching: `STRASSE` equals `straße`).
     """
+
+    def plain(text: str) -> str:
+        text = text.strip() if strip else text
+        return text.casefold() if ignore_case else text
+
     rewards: list[float | None] = []
     for completion, gold in zip(completions, answer, strict=True):
-        accepted = [str(item) for item in (gold if isinstance(gold, list) else [gold]) if item is not None]
-        text = text_of(completion)
-        scores = [score_exact(text, item, strip=strip, ignore_case=ignore_case) for item in accepted]
-        rewards.append(max(scores, default=None))
+        accepted = [plain(str(item)) for item in (gold if isinstance(gold, list) else [gold]) if item is not None]
+        rewards.append(float(plain(text_of(completion)) in accepted) if accepted else None)
     return rewards
-
-
-def score_regex(text: str, pattern: str, *, mode: RegexMode = "full", strip: bool = True) -> float:
-    """Score 1.0 if the regular expression matches `text`, else 0.0. Raises RewardError for a malformed expression.
-
-    Args:
-        text: what the policy wrote.
-        pattern: Python `re` syntax. Flags are written inside it: `(?i)` ignores case, `(?s)` lets `.` match a newline.
-        mode: `full` = the whole text must match; `search` = a match anywhere is enough.
-        strip: ignore white space at both ends of the text.
-
-    A pattern with nested repetition such as `(a+)+b` can take exponential time on some texts. Then the whole batch
-    fails after the entry's `timeout_s`; with `isolate: true`, only that row fails.
-    """
-    compiled = _compiled(pattern)
-    if strip:
-        text = text.strip()
-    match = compiled.fullmatch(text) if mode == "full" else compiled.search(text)
-    return float(match is not None)
-
-
-@refused_by(partial(score_regex, ""))
-def regex(
-    completions: Sequence[Completion], *, pattern: str, mode: RegexMode = "full", strip: bool = True, **kwargs: object
-) -> list[float]:
-    """Score 1.0 if the regular expression matches the completion, else 0.0. Arguments as in `score_regex`."""
-    return [score_regex(text_of(completion), pattern, mode=mode, strip=strip) for completion in completions]
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
-        return re.compile(pattern)  # `re` keeps the last 512 patterns, so this compiles once
+        return re.compile(pattern)
     except (re.error, TypeError) as error:
         raise RewardError(
             f"the pattern is not a regular expression: {error}",
@@ -96,3 +55,24 @@ def _compiled(pattern: str) -> re.Pattern[str]:
             expected="Python `re` syntax",
             hint=Prose("quote it with single quotes in YAML; double quotes turn \\b into a backspace"),
         ) from error
+
+
+@refused_by(_compiled)
+def regex(
+    completions: Sequence[Completion], *, pattern: str, mode: RegexMode = "full", strip: bool = True, **kwargs: object
+) -> list[float]:
+    """Score 1.0 if the regular expression matches the completion, else 0.0.
+
+    Args:
+        completions: one per row.
+        pattern: Python `re` syntax. Flags are written inside it: `(?i)` ignores case, `(?s)` lets `.` match a newline.
+        mode: `full` = the whole text must match; `search` = a match anywhere is enough.
+        strip: ignore white space at both ends of the text.
+
+    A pattern with nested repetition such as `(a+)+b` can take exponential time on some texts. Then the whole batch
+    fails after the entry's `timeout_s`; with `isolate: true`, only that row fails.
+    """
+    compiled = _compiled(pattern)
+    match = compiled.fullmatch if mode == "full" else compiled.search
+    texts = map(text_of, completions)
+    return [float(match(text.strip() if strip else text) is not None) for text in texts]

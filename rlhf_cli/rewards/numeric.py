@@ -54,22 +54,6 @@ def gold_number(answer: object) -> Fraction | None:
     return only_number(text if marked is None else marked)
 
 
-def score_numeric(text: str, gold: Fraction, *, tolerance: float = 0.0, fallback: Fallback = "last_number") -> float:
-    """Score 1.0 if the number that `text` settles on is within `tolerance` of `gold`, else 0.0; 0.0 without a number.
-
-    Args:
-        text: what the policy wrote.
-        gold: the right value, from `gold_number`.
-        tolerance: largest absolute difference that still counts, in the unit of the answer; 0 compares exactly.
-        fallback: what to read when the answer is not marked; see `answer_in`.
-    """
-    value = answer_in(text, fallback=fallback)
-    if value is None or tolerance == 0:
-        return float(value == gold)
-    # Through str: a YAML 0.01 means one hundredth, not the nearest binary float.
-    return float(abs(value - gold) <= Fraction(str(tolerance)))
-
-
 def numeric_answer(
     completions: Sequence[Completion],
     answer: Sequence[object],
@@ -86,16 +70,16 @@ def numeric_answer(
     Args:
         completions: one per row.
         answer: dataset column: the number, or the whole gold solution ending in `#### 1,234`.
-        tolerance: largest absolute difference that still counts.
+        tolerance: largest absolute difference that still counts, in the unit of the answer; 0 compares exactly.
         fallback: `last_number` or `none`, for a completion that marks no answer.
     """
     rewards: list[float | None] = []
     for completion, value in zip(completions, answer, strict=True):
-        gold = gold_number(value)
-        if gold is None:
-            rewards.append(None)
-        else:
-            rewards.append(score_numeric(text_of(completion), gold, tolerance=tolerance, fallback=fallback))
+        gold, found = gold_number(value), answer_in(text_of(completion), fallback=fallback)
+        if gold is None or found is None:
+            rewards.append(None if gold is None else 0.0)
+        else:  # through str: a YAML 0.01 means one hundredth, not the nearest binary float
+            rewards.append(float(abs(found - gold) <= Fraction(str(tolerance))))
     return rewards
 
 

@@ -12,8 +12,14 @@ from rlhf_cli.rewards.completion_text import Completion, text_of
 NgramUnit: TypeAlias = Literal["words", "characters"]
 
 
-def score_repetition(text: str, *, ngram_size: int = 3, unit: NgramUnit = "words") -> float:
-    """Score minus the share of the n-grams of `text` that are repeats, in (-1.0, 0.0].
+def repetition(
+    completions: Sequence[Completion],
+    *,
+    ngram_size: Annotated[int, Ge(1)] = 3,
+    unit: NgramUnit = "words",
+    **kwargs: object,
+) -> list[float]:
+    """Score minus the share of the completion's n-grams that are repeats, in (-1.0, 0.0]; thinking counts.
 
         -(1 - U / T)    T = number of n-grams, U = number of different ones
 
@@ -25,31 +31,19 @@ def score_repetition(text: str, *, ngram_size: int = 3, unit: NgramUnit = "words
     (appendix C.2) use a dense variant that puts the penalty on every token of a repeated n-gram; that is not this.
 
     Args:
-        text: what the policy wrote.
+        completions: one per row.
         ngram_size: words or characters in an n-gram, 1 or more. The smaller, the more ordinary prose is penalised.
         unit: `words`, or `characters` for writing without spaces (Chinese, Japanese, Thai); white space is dropped.
 
     TRL's `get_repetition_penalty_reward` (`trl_repetition`) is the same share over token ids.
     """
-    words = text.lower().split()
-    items: Sequence[str] = words if unit == "words" else "".join(words)
-    num_ngrams = len(items) - ngram_size + 1
-    if num_ngrams < 1:
-        return 0.0
-    num_different = len({tuple(items[start : start + ngram_size]) for start in range(num_ngrams)})
-    return num_different / num_ngrams - 1.0
 
+    def score(text: str) -> float:
+        words = text.lower().split()
+        items: Sequence[str] = words if unit == "words" else "".join(words)
+        num_ngrams = len(items) - ngram_size + 1
+        if num_ngrams < 1:
+            return 0.0
+        return len({tuple(items[start : start + ngram_size]) for start in range(num_ngrams)}) / num_ngrams - 1.0
 
-def repetition(
-    completions: Sequence[Completion],
-    *,
-    ngram_size: Annotated[int, Ge(1)] = 3,
-    unit: NgramUnit = "words",
-    **kwargs: object,
-) -> list[float]:
-    """Score between 0.0 (no repetition) and -1.0 (only repetition); thinking counts.
-
-    The arguments are those of `score_repetition`.
-    """
-    texts = [text_of(completion, reasoning=True) for completion in completions]
-    return [score_repetition(text, ngram_size=ngram_size, unit=unit) for text in texts]
+    return [score(text_of(completion, reasoning=True)) for completion in completions]

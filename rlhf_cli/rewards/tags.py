@@ -16,34 +16,6 @@ DEFAULT_TAGS = ("think", "answer")
 """The tags in the template of DeepSeek-R1-Zero (arXiv:2501.12948, table 1)."""
 
 
-def score_tags(
-    text: str, tags: Sequence[str] = DEFAULT_TAGS, *, mode: TagMode = "strict", prefilled: bool = False
-) -> float:
-    """Score how well `text` keeps to `<a>...</a><b>...</b>`, between 0.0 and 1.0.
-
-    A tag is *in place* when its opening and its closing mark each occur exactly once, in that order, after the end of
-    the tags before it that are in place. The text between the marks may be empty: pair this with a reward for content.
-
-    Args:
-        text: what the policy wrote.
-        tags: names, in the order wanted.
-        mode: `strict` = 1.0 if all tags are in place and only white space is outside them, else 0.0. `soft` = the share
-            of the tags that are in place, with any text outside; this gives some credit early in training.
-        prefilled: the prompt already ends with the first opening mark, as with some chat templates. The policy then
-            does not write it, and without this option would never score.
-    """
-    _check(tags)
-    if prefilled:
-        text = f"<{tags[0]}>" + text
-    if mode == "soft":
-        return _num_in_place(text, tags) / len(tags)
-    if _num_in_place(text, tags) < len(tags):
-        return 0.0
-    # With every mark present exactly once, the pattern cannot backtrack far.
-    blocks = r"\s*".join(rf"<{re.escape(tag)}>.*?</{re.escape(tag)}>" for tag in tags)
-    return float(re.fullmatch(rf"\s*{blocks}\s*", text, flags=re.DOTALL) is not None)
-
-
 def _check(tags: Sequence[str]) -> None:
     if isinstance(tags, str) or not tags or len(set(tags)) != len(tags):
         raise RewardError(
@@ -63,12 +35,33 @@ def format_tags(
     prefilled: bool = False,
     **kwargs: object,
 ) -> list[float]:
-    """Score 1.0 if the completion has the layout of the tags, else less. Arguments as in `score_tags`.
+    """Score how well the completion keeps to `<a>...</a><b>...</b>`, between 0.0 and 1.0.
 
+    A tag is *in place* when its opening and its closing mark each occur exactly once, in that order, after the end of
+    the tags before it that are in place. The text between the marks may be empty: pair this with a reward for content.
     This reads the content of the messages. If the tokenizer has a response parser that moves the thinking out of the
     content, the content has no think tags.
+
+    Args:
+        completions: one per row.
+        tags: names, in the order wanted.
+        mode: `strict` = 1.0 if all tags are in place and only white space is outside them, else 0.0. `soft` = the share
+            of the tags that are in place, with any text outside; this gives some credit early in training.
+        prefilled: the prompt already ends with the first opening mark, as with some chat templates. The policy then
+            does not write it, and without this option would never score.
     """
-    return [score_tags(text_of(completion), tags, mode=mode, prefilled=prefilled) for completion in completions]
+    _check(tags)
+    # With every mark present exactly once, the pattern cannot backtrack far.
+    blocks = r"\s*".join(rf"<{re.escape(tag)}>.*?</{re.escape(tag)}>" for tag in tags)
+    pattern = re.compile(rf"\s*{blocks}\s*", re.DOTALL)
+
+    def score(text: str) -> float:
+        if mode == "soft":
+            return _num_in_place(text, tags) / len(tags)
+        return float(_num_in_place(text, tags) == len(tags) and pattern.fullmatch(text) is not None)
+
+    opening = f"<{tags[0]}>" if prefilled else ""
+    return [score(opening + text_of(completion)) for completion in completions]
 
 
 def _num_in_place(text: str, tags: Sequence[str]) -> int:

@@ -15,27 +15,21 @@ _INTEGER = re.compile(r"(?<![0-9A-Za-z_])(?<![0-9]\.)(?:(?<!\))-)?[0-9]{1,18}(?!
 _DIGITS = re.compile(r"[0-9]+")
 
 
-def score_sum(text: str, total: int) -> float:
-    """Score 1.0 if the last whole number in `text` is `total`, else 0.0; so words around the answer do no harm.
-
-    A number is written without thousands commas and with a minus if it is negative.
-    """
-    numbers = _INTEGER.findall(text)
-    return float(bool(numbers) and int(numbers[-1]) == total)
-
-
 def sums_correct(
     completions: Sequence[Completion], a: Sequence[int | str], b: Sequence[int | str], **kwargs: object
 ) -> list[float]:
-    """Score 1.0 if the last whole number in the completion is `a + b`, else 0.0.
+    """Score 1.0 if the last whole number in the completion is `a + b`, else 0.0; words around it do no harm.
+
+    A number is written without thousands commas and with a minus if it is negative.
 
     Args:
         completions: one per row.
         a: dataset column, the first summand.
         b: dataset column, the second summand.
     """
-    rows = zip(completions, a, b, strict=True)
-    return [score_sum(text_of(completion), int(first) + int(second)) for completion, first, second in rows]
+    found = [_INTEGER.findall(text_of(completion)) for completion in completions]
+    rows = zip(found, a, b, strict=True)
+    return [float(bool(numbers) and int(numbers[-1]) == int(one) + int(two)) for numbers, one, two in rows]
 
 
 def sums_true(prompts: Sequence[Completion], completions: Sequence[Completion], **kwargs: object) -> list[float]:
@@ -51,14 +45,9 @@ def _question(prompt: Completion) -> str:
     return prompt if isinstance(prompt, str) else content_text(prompt[-1])
 
 
-def score_digits_only(text: str) -> float:
-    """Score 1.0 if `text` consists of digits 0 to 9 only, ignoring white space at its ends; else 0.0."""
-    return float(_DIGITS.fullmatch(text.strip()) is not None)
-
-
 def digits_only(completions: Sequence[Completion], **kwargs: object) -> list[float]:
-    """Score 1.0 if the completion is a bare number without sign, words or punctuation, else 0.0."""
-    return [score_digits_only(text_of(completion)) for completion in completions]
+    """Score 1.0 if the completion consists of digits 0 to 9, ignoring white space at its ends, else 0.0."""
+    return [float(_DIGITS.fullmatch(text_of(completion).strip()) is not None) for completion in completions]
 
 
 def score_speakers(
@@ -70,19 +59,7 @@ def score_speakers(
     mass: float = 1.0,
     malformed: float = -1.0,
 ) -> list[Span] | float:
-    """Give +mass to the line of the speaker with the larger number, -mass to the other's; [] if they are equal.
-
-    A well-formed text has the two lines `A: 4`, `B: 7`, in the order of the prompt and with only white space around
-    them. A number has one to nine ASCII digits. Any other text is worth `malformed`, one number for the whole row.
-
-    Args:
-        text: the whole completion, because only its end shows which number is the larger.
-        speaker_a: speaks first.
-        speaker_b: speaks second.
-        max_value: the largest well-formed number; None = only the limit of nine digits.
-        mass: gained by the larger line and lost by the smaller, independent of the difference.
-        malformed: the score of a malformed text.
-    """
+    """Return what `speakers_larger` gives one text; [] if both numbers are equal."""
     names = "|".join(re.escape(name) for name in (speaker_a, speaker_b))
     line = re.compile(rf"^({names}): ([0-9]{{1,9}})$", re.MULTILINE)
     lines = list(line.finditer(text))
@@ -106,7 +83,10 @@ def speakers_larger(
     malformed: float = -1.0,
     **kwargs: object,
 ) -> list[list[Span] | float]:
-    """Reward the tokens of the speaker with the larger number, punish the other's, as in `score_speakers`.
+    """Give +mass to the line of the speaker with the larger number, -mass to the other's; nothing if they are equal.
+
+    A well-formed text has the two lines `A: 4`, `B: 7`, in the order of the prompt and with only white space around
+    them. A number has one to nine ASCII digits. Any other text is worth `malformed`, one number for the whole row.
 
     A well-formed row sums to mass - mass = 0 whichever number is larger. So a trainer with one number per row learns
     the form (0 beats `malformed`) and learns no numbers. With one value per token and credit from the future, as in

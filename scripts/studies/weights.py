@@ -16,7 +16,7 @@ from forest import forest
 from pyarrow import parquet
 from seeds import Interval, by_seed, interval, sweep, table, write_numbers
 
-from rlhf_cli.rewards.toy import score_digits_only
+from rlhf_cli.rewards.toy import digits_only
 from rlhf_cli.runs.metrics_file import read_metrics, series, start_and_end
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -83,7 +83,7 @@ def measure(run: RunFolder) -> dict[str, float]:
 def share_of_digits(completions: Path) -> float:
     """Of one log event's completions, those that are digits and nothing else."""
     texts = parquet.read_table(completions, columns=["completion"])["completion"].to_pylist()
-    return statistics.fmean(score_digits_only(text) for text in texts)
+    return statistics.fmean(digits_only(texts))
 
 
 def differences(found: dict[str, list[dict[str, float]]], name: str, measured: str) -> Interval:

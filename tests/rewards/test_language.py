@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.language import LANGUAGES, language_consistency, language_of, score_language
+from rlhf_cli.rewards.language import LANGUAGES, language_consistency, language_of
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,8 @@ from rlhf_cli.rewards.language import LANGUAGES, language_consistency, language_
     ],
 )
 def test_share(text: str, language: str, expected: float | None) -> None:
-    assert score_language(text, language) == (None if expected is None else pytest.approx(expected))
+    (found,) = language_consistency([""], [text], language=language)
+    assert found == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.mark.parametrize(

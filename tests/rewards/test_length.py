@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.length import Unit, length_ramp, length_target, lengths_of, score_length_ramp, score_length_target
+from rlhf_cli.rewards.length import Unit, length_ramp, length_target, lengths_of
 
 
 @pytest.mark.parametrize(
     ("length", "expected"), [(100, 1.0), (75, 0.5), (125, 0.5), (50, 0.0), (150, 0.0), (0, 0.0), (10_000, 0.0)]
 )
 def test_target(length: int, expected: float) -> None:
-    assert score_length_target(length, target=100, width=50) == expected
+    assert length_target(["x" * length], target=100, width=50, unit="characters") == [expected]
 
 
 @pytest.mark.parametrize(
     ("length", "shorter", "longer"), [(0, 1.0, 0.0), (50, 1.0, 0.0), (75, 0.75, 0.25), (150, 0.0, 1.0), (999, 0.0, 1.0)]
 )
 def test_ramp(length: int, shorter: float, longer: float) -> None:
-    assert score_length_ramp(length, full=50, zero=150) == shorter
-    assert score_length_ramp(length, full=150, zero=50) == longer
+    assert length_ramp(["x" * length], full=50, zero=150, unit="characters") == [shorter]
+    assert length_ramp(["x" * length], full=150, zero=50, unit="characters") == [longer]
 
 
 COMPLETIONS = ["one two  three", [{"role": "assistant", "content": "four", "reasoning_content": "hm hm"}], ""]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.match import exact_match, regex, score_exact, score_regex
+from rlhf_cli.rewards.match import exact_match, regex
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from rlhf_cli.rewards.match import exact_match, regex, score_exact, score_regex
     ],
 )
 def test_exact(text: str, answer: str, options: dict[str, bool], expected: float) -> None:
-    assert score_exact(text, answer, **options) == expected
+    assert exact_match([text], [answer], **options) == [expected]
 
 
 def test_exact_match_rows() -> None:
@@ -47,7 +47,6 @@ def test_exact_match_rows() -> None:
     ],
 )
 def test_regex(text: str, pattern: str, options: dict[str, str], expected: float) -> None:
-    assert score_regex(text, pattern, **options) == expected  # type: ignore[arg-type]
     assert regex([text, [{"role": "assistant", "content": text}]], pattern=pattern, **options) == [expected] * 2  # type: ignore[arg-type]
 
 

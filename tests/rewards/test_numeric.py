@@ -22,7 +22,6 @@ from rlhf_cli.rewards.numeric import (
     last_number,
     numeric_answer,
     only_number,
-    score_numeric,
 )
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -88,7 +87,7 @@ def test_gold(answer: object, expected: Fraction | None) -> None:
     ],
 )
 def test_score(text: str, gold: Fraction, tolerance: float, expected: float) -> None:
-    assert score_numeric(text, gold, tolerance=tolerance) == expected
+    assert numeric_answer([text], [gold], tolerance=tolerance) == [expected]
 
 
 def test_rows() -> None:

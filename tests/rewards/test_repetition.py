@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from trl.rewards.other_rewards import get_repetition_penalty_reward
 
-from rlhf_cli.rewards.repetition import repetition, score_repetition
+from rlhf_cli.rewards.repetition import repetition
 
 
 @pytest.mark.parametrize(
@@ -23,12 +23,12 @@ from rlhf_cli.rewards.repetition import repetition, score_repetition
     ],
 )
 def test_words(text: str, ngram_size: int, expected: float) -> None:
-    assert score_repetition(text, ngram_size=ngram_size) == pytest.approx(expected, abs=1e-15)
+    assert repetition([text], ngram_size=ngram_size) == pytest.approx([expected], abs=1e-15)
 
 
 def test_characters() -> None:
-    assert score_repetition("我我我我 我", ngram_size=2, unit="characters") == -0.75
-    assert score_repetition("我我我我 我", ngram_size=2) == 0.0  # two words: in Chinese this unit sees nothing
+    assert repetition(["我我我我 我"], ngram_size=2, unit="characters") == [-0.75]
+    assert repetition(["我我我我 我"], ngram_size=2) == [0.0]  # two words: in Chinese this unit sees nothing
 
 
 @pytest.mark.parametrize("text", ["a b c d", "x y x y x", "the cat and the cat and the dog", "b b b b b b"])

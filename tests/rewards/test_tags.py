@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.tags import format_tags, score_tags
+from rlhf_cli.rewards.tags import format_tags
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ from rlhf_cli.rewards.tags import format_tags, score_tags
     ],
 )
 def test_think_answer(text: str, strict: float, soft: float) -> None:
-    assert score_tags(text) == strict
-    assert score_tags(text, mode="soft") == soft
+    assert format_tags([text]) == [strict]
+    assert format_tags([text], mode="soft") == [soft]
 
 
 @pytest.mark.parametrize(
@@ -43,15 +43,14 @@ def test_think_answer(text: str, strict: float, soft: float) -> None:
     ],
 )
 def test_prefilled(text: str, prefilled: bool, expected: float) -> None:
-    assert score_tags(text, prefilled=prefilled) == expected
+    assert format_tags([text], prefilled=prefilled) == [expected]
 
 
 def test_other_tags_and_rows() -> None:
     completions = ["<plan>p</plan>", [{"role": "assistant", "content": "<plan>p</plan>!"}]]
     assert format_tags(completions, tags=["plan"]) == [1.0, 0.0]
     assert format_tags(completions, tags=["plan"], mode="soft") == [1.0, 1.0]
-    assert score_tags("<a.b>x</a.b>", ["a.b"]) == 1.0
-    assert score_tags("<acb>x</acb>", ["a.b"]) == 0.0  # a name, not a pattern
+    assert format_tags(["<a.b>x</a.b>", "<acb>x</acb>"], tags=["a.b"]) == [1.0, 0.0]  # a name, not a pattern
 
 
 @pytest.mark.parametrize("tags", ["think", [], ["think", "think"]])

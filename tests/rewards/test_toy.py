@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.rewards.toy import digits_only, score_digits_only, score_sum, sums_correct, sums_true
+from rlhf_cli.rewards.toy import digits_only, sums_correct, sums_true
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from rlhf_cli.rewards.toy import digits_only, score_digits_only, score_sum, sums
     ],
 )
 def test_sum(text: str, expected: float) -> None:
-    assert score_sum(text, 7) == expected
+    assert sums_correct([text], a=[3], b=[4]) == [expected]
 
 
 def test_sum_rows() -> None:
@@ -44,7 +44,6 @@ def test_sum_rows() -> None:
     [("12", 1.0), (" 12\n", 1.0), ("-12", 0.0), ("12.", 0.0), ("1 2", 0.0), ("x", 0.0), ("²", 0.0), ("", 0.0)],
 )
 def test_digits_only(text: str, expected: float) -> None:
-    assert score_digits_only(text) == expected
     assert digits_only([text, [{"role": "assistant", "content": text}]]) == [expected, expected]
 
 

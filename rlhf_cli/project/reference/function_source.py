@@ -112,11 +112,7 @@ class SourceParameter:
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """A function or class as its source defines it. A class's parameters are those of its `__init__`.
-
-    `scores_by` is the docstring of the function that scores one text (`score_...`, as all built-in rewards have) if the
-    function's own docstring names one, else None.
-    """
+    """A function or class as its source defines it. A class's parameters are those of its `__init__`."""
 
     name: str
     file: Path
@@ -124,7 +120,6 @@ class FunctionSource:
     docstring: Docstring
     parameters: tuple[SourceParameter, ...]
     is_class: bool = False
-    scores_by: Docstring | None = None
 
 
 def functions_in(fn: str) -> list[str]:
@@ -157,18 +152,15 @@ def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
             hint=f"{module}:{close}" if close else None,
         )
     node = definitions[name]
-    raw = ast.get_docstring(node) or ""
-    score = next((definitions[one] for one in re.findall(r"`(score_\w+)`", raw) if one in definitions), None)
     is_class = isinstance(node, ast.ClassDef)
     parameters = list(_parameters(node, _assigned(tree)))
     return FunctionSource(
         name=name,
         file=file,
         line=node.lineno,
-        docstring=read_docstring(raw),
+        docstring=read_docstring(ast.get_docstring(node)),
         parameters=tuple(parameters[1:] if is_class else parameters),  # without `self`
         is_class=is_class,
-        scores_by=read_docstring(ast.get_docstring(score)) if score is not None and score is not node else None,
     )
 
 

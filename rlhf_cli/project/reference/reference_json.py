@@ -25,7 +25,7 @@ def reward_json(reward: RewardReference) -> JsonTree:
         "fn": reward.fn,
         "caption": reward.caption,
         "summary": reward.source.docstring.summary,
-        "text": reward.text,
+        "text": reward.source.docstring.text,
         "arguments": _plain(reward.arguments),
         "columns": _plain(reward.columns),
         "example": None,

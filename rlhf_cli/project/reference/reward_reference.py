@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +18,6 @@ from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.yaml_loader import SAFE_LOADER
-
-_REFERS = re.compile(r"The (?:other )?arguments are those of `\w+`\.")
-"""A sentence that refers to another docstring for the arguments, which are already shown here."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +96,6 @@ class RewardReference:
     conf_file: Path | None = None
     example: WorkedExample | None = None
 
-    @property
-    def text(self) -> str:
-        """Return the docstring's text after the summary, and the text about the score of one completion, or ''."""
-        by = self.source.scores_by
-        parts = (self.source.docstring.text, *((by.summary, by.text) if by is not None else ()))
-        return "\n\n".join(part for part in parts if part and not _REFERS.fullmatch(part))
-
 
 def reward_reference(named: str) -> RewardReference:
     """Describe a ready-made reward by its name, or `./rewards.py:function`.
@@ -184,7 +173,7 @@ def _arguments(
     column`, overrides this.
     """
     is_factory = not any(one.name in REWARD_ARGUMENTS or one.takes_the_rest for one in source.parameters)
-    texts = {**(source.scores_by.arguments if source.scores_by else {}), **source.docstring.arguments}
+    texts = source.docstring.arguments
     arguments, columns = [], []
     for one in source.parameters:
         if one.takes_the_rest or one.name in REWARD_ARGUMENTS:
