@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import cast
 
 from rlhf_cli.analysis.comparison.logged_run import flat
 from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
@@ -115,8 +116,8 @@ def _difference(step: int, before: Event | None, after: Event | None) -> LogDiff
     if not differing:
         return None
     first, *others = differing
-    old, new = before.get(first, NOT_LOGGED), after.get(first, NOT_LOGGED)
-    return LogDifference(step, first, old, new, tuple(others))
+    values = [cast(JsonValue, event.get(first, NOT_LOGGED)) for event in (before, after)]
+    return LogDifference(step, first, *values, tuple(others))
 
 
 def _is_compared(name: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
@@ -19,7 +19,6 @@ from rlhf_cli.runs.run_folder import HELD_OUT, evaluations_of, run_of
 from rlhf_cli.runs.text_endings import trained_with_eos
 
 Measured = RewardModelEvaluation | PolicyEvaluation
-_Kind = TypeVar("_Kind")
 _CLASSES: dict[str, type[Measured]] = {one.kind: one for one in (RewardModelEvaluation, PolicyEvaluation)}
 
 
@@ -59,14 +58,14 @@ class Evaluation:
 def evaluation_json(evaluation: Evaluation) -> dict[str, object]:
     """Return the JSON object of an evaluation's file; `rlhf eval --json` prints the same."""
     kind = {"kind": evaluation.measured.kind}
-    heading = _as(Heading).dump_python(evaluation.heading)
+    heading = _adapter().dump_python(evaluation.heading)
     head = {**kind, **heading} if evaluation.heading.step is None else {**heading, **kind}
     return {**head, **measured_json(evaluation.measured)}
 
 
 def measured_json(measured: Measured) -> dict[str, object]:
     """Return the results as JSON, without a heading."""
-    content: dict[str, Any] = _as(type(measured)).dump_python(measured, mode="json", by_alias=True)
+    content: dict[str, Any] = _adapter(measured.kind).dump_python(measured, mode="json", by_alias=True)
     if isinstance(measured, RewardModelEvaluation) and SUBSET not in measured.slices:
         for disagreement in content["worst"]:
             del disagreement[SUBSET]
@@ -81,8 +80,7 @@ def evaluation_of_json(content: Mapping[str, object]) -> Evaluation:
     kind = content.get("kind")
     if not isinstance(kind, str) or kind not in _CLASSES:
         raise ValueError(f"an evaluation is of a {' or a '.join(_CLASSES)}, not of {kind!r}")
-    heading, measured = _as(Heading).validate_python(dict(content)), _as(_CLASSES[kind]).validate_python(dict(content))
-    return Evaluation(heading, measured)
+    return Evaluation(_adapter().validate_python(dict(content)), _adapter(kind).validate_python(dict(content)))
 
 
 def read_evaluation(file: Path) -> Evaluation:
@@ -94,8 +92,9 @@ def read_evaluation(file: Path) -> Evaluation:
 
 
 @cache
-def _as(kind: type[_Kind]) -> TypeAdapter[_Kind]:
-    return TypeAdapter(kind)
+def _adapter(kind: str | None = None) -> TypeAdapter[Any]:
+    """Return what reads and writes an evaluation of that kind, or a heading."""
+    return TypeAdapter(Heading if kind is None else _CLASSES[kind])
 
 
 def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
