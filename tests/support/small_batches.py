@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_cli.rewards.stack.reward_stack import RewardStack
-
 BATCH: dict[str, Any] = {"prompts": ["p", "p"], "completions": ["a", "bb"], "completion_ids": [[1], [2, 3]]}
 
 
@@ -19,7 +17,3 @@ class Counting:
     def __call__(self, **batch: Any) -> list[Any]:
         self.calls.append(batch)
         return self.scores
-
-
-def raws(stack: RewardStack, **batch: Any) -> dict[str, list[float | None]]:
-    return {name: outcome.raw for name, outcome in stack.evaluate(**(batch or BATCH)).items()}

@@ -47,22 +47,6 @@ def test_the_verdict_in_words(sweep: list[RunFolder]) -> None:
     )
 
 
-def test_a_baseline_asks_less_and_so_sees_more(sweep: list[RunFolder]) -> None:
-    each, against = (of(sweep, on=("correct",), baseline=baseline) for baseline in (None, "0.0"))
-    assert (each.comparisons, against.comparisons) == (3, 2)
-    widths = [one.verdicts[0].differences[0].difference for one in (each, against)]
-    assert widths[0].high - widths[0].low > widths[1].high - widths[1].low  # type: ignore[operator]
-    assert "No clear difference in correct between 0 and 1 (4 seeds)." in against.verdicts[0].text
-
-
-def test_a_total_is_never_compared_where_weights_differ(sweep: list[RunFolder]) -> None:
-    """`reward` holds the weight: at 1 it is 0.5 higher for the very same answers, and would win."""
-    found = of(sweep)
-    assert "total" not in found.values
-    assert found.no_total is not None
-    assert "rewards.brevity.weight differs" in found.no_total
-
-
 def test_one_set_of_weights_for_all(sweep: list[RunFolder]) -> None:
     """1 x 0.6325 - 0.2 x 0.5 at weight 0.5, whatever it was trained with."""
     found = of(sweep, weights="correct=1, brevity=-0.2")

@@ -78,25 +78,6 @@ def test_a_verdict_on_a_condition_itself(place: Path) -> None:
         assert found.verdicts[0].winner is not None
 
 
-def crossed(place: Path, cells: list[tuple[float, int]]) -> list[RunFolder]:
-    """Three seeds for each cell (weight, max_steps): more steps bring 0.3, the weight 0.1 and a little by the seed."""
-    folders = []
-    for weight, steps in cells:
-        for seed in SEEDS:
-            config = configured(weight, seed)
-            config["trainer"]["args"]["max_steps"] = steps  # type: ignore[index, call-overload]
-            value = 0.2 + 0.1 * bool(weight) + 0.3 * (steps > 20) + 0.01 * seed * (1 + weight)
-            curves = {"rewards/correct/mean": [value] * steps}
-            folders.append(write_run(place / f"{weight:g}-{steps}-{seed}", config, curves))
-    return folders
-
-
-def test_of_crossed_keys_each_difference_is_between_runs_of_the_same_steps(place: Path) -> None:
-    found = of(crossed(place, [(0.0, 12), (0.0, 25), (0.5, 12), (0.5, 25)]), by="weight", on=("correct",))
-    assert found.no_verdict is None
-    assert found.verdicts[0].differences[0].difference.mean == pytest.approx(0.1 + 0.005)
-
-
 WHY = "no verdict on weight: steps differ with it (trainer.args.max_steps 30, 12; finished at step 30, 12)"
 
 

@@ -133,15 +133,6 @@ class TestWhatCannotBeSaid:
         assert set(found.push.values()) == {(None, None)}
         assert found.tau is not None
 
-    def test_running_deviation_over_a_gap(self, place: Path) -> None:
-        run = frozen(place, UNSCALED)
-        for step in (1, 2, 4):
-            write_table(run, step, **scores())
-        found = answer(run, "rewards.correct.normalize=running").rounds
-        assert [one.why is None for one in found] == [True, True, False]
-        assert "not all rounds are stored" in str(found[2].why)
-        assert found[2].mean_total == (None, None)
-
     def test_ppo_has_totals_and_order(self, place: Path) -> None:
         run = frozen(place, "trainer=ppo", "trainer.args.num_generations=1", "trainer.args.steps_per_generation=1")
         write_table(run, 1, **scores())
