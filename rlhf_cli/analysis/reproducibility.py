@@ -116,8 +116,8 @@ def _difference(step: int, before: Event | None, after: Event | None) -> LogDiff
     if not differing:
         return None
     first, *others = differing
-    values = [cast(JsonValue, event.get(first, NOT_LOGGED)) for event in (before, after)]
-    return LogDifference(step, first, *values, tuple(others))
+    was, now = (cast(JsonValue, event.get(first, NOT_LOGGED)) for event in (before, after))
+    return LogDifference(step, first, was, now, tuple(others))
 
 
 def _is_compared(name: str) -> bool:
