@@ -123,8 +123,6 @@ def test_csv_is_a_row_a_run(sweep: str, compare, place: Path) -> None:
     assert (place / "runs.csv").read_text() == out
 
 
-
-
 def test_files_lie_where_they_were_asked_for(sweep: str, place: Path, compare) -> None:
     assert compare(sweep, "--csv", "new folder/a.csv")[0] == 0
     assert (place / "new folder" / "a.csv").is_file()
