@@ -127,8 +127,8 @@ def test_the_command_says_why_in_each_form(
 
 
 def test_the_page_says_why(confounded: list[RunFolder], place: Path) -> None:
-    (line,) = verdict_lines(of(confounded))
-    assert (line.about, line.says) == ("weight: no verdict", WHY.removeprefix("no verdict on weight: ") + ".")
+    said = WHY.removeprefix("no verdict on weight: ") + "."
+    assert verdict_lines(of(confounded)) == [("weight: no verdict", said)]
     html = write_report([place / "s"], place / "report.html").read_text()
     verdict = html[html.index('id="verdict"') : html.index('id="settings"')]
     assert "steps differ with it" in verdict
