@@ -25,7 +25,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.device.pretended_device import SEEN, pretended_device
 from tests.support.cut_runs import cut, events, is_same
-from tests.support.run_fixtures import without_panels, without_pictures
+from tests.support.run_fixtures import without_panels
 from tests.support.small_reward_runs import SMALL as REWARD
 from tests.support.small_reward_runs import WORLD as PAIRS
 from tests.support.small_runs import PPO_SMALL, SMALL
@@ -157,7 +157,6 @@ def everything() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patches:
         patches.setenv("RLHF_CACHE", str(Path.cwd() / "cache"))
         without_panels(patches)
-        without_pictures(patches)
         seen = on_the_device()
         return seen | {f"{name} on the CPU": on_the_cpu(name) for name in COMPARED}
 
