@@ -14,6 +14,7 @@ from dataclasses import replace
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.models.tokenizer_files import language_part, read_json
 from rlhf_cli.plan.checks.check_context import CheckContext
+from rlhf_cli.plan.checks.prompt_checks import TEMPLATE_ERRORS, rendered
 from rlhf_cli.plan.devices import gpu_bytes, host_bytes, uses_gpu
 from rlhf_cli.plan.memory_estimate import Device, memory_plan
 from rlhf_cli.plan.run_plan import MemoryPlan, RowLengths
@@ -75,8 +76,18 @@ def longest_rows(experiment: Experiment, context: CheckContext) -> RowLengths | 
     def count(text: str) -> int:
         return sum(tokenizer.lengths([text], special_tokens=False) or ())
 
+    settings = experiment.trainer.args.get("chat_template_kwargs")
+
+    def count_prompt(prompt: object) -> int:
+        if isinstance(prompt, list) and tokenizer.chat_template is not None:
+            try:
+                return count(rendered(prompt, tokenizer, settings if isinstance(settings, Mapping) else {}))
+            except TEMPLATE_ERRORS:
+                pass  # the run reports a template that fails on this conversation
+        return _tokens(prompt, count)
+
     prompts = sorted((row.get("prompt") for row in rows), key=lambda prompt: _tokens(prompt, len), reverse=True)
-    longest = max(_tokens(prompt, count) for prompt in prompts[:_COUNTED])
+    longest = max(count_prompt(prompt) for prompt in prompts[:_COUNTED])
     if experiment.trainer.row.generates:
         return RowLengths(min(longest, context.most_prompt_tokens or longest), 0)
     by_size = sorted(rows, key=lambda row: _whole(row, len), reverse=True)

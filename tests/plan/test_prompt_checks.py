@@ -50,7 +50,8 @@ class TestRoom:
     def test_a_conversation_is_counted_as_its_template_writes_it(self, write: Write, refused: Refused) -> None:
         """`user: ` and a line end around the words, and `assistant: ` behind: 6 + 1 + 11 tokens more."""
         write("rows.jsonl", conversation() * 20 + conversation(ROOM - 18))
-        assert planned(*MINE).notices == ()
+        plan = planned(*MINE)
+        assert (plan.notices, plan.workload.longest_prompt) == ((), ROOM)
         write("rows.jsonl", conversation() * 20 + conversation(ROOM - 17))
         assert f"the longest has {ROOM + 1} tokens" in str(refused(*MINE).got)
 

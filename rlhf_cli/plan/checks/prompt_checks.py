@@ -28,6 +28,8 @@ from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eo
 from rlhf_cli.text.json_values import JsonTree, section
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError)
+"""What a chat template may raise on a conversation that it does not take."""
 _ADDED = 8
 """Upper bound on the special tokens added to a plain text."""
 
@@ -103,8 +105,8 @@ def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: M
         if isinstance(prompt, list):
             is_chat = True
             try:
-                prompt = _rendered(prompt, tokenizer, settings)
-            except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError):
+                prompt = rendered(prompt, tokenizer, settings)
+            except TEMPLATE_ERRORS:
                 return {}  # the run reports a template that fails on this conversation
         # A token is at least a byte, so most prompts need no count.
         if isinstance(prompt, str) and len(prompt.encode()) + _ADDED > limit:
@@ -113,7 +115,8 @@ def _overlong(rows: RowTable, limit: int, tokenizer: TokenizerFiles, settings: M
     return {row: length for row, length in zip(texts, lengths or (), strict=False) if length > limit}
 
 
-def _rendered(messages: list[object], tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> str:
+def rendered(messages: list[object], tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> str:
+    """Return a prompt's messages as the chat template writes them. Raises one of TEMPLATE_ERRORS."""
     special = {name: token for name in _SPECIAL if (token := tokenizer.special(name)) is not None}
     written = cast("Sequence[Mapping[str, object]]", messages)
     return render_chat(tokenizer.chat_template or "", written, special, settings)
