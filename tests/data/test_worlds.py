@@ -151,6 +151,7 @@ def test_demonstrations_of_a_world_by_its_name(refusal) -> None:
     assert worlds.demonstrations("toy_sums", 7, seed=3, name="x") == toy_tasks.demonstrations(7, 3)
     message = refusal(worlds.demonstrations, "toy_sum", 7, seed=3, name="x")
     assert "one of toy_speakers, toy_sums" in message
+    assert "sloppy_fraction" in refusal(toy_tasks.speaker_demonstrations, 3, 0, sloppy_fraction=-1)
     assert "there are no demonstrations" in refusal(worlds.demonstrations, "toy_preferences", 7, seed=3, name="x")
 
 
