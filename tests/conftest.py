@@ -55,7 +55,7 @@ importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
 
 pytest_plugins = ["tests.support.run_fixtures"]
 
-_LONG = {"slow": 3600, "processes": 900, "strategies": 1800, "slurm": 900}
+_LONG = {"slow": 3600, "processes": 900, "strategies": 1800, "slurm": 900, "vllm": 1800}
 """Marker -> the seconds after which such a test hangs; one without any has what pyproject.toml says."""
 
 

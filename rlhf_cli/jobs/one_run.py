@@ -26,6 +26,8 @@ from rlhf_cli.process import environment
 from rlhf_cli.runs.provenance import add_to_provenance, is_made_by_us, made_by, maker_of
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import (
+    FAILED,
+    FINISHED,
     KILLED,
     PREEMPTED,
     QUEUED,
@@ -61,13 +63,22 @@ def run(
             with environment(gpus):
                 run_rank(folder, screen, resume=resume)
             return
-        from rlhf_cli.launch.elastic import listening_store, run_ranks
+        from rlhf_cli.launch.elastic import OtherMachineEnded, listening_store, run_ranks
         from rlhf_cli.launch.rollout_server import free_ports, rollout_server
 
         store = listening_store(MeetingPlace("127.0.0.1", 0))
         plan = plan.at_ports(store.port, *free_ports(2))
-        with rollout_server(plan.server, console):
-            end = run_ranks(folder, plan, launch, store=store)
+        with rollout_server(plan.server, console) as server:
+
+            def look() -> None:  # a rank would wait for a lost server for a minute, or in NCCL for ever
+                if server is not None and server.is_lost():
+                    raise OtherMachineEnded
+
+            end = run_ranks(folder, plan, launch, store=store, look=look)
+            is_over = end.asked_by is not None or read_status(folder).state == FINISHED
+            if server is not None and not is_over and (failure := server.failure()) is not None:
+                update_status(folder, state=FAILED, reason=failure.what)
+                raise failure
         conclude(folder, end, grace_s=launch.grace_s)
     except KeyboardInterrupt as stop:
         if read_status(folder).state != PREEMPTED:  # no rank was there to write it

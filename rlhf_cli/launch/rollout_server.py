@@ -2,7 +2,7 @@
 
 Its standard input is a pipe whose other end the starter holds and never writes to. The pipe closes when the starter
 closes it, ends, or is killed, even by kill -9. Then all processes started by the command get SIGTERM, and SIGKILL after
-a grace period. It imports only the standard library.
+a grace period.
 """
 
 from __future__ import annotations
@@ -10,26 +10,31 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.markup import escape
 
-from rlhf_cli.errors import RankFailed
+from rlhf_cli.errors import Prose, RankFailed
 from rlhf_cli.plan.launch_plan import python_path
-from rlhf_cli.plan.rollout_server_plan import ServerPlan
+from rlhf_cli.plan.rollout_server_plan import ServerPlan, port_problem
 
 GRACE_S = 10.0
 _PARENT_LOOK_S = 0.1
 _SET_PARENT_DEATH_SIGNAL = 1
+_SIGNALS_FROM = 128
+"""A shell's exit code of a process that a signal ended is this much more than the signal."""
 
 
 def main(command: list[str]) -> int:
@@ -46,7 +51,7 @@ def main(command: list[str]) -> int:
             break
     end_session(child, 0.0)  # end processes that the command left behind
     code = child.wait()
-    return code if code >= 0 else 128 - code
+    return code if code >= 0 else _SIGNALS_FROM - code
 
 
 def free_ports(count: int) -> list[int]:
@@ -89,25 +94,120 @@ START_TIMEOUT_S = 1800.0
 
 _LOOK_S = 0.5
 _ANSWER_TIMEOUT_S = 5.0
+_WATCH_S = 2.0
+_REFUSALS = 2
 _LAST_LINES = 15
+_MOST_CAUSES = 3
+_PREFIX = re.compile(r"^(?:\([\w ]+pid=\d+\) ?)?(?:(?:WARNING|ERROR|CRITICAL) \S+ \S+ \[\S+\] )?")
+_CAUSE = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b: .*|.*(?::? error: | (?:died|exited) unexpectedly).*"
+)
+_NEEDS_LESS = (
+    "trainer.args.vllm_max_model_length=1024, or launch.vllm.args.max_num_seqs=32, or launch.rollout_gpus=2, or "
+    "trainer.args.vllm_gpu_memory_utilization=0.95"
+)
+_HINTS = (
+    (r"unrecognized arguments: --(?P<name>[\w-]+)", "~launch.vllm.args.{name}"),
+    (
+        "less than (?:desired|requested)",
+        "trainer.args.vllm_gpu_memory_utilization=0.5  # or end what else holds this memory",
+    ),
+    ("exited unexpectedly", Prose("`dmesg | tail` says whether the kernel ended it for lack of memory")),
+    ("out of memory|memory for the cache blocks|available KV cache memory|Cannot allocate memory", _NEEDS_LESS),
+)
+"""What the server says -> what to type."""
+
+
+@dataclass(frozen=True)
+class RolloutServer:
+    """A server that was started: its plan, the process that ends it with the run, and the size of its log before.
+
+    `refused` is set when it was found deaf: a server whose engine has died waits for its connections to close, and a
+    trainer that sends weights waits for the server.
+    """
+
+    plan: ServerPlan
+    keeper: subprocess.Popen[bytes]
+    log_start: int
+    refused: threading.Event = field(default_factory=threading.Event)
+
+    def is_lost(self) -> bool:
+        """Return whether the server has ended by itself, or its engine."""
+        return self.keeper.poll() is not None or self.refused.is_set()
+
+    def watch(self, stop: threading.Event) -> None:
+        """Look for a server that refuses twice in a row, until `stop`; one that is slow to answer works."""
+        refusals = 0
+        while not stop.wait(_WATCH_S) and not self.refused.is_set():
+            refusals = refusals + 1 if answers(self.plan.url) is False else 0
+            if refusals == _REFUSALS:
+                self.refused.set()
+
+    def failure(self) -> RankFailed | None:
+        """Return why the server serves no more, None if it does."""
+        if not self.is_lost() and answers(self.plan.url) is not False:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.keeper.wait(GRACE_S)  # a server whose engine died says why, and ends
+        return self.failed("while the run trained")
+
+    def failed(self, when: str) -> RankFailed:
+        """Return the error for a server that ended, or does not answer, with the cause from its log."""
+        code, cause = self.keeper.poll(), self.cause()
+        by_signal = code is not None and code > _SIGNALS_FROM
+        if code is None:
+            what = f"the vLLM server does not serve, {when}"
+        elif by_signal:
+            what = f"the vLLM server was killed by {signal.Signals(code - _SIGNALS_FROM).name}, {when}"
+        else:
+            what = f"the vLLM server ended with code {code}, {when}"
+        hint = _NEEDS_LESS if by_signal else "launch.rollout=hf launch.rollout_gpus=0"
+        for pattern, typed in _HINTS:
+            if (found := re.search(pattern, cause)) is not None:
+                named = {name: text.replace("-", "_") for name, text in found.groupdict().items()}
+                hint = typed.format(**named) if named else typed
+                break
+        return RankFailed(what, where=os.path.relpath(self.plan.log), got=cause, hint=hint)
+
+    def cause(self) -> str:
+        """Return the first errors in the log of this start, or its last lines if none is there.
+
+        The processes of a server report the same error one after another, below hundreds of lines of tracebacks.
+        """
+        lines = self._lines()
+        causes = [line for line in (_PREFIX.sub("", line) for line in lines) if _CAUSE.fullmatch(line)]
+        return "\n".join(list(dict.fromkeys(causes))[:_MOST_CAUSES] or lines[-_LAST_LINES:]) or "(it wrote nothing)"
+
+    def last_line(self) -> str:
+        """Return what the server wrote last."""
+        return next(reversed(self._lines()), "")
+
+    def _lines(self) -> list[str]:
+        with self.plan.log.open("rb") as log:
+            log.seek(self.log_start)
+            text = log.read().decode(errors="replace")
+        return [line for line in text.splitlines() if line.strip()]
 
 
 @contextlib.contextmanager
-def rollout_server(plan: ServerPlan | None, console: Console, *, timeout_s: float = START_TIMEOUT_S) -> Iterator[None]:
+def rollout_server(
+    plan: ServerPlan | None, console: Console, *, timeout_s: float = START_TIMEOUT_S
+) -> Iterator[RolloutServer | None]:
     """Run the server of `plan`, whose ports are chosen, around a run; does nothing for None.
 
-    Waits until the server is healthy and shows the seconds on the console. Raises RankFailed with the server's last
-    lines if it ends before that, or is not healthy after `timeout_s` seconds. If the server ends during a run that then
-    fails, the run's error gets a note with those lines.
+    Waits until the server is healthy and shows the seconds on the console. Raises RankFailed with the cause from the
+    server's log if it ends before that, is not healthy after `timeout_s` seconds, or if its port is taken.
     """
     if plan is None:
-        yield
+        yield None
         return
-    if not plan.port:
-        raise ValueError("the ports of the server have not been chosen")
+    if (reason := port_problem(plan.port)) is not None:
+        hint = "~trainer.args.vllm_server_port  # the run chooses a free one"
+        raise RankFailed("the vLLM server's port is taken", got=f"{plan.url}: {reason}", hint=hint)
     plan.log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **plan.env, "PYTHONPATH": python_path()}
     with plan.log.open("ab") as log:
+        log_start = log.tell()
         keeper = subprocess.Popen(
             [sys.executable, "-m", "rlhf_cli.launch.rollout_server", *plan.argv],
             stdin=subprocess.PIPE,
@@ -117,52 +217,40 @@ def rollout_server(plan: ServerPlan | None, console: Console, *, timeout_s: floa
             start_new_session=True,
         )
     try:
-        _wait(plan, keeper, console, timeout_s)
+        server, stop = RolloutServer(plan, keeper, log_start), threading.Event()
+        _wait(server, console, timeout_s)
+        threading.Thread(target=server.watch, args=(stop,), daemon=True).start()
         try:
-            yield
-        except BaseException as error:
-            if (code := keeper.poll()) is not None:
-                error.add_note(f"the vLLM server had ended by itself, with code {code}:\n{last_lines(plan)}")
-            raise
+            yield server
+        finally:
+            stop.set()
     finally:
         _end(keeper)
 
 
-def last_lines(plan: ServerPlan) -> str:
-    """Return the last lines of the server's log."""
-    lines = plan.log.read_text(encoding="utf-8", errors="replace").splitlines() if plan.log.is_file() else []
-    return "\n".join(lines[-_LAST_LINES:]) or "(it wrote nothing)"
-
-
-def is_healthy(url: str) -> bool:
-    """Return whether GET /health answers 200, which is what TRL's client waits for."""
+def answers(url: str) -> bool | None:
+    """Return whether GET /health answers 200, which is what TRL's client waits for; None if no answer comes in time."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is local, so bypass proxies
     try:
         with opener.open(f"{url}/health", timeout=_ANSWER_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+    except TimeoutError:
+        return None
+    except (urllib.error.URLError, OSError) as error:
+        return None if isinstance(getattr(error, "reason", None), TimeoutError) else False
 
 
-def _wait(plan: ServerPlan, keeper: subprocess.Popen[bytes], console: Console, timeout_s: float) -> None:
-    began = time.monotonic()
+def _wait(server: RolloutServer, console: Console, timeout_s: float) -> None:
+    began, url = time.monotonic(), server.plan.url
     with console.status("") as bar:
-        while not is_healthy(plan.url):
+        while not answers(url):
             seconds = time.monotonic() - began
-            line = last_lines(plan).splitlines()[-1]
-            shown = escape(line[: max(0, console.width - 50)])
-            bar.update(f"waiting for vLLM at {plan.url}: {seconds:.0f} s [dim]{shown}[/]")
-            if (code := keeper.poll()) is not None:
-                raise _failed(plan, f"the vLLM server ended with code {code} after {seconds:.0f} s")
-            if seconds > timeout_s:
-                raise _failed(plan, f"the vLLM server did not answer within {timeout_s:.0f} s")
+            shown = escape(server.last_line()[: max(0, console.width - 50)])
+            bar.update(f"waiting for vLLM at {url}: {seconds:.0f} s [dim]{shown}[/]")
+            if server.is_lost() or seconds > timeout_s:
+                raise server.failed(f"after {seconds:.0f} s, before it was ready")
             time.sleep(_LOOK_S)
-    console.print(f"vLLM answers at {plan.url} after {time.monotonic() - began:.0f} s", highlight=False)
-
-
-def _failed(plan: ServerPlan, what: str) -> RankFailed:
-    hint = "launch.rollout=hf  # or what the lines above ask for"
-    return RankFailed(what, where=os.path.relpath(plan.log), got=last_lines(plan), hint=hint)
+    console.print(f"vLLM answers at {url} after {time.monotonic() - began:.0f} s", highlight=False)
 
 
 def _end(keeper: subprocess.Popen[bytes]) -> None:

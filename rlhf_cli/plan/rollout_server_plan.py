@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from pathlib import Path
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, ModelError, UserError
+from rlhf_cli.plan.devices import FIRST_WITH_BF16, compute_capabilities, may_have_other_gpus
+from rlhf_cli.plan.network import MeetingPlace
 
 LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 32)
 """Bounds of the vLLM versions that fit torch 2.13 and TRL 1.16; 0.31 wants transformers 5.17."""
@@ -72,14 +75,55 @@ def plan_server(
         ("--max-model-len", args.get("vllm_max_model_length")),
         ("--gpu-memory-utilization", args.get("vllm_gpu_memory_utilization")),
         ("--model-impl", args.get("vllm_model_impl")),
+        ("--dtype", _dtype(experiment)),
     ):
         argv += [] if value is None else [option, str(value)]
     argv += ["--trust-remote-code"] if model.trust_remote_code else []
+    for name, value in experiment.launch.vllm.args.items():
+        argv += _as_option(name, value)
     argv += ["--enable-scale-out"] if (installed_vllm() or BELOW_VLLM) >= _SCALE_OUT_FROM else []
     argv += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
     argv += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
     env = {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "VLLM_SERVER_DEV_MODE": "1"}
     return ServerPlan(tuple(argv), env, gpus, port, group_port, run / "vllm-server.log")
+
+
+def _dtype(experiment: Experiment) -> str:
+    """Return the type in which the trainer computes: the one of its precision, in float32 the one of its weights.
+
+    vLLM's own choice for a folder in float32 is a 16-bit type.
+    """
+    precision, model = experiment.launch.precision, experiment.model
+    if precision == "auto":  # trl_config.precision_args decides it with torch
+        least = min(compute_capabilities(shutil.which("nvidia-smi")), default=0.0)
+        precision = "bf16" if least >= FIRST_WITH_BF16 or may_have_other_gpus() else "float32"
+    if precision != "float32":
+        return {"bf16": "bfloat16", "fp16": "float16"}[precision]
+    if model.dtype != "auto":
+        return model.dtype
+    file = Path(os.path.expanduser(model.path or "MODEL"), "config.json")
+    config = json.loads(file.read_text()) if file.is_file() else {}
+    return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+
+
+def _as_option(name: str, value: object) -> list[str]:
+    """Return an entry of `launch.vllm.args` as words of the command line; empty for null."""
+    option = name.lstrip("-").replace("_", "-")
+    if value is None or isinstance(value, bool):
+        return [] if value is None else [f"--{option}" if value else f"--no-{option}"]
+    if isinstance(value, list):
+        return [f"--{option}", *map(str, value)]
+    return [f"--{option}", json.dumps(value) if isinstance(value, dict) else str(value)]
+
+
+def port_problem(port: int) -> str | None:
+    """Return why the server cannot listen at a port, or None if it can, or if the port is still to be chosen."""
+    try:
+        if port:
+            MeetingPlace(_HOST, port).listen().close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def installed_vllm() -> tuple[int, int] | None:
@@ -120,7 +164,7 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> list[UserError]:
                 hint=INSTALL_VLLM,
             )
         )
-    return [*problems, *_unserved(experiment, origins)]
+    return [*problems, *_unserved(experiment, origins), *_taken_port(experiment, origins)]
 
 
 def _unserved(experiment: Experiment, origins: Origins) -> list[UserError]:
@@ -138,5 +182,21 @@ def _unserved(experiment: Experiment, origins: Origins) -> list[UserError]:
             got=got,
             expected="the folder or hub name of a whole model",
             hint="model.path=FOLDER, or launch.rollout=hf",
+        )
+    ]
+
+
+def _taken_port(experiment: Experiment, origins: Origins) -> list[UserError]:
+    """Return an error if somebody listens where the server is to: a run would take their answers for its own."""
+    port = experiment.trainer.args.get("vllm_server_port")
+    if not experiment.launch.rollout_gpus or not isinstance(port, int) or (reason := port_problem(port)) is None:
+        return []
+    return [
+        ConfigError(
+            "the vLLM server's port is taken",
+            where=origins.where("trainer.args.vllm_server_port"),
+            got=f"{_HOST}:{port}: {reason}",
+            expected="a free port; without this argument the run chooses one",
+            hint=f"~trainer.args.vllm_server_port, or trainer.args.vllm_server_port={port + 1}",
         )
     ]

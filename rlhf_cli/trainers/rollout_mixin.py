@@ -6,7 +6,9 @@ computes each token's log-probability again, although generation has just comput
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,6 +61,16 @@ def _adapters_in_use(model: nn.Module) -> Adapters:
     return frozenset((tuple(layer.active_adapters), layer.disable_adapters) for layer in layers)
 
 
+def _copies(parameters: Callable[[], Iterator[tuple[str, Tensor]]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield copies of a model's parameters.
+
+    TRL merges an adapter into the weights, yields them and takes it out of them again. vLLM's sender reads the last of
+    them, up to a gigabyte, after that: without copies it sends the base model.
+    """
+    for name, parameter in parameters():
+        yield name, parameter.clone()
+
+
 _CHECK_EVERY = 100
 """Number of rounds between comparisons of kept and recomputed log-probabilities; the first round is compared."""
 
@@ -74,6 +86,8 @@ class RolloutMixin(ExtendedTrainer):
         assert self.extensions.rewards is not None
         self._generating = Generating(is_plain=self.extensions.rewards.generation == "plain")
         super().__init__(*args, **named)
+        if self.use_vllm and self.vllm_generation.mode == "server":
+            self.vllm_generation._iter_named_params = partial(_copies, self.vllm_generation._iter_named_params)
 
     @property
     def generation_mode(self) -> GenerationMode:

@@ -105,7 +105,7 @@ if TYPE_CHECKING:
         use_adaptive_entropy: bool
         use_transformers_continuous_batching: bool
         use_vllm: bool
-        vllm_generation: object
+        vllm_generation: Any
         _buffered_inputs: list[TrlBatch] | None
         _entropy_bonus_enabled: bool
         _logs: dict[str, Any]

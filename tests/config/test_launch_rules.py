@@ -56,6 +56,27 @@ class TestRollout:
         error = refused("exp=quickstart", "launch.rollout=vllm_server", "launch.rollout_gpus=1", url)
         assert error.what == "there would be two vLLM servers"
 
+    @pytest.mark.parametrize(
+        ("name", "key"),
+        [
+            ("dtype", "launch.precision"),
+            ("max_model_len", "trainer.args.vllm_max_model_length"),
+            ("tensor_parallel_size", "launch.rollout_gpus"),
+            ("no_trust_remote_code", "model.trust_remote_code"),
+            ("logprobs_mode", "TRL's client"),
+        ],
+    )
+    def test_options_that_a_run_sets_itself(self, refused: Refused, name: str, key: str) -> None:
+        words = ("exp=quickstart", "launch.rollout=vllm_server", "launch.rollout_gpus=1")
+        error = refused(*words, f"+launch.vllm.args.{name}=1")
+        assert error.what.startswith("rlhf itself sets vLLM's --")
+        assert key in str(error.expected)
+        assert str(error.where).startswith(f"launch.vllm.args.{name}")
+
+    def test_options_of_no_server(self, refused: Refused) -> None:
+        error = refused("exp=quickstart", "launch.vllm.args={enforce_eager: true}")
+        assert error.what == "launch.vllm.args is for a vLLM server that the run starts"
+
 
 @pytest.mark.parametrize(
     ("text", "meant"),

@@ -1,7 +1,7 @@
 """A whole run whose completions come from a server: ours to start, TRL's own client to ask, a stand-in to answer.
 
 What is not TRL's here: the server is a stand-in for `vllm serve`, and NCCL, which carries the weights past HTTP, is
-replaced by a function that takes every tensor and sends none. Neither vLLM nor NCCL was ever run.
+replaced by a function that takes every tensor and sends none. vLLM itself runs in tests/launch/vllm.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import pytest
 import torch
 import trl.generation.vllm_client as client
 import trl.generation.vllm_generation as generation
+from peft import AutoPeftModelForCausalLM
 from rich.console import Console
 
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.rollout_server import free_ports, rollout_server
 from rlhf_cli.plan.launch_plan import plan_launch
+from rlhf_cli.plan.rollout_server_plan import ServerPlan
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, read_status
 from tests.support.one_rank import run_rank
@@ -46,7 +48,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
     found: list[dict[str, torch.Tensor]] = []
 
     def take(iterator: Iterator[tuple[str, torch.Tensor]], **_: Any) -> None:
-        found.append({name: tensor.clone() for name, tensor in iterator})
+        read = list(iterator)  # as vLLM's sender, which reads a gigabyte of them before it copies any
+        found.append({name: tensor.clone() for name, tensor in read})
 
     for module in (client, generation):
         monkeypatch.setattr(module, "is_vllm_available", lambda min_version=None: True)
@@ -63,11 +66,9 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return dict(AutoModelForCausalLM.from_pretrained(folder).named_parameters())
 
 
-def test_a_run_learns_from_what_the_server_answers(place: Path, sent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Completions are the stand-in's, of two and four tokens in turn, and a round is asked for with the weights of its
-    step: before the first step those the run began with, before the second those that one step has made.
-    """
-    prepared = prepare(WORDS)
+def served(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[RunFolder, ServerPlan]:
+    """Train the run of `words` to its end, with the stand-in in the place of the server that it plans."""
+    prepared = prepare(words)
     run = create_run(prepared.experiment, prepared.composed, files={})
     plan = plan_launch(prepared.experiment, run.path).at_ports(*free_ports(3))
     assert plan.server is not None
@@ -80,6 +81,14 @@ def test_a_run_learns_from_what_the_server_answers(place: Path, sent, monkeypatc
         monkeypatch.setenv(name, value)
     with rollout_server(server, Console(file=io.StringIO())):
         run_rank(run, resume=False)
+    return run, server
+
+
+def test_a_run_learns_from_what_the_server_answers(place: Path, sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Completions are the stand-in's, of two and four tokens in turn, and a round is asked for with the weights of its
+    step: before the first step those the run began with, before the second those that one step has made.
+    """
+    run, server = served(WORDS, monkeypatch)
     assert read_status(run).state == FINISHED
     logged = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     steps = [one for one in logged if "completions/mean_length" in one]
@@ -97,6 +106,17 @@ def test_a_run_learns_from_what_the_server_answers(place: Path, sent, monkeypatc
     assert all(torch.equal(sent[0][name], began[name]) for name in began)
     assert any(not torch.equal(sent[1][name], began[name]) for name in began)
     assert any(not torch.equal(sent[1][name], ended[name]) for name in ended)
+
+
+def test_an_adapter_is_in_what_is_sent(place: Path, sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the checkpoint of the first step, which PEFT loads and merges."""
+    saved = ("trainer.args.save_steps=1", "trainer.args.save_total_limit=null")
+    run, _ = served([*WORDS, "+model.lora.r=4", "trainer.args.learning_rate=0.01", *saved], monkeypatch)
+    merged = AutoPeftModelForCausalLM.from_pretrained(run.checkpoints / "checkpoint-1").merge_and_unload()
+    expected = dict(merged.named_parameters())
+    first, second = sent
+    assert max((second[name] - first[name]).abs().max() for name in first) > 1e-3
+    assert all(torch.allclose(second[name], expected[name], atol=1e-6) for name in second)
 
 
 def _ports(server: Any) -> tuple[int, int]:

@@ -134,3 +134,42 @@ class TestServer:
             assert ours[-len(imposed) :] == imposed
             for option in ("--host", "--port", "--tensor-parallel-size"):
                 assert ours[ours.index(option) + 1] == theirs[theirs.index(option) + 1]
+
+    def test_options_of_vllm_s_own(self, gpus: HaveGpus) -> None:
+        gpus(2)
+        given = "enforce_eager: true, async_scheduling: false, max_num_seqs: 32, seed: null, middleware: [a, b]"
+        words = ("launch.rollout_gpus=1", f"launch.vllm.args={{{given}, compilation_config: {{mode: 0}}}}")
+        server = planned(*SERVER, *words).server
+        assert server is not None
+        ours = ["--enforce-eager", "--no-async-scheduling", "--max-num-seqs", "32", "--middleware", "a", "b"]
+        ours += ["--compilation-config", '{"mode": 0}']
+        assert list(server.argv[server.argv.index("--enforce-eager") :])[: len(ours)] == ours
+
+    @pytest.mark.parametrize(
+        ("words", "capability", "dtype"),
+        [
+            (["launch.precision=float32"], "9.0", "float32"),
+            (["launch.precision=float32", "model.dtype=bfloat16"], "9.0", "bfloat16"),
+            (["launch.precision=fp16"], "9.0", "float16"),
+            (["launch.precision=bf16", "model.dtype=float32"], "9.0", "bfloat16"),
+            ([], "8.0", "bfloat16"),
+            ([], "7.5", "float32"),  # a T4, which emulates bf16
+        ],
+    )
+    def test_it_computes_in_the_type_of_the_run(
+        self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch, words: list[str], capability: str, dtype: str
+    ) -> None:
+        gpus(2)
+        monkeypatch.setattr(rollout_server_plan, "compute_capabilities", lambda _: (float(capability),))
+        server = planned(*SERVER, "launch.rollout_gpus=1", *words).server
+        assert server is not None
+        assert server.argv[server.argv.index("--dtype") + 1] == dtype
+
+    def test_weights_of_16_bits_are_served_in_16(self, gpus: HaveGpus, tmp_path: Path) -> None:
+        """The trainer loads them as they are stored."""
+        gpus(2)
+        (tmp_path / "config.json").write_text('{"dtype": "bfloat16"}')
+        words = (f"model.path={tmp_path}", "launch.rollout_gpus=1", "launch.precision=float32")
+        server = planned(*SERVER, *words).server
+        assert server is not None
+        assert server.argv[server.argv.index("--dtype") + 1] == "bfloat16"

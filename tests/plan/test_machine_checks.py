@@ -12,6 +12,7 @@ from rlhf_cli.errors import RewardError
 from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.plan import devices, rollout_server_plan
 from rlhf_cli.services.sandbox import running
+from tests.support.fake_server import Answer, serving
 from tests.support.machines import HaveGpus, have_gpus
 from tests.support.planning import Refused, Write, planned
 
@@ -124,6 +125,40 @@ class TestVllm:
             assert str(error.where).startswith("trainer.args.vllm_server_base_url")
             somebody.listen()
             assert planned(*words).processes == 1
+
+    def test_a_server_of_another_model(self, gpus: HaveGpus, refused: Refused) -> None:
+        """vLLM 0.30's own answer; the same model may have another folder there, or the name that it is served by."""
+        gpus(1)
+        served = {
+            "object": "list",
+            "data": [{"id": "/models/SmolLM2", "root": "/models/SmolLM2", "max_model_len": 256}],
+        }
+        with serving(Answer(served)) as server:
+            url = server.url.removesuffix("/score")
+            words = (QUICK, *SERVER, f"trainer.args.vllm_server_base_url={url}")
+            error = refused(*words)
+            assert error.what == "the vLLM server serves another model"
+            assert error.got == f"/models/SmolLM2 at {url}"
+            assert str(error.expected).startswith("model.path=org/model")
+            assert planned(*words, "model.path=org/SmolLM2").processes == 1
+
+    def test_a_port_that_is_taken(self, gpus: HaveGpus, refused: Refused) -> None:
+        gpus(2)
+        with socket.socket() as somebody:
+            somebody.bind(("127.0.0.1", 0))
+            somebody.listen()
+            port = somebody.getsockname()[1]
+            error = refused(QUICK, *SERVER, "launch.rollout_gpus=1", f"trainer.args.vllm_server_port={port}")
+        assert (error.what, error.got) == (
+            "the vLLM server's port is taken",
+            f"127.0.0.1:{port}: Address already in use",
+        )
+
+    def test_float32_inside_a_process(self, gpus: HaveGpus) -> None:
+        gpus(1)
+        words = (QUICK, *SERVER[:2], "launch.rollout=vllm", "launch.precision=float32")
+        (line,) = planned(*words).notices
+        assert line.text.startswith("inside a process vLLM computes in 16 bits")
 
     def test_sampling_under_which_the_ratio_is_biased(self, gpus: HaveGpus) -> None:
         gpus(1)

@@ -42,7 +42,8 @@ class FakeServer:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                length = int(self.headers["Content-Length"] or 0)
+                payload = json.loads(self.rfile.read(length)) if length else None
                 with fake._lock:
                     fake.asked.append(Asked(self.path, self.headers, payload))
                     answer = fake._answers.pop(0) if len(fake._answers) > 1 else fake._answers[0]
@@ -59,6 +60,8 @@ class FakeServer:
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
+
+            do_GET = do_POST  # noqa: N815
 
             def log_message(self, *args: object) -> None:
                 pass

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.tables.strategies import STRATEGIES, Feature
 
@@ -86,24 +87,70 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
         what, got = "a vLLM server that the run starts is for one machine", f"launch.nodes={launch.nodes}"
         hint = "launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000"
         yield ConfigError(what, where=where, got=got, hint=hint)
+    yield from _server_option_problems(launch, origins)
+
+
+_KEY_OF_SERVER_OPTION = {
+    "model": "model.path",
+    "revision": "model.revision",
+    "tokenizer": "model.tokenizer",
+    "trust-remote-code": "model.trust_remote_code",
+    "dtype": "launch.precision",
+    "tensor-parallel-size": "launch.rollout_gpus",
+    "port": "trainer.args.vllm_server_port",
+    "max-model-len": "trainer.args.vllm_max_model_length",
+    "gpu-memory-utilization": "trainer.args.vllm_gpu_memory_utilization",
+    "model-impl": "trainer.args.vllm_model_impl",
+    **dict.fromkeys(("host", "enable-scale-out", "weight-transfer-config", "logprobs-mode", "max-logprobs")),
+}
+"""Options of `vllm serve` that a run sets -> the key that sets it, None for what TRL's client needs as it is."""
+
+
+def _server_option_problems(launch: Launch, origins: Origins) -> Iterator[UserError]:
+    """Yield every option in `launch.vllm.args` that no server would get, or that the run sets itself."""
+    if launch.vllm.args and not launch.rollout_gpus:
+        yield ConfigError(
+            "launch.vllm.args is for a vLLM server that the run starts",
+            where=origins.where("launch.vllm.args"),
+            got=f"launch.rollout={launch.rollout} launch.rollout_gpus=0",
+            hint="launch.rollout=vllm_server launch.rollout_gpus=1, or '~launch.vllm.args'",
+        )
+        return
+    for name in launch.vllm.args:
+        option = name.lstrip("-").replace("_", "-")
+        option = option.removeprefix("no-") if option.removeprefix("no-") in _KEY_OF_SERVER_OPTION else option
+        if option in _KEY_OF_SERVER_OPTION:
+            key = _KEY_OF_SERVER_OPTION[option]
+            yield ConfigError(
+                f"rlhf itself sets vLLM's --{option}",
+                where=origins.where(f"launch.vllm.args.{name}"),
+                expected=f"{key}, from which it is set" if key else "nothing: TRL's client needs it as it is",
+                hint=f"~launch.vllm.args.{name}",
+            )
 
 
 def rollout_warnings(experiment: Experiment) -> list[str]:
     """Return a warning if vLLM's importance ratio is biased: its probabilities are truncated by the sampler, the
-    trainer's are not.
+    trainer's are not; or vLLM rounds more than a float32 run does.
     """
     args = experiment.trainer.args
     if not experiment.launch.rollout.startswith("vllm"):
         return []
+    rounded = (
+        "inside a process vLLM computes in 16 bits, also under launch.precision=float32: its log-probabilities are off"
+        " by some hundredths a token; launch.rollout=vllm_server follows launch.precision"
+    )
+    warnings = [rounded] if (experiment.launch.rollout, experiment.launch.precision) == ("vllm", "float32") else []
     if not experiment.trainer.setting("vllm_importance_sampling_correction"):
-        return []
+        return warnings
     neutral: dict[str, tuple[object, ...]] = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
     cut = [f"{name}={args[name]}" for name, values in neutral.items() if name in args and args[name] not in values]
     if not cut:
-        return []
+        return warnings
     return [
+        *warnings,
         f"{', '.join(cut)}: vLLM's probabilities are cut by it and the trainer's are not, so the importance ratio is"
-        " biased (github.com/huggingface/trl/issues/6789); it is not with top_p=1, top_k=0 and min_p=0"
+        " biased (github.com/huggingface/trl/issues/6789); it is not with top_p=1, top_k=0 and min_p=0",
     ]
 
 

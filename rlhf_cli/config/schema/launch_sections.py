@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, JsonValue
 
 from rlhf_cli.config.schema.section import OFF, Seconds, Section
 from rlhf_cli.tables.strategies import STRATEGIES
@@ -44,6 +44,15 @@ class Slurm(Section):
     extra: dict[str, str | int | bool] = Field(default_factory=dict)
 
 
+class Vllm(Section):
+    """The vLLM server that a run starts. `args` holds options of `vllm serve` that have no key elsewhere.
+
+    `enforce_eager: true` becomes `--enforce-eager`, `false` becomes `--no-...`, and a mapping becomes JSON.
+    """
+
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+
+
 class Launch(Section):
     """The processes of a run and the hardware they use.
 
@@ -58,7 +67,8 @@ class Launch(Section):
     left unset.
 
     `rollout` chooses what generates: the model itself (`hf`), the model with continuous batching (`continuous`), vLLM
-    inside each process (`vllm`), or a vLLM server (`vllm_server`). `rollout_gpus` is the number of GPUs of that server.
+    inside each process (`vllm`), or a vLLM server (`vllm_server`). `rollout_gpus` is the number of GPUs of that server,
+    and `vllm` holds its options.
 
     `slurm` submits the run to Slurm; null runs it here. `grace_s` is how many seconds a run that has to stop (SIGTERM,
     SIGUSR1, Ctrl-C) may take to finish its step and save. `must_save_by` is an ISO time by which the run has to be
@@ -76,6 +86,7 @@ class Launch(Section):
     accelerate_config: str | None = None
     rollout: Literal["hf", "continuous", "vllm", "vllm_server"] = "hf"
     rollout_gpus: int = Field(default=0, ge=0)
+    vllm: Vllm = Field(default_factory=Vllm)
     slurm: Slurm | None = None
     grace_s: float = Field(default=120, gt=0)
     must_save_by: str | None = None

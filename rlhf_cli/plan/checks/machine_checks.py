@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
+import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import cast, get_args
 from urllib.parse import urlsplit
@@ -16,6 +19,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Prose, RewardError, RunError, UserError
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.devices import (
+    FIRST_WITH_BF16,
     compute_capabilities,
     count_processes,
     is_left_to_a_node,
@@ -30,9 +34,9 @@ from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.workload import space_problems
 from rlhf_cli.tables.strategies import STRATEGIES
 
-_FIRST_WITH_BF16 = 8.0
 _RUNS_CODE = "rlhf_cli.rewards.code:"
 _VLLM_PORT = 8000
+_MODELS_TIMEOUT_S = 2.0
 _OVERRIDING = (
     *("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"),
     *("ACCELERATE_USE_PARALLELISM_CONFIG", "ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION"),
@@ -96,7 +100,7 @@ def launch_problems(experiment: Experiment, composed: Composed, context: CheckCo
         from rlhf_cli.plan.rollout_server_plan import vllm_problems
 
         yield from vllm_problems(experiment, composed.origins)
-        yield from _unreachable_server(experiment, composed)
+        yield from _foreign_server_problems(experiment, composed)
         context.notices += [Notice("launch", line) for line in rollout_warnings(experiment)]
     if launch.accelerate_config is not None:
         from rlhf_cli.config.accelerate_file import KEY, accelerate_environment
@@ -105,17 +109,19 @@ def launch_problems(experiment: Experiment, composed: Composed, context: CheckCo
         context.accelerate_env = accelerate_environment(context.files[KEY], where=where(KEY))
 
 
-def _unreachable_server(experiment: Experiment, composed: Composed) -> Iterator[UserError]:
-    """Yield an error if the vLLM server that the experiment names does not answer."""
+def _foreign_server_problems(experiment: Experiment, composed: Composed) -> Iterator[UserError]:
+    """Yield an error if the vLLM server that the experiment names does not answer, or serves another model."""
     launch, args = experiment.launch, experiment.trainer.args
     name = next((name for name in NAMES_A_SERVER if args.get(name) is not None), None)
     if launch.rollout != "vllm_server" or launch.rollout_gpus or name is None:
         return
     given = args.get("vllm_server_port", _VLLM_PORT)
     host, port = str(args[name]), given if isinstance(given, int) else _VLLM_PORT
+    url = f"http://{host}:{port}"
     if name == "vllm_server_base_url":
         parts = urlsplit(host if "//" in host else f"//{host}")
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        url = f"{parts.scheme or 'http'}://{host}:{port}"
     reason = why_not_reached(host, port)
     if reason is not None:
         yield ConfigError(
@@ -125,6 +131,30 @@ def _unreachable_server(experiment: Experiment, composed: Composed) -> Iterator[
             expected="a server that runs: docs/how-to/launch.md has the command",
             hint=Prose("launch.rollout_gpus=1 without this argument, and the run starts its own"),
         )
+        return
+    path, served = experiment.model.path, _served_models(url)
+    # The same model may lie in another folder on another machine.
+    if path is not None and served and Path(path).name not in {Path(one).name for one in served}:
+        yield ConfigError(
+            "the vLLM server serves another model",
+            where=composed.origins.where(f"trainer.args.{name}"),
+            got=f"{', '.join(served)} at {url}",
+            expected=f"model.path={path}, whose weights TRL sends there",
+            hint=Prose(
+                f"vllm serve {path} ... (docs/how-to/launch.md), or, if it is the same model, --served-model-name"
+            ),
+        )
+
+
+def _served_models(url: str) -> list[str]:
+    """Return the names and folders of the models of a vLLM server; empty if it does not say them."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url}/v1/models", timeout=_MODELS_TIMEOUT_S) as answer:
+            models = json.load(answer)["data"]
+        return list(dict.fromkeys(str(one[key]) for one in models for key in ("id", "root") if key in one))
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+        return []
 
 
 def meeting_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
@@ -181,8 +211,8 @@ def precision_notice(experiment: Experiment, composed: Composed, context: CheckC
     """Note that bf16 was requested on a GPU that emulates it slowly."""
     if runs_on_cpu(experiment.launch):
         return
-    least = min(compute_capabilities(shutil.which("nvidia-smi")), default=_FIRST_WITH_BF16)
-    if least < _FIRST_WITH_BF16:
+    least = min(compute_capabilities(shutil.which("nvidia-smi")), default=FIRST_WITH_BF16)
+    if least < FIRST_WITH_BF16:
         text = f"a GPU of compute capability {least:g} has no bf16 and emulates it, slowly; launch.precision=fp16"
         context.notices.append(Notice("precision", text))
 
