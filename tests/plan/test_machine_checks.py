@@ -87,7 +87,7 @@ class TestVllm:
 
     def test_on_a_cpu(self, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(importlib.metadata, "version", _version("vllm", "0.29.1"))
-        assert refused(QUICK, "launch.rollout=vllm").what == "launch.rollout=vllm needs a GPU"
+        assert refused(QUICK, *SERVER[:2], "launch.rollout=vllm").what == "launch.rollout=vllm needs a GPU"
 
     @pytest.mark.parametrize(
         "how",

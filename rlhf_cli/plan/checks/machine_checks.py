@@ -113,7 +113,7 @@ def _foreign_server_problems(experiment: Experiment, composed: Composed) -> Iter
     """Yield an error if the vLLM server that the experiment names does not answer, or serves another model."""
     launch, args = experiment.launch, experiment.trainer.args
     name = next((name for name in NAMES_A_SERVER if args.get(name) is not None), None)
-    if launch.rollout != "vllm_server" or launch.rollout_gpus or name is None:
+    if launch.rollout != "vllm_server" or launch.rollout_gpus or name is None or experiment.model.build is not None:
         return
     given = args.get("vllm_server_port", _VLLM_PORT)
     host, port = str(args[name]), given if isinstance(given, int) else _VLLM_PORT
@@ -134,7 +134,7 @@ def _foreign_server_problems(experiment: Experiment, composed: Composed) -> Iter
         return
     path, served = experiment.model.path, _served_models(url)
     # The same model may lie in another folder on another machine.
-    if path is not None and served and Path(path).name not in {Path(one).name for one in served}:
+    if served and Path(str(path)).name not in {Path(one).name for one in served}:
         yield ConfigError(
             "the vLLM server serves another model",
             where=composed.origins.where(f"trainer.args.{name}"),
