@@ -76,7 +76,7 @@ def measured(place: Path, world: World, name: str) -> str:
         )
     (file,) = place.glob(f"runs/*/{name.replace(' ', '-')}/metrics.jsonl")
     logged = [json.loads(line) for line in file.read_text().splitlines()]
-    steps = [one for one in logged if "time/elapsed_s" in one][1:]
+    steps = [one for one in logged if "completions/mean_length" in one][1:]
     rate = statistics.median(one["completions/mean_length"] * world.rows / one["time/elapsed_s"] for one in steps)
     shares = [statistics.median(one.get(f"time/share/{phase}", 0.0) for one in steps) for phase in PHASES]
     return f"| {name} | {rate:.0f} | " + " | ".join(f"{share:.2f}" for share in shares) + " |"
