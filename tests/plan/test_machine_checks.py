@@ -89,14 +89,7 @@ class TestVllm:
         monkeypatch.setattr(importlib.metadata, "version", _version("vllm", "0.29.1"))
         assert refused(QUICK, *SERVER[:2], "launch.rollout=vllm").what == "launch.rollout=vllm needs a GPU"
 
-    @pytest.mark.parametrize(
-        "how",
-        [
-            ("vllm",),
-            ("vllm_server", "launch.rollout_gpus=1"),
-            ("vllm_server", "trainer.args.vllm_server_base_url=http://127.0.0.1:1"),
-        ],
-    )
+    @pytest.mark.parametrize("how", [("vllm",), ("vllm_server", "launch.rollout_gpus=1")])
     def test_an_embedded_model_is_not_served(self, gpus: HaveGpus, refused: Refused, how: tuple[str, ...]) -> None:
         gpus(2)
         error = refused(QUICK, f"launch.rollout={how[0]}", *how[1:])
