@@ -72,7 +72,7 @@ def test_it_computes_what_a_cpu_computes(seen: Seen, name: str) -> None:
     """Up to rounding: attention and optimizer have other kernels there. Weights that stay would be a step off."""
     found = seen[f"{name} on the CPU"]
     assert found["code"] == 0
-    assert found["off"] < 1e-3 * found["step"]
+    assert found["off"] < 0.01 * found["step"]
 
 
 def test_a_token_is_waited_for_once(seen: Seen) -> None:

@@ -33,7 +33,7 @@ from tests.support.small_runs import PPO_SMALL, SMALL
 STEPS = 2
 _HELD_OUT = ["data.eval={fraction: 0.2}", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=2"]
 _PACKED = "trainer.passes=packed"
-_LORA = ["model.lora.r=2", "critic.share=lora"]
+_LORA = ["model.lora.r=2", "critic.share=lora", "truncation=bootstrap", "truncation.mode=add"]
 TRAININGS = {
     "grpo": [*SMALL, _PACKED, "trainer.args.save_steps=1"],
     "grpo of longer answers": [*SMALL, _PACKED, "trainer.args.max_completion_length=12"],
@@ -42,7 +42,7 @@ TRAININGS = {
     "grpo with generation of its own": [*SMALL, "trainer.generation=plain", "truncation=exclude"],
     "grpo with a learnt reward": [*SMALL, "rewards.learnt.model=judge", *_HELD_OUT],
     "rloo": [*SMALL, "trainer=rloo"],
-    "ppo": [*SMALL, *PPO_SMALL, "trainer.passes=trimmed", "truncation=bootstrap", "trainer.args.save_steps=1"],
+    "ppo": [*SMALL, *PPO_SMALL, "trainer.passes=trimmed", "trainer.args.save_steps=1"],
     "ppo with a critic of LoRA": [*SMALL, *PPO_SMALL, *_LORA, _PACKED],
     "dpo": [*REWARD, "trainer=dpo", *PAIRS],
     "sft": [*REWARD, "trainer=sft", "data=toy_demonstrations", "data.args.num_rows=40"],
