@@ -66,6 +66,13 @@ def test_rewards_are_passed_as_functions_and_weights(trainer) -> None:
         assert name in source, name
 
 
+def test_a_round_is_shuffled_by_a_function_of_its_module() -> None:
+    """trainers/ppo puts its own in that place, which keeps the answers of a prompt together."""
+    source = inspect.getsource(trl.GRPOTrainer._prepare_inputs)
+    assert "generation_batch = shuffle_sequence_dict(generation_batch)" in source
+    assert trl.GRPOTrainer._prepare_inputs.__globals__ is vars(trl.trainer.grpo_trainer)
+
+
 def test_an_evaluation_comes_after_the_log_and_before_the_save_and_tells_callbacks_of_every_batch() -> None:
     """So one that a callback breaks off leaves a step that is logged and not saved; asked again it saves alone."""
     source = inspect.getsource(Trainer._maybe_log_save_evaluate)
