@@ -14,6 +14,7 @@ import torch
 import trl
 from transformers import Trainer
 from transformers.trainer_utils import rotate_checkpoints
+from trl.trainer import grpo_trainer
 from trl.trainer.utils import RepeatSampler
 
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -70,7 +71,7 @@ def test_a_round_is_shuffled_by_a_function_of_its_module() -> None:
     """trainers/ppo puts its own in that place, which keeps the answers of a prompt together."""
     source = inspect.getsource(trl.GRPOTrainer._prepare_inputs)
     assert "generation_batch = shuffle_sequence_dict(generation_batch)" in source
-    assert trl.GRPOTrainer._prepare_inputs.__globals__ is vars(trl.trainer.grpo_trainer)
+    assert inspect.unwrap(trl.GRPOTrainer._prepare_inputs).__globals__ is vars(grpo_trainer)
 
 
 def test_an_evaluation_comes_after_the_log_and_before_the_save_and_tells_callbacks_of_every_batch() -> None:
