@@ -21,7 +21,7 @@ from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.project.export.source_model import SourceModel
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, evaluations_of, in_training, read_json, run_of
-from rlhf_cli.runs.text_endings import trained_with_eos
+from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eos
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 _HASH_DIGITS = 12
@@ -94,10 +94,13 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
 
 
 def _is_chat(source: SourceModel, folder: Path, data: JsonTree) -> bool:
-    """Return whether the model learned conversations, as far as the run tells; else whether it has a chat template.
+    """Return whether the model learned conversations.
 
-    The embedded models have one, and are not chat models.
+    A model without a record did if it has a chat template and the run does not contradict. The embedded models have
+    one, and are not chat models.
     """
+    if (recorded := trained_on_conversations(source.folder)) is not None:
+        return recorded
     template = read_tokenizer(folder, where="rlhf export").chat_template
     if template is None or template == read_tokenizer(EMBEDDED_TOKENIZER, where="rlhf export").chat_template:
         return False

@@ -15,7 +15,7 @@ from rlhf_cli.project.export import exported_folder
 from rlhf_cli.project.export.exported_folder import ExportedModel, export_model
 from rlhf_cli.project.export.source_model import SourceModel, find_source
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.text_endings import write_text_endings
+from rlhf_cli.runs.text_endings import write_text_endings, write_training_format
 from tests.project.export.finished_runs import finished_run, random_model
 
 SECRET = "hf_planted0123456789abcdefghij"
@@ -127,6 +127,14 @@ def test_the_code_of_a_chat_model_uses_its_template(kind: str, tmp_path: Path, m
         again = export_model(source(run), tmp_path / f"out {len(str(plain))}", lambda message: None)
         is_chat = "apply_chat_template" in (again.folder / "README.md").read_text()
         assert is_chat is (kind == "CAUSAL_LM" and isinstance(plain["prompt"], list))
+
+
+def test_what_the_model_records_of_its_training_decides(run: RunFolder, tmp_path: Path) -> None:
+    (run.model / "chat_template.jinja").write_text(CHAT)
+    for conversations in (True, False):
+        write_training_format(run.model, conversations=conversations)
+        made = export_model(source(run), tmp_path / str(conversations), lambda message: None)
+        assert ("apply_chat_template" in (made.folder / "README.md").read_text()) is conversations
 
 
 def test_a_chain_of_runs_goes_back_to_its_model_on_the_hub(tmp_path: Path) -> None:
