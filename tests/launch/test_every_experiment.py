@@ -77,7 +77,7 @@ RECIPES: dict[str, tuple[list[str], Rows | None]] = {
     "hh_reward": ([*FOLDER, *EVALUATED, *HELD_OUT], dialogues),
     "quickstart": ([*OWN, *GROUPS, *FEW], None),
     "r1_language": ([*FOLDER, *GROUPS, "data.prompt='{question}'"], sums),
-    "smollm2_reasoning": ([*FOLDER, *GROUPS, *FEW], None),
+    "smollm2_reasoning": ([*FOLDER, *GROUPS, *FEW, "data.prompt='{question}'"], None),
     "smollm2_sums": ([*FOLDER, *GROUPS, *FEW], None),
     "study_overoptimisation": ([*OWN, *ROUNDS, *FEW, "rewards.proxy.model=./judge"], None),
     "study_truncation": ([*OWN, *ROUNDS, *FEW], None),

