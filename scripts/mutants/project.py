@@ -83,10 +83,7 @@ OURS = Project(
         "rlhf_cli/analysis/expectations.py": ("tests/analysis/expectations",),
         "rlhf_cli/analysis/reproducibility.py": ("tests/analysis/expectations",),
         "rlhf_cli/analysis/whatif": ("tests/analysis/whatif",),
-        "rlhf_cli/measure": (
-            "tests/measure",
-            "tests/display/page/test_evaluation_picture.py",
-        ),
+        "rlhf_cli/measure": ("tests/measure",),
         "rlhf_cli/measure/best_of_n.py": ("tests/measure",),
         "rlhf_cli/plan/memory_estimate.py": ("tests/plan/memory",),
         "rlhf_cli/plan/memory_tensors.py": ("tests/plan/memory",),

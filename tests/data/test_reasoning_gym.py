@@ -192,7 +192,7 @@ def test_the_tasks_are_listed_or_the_command_for_the_package(
     assert "  gcd\n    Of 4 and 6? -> 2\n    max_value 1000\n" in capsys.readouterr().out
     monkeypatch.setattr(reasoning_gym, "_ask", missing)
     assert main(["list", "data", "reasoning_gym"]) == 0
-    assert "try: pip install reasoning-gym==0.1.25" in capsys.readouterr().out
+    assert "try: pip install reasoning-gym==0.1.25" in " ".join(capsys.readouterr().out.split())
 
 
 @needs_package

@@ -50,7 +50,6 @@ def file(workplace: Path) -> Callable[..., DataSource]:
         ({"split": "dev"}, None, f"{MINE}.split"),
         ({}, "{zz}", "data.prompt"),
         ({}, "{nothing}", f"data.prompt, row 1 of {MINE}"),
-        ({"subset": "x"}, None, f"{MINE}.subset"),
     ],
 )
 def test_a_source_is_called_by_its_name_whoever_reads_it(
@@ -60,6 +59,10 @@ def test_a_source_is_called_by_its_name_whoever_reads_it(
     assert refused(lambda: load_split([source], prompt=prompt, seed=0))[1] == where
     if "select" not in named and "split" not in named:
         assert refused(lambda: first_rows([source], prompt=prompt, transcripts=False, seed=0, limit=3))[1] == where
+
+
+def test_a_subset_is_of_the_hub(file: Callable[..., DataSource]) -> None:
+    assert refused(lambda: file("rows.jsonl", '{"q": "x"}\n', subset="x"))[1] == f"{MINE}.subset"
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ class FakeTrainer:
             device="cpu",
             mixed_precision="no",
             state=SimpleNamespace(),
+            wait_for_everyone=lambda: None,
         )
         self.model = SimpleNamespace(
             parameters=lambda: [SimpleNamespace(numel=lambda: 7)],

@@ -65,7 +65,7 @@ def test_the_folder_of_a_job_can_be_typed_as_it_is_called(place) -> None:
         (["seed=interval(0,1)"], "a search could"),
         (["seed=range(5,5)"], "nothing to sweep over in seed"),
         (["exp=glob(nothing_*)"], "no exp is called so"),
-        (["seed=glob(*)"], "seed is none"),
+        (["seed=glob(*)"], "seed is no group of files"),
         (["seed=1,2", "+seed=3"], "seed is typed twice"),
         (["seed=1,,2"], "cannot be read"),
         (["seed=range(0,2),7"], "cannot be one value among others"),
