@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -86,6 +87,10 @@ PADDED_IDS = torch.tensor([[0, 0, 3, 4], [2, 3, 4, 5], [0, 6, 6, 3], [0, 0, 0, 2
 """Padded on the left with 0, which is a token as well: only what stands behind the padding is penalised."""
 
 
+@pytest.mark.skipif(
+    "Tensor" not in str(inspect.signature(RepetitionPenaltyLogitsProcessor.__init__)),
+    reason="this transformers has one beginning for all rows",
+)
 def test_a_penalty_begins_where_its_row_begins() -> None:
     """By hand: a row's scores of 1 are 1/2 for the tokens of its own prompt only."""
     first = torch.tensor([2, 0, 1, 3])
