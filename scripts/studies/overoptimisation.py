@@ -145,7 +145,7 @@ def main() -> None:
     print()
     print(table("true reward", {"difference": "difference"}, differences(found)))
     if arguments.picture:
-        runs = [(one, RunFolder(folder / "0")) for one, folder in zip(CONDITIONS, folders, strict=True)]
+        runs = [(one, RunFolder(folder / "seed=0")) for one, folder in zip(CONDITIONS, folders, strict=True)]
         panels = {
             "true reward": [curve(run, one, "rewards/truth/mean") for one, run in runs],
             "learnt reward": [curve(run, one, "rewards/proxy/mean") for one, run in runs],
