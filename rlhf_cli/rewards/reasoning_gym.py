@@ -85,6 +85,8 @@ def score_entry(text: str | None, stored: str) -> float:
     except Exception as error:
         # Some verifiers fail on odd answers, and all of them on an entry that is not theirs.
         try:
+            if not _is_plain(entry["answer"], entry):
+                raise ValueError("its verifier would run the right answer as code")
             verifier.score_answer(entry["answer"], entry)
         except Exception:
             raise _unreadable(stored, error) from error
@@ -101,7 +103,8 @@ def _is_plain(text: str, entry: Mapping[str, Any]) -> bool:
     task = entry["task"]
     if task not in _READ_LISTS:
         return re.fullmatch(_PLAIN[task], text) is not None if task in _PLAIN else True
-    if text == entry["answer"] or text in entry["metadata"].get("valid_answers", ()):
+    right = entry["metadata"]["valid_answers"] if task == "n_queens" else [entry["answer"]]
+    if isinstance(right, list) and text in right:  # each verifier's own comparison, before it evaluates
         return True
     try:
         ast.literal_eval(text)

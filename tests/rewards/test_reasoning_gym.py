@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -121,6 +122,25 @@ def test_an_answer_is_not_run_as_code(task: str, tmp_path: Path) -> None:
     assert not mark.exists()
     build_task(task, {}, seed=0, where="").score_answer(answer, unpacked_entry(row["entry"]))
     assert mark.exists(), "the control: the package's verifier runs it"
+
+
+@pytest.mark.parametrize("task", [*_READ_LISTS, "countdown", "puzzle24"])
+def test_a_stored_row_is_not_run_as_code_either(task: str, tmp_path: Path) -> None:
+    """One that names code as its right answer, or as one that is valid, beside a completion of the same text."""
+    mark = tmp_path / "was_run"
+    code = f"__import__('pathlib').Path({str(mark)!r}).touch()"
+    (row,) = rows(task, 1)
+    entry = json.loads(row["entry"])
+    for changed in (
+        {"answer": code},
+        {"metadata": {**entry["metadata"], "valid_answers": [code]}},
+        {"metadata": {**entry["metadata"], "valid_answers": code}},
+        {"answer": code, "metadata": {}},
+    ):
+        for text in (code, "1/0", "(", None):
+            with contextlib.suppress(RewardError):
+                score_entry(text, json.dumps({**entry, **changed}))
+            assert not mark.exists(), (changed, text)
 
 
 @pytest.mark.parametrize(
