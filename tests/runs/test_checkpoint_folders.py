@@ -41,30 +41,36 @@ def whole(folder: Path, *steps: int) -> list[Path]:
     return [commit(staged(folder, step)) for step in steps]
 
 
-def calls_until_killed(path: Path, call: int) -> int:
-    """Commit `path` and be killed at that call which reaches the disk; how many there were, if fewer all of them."""
-    calls = 0
+class Killed(BaseException):
+    """The kill of a process, at a call that reaches the disk."""
 
-    class Killed(BaseException):
-        pass
 
-    def dying(real: Callable[..., Any]) -> Callable[..., Any]:
+class KillAt:
+    """Makes calls count, and the one of this number be the process's last; `calls` is how many there were."""
+
+    def __init__(self, call: int) -> None:
+        self.call, self.calls = call, 0
+
+    def __call__(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == call:
+            self.calls += 1
+            if self.calls == self.call:
                 raise Killed
             return real(*args, **kwargs)
 
         return wrapper
 
+
+def calls_until_killed(path: Path, call: int) -> int:
+    """Commit `path` and be killed at that call which reaches the disk; how many there were, if fewer all of them."""
+    dying = KillAt(call)
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
         patch.setattr(os, "fsync", dying(os.fsync))
         patch.setattr(Path, "rename", dying(Path.rename))
         patch.setattr(Path, "write_text", dying(Path.write_text))
         patch.setattr(module.shutil, "rmtree", dying(module.shutil.rmtree))
         commit(path)
-    return calls
+    return dying.calls
 
 
 class TestCommit:
@@ -267,28 +273,14 @@ class TestSharedWeights:
         """Before and after every call that changes the disk; the next time ends what was begun."""
         (checkpoint,) = whole(tmp_path, 7)
 
-        class Killed(BaseException):
-            pass
-
-        calls = 0
-
-        def dying(real: Callable[..., Any]) -> Callable[..., Any]:
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                nonlocal calls
-                calls += 1
-                if calls == call:
-                    raise Killed
-                return real(*args, **kwargs)
-
-            return wrapper
-
+        dying = KillAt(call)
         with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
             patch.setattr(os, "link", dying(os.link))
             patch.setattr(Path, "replace", dying(Path.replace))
             patch.setattr(module.shutil, "copy2", dying(module.shutil.copy2))
             share_weights(model, checkpoint)
             own_weights(model)
-        assert min(call, 4) == min(calls, 4)
+        assert min(call, 4) == min(dying.calls, 4)
         assert (model / "model.safetensors").read_bytes() == b"weights"
         assert problem_with(checkpoint) is None
         share_weights(model, checkpoint)
