@@ -60,9 +60,13 @@ def numeric_answer(
     *,
     tolerance: Annotated[float, Ge(0)] = 0.0,
     fallback: Fallback = "last_number",
+    credit_within: Annotated[float, Ge(0)] = 0.0,
     **kwargs: object,
 ) -> list[float | None]:
     """Score 1.0 if the completion's number equals the gold one, else 0.0; None if the gold one cannot be read.
+
+    With `credit_within` a wrong number scores 1 - distance / credit_within where that is above 0. A policy that is
+    hardly ever right learns from it which wrong answers are better.
 
     What counts as a number is in `rewards/numeric.py`: thousands commas, currency and percent signs, units, a leading
     `+`, decimals, exponents, fractions and mixed numbers. `50%` is 50, as in GSM8K, and `2 million` is 2.
@@ -72,14 +76,20 @@ def numeric_answer(
         answer: dataset column: the number, or the whole gold solution ending in `#### 1,234`.
         tolerance: largest absolute difference that still counts, in the unit of the answer; 0 compares exactly.
         fallback: `last_number` or `none`, for a completion that marks no answer.
+        credit_within: distance from the answer, in its unit, from which a wrong number scores 0.
     """
     rewards: list[float | None] = []
     for completion, value in zip(completions, answer, strict=True):
         gold, found = gold_number(value), answer_in(text_of(completion), fallback=fallback)
         if gold is None or found is None:
             rewards.append(None if gold is None else 0.0)
-        else:  # through str: a YAML 0.01 means one hundredth, not the nearest binary float
-            rewards.append(float(abs(found - gold) <= Fraction(str(tolerance))))
+            continue
+        distance = abs(found - gold)
+        if distance <= Fraction(str(tolerance)):  # through str: a YAML 0.01 means one hundredth, exactly
+            rewards.append(1.0)
+        else:
+            credit = 1 - distance / Fraction(str(credit_within)) if credit_within else Fraction(0)
+            rewards.append(float(max(credit, Fraction(0))))
     return rewards
 
 

@@ -90,6 +90,28 @@ def test_score(text: str, gold: Fraction, tolerance: float, expected: float) -> 
     assert numeric_answer([text], [gold], tolerance=tolerance) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("18", 1.0),
+        ("17", 0.9),
+        ("23", 0.5),
+        ("13", 0.5),
+        ("28", 0.0),
+        ("-400", 0.0),
+        ("no number", 0.0),
+        ("18.1", 0.99),
+    ],
+)
+def test_a_wrong_number_gets_credit_by_its_distance(text: str, expected: float) -> None:
+    assert numeric_answer([text], [18], credit_within=10) == [expected]
+    assert numeric_answer([text], ["no number"], credit_within=10) == [None]
+
+
+def test_what_the_tolerance_allows_gets_full_credit() -> None:
+    assert numeric_answer(["17", "16"], [18, 18], tolerance=1, credit_within=4) == [1.0, 0.5]
+
+
 def test_rows() -> None:
     completions = ["18", "17", [{"role": "assistant", "content": "It is $18."}], "18", "18"]
     answer = ["so\n#### 18", "18", 18, "no number", None]

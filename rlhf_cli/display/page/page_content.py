@@ -14,6 +14,7 @@ from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.display.page.completion_pages import CompletionPages, completion_pages
 from rlhf_cli.display.page.curves import Plot, front_of, plots_of, plotted_metrics
 from rlhf_cli.display.page.embedding import colours, deflated, own_file, plotly_bundle, policy, script_json, sha256
+from rlhf_cli.display.page.first_and_last_answers import FirstAndLastAnswers, first_and_last_answers
 from rlhf_cli.display.page.tables import (
     DifferingValues,
     EvaluationTable,
@@ -64,6 +65,7 @@ class PageContent:
     plots: list[Plot]
     front: dict[str, object] | str
     evaluations: list[EvaluationTable]
+    first_and_last: FirstAndLastAnswers | None
     noticed: list[SharedFinding]
     completions: CompletionPages
     differing: list[DifferingValues]
@@ -133,6 +135,7 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, ti
         plots=plots,
         front=front_of(comparison),
         evaluations=evaluations,
+        first_and_last=first_and_last_answers(runs[0].folder) if len(runs) == 1 else None,
         noticed=shared_findings(runs),
         completions=completions,
         differing=differing_values(runs),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -16,9 +17,10 @@ from rlhf_cli.display.page import curves as plotted_curves
 from rlhf_cli.display.page.completion_pages import chosen_steps, completion_pages
 from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, front_of, plots_of
 from rlhf_cli.display.page.embedding import rounded
+from rlhf_cli.display.page.first_and_last_answers import first_and_last_answers
 from rlhf_cli.display.page.page_content import page_content, report_at_the_end, write_report
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.run_folder import runs_in
+from rlhf_cli.runs.run_folder import in_training, runs_in
 from tests.display.page.reported_runs import write_completions, write_reported
 from tests.support.logged_runs import configured, write_run
 
@@ -133,3 +135,31 @@ def test_the_interval_that_an_evaluation_logged_is_drawn_from_its_low_to_its_hig
     (plot,) = plots_of(runs, [], [PlottedMetric(name, "total", COMPONENTS)])
     assert plot.lines == {0: [0.4, 0.6]}
     assert plot.intervals == {0: ([0.3, 0.5], [0.5, 0.8])}
+
+
+def test_held_out_answers_before_and_after(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", configured(0.0, 0), {"loss": [1.0] * 3})
+    folder = in_training(run)
+    folder.mkdir(parents=True)
+    asked = [{"role": "user", "content": "3 + 4 ="}, {"role": "assistant", "content": "7"}]
+    for step, answer in ((0, "it is <b>9</b>"), (5, "8"), (10, "22")):
+        rows = [
+            {"prompt": [*asked, {"role": "user", "content": "17 + 5 ="}], "completion": answer, "part": "greedy"},
+            {"prompt": [*asked, {"role": "user", "content": "17 + 5 ="}], "completion": "sampled", "part": "sampled"},
+        ]
+        lines = [json.dumps({**row, "rewards": {"correct": float(answer == "22"), "form": None}}) for row in rows]
+        (folder / f"step-{step}.completions.jsonl").write_text("\n".join(lines))
+    shown = first_and_last_answers(run)
+    assert shown is not None
+    assert shown.steps == (0, 10)
+    assert [(one.prompt, one.answers) for one in shown.prompts] == [
+        ("17 + 5 =", [("it is <b>9</b>", "correct 0, form –"), ("22", "correct 1, form –")])
+    ]
+    html = write_report([tmp_path], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "it is &lt;b&gt;9&lt;/b&gt;" in html
+    assert "sampled" not in html.partition("Held-out answers, before and after")[2].partition("</section>")[0]
+    (folder / "step-10.completions.jsonl").write_text('{"prompt": "cut')
+    assert first_and_last_answers(run) is None
+    (folder / "step-10.completions.jsonl").unlink()
+    (folder / "step-5.completions.jsonl").unlink()
+    assert first_and_last_answers(run) is None  # one evaluation has no before
