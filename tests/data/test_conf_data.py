@@ -21,6 +21,7 @@ def test_all_are_here() -> None:
     shipped = [
         "file",
         "gsm8k",
+        "hh_pairs",
         "hh_rlhf",
         "reasoning_gym",
         "split_sums",

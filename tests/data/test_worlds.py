@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from hashlib import sha256
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -172,18 +173,46 @@ def test_held_out_sums_are_in_no_training_row_in_either_order() -> None:
         toy_tasks.generate_split(3, 0, max_value=2)
 
 
+def test_held_out_dialogues_are_in_no_training_row() -> None:
+    train = worlds.generate("hh_pairs", {"num_rows": 441}, seed=0)
+    held_out = worlds.generate("hh_pairs", {"num_rows": 110, "held_out": True}, seed=0)
+    prompts, others = ({json.dumps(row["prompt"]) for row in rows} for rows in (train, held_out))
+    assert (len(prompts), len(others), len(prompts & others)) == (441, 110, 0)
+    again = worlds.generate("hh_pairs", {"num_rows": 110, "held_out": True}, seed=1)
+    assert {json.dumps(row["prompt"]) for row in again} == others
+    for row in [*train, *held_out]:
+        assert row["prompt"][-1]["role"] == "user"
+        assert row["chosen"] != row["rejected"]
+
+
+SOURCE = Path(__file__).parents[2].parent / "shared" / "data" / "hh-harmless.jsonl.gz"
+
+
+@pytest.mark.skipif(not SOURCE.exists(), reason="needs hh-harmless.jsonl.gz of Anthropic's data beside the project")
+def test_the_embedded_dialogues_are_those_of_the_source(tmp_path: Path) -> None:
+    from scripts.hh_pairs import main
+
+    main(SOURCE, tmp_path / "made.gz")
+    shipped = Path(worlds.__file__).with_name("hh_pairs.jsonl.gz")
+    assert (tmp_path / "made.gz").read_bytes() == shipped.read_bytes()
+    assert shipped.stat().st_size < 1_000_000
+
+
 def test_the_rows_of_a_seed_stay_what_they_are() -> None:
     """Runs of two releases are compared on the same rows; a hash of each world, and of the split of its sums."""
     hashes = {}
-    for name, arguments in [*((name, {}) for name in EMBEDDED), ("split_sums", {"held_out": True})]:
+    halves = [(name, {"held_out": True}) for name in ("hh_pairs", "split_sums")]
+    for name, arguments in [*((name, {}) for name in EMBEDDED), *halves]:
         rows = worlds.generate(name, {"num_rows": 300, **arguments}, seed=3)
         hashes[name + "-held_out" * bool(arguments)] = sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:8]
     assert hashes == {
+        "hh_pairs": "5ed50cac",
         "split_sums": "bd17dfb4",
         "toy_demonstrations": "6f9a3ff3",
         "toy_judgements": "0cef50bf",
         "toy_preferences": "786d0faf",
         "toy_speakers": "6774962d",
         "toy_sums": "37059ea0",
+        "hh_pairs-held_out": "7df19b2b",
         "split_sums-held_out": "6a5dfe1b",
     }

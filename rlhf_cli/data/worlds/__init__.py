@@ -14,7 +14,7 @@ from inspect import signature
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from rlhf_cli.data.worlds import reasoning_gym, toy_preferences, toy_tasks
+from rlhf_cli.data.worlds import hh_pairs, reasoning_gym, toy_preferences, toy_tasks
 from rlhf_cli.data.worlds import toy_tasks as split_sums
 from rlhf_cli.errors import DataError
 from rlhf_cli.text.suggest import nearest
@@ -36,6 +36,7 @@ class World:
 
 
 WORLDS = {
+    "hh_pairs": World(hh_pairs.generate),
     "reasoning_gym": World(reasoning_gym.generate, columns=reasoning_gym.OWN_COLUMNS),
     "split_sums": World(split_sums.generate_split),
     "toy_demonstrations": World(toy_tasks.demonstrations),
