@@ -31,7 +31,7 @@ def messages(transcript: str) -> list[dict[str, str]]:
 def main(source: Path, out: Path) -> None:
     """Write the pairs as messages, in the order of the source. The same source gives the same bytes."""
     rows = []
-    for line in gzip.open(source, "rt", encoding="utf-8"):
+    for line in gzip.decompress(source.read_bytes()).decode("utf-8").splitlines():
         pair = json.loads(line)
         if len(pair["chosen"]) + len(pair["rejected"]) > MOST_CHARACTERS:
             continue

@@ -36,7 +36,6 @@ class World:
 
 
 WORLDS = {
-    "hh_pairs": World(hh_pairs.generate),
     "reasoning_gym": World(reasoning_gym.generate, columns=reasoning_gym.OWN_COLUMNS),
     "split_sums": World(split_sums.generate_split),
     "toy_demonstrations": World(toy_tasks.demonstrations),
@@ -44,6 +43,7 @@ WORLDS = {
     "toy_preferences": World(toy_preferences.generate),
     "toy_speakers": World(toy_tasks.generate_speakers, toy_tasks.speaker_demonstrations),
     "toy_sums": World(toy_tasks.generate, toy_tasks.demonstrations),
+    "hh_pairs": World(hh_pairs.generate),
 }
 
 
