@@ -1,0 +1,77 @@
+"""Train an experiment of a real model with five seeds: held-out rewards before and after, what it cost, the curves.
+
+usage: real.py EXPERIMENT METRIC... [--root FOLDER] [--seeds N] [--picture OUT.svg]
+
+    python scripts/studies/real.py smollm2_sums eval_greedy/rewards/correct eval_sampled/rewards/correct
+
+Runs what is not in the folder yet, one after another, and prints a Markdown table. With --picture it draws the metrics
+over the steps, and writes each seed's numbers into a CSV beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from curves import Curve, curves
+from seeds import interval, table
+
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.run_folder import RunFolder
+
+
+def trained(experiment: str, seed: int, root: Path) -> tuple[RunFolder, dict[str, float]]:
+    """Return the run of a seed and its cost: CPU and wall seconds of the command, peak memory in GB."""
+    folder, costs = root / experiment / f"seed={seed}", root / f"{experiment}-{seed}.json"
+    if not folder.exists():
+        words = [f"+exp={experiment}", f"seed={seed}", "track=none", f"run.root={root}", f"run.name=seed={seed}"]
+        start = time.monotonic()
+        process = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-m", "rlhf_cli", "train", *words])
+        _, status, used = os.wait4(process, 0)
+        if status:
+            raise SystemExit(f"{folder}: ended with {os.waitstatus_to_exitcode(status)}")
+        wall_s = time.monotonic() - start
+        cost = {"cpu_s": used.ru_utime + used.ru_stime, "wall_s": wall_s, "peak_gb": used.ru_maxrss * 1024 / 1e9}
+        costs.write_text(json.dumps(cost), encoding="utf-8")
+    return RunFolder(folder), json.loads(costs.read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("experiment")
+    parser.add_argument("metrics", nargs="+", metavar="METRIC")
+    parser.add_argument("--root", type=Path, default=Path("runs/real"))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--picture", type=Path)
+    asked = parser.parse_args()
+    asked.root.mkdir(parents=True, exist_ok=True)
+    panels: dict[str, list[Curve]] = {metric: [] for metric in asked.metrics}
+    found: list[dict[str, float]] = []
+    for seed in range(asked.seeds):
+        run, cost = trained(asked.experiment, seed, asked.root)
+        entries = read_metrics(run.metrics)
+        numbers: dict[str, float] = {}
+        for metric in asked.metrics:
+            steps, values = series(entries, metric)
+            panels[metric].append(Curve(f"seed {seed}", steps, values))
+            numbers |= {f"{metric} before": values[0], f"{metric} after": values[-1]}
+        found.append(numbers | cost)
+    means = {name: interval([numbers[name] for numbers in found]) for name in found[0]}
+    rows = {str(seed): [f"{value:.3g}" for value in numbers.values()] for seed, numbers in enumerate(found)}
+    rows["mean"] = [f"{one.mean:.3g} ± {one.half:.2g}" for one in means.values()]
+    print(table("seed", {name: name for name in found[0]}, rows))
+    if asked.picture is not None:
+        asked.picture.write_text(curves(panels, x_title="optimizer steps"), encoding="utf-8")
+        with asked.picture.with_suffix(".csv").open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(["seed", *found[0]])
+            writer.writerows([seed, *map(repr, numbers.values())] for seed, numbers in enumerate(found))
+
+
+if __name__ == "__main__":
+    main()
