@@ -27,9 +27,9 @@ from rlhf_cli.runs.run_folder import RunFolder
 
 def trained(experiment: str, seed: int, root: Path) -> tuple[RunFolder, dict[str, float]]:
     """Return the run of a seed and its cost: CPU and wall seconds of the command, peak memory in GB."""
-    folder, costs = root / experiment / f"seed={seed}", root / f"{experiment}-{seed}.json"
+    folder, costs = root / experiment / f"seed{seed}", root / f"{experiment}-{seed}.json"
     if not folder.exists():
-        words = [f"+exp={experiment}", f"seed={seed}", "track=none", f"run.root={root}", f"run.name=seed={seed}"]
+        words = [f"+exp={experiment}", f"seed={seed}", "track=none", f"run.root={root}", f"run.name=seed{seed}"]
         start = time.monotonic()
         process = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-m", "rlhf_cli", "train", *words])
         _, status, used = os.wait4(process, 0)
