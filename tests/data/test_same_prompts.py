@@ -60,6 +60,11 @@ def test_rows_that_ask_the_same(name: str) -> None:
     assert shared(table(same, other, same), table(other), table(trained)) == 3, "rows are counted, over all sources"
 
 
+def test_only_prompts_that_are_held_out_are_shared() -> None:
+    held_out, training = table({"prompt": "1+1="}), table({"prompt": "1+1="}, {"prompt": "1+2="})
+    assert shared_prompts(held_out, [training]) == set(prompt_keys(held_out))
+
+
 def test_rows_without_a_prompt_that_is_known_share_nothing() -> None:
     assert shared(table({"image": 1}), table({"image": 1})) == 0
 

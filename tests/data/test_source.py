@@ -113,7 +113,7 @@ def test_what_lies_near_a_path_that_is_not_there(workplace: Path, jsonl) -> None
         DataSource(path="rows.csv", rename={"answer": "a"}, select=(2, 5)),
         DataSource(path="rows.csv", select=3),
         DataSource(path="rows.jsonl"),
-        DataSource(world="toy_sums", args={"num_rows": 20}, select=(1, 9)),
+        DataSource(world="toy_sums", args={"num_rows": 20}, select=(15, 20)),
         DataSource(path="rows.csv", split="train[50%:]"),
     ],
     ids=["renamed and selected", "the first", "lists", "a world", "a part, by datasets"],

@@ -13,6 +13,7 @@ from rlhf_cli.numerics.intervals import (
     Estimate,
     attempt_counts,
     majority,
+    mean_with_interval,
     pass_at_k,
     student,
     student_of_groups,
@@ -53,6 +54,13 @@ def test_student_of_several_that_are_looked_at_together() -> None:
     estimate = student([1.0, 2.0, 3.0], comparisons=5)
     half = 9.92484 / math.sqrt(3)
     assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((2.0, 2 - half, 2 + half), abs=1e-4)
+
+
+def test_a_mean_of_zeros_and_ones_is_a_proportion_and_any_other_is_students() -> None:
+    assert mean_with_interval([0.0, 1.0, 1.0]) == wilson(2, 3)
+    assert mean_with_interval([0.0, 1.0, 0.5]) == student([0.0, 1.0, 0.5])
+    assert mean_with_interval([0.5, 0.5]) == Estimate(0.5, None, None, 2)
+    assert mean_with_interval([]) == Estimate(None, None, None, 0)
 
 
 def test_one_value_tells_nothing_and_none_even_less() -> None:

@@ -101,6 +101,25 @@ def test_rows_without_a_token_keep_a_column_of_either_part() -> None:
     assert used_columns(torch.zeros(2, 5), 3, may_move=False) == slice(0, 3)
 
 
+def test_answers_of_one_token_keep_one_column() -> None:
+    batch = ragged(3, seed=0)
+    batch["completion_mask"] = (torch.arange(COMPLETION) < 1).long().expand(3, -1)
+    assert trimmed(batch, may_move=True)["completion_ids"].shape[1] == 1
+
+
+def test_packed_rows_are_ordered_by_prompt_and_trimmed_ones_by_length() -> None:
+    rows = ragged(4, seed=2)
+    for name in ("prompt_ids", "prompt_mask"):
+        rows[name] = rows[name][[0, 1, 0, 1]]  # two prompts, taken in turn
+    rows["completion_mask"] = (torch.arange(COMPLETION) < torch.tensor([1, 4, 2, 3]).unsqueeze(1)).long()
+    orders = {
+        mode: PassMixin._order(SimpleNamespace(passes=Passes(mode)), rows).tolist()  # type: ignore[arg-type]
+        for mode in ("packed", "trimmed")
+    }
+    assert [row % 2 for row in orders["packed"]] in ([0, 0, 1, 1], [1, 1, 0, 0])
+    assert orders["trimmed"] == [1, 3, 2, 0]
+
+
 def ppo_names(batch: dict[str, Tensor]) -> set[str]:
     return {"advantages", "returns", "rollout_values", "old_per_token_logps"} & set(batch)
 

@@ -71,6 +71,12 @@ def test_one_seed_says_impossible_and_not_zero(place: Path) -> None:
     assert asked.startswith("No verdict on correct for 0 and 0.5: they have one seed in common, all else equal")
 
 
+def test_one_setting_with_one_seed_leaves_the_others_their_verdict(place: Path) -> None:
+    found = of(write_sweep(place / "sweep", {0.0: [0.5, 0.6], 0.5: [0.9, 0.8], 1.0: [0.7]}), on=())
+    assert found.no_verdict is None
+    assert found.verdicts
+
+
 def test_runs_that_do_not_count_for_the_same_reason_are_one_line(place: Path) -> None:
     runs = write_sweep(place / "sweep", {0.0: [0.5]})
     runs += [write_run(place / str(seed), configured(0.0, seed), {}, state="created") for seed in range(1, 6)]

@@ -204,6 +204,9 @@ def with_noise(values: list[float]) -> list[float]:
         (total([0.0] * 8 + [0.125] * 4), None, "fine"),
         (total(line(0, 0.05)), None, "fine"),
         (total(with_noise([0.5] * 20)), None, "serious"),
+        # A rise by 0.2 that is less than five standard errors of its own scatter, and a bend too small to count.
+        (total([0.0, 1.0] * 5 + [0.2, 1.1] * 5), None, "unseen"),
+        (total([0.5] * 10 + [0.2] * 3 + [0.55] * 10), None, "unseen"),
         (total([0.5, 0.5, 0.75, 0.25, 0.5, 0.5] * 3), None, "unseen"),
         # 1.5 times 0.1, and five of what 8 rows an event leave to chance: of 20 events and deviations of 1/2 0.48.
         (total([1.0] * 10 + [0.5] * 10), None, "serious"),

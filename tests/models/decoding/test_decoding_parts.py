@@ -56,6 +56,14 @@ def test_what_is_no_probability_is_refused_as_torch_refuses_it(value: float) -> 
     refuse_not_finite(probabilities().sum().item())
 
 
+def test_generation_ends_at_a_probability_that_is_not_finite() -> None:
+    model = model_of("llama")
+    with torch.no_grad():
+        model.lm_head.weight[7] = float("nan")
+    with Generating().of(model), pytest.raises(RuntimeError, match="probability tensor contains"):
+        model.generate(input_ids=IDS, attention_mask=MASK, generation_config=settings(do_sample=True))
+
+
 # Which prompts are read once for several rows: those of the same tokens in the same places, and no others.
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -68,6 +69,18 @@ def test_negative_control_in_time() -> None:
         call_within(lambda: 1 / 0, 5.0)
     time.sleep(0.05)  # an alarm that was left would ring now
     assert call_within(lambda: time.sleep(0.05), 0.5) is None
+
+
+def test_an_alarm_that_rings_after_the_call_has_returned_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_timer = signal.setitimer
+
+    def late(which: int, seconds: float, *rest: float) -> object:
+        if seconds == 0.0:  # the timer is about to be stopped, and rings first
+            signal.getsignal(signal.SIGALRM)(signal.SIGALRM, sys._getframe())  # type: ignore[operator, misc]
+        return set_timer(which, seconds, *rest)
+
+    monkeypatch.setattr(signal, "setitimer", late)
+    assert call_within(lambda: 7, 5.0) == 7
 
 
 def test_what_those_who_called_hold_is_let_go_when_they_return() -> None:

@@ -66,6 +66,11 @@ class TestCorrelations:
         found = metrics_of(a, column(4, 1, 0, 7), weights=[1, 1])["rewards/correlation/a/b"]
         assert found == pytest.approx(12 / (14 * 30) ** 0.5)
 
+    def test_each_pair_is_logged_once(self) -> None:
+        rising = [column(1, 2, 3, 4), column(4, 1, 0, 3), column(2, 2, 1, 5)]
+        found = {name for name in metrics_of(*rising, weights=[1, 1, 1]) if "/correlation/" in name}
+        assert found == {f"rewards/correlation/{pair}" for pair in ("a/b", "a/c", "b/c")}
+
 
 class TestCounts:
     def test_two_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,20 @@ def test_what_is_rounding(changed: dict[str, torch.Tensor], expected: bool) -> N
     assert bool((found.used == 0).all()) is expected
 
 
+@pytest.mark.parametrize(("apart", "expected"), [(1.2e-5, True), (3e-5, False)])
+def test_what_is_rounding_is_measured_by_the_largest_score(apart: float, expected: bool) -> None:
+    """Two rows of one token score 1 and 1 + `apart`, in two components: each is `apart` / 2 from their mean."""
+    one, other = torch.tensor([[0.5, 0.0], [0.5, 0.0]]), torch.tensor([[0.5, 0.0], [0.5 + apart, 0.0]])
+    nearly_alike = replace(
+        ROUND,
+        is_action=torch.tensor([[True, False], [True, False]]),
+        scores=torch.stack([one, other]),
+        is_bootstrapped=torch.tensor([False, False]),
+        ref_logps=ROUND.logps,
+    )
+    assert advantages_of(nearly_alike, PpoSettings(), KL, lambda sums: sums).is_rounding is expected
+
+
 def test_equal_advantages_are_rounding_only_if_they_are_whitened() -> None:
     """One token a row and the same score: whitened they are 0, else each is 1. The critic learns it either way."""
     alike = replace(
