@@ -104,6 +104,7 @@ def test_difficulty_is_a_number_where_there_is_one() -> None:
         metadata = json.loads(row["entry"])["metadata"]
         assert row["difficulty"] == f"num_terms={metadata['num_terms']}, num_digits={metadata['num_digits']}"
     assert {row["difficulty"] for row in rows(3, task="syllogism")} == {None}
+    assert {row["difficulty"] for row in rows(3, task="count_primes")} == {"n=1..10000"}  # the range of all rows
 
 
 @needs_package
