@@ -2,7 +2,6 @@
 
     rlhf train -m +exp=quickstart seed=0,1,2,3,4 track=none
     python scripts/expectations.py runs/quickstart                 the table of docs/how-to/expectations.md
-    python scripts/expectations.py runs/quickstart --metrics       every metric at the end, to choose from
 
 A bound is a prediction limit: where the number of one more run, with another seed, lies with a probability of 0.995 if
 such numbers are normal: mean -+ t(0.995, n - 1) x sd x sqrt(1 + 1/n). What an experiment expects is rounded from it to
@@ -13,20 +12,17 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
-from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, read_columns
+from rlhf_cli.analysis.comparison.metric_columns import read_columns
 from rlhf_cli.analysis.expectations import outcomes_of
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import Expectation, entries_of
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.runs.run_folder import read_json, runs_in
-from rlhf_cli.tables.metrics import is_of_the_clock
 from rlhf_cli.text.json_values import section
 
 PROBABILITY = 0.995
@@ -62,35 +58,20 @@ class Spread:
 
 
 def main() -> None:
-    """Print the table of what is expected, or the spreads of every metric."""
+    """Print the table of what is expected."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, help="folders of runs of one experiment each")
-    parser.add_argument("--metrics", action="store_true")
     options = parser.parse_args()
-    if not options.metrics:
-        print("| experiment | metric | at | n | mean | sd | least | most | limit | expected |")
-        print("|---|---|---|---|---|---|---|---|---|---|")
+    print("| experiment | metric | at | n | mean | sd | least | most | limit | expected |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for folder in options.runs:
         runs = runs_in(folder)
         exp = str(section(read_json(runs[0].provenance), "choices")["exp"])
         columns = [read_columns(run.metrics) for run in runs]
-        expected = _every_metric(columns[0]) if options.metrics else entries_of(_experiment(exp).expect)
-        for name, one in expected.items():
-            spread = _spread(name, one, columns, list(section(runs[0].read_config(), "rewards")))
-            print(_row(exp, one, spread) if not options.metrics else _line(one, spread))
-
-
-def _experiment(exp: str) -> Experiment:
-    return prepare([f"+exp={exp}"], keep_run_names=True).experiment
-
-
-def _every_metric(columns: MetricColumns) -> dict[str, Expectation]:
-    names = [name for name in columns if not is_of_the_clock(name) and not name.startswith("train_")]
-    return {name: Expectation(metric=name, at_least=0.0) for name in names}
-
-
-def _spread(name: str, one: Expectation, columns: Sequence[MetricColumns], rewards: list[str]) -> Spread:
-    return Spread(tuple(outcomes_of({name: one}, own, rewards, is_finished=True)[0].value for own in columns))
+        rewards = list(section(runs[0].read_config(), "rewards"))
+        for name, one in entries_of(prepare([f"+exp={exp}"], keep_run_names=True).experiment.expect).items():
+            values = (outcomes_of({name: one}, own, rewards, is_finished=True)[0].value for own in columns)
+            print(_row(exp, one, Spread(tuple(values))))
 
 
 def _row(exp: str, one: Expectation, spread: Spread) -> str:
@@ -104,11 +85,6 @@ def _row(exp: str, one: Expectation, spread: Spread) -> str:
     shown = " | ".join(f"{number:.4g}" for number in numbers)
     words = (f"`{exp}`", f"`{one.metric}`", str(one.at), str(len(spread.values)))
     return f"| {' | '.join(words)} | {shown} | {' to '.join(limits)} | {one.bound}{kept} |"
-
-
-def _line(one: Expectation, spread: Spread) -> str:
-    limits = f"{spread.mean - spread.reach:10.4g} {spread.mean + spread.reach:10.4g}"
-    return f"{one.metric:45s} {spread.mean:10.4g} {spread.deviation:10.2g} {limits}"
 
 
 if __name__ == "__main__":

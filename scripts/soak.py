@@ -1,12 +1,11 @@
 """A long run of a tiny policy: does its memory grow, and how large does its folder get?
 
-usage: soak.py [--steps 3000] [--trainer grpo|ppo] [--every 50] [--trace] [words of `rlhf train` ...]
+usage: soak.py [--steps 3000] [--trainer grpo|ppo] [--every 50] [words of `rlhf train` ...]
 
 Trains in this process, in a folder that is removed at the end, and samples the resident memory every so many steps. It
 prints the slope of the second half, in kB a step, by least squares, with the standard error of it: the first half fills
-caches and arenas. It prints as well what the folder holds, and with --trace (tracemalloc, twice as slow) the lines of
-code whose allocations grew most between the middle and the end. Exit code 1 where the slope is above 1 kB a step and
-above three of its standard errors.
+caches and arenas. It prints as well what the folder holds. Exit code 1 where the slope is above 1 kB a step and above
+three of its standard errors.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import math
 import os
 import sys
 import tempfile
-import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,44 +46,30 @@ def slope(steps: Sequence[float], values: Sequence[float]) -> tuple[float, float
     return rise, math.sqrt(left / max(1, count - 2) / spread)
 
 
-def _watched(every: int, middle: int, *, trace: bool) -> tuple[Any, list[tuple[int, float]], list[Any]]:
-    """Return a callback that samples, and the lists it fills: (step, kB), snapshots of tracemalloc."""
-    from transformers import TrainerCallback
-
-    samples: list[tuple[int, float]] = []
-    snapshots: list[Any] = []
-
-    class Sample(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.global_step % every == 0:
-                samples.append((state.global_step, resident_kb()))
-                print(f"step {state.global_step}: {samples[-1][1]:.0f} kB", file=sys.stderr)
-            if trace and state.global_step == middle:
-                tracemalloc.start(8)
-                snapshots.append(tracemalloc.take_snapshot())
-            if trace and state.global_step in (middle + every, state.max_steps):
-                snapshots.append(tracemalloc.take_snapshot())
-
-    return Sample(), samples, snapshots
-
-
 def main() -> int:
     """Run the soak; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--trainer", choices=("grpo", "ppo"), default="grpo")
     parser.add_argument("--every", type=int, default=50)
-    parser.add_argument("--trace", action="store_true")
     options, words = parser.parse_known_args()
+
+    from transformers import TrainerCallback
 
     import rlhf_cli.trainers.assemble.trainer
 
-    sample, samples, snapshots = _watched(options.every, options.steps // 2, trace=options.trace)
+    samples: list[tuple[int, float]] = []
     assemble = rlhf_cli.trainers.assemble.trainer.assemble
+
+    class Sample(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step % options.every == 0:
+                samples.append((state.global_step, resident_kb()))
+                print(f"step {state.global_step}: {samples[-1][1]:.0f} kB", file=sys.stderr)
 
     def with_sample(*args: Any, **named: Any) -> Any:
         trainer = assemble(*args, **named)
-        trainer.add_callback(sample)
+        trainer.add_callback(Sample())
         return trainer
 
     rlhf_cli.trainers.assemble.trainer.assemble = with_sample
@@ -99,9 +83,6 @@ def main() -> int:
     rise, error = slope([step for step, _ in later], [kb for _, kb in later])
     print(f"resident memory at step {later[0][0]}: {later[0][1]:.0f} kB, at step {later[-1][0]}: {later[-1][1]:.0f} kB")
     print(f"slope of the second half: {rise:.3f} kB a step, standard error {error:.3f}")
-    if len(snapshots) > 2:
-        for line in snapshots[-1].compare_to(snapshots[1], "lineno")[:15]:
-            print(line)
     return 1 if rise > _LIMIT_KB and rise > 3 * error else 0
 
 

@@ -1,8 +1,5 @@
 """Brings a Slurm up on this one machine, for tests: munged, slurmctld and slurmd in a folder, no system service.
 
-    python scripts/slurm/one_machine.py up FOLDER [N]   starts them; prints the line that points Slurm's commands there
-    python scripts/slurm/one_machine.py down FOLDER     stops what `up` started in FOLDER, and nothing else
-
 Everything (configuration, munge's key and socket, logs, pids) lies in FOLDER, whose path is best short: a socket's path
 has at most 107 characters. The daemons belong to whoever calls, root or not. Two CPUs are offered, however many there
 are; nothing is confined or accounted for, and there is no database, so `sacct` knows nothing. With N it pretends to be
@@ -11,18 +8,15 @@ N nodes, node1 and so on, with a slurmd each. Debian's packages: slurm-wlm, mung
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import getpass
 import json
 import os
 import secrets
-import shlex
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -225,25 +219,3 @@ def _free_port() -> int:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         return int(server.getsockname()[1])
-
-
-def main(argv: list[str]) -> int:
-    """Bring the Slurm of a folder up or down; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["up", "down"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("nodes", type=int, nargs="?", default=1)
-    options = parser.parse_args(argv)
-    if options.what == "down":
-        bring_down(options.folder)
-        return 0
-    if absent := missing():
-        print(f"not installed: {', '.join(absent)}; apt-get install slurm-wlm munge", file=sys.stderr)
-        return 2
-    for name, value in bring_up(options.folder, options.nodes).items():
-        print(f"export {name}={shlex.quote(value)}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from curves import Curve, curves
+from curves import Curve, draw_curves
 from seeds import SEEDS, by_seed, interval, sweep, table, write_numbers
 
 from rlhf_cli.cli import main as rlhf
@@ -151,7 +151,7 @@ def main() -> None:
             "learnt reward": [curve(run, one, "rewards/proxy/mean") for one, run in runs],
         }
         write_numbers(arguments.picture, "reward model, penalty", {one.label: runs for one, runs in found.items()})
-        arguments.picture.write_text(curves(panels, x_title="√KL(policy ‖ start), nats an answer"), encoding="utf-8")
+        draw_curves(arguments.picture, panels, x_title="√KL(policy ‖ start), nats an answer")
 
 
 if __name__ == "__main__":

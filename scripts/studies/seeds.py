@@ -64,10 +64,14 @@ def by_seed(folder: Path, measure: Callable[[RunFolder], dict[str, float]]) -> l
     return [measure(runs[seed]) for seed in SEEDS]
 
 
-def write_numbers(picture: Path, heading: str, found: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
+Found = Mapping[str, Sequence[Mapping[str, float]]]
+"""Label of a condition -> its runs' measures, in the order of SEEDS."""
+
+
+def write_numbers(picture: Path, heading: str, found: Found) -> None:
     """Write every run's numbers as a CSV beside the picture: a line a condition and seed, a column a measure.
 
-    `heading` names the column of the conditions, which are the keys of `found`; their runs are in the order of SEEDS.
+    `heading` names the column of the conditions.
     """
     measures = list(next(iter(found.values()))[0])
     with picture.with_suffix(".csv").open("w", encoding="utf-8", newline="") as stream:
@@ -76,6 +80,32 @@ def write_numbers(picture: Path, heading: str, found: Mapping[str, Sequence[Mapp
         for condition, runs in found.items():
             for seed, run in zip(SEEDS, runs, strict=True):
                 writer.writerow([condition, seed, *(repr(run[name]) for name in measures)])
+
+
+def differences(found: Found, base_of: Mapping[str, str], measures: Sequence[str]) -> dict[str, list[Interval]]:
+    """Label -> the difference to the condition's base on every measure, corrected for all of these together.
+
+    Seed by seed: both began with the same model and saw the same prompts in order.
+    """
+    rows: dict[str, list[Interval]] = {}
+    for label, base in base_of.items():
+        for name in measures:
+            values = [one[name] - other[name] for one, other in zip(found[label], found[base], strict=True)]
+            rows.setdefault(label, []).append(interval(values, comparisons=len(base_of) * len(measures)))
+    return rows
+
+
+def tables(
+    found: Found, base_of: Mapping[str, str], heading: str, against: str, measures: dict[str, str], compared: list[str]
+) -> str:
+    """The means of every condition, and the differences to their bases; bold where the interval leaves out zero."""
+    means = {label: [interval([run[name] for run in runs]) for name in measures] for label, runs in found.items()}
+    shown = {label: [f"{cell.mean:.3f} ± {cell.half:.3f}" for cell in cells] for label, cells in means.items()}
+    signed = {}
+    for label, cells in differences(found, base_of, compared).items():
+        texts = [f"{one.mean:+.3f} ± {one.half:.3f}" for one in cells]
+        signed[label] = [f"**{text}**" if one.is_clear else text for one, text in zip(cells, texts, strict=True)]
+    return f"{table(heading, measures, shown)}\n\n{table(against, {name: measures[name] for name in compared}, signed)}"
 
 
 def table(heading: str, columns: dict[str, str], rows: dict[str, list[str]]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from forest import forest
-from seeds import SEEDS, Interval, by_seed, interval, sweep, table, write_numbers
+from seeds import SEEDS, by_seed, differences, sweep, tables, write_numbers
 from torch.nn.functional import logsigmoid
 from transformers import (
     AutoModelForCausalLM,
@@ -71,6 +71,10 @@ class Condition:
     def name(self) -> str:
         return f"{self.policy}-{self.critic}"
 
+    @property
+    def label(self) -> str:
+        return f"{POLICIES[self.policy][0]}; {CRITICS[self.critic]}"
+
     def overrides(self, critics: Path) -> list[str]:
         """What to type beside the experiment's name; a critic begins with the weights of its seed's policy."""
         init = {
@@ -82,9 +86,7 @@ class Condition:
 
 
 CONDITIONS = [Condition(policy, critic) for policy in POLICIES for critic in CRITICS]
-COMPARED = ("correct", "area", "long")
-COMPARISONS = (len(POLICIES) - 1) * len(CRITICS) * len(COMPARED)
-"""So many differences are in the table: what is bold there has an interval that is corrected for all of them."""
+COMPARED = ["correct", "area", "long"]
 
 
 def make_critics(folder: Path, policy: str, seed: int) -> None:
@@ -164,44 +166,6 @@ def correct_when_not_cut(run: RunFolder, num_prompts: int = 200) -> float:
     return statistics.fmean(sums_correct(texts, [row["a"] for row in rows], [row["b"] for row in rows]))
 
 
-Found = dict[str, list[dict[str, float]]]
-
-
-def differences(found: Found, one: Condition, measured: str) -> Interval:
-    """Condition minus `none` with the same critic, seed by seed: both began alike and saw the same prompts in order."""
-    base = found[Condition(BASE, one.critic).name]
-    values = [mine[measured] - theirs[measured] for mine, theirs in zip(found[one.name], base, strict=True)]
-    return interval(values, comparisons=COMPARISONS)
-
-
-def label(one: Condition) -> str:
-    return f"{POLICIES[one.policy][0]}; {CRITICS[one.critic]}"
-
-
-def report(found: Found) -> str:
-    """Both tables: the means, and the differences to `none`; bold where the interval leaves out zero."""
-    means: dict[str, list[str]] = {}
-    against: dict[str, list[str]] = {}
-    for one in CONDITIONS:
-        cells = [interval([run[name] for run in found[one.name]]) for name in MEASURES]
-        means[label(one)] = [f"{cell.mean:.2f} ± {cell.half:.2f}" for cell in cells]
-        if one.policy != BASE:
-            cells = [differences(found, one, name) for name in COMPARED]
-            texts = [f"{cell.mean:+.3f} ± {cell.half:.3f}" for cell in cells]
-            against[label(one)] = [
-                f"**{text}**" if cell.is_clear else text for cell, text in zip(cells, texts, strict=True)
-            ]
-    shown = {name: MEASURES[name] for name in COMPARED}
-    return f"{table('policy; critic', MEASURES, means)}\n\n{table('minus none with that critic', shown, against)}"
-
-
-def picture(found: Found) -> str:
-    """An SVG: differences to `none` with their intervals."""
-    others = [one for one in CONDITIONS if one.policy != BASE]
-    panels = {MEASURES[name]: [differences(found, one, name) for one in others] for name in COMPARED}
-    return forest([label(one) for one in others], panels, zero="none", reach=0.15)
-
-
 def main() -> None:
     """Run what is missing, print the tables, draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -219,11 +183,14 @@ def main() -> None:
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
         folders = list(pool.map(runs_of, CONDITIONS))
-    found = {one.name: by_seed(folder, measure) for one, folder in zip(CONDITIONS, folders, strict=True)}
-    print(report(found))
+    found = {one.label: by_seed(folder, measure) for one, folder in zip(CONDITIONS, folders, strict=True)}
+    base_of = {one.label: Condition(BASE, one.critic).label for one in CONDITIONS if one.policy != BASE}
+    print(tables(found, base_of, "policy; critic", "minus none with that critic", MEASURES, COMPARED))
     if arguments.picture:
-        arguments.picture.write_text(picture(found), encoding="utf-8")
-        write_numbers(arguments.picture, "policy; critic", {label(one): found[one.name] for one in CONDITIONS})
+        apart = differences(found, base_of, COMPARED)
+        panels = {MEASURES[name]: [cells[place] for cells in apart.values()] for place, name in enumerate(COMPARED)}
+        arguments.picture.write_text(forest(list(apart), panels, zero="none", reach=0.15), encoding="utf-8")
+        write_numbers(arguments.picture, "policy; critic", found)
 
 
 if __name__ == "__main__":

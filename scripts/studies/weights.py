@@ -14,7 +14,7 @@ from pathlib import Path
 
 from forest import forest
 from pyarrow import parquet
-from seeds import Interval, by_seed, interval, sweep, table, write_numbers
+from seeds import by_seed, differences, sweep, tables, write_numbers
 
 from rlhf_cli.rewards.toy import digits_only
 from rlhf_cli.runs.metrics_file import read_metrics, series, start_and_end
@@ -51,8 +51,6 @@ CONDITIONS = (
 MEASURES = {"goal": "goal, end", "area": "goal, whole run", "correct": "correct, end", "format": "format, end"}
 """Name -> heading. `end`: mean over the last tenth of the steps; `whole run`: mean over all, the area under the curve
 divided by the steps, which is larger for a run that gets there sooner."""
-COMPARISONS = (len(CONDITIONS) - 1) * len(MEASURES)
-"""So many differences are in the table: what is bold there has an interval that is corrected for all of them."""
 SHARES = {"share_start": "share of `correct`, start", "share_end": "share of `correct`, end"}
 """How much of the advantage comes from `correct`, over the first and the last tenth of the steps."""
 
@@ -86,35 +84,6 @@ def share_of_digits(completions: Path) -> float:
     return statistics.fmean(digits_only(texts))
 
 
-def differences(found: dict[str, list[dict[str, float]]], name: str, measured: str) -> Interval:
-    """Condition minus naive sum, seed by seed: both began with the same model and saw the same prompts in order."""
-    values = [one[measured] - base[measured] for one, base in zip(found[name], found[NAIVE], strict=True)]
-    return interval(values, comparisons=COMPARISONS)
-
-
-def report(found: dict[str, list[dict[str, float]]]) -> str:
-    """Both tables: the means, and the differences to the naive sum; bold where the interval leaves out zero."""
-    means: dict[str, list[str]] = {}
-    against: dict[str, list[str]] = {}
-    for condition in CONDITIONS:
-        cells = [interval([one[name] for one in found[condition.name]]) for name in MEASURES | SHARES]
-        means[condition.label] = [f"{cell.mean:.3f} ± {cell.half:.3f}" for cell in cells]
-        if condition.name != NAIVE:
-            cells = [differences(found, condition.name, name) for name in MEASURES]
-            texts = [f"{cell.mean:+.3f} ± {cell.half:.3f}" for cell in cells]
-            marked = zip(cells, texts, strict=True)
-            against[condition.label] = [f"**{text}**" if cell.is_clear else text for cell, text in marked]
-    absolute = table("correct / format / brevity", MEASURES | SHARES, means)
-    return f"{absolute}\n\n{table('minus the naive sum', MEASURES, against)}"
-
-
-def picture(found: dict[str, list[dict[str, float]]]) -> str:
-    """An SVG: differences to the naive sum with their intervals, for the goal at the end and over the whole run."""
-    others = [condition for condition in CONDITIONS if condition.name != NAIVE]
-    panels = {MEASURES[name]: [differences(found, one.name, name) for one in others] for name in ("goal", "area")}
-    return forest([one.label for one in others], panels, zero="naive sum")
-
-
 def main() -> None:
     """Run what is missing, print the tables, draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -122,15 +91,19 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="write an SVG here, and a CSV of every seed's numbers beside it")
     arguments = parser.parse_args()
     root = arguments.root.resolve()
-    found = {
-        condition.name: by_seed(sweep(EXPERIMENT, condition.name, condition.overrides, root), measure)
-        for condition in CONDITIONS
-    }
-    print(report(found))
+    found = {one.label: by_seed(sweep(EXPERIMENT, one.name, one.overrides, root), measure) for one in CONDITIONS}
+    naive, *others = found
+    base_of = dict.fromkeys(others, naive)
+    headings = ("correct / format / brevity", "minus the naive sum")
+    print(tables(found, base_of, *headings, MEASURES | SHARES, list(MEASURES)))
     if arguments.picture:
-        arguments.picture.write_text(picture(found), encoding="utf-8")
-        by_label = {one.label: found[one.name] for one in CONDITIONS}
-        write_numbers(arguments.picture, "correct / format / brevity", by_label)
+        apart = differences(found, base_of, list(MEASURES))
+        panels = {
+            MEASURES[name]: [dict(zip(MEASURES, cells, strict=True))[name] for cells in apart.values()]
+            for name in ("goal", "area")
+        }
+        arguments.picture.write_text(forest(others, panels, zero="naive sum"), encoding="utf-8")
+        write_numbers(arguments.picture, headings[0], found)
 
 
 if __name__ == "__main__":

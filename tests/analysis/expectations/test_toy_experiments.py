@@ -14,8 +14,7 @@ from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.runs.run_status import FINISHED
 from scripts.expectations import PROBABILITY, Spread
-from scripts.regressions.__main__ import run_planted
-from scripts.regressions.plants import BY_NAME
+from scripts.regressions import BY_NAME, run_planted
 
 TOYS = sorted(file.stem for file in (shipped_dir() / "exp").glob("*.yaml") if file.stem.startswith(("toy_", "quick")))
 STAGES = {"toy_rlhf": {"toy_sft/one": [], "toy_reward/of_sft": ["model=local", "model.path=run:toy_sft"]}}

@@ -1,11 +1,28 @@
-"""The regressions: each changes one thing of this package, of TRL or of torch in the process that trains."""
+"""Plant one regression at a time in the process that trains, and print which expectations notice it.
+
+python -m scripts.regressions --folder planted                every one: the table of docs/how-to/expectations.md
+python -m scripts.regressions --folder planted kl_sign        some
+
+Each changes one thing of this package, of TRL or of torch, and trains in a process of its own, which is this script
+again: python -m scripts.regressions --in kl_sign train +exp=...
+"""
 
 from __future__ import annotations
 
+import argparse
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from rlhf_cli.analysis.expectations import MISSED, VerifiedRun, verify
+from rlhf_cli.cli import main as rlhf
+from rlhf_cli.display.run_tables import missed_line
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import FINISHED
 
 BY_NAME: dict[str, Plant] = {}
 
@@ -50,27 +67,10 @@ def advantage_sign() -> None:
 
 @planted("a reward is logged and has no weight", "quickstart", _TO_ITS_END)
 def reward_ignored() -> None:
-    _reweigh(lambda weights: [0.0, *weights[1:]])
+    from rlhf_cli.rewards.stack.reward_stack import RewardStack
 
-
-@planted("weights go to other rewards", "quickstart")
-def weights_swapped() -> None:
-    _reweigh(lambda weights: weights[::-1])
-
-
-@planted("the learning rate is a hundredth", "quickstart")
-def learning_rate_hundredth() -> None:
-    from transformers import Trainer
-
-    original = Trainer.create_optimizer
-
-    def slow(self: Any, *args: Any, **named: Any) -> Any:
-        optimizer = original(self, *args, **named)
-        for group in optimizer.param_groups:
-            group["lr"] *= 0.01
-        return optimizer
-
-    Trainer.create_optimizer = slow
+    original = RewardStack.weights
+    RewardStack.weights = lambda self, *args: [0.0, *original(self, *args)[1:]]  # type: ignore[method-assign]
 
 
 @planted("prompts are padded on the right", "quickstart")
@@ -130,14 +130,8 @@ def truncation_counts_twice() -> None:
 def dpo_sign() -> None:
     import trl.trainer.dpo_trainer as module
 
-    _negated(module, "logsigmoid")
-
-
-@planted("good and bad change places in the loss", "toy_kto")
-def kto_sign() -> None:
-    import trl.trainer.kto_trainer as module
-
-    _negated(module, "sigmoid")
+    functional: Any = module.F
+    module.F = SimpleNamespace(**{**vars(functional), "logsigmoid": lambda value: functional.logsigmoid(-value)})
 
 
 @planted("chosen and rejected change places in the loss", "toy_reward")
@@ -162,15 +156,41 @@ def labels_shifted() -> None:
     DataCollatorForLanguageModeling.torch_call = shifted
 
 
-def _reweigh(change: Callable[[list[float]], list[float]]) -> None:
-    from rlhf_cli.rewards.stack.reward_stack import RewardStack
+def run_planted(plant: Plant, root: Path) -> VerifiedRun:
+    """Train the plant's experiment with it, unless that was done before, and return what became of its expectations."""
+    run = RunFolder((root / plant.exp / plant.name).resolve())
+    if not run.config.is_file():
+        words = [f"+exp={plant.exp}", *plant.words, f"run.root={root}", f"run.name={plant.name}", "track=none"]
+        command = [sys.executable, "-m", "scripts.regressions", "--in", plant.name, "train", *words]
+        root.mkdir(parents=True, exist_ok=True)
+        with (root / f"{plant.name}.log").open("w") as log:
+            subprocess.run(command, stdout=log, stderr=log, check=False)
+    return verify(run)
 
-    original = RewardStack.weights
-    RewardStack.weights = lambda self, *args: change(original(self, *args))  # type: ignore[method-assign]
+
+def main(argv: list[str]) -> int:
+    """Run what was asked for and print the table; returns 0 if nine of ten were told: missed, or not even finished."""
+    if argv[:1] == ["--in"]:
+        BY_NAME[argv[1]].plant()
+        return rlhf(argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*BY_NAME, []])
+    parser.add_argument("--folder", type=Path, required=True)
+    options = parser.parse_args(argv)
+    plants = [BY_NAME[name] for name in options.names or BY_NAME]
+    print("| planted | in | told | by what |\n|---|---|---|---|", flush=True)
+    num_told = 0
+    for plant in plants:
+        verified = run_planted(plant, options.folder)
+        how = [missed_line(one) for one in verified.outcomes if one.state == MISSED]
+        if verified.status.state != FINISHED:
+            how.append(f"the run {verified.status.state} at step {verified.status.step}")
+        num_told += bool(how)
+        words = " ".join((plant.exp, *plant.words))
+        print(f"| {plant.what} | `{words}` | {'yes' if how else '**no**'} | {'; '.join(how)} |", flush=True)
+    print(f"\n{num_told} of {len(plants)} were told")
+    return 0 if num_told >= 0.9 * len(plants) else 1
 
 
-def _negated(module: Any, name: str) -> None:
-    """Give a module of TRL's a torch.nn.functional of its own, in which one function takes the other sign."""
-    functional = module.F
-    original = getattr(functional, name)
-    module.F = SimpleNamespace(**{**vars(functional), name: lambda value: original(-value)})
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
