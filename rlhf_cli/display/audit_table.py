@@ -104,8 +104,7 @@ def _show_advice(console: Console, number: int, advice: AuditAdvice) -> None:
     _indented(console, Text(f"{number}. {', '.join(advice.kinds)}: {advice.reason}"), 2)
     if advice.words:
         words = " ".join(f"'{word}'" if any(sign in word for sign in " {}") else word for word in advice.words)
-        tried = "not tried" if advice.closes is None else f"tried: closes {advice.closes} of {len(advice.kinds)}"
-        _indented(console, Text.assemble((words, "cyan"), (f"  # {tried}", "dim")), 5)
+        _indented(console, Text(words, "cyan"), 5)
 
 
 def _unrecognised(result: AuditResult) -> Text:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, total_in_words
+from rlhf_cli.analysis.comparison.comparison import Comparison
 from rlhf_cli.analysis.comparison.frames import is_wandb
 from rlhf_cli.analysis.comparison.logged_run import DifferingKey, condition_of
 from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
@@ -228,7 +228,7 @@ def _show_verdicts(console: Console, comparison: Comparison) -> None:
 
 
 def _show_notes(console: Console, comparison: Comparison) -> None:
-    found = [*comparison.notes, total_in_words(comparison), _starting_models(comparison)]
+    found = [*comparison.notes, comparison.no_total, _starting_models(comparison)]
     notes = [note for note in found if note is not None]
     if notes:
         console.print()

@@ -111,7 +111,7 @@ def show_metrics(console: Console, metrics: Sequence[MetricReference]) -> None:
 def show_reward(console: Console, reward: RewardReference) -> None:
     """Print the page of one reward."""
     docstring = reward.source.docstring
-    console.print(Text.assemble(("reward ", "cyan"), (reward.option or reward.fn, "bold")))
+    console.print(Text.assemble(("reward ", "cyan"), (reward.option, "bold")))
     if reward.caption and reward.caption != docstring.summary:
         console.print(Text(reward.caption))
     for part in (docstring.summary, docstring.text):
@@ -138,8 +138,7 @@ def show_reward(console: Console, reward: RewardReference) -> None:
     _heading(console, "or on the command line")
     console.print(Text(f"  rlhf train +exp=NAME {reward.on_command_line}"), soft_wrap=True)
     console.print()
-    conf_file = f"{shown_path(reward.conf_file)}, " if reward.conf_file is not None else ""
-    where = conf_file + shown_path(reward.source.file, reward.source.line)
+    where = f"{shown_path(reward.conf_file)}, " + shown_path(reward.source.file, reward.source.line)
     console.print(Text.assemble(("file  ", "dim"), where), soft_wrap=True)
 
 

@@ -6,8 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.audit.learned_texts import LearnedText
-from rlhf_cli.analysis.audit.tried_rows import PromptsSeen, TriedAnswer, TriedRows
+from rlhf_cli.analysis.audit.tried_rows import LearnedText, PromptsSeen, TriedAnswer, TriedRows
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import cut_end, figure, one_line
 

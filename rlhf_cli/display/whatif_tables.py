@@ -1,4 +1,4 @@
-"""Print the results of `rlhf whatif`: the changes per round and overall, and the completions that change most."""
+"""Print the results of `rlhf whatif`: the changes per round and overall."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from rlhf_cli.analysis.whatif.question import gate_in_words
 from rlhf_cli.display.tables import Cell, plain_table
-from rlhf_cli.display.terminal import one_line
 from rlhf_cli.text.json_values import JsonValue
 
 if TYPE_CHECKING:
     from rlhf_cli.analysis.whatif.question import KeyChange
-    from rlhf_cli.analysis.whatif.what_if import Mover, OldNew, RoundDifference, WhatIf
+    from rlhf_cli.analysis.whatif.what_if import OldNew, RoundDifference, WhatIf
 
 _MOST_ROUNDS = 8
 _LENGTH = "length"
@@ -27,7 +25,7 @@ _NEITHER: OldNew = (None, None)
 
 
 def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
-    """Print one answer: shares of the rewards, what the advantages push towards, rounds, completions, and caveats."""
+    """Print one answer: shares of the rewards, what the advantages push towards, rounds and caveats."""
     _print_heading(console, run, answer)
     if _has_advantages(answer):
         console.print(_shares(answer))
@@ -35,10 +33,6 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
         console.print(_pushed(answer))
         console.print()
     console.print(_rounds(answer))
-    if answer.movers:
-        console.print("\n[bold]what moves most[/]")
-        for mover in answer.movers:
-            _print_mover(console, mover)
     _print_notes(console, answer)
 
 
@@ -124,15 +118,6 @@ def _rounds(answer: WhatIf) -> Table:
 
 def _ranks(tau: float | None, best: float | None, sign: float | None) -> list[str]:
     return [_figure(tau), *("-" if share is None else f"{share:.0%}" for share in (best, sign))]
-
-
-def _print_mover(console: Console, mover: Mover) -> None:
-    width = max(20, console.width - 4)
-    console.print(Text(f"step {mover.step}  {one_line(mover.prompt)}"[:width], "dim", no_wrap=True))
-    console.print(Text(f"  {one_line(mover.completion)}"[:width], no_wrap=True))
-    console.print(Text("  " + "  ".join(f"{name} {_figure(value)}" for name, value in mover.scores.items()), "dim"))
-    advantage = _arrow(*mover.advantage, signed=True)
-    console.print(f"  total {_arrow(*mover.total)}   advantage {advantage}", highlight=False)
 
 
 def _print_notes(console: Console, answer: WhatIf) -> None:

@@ -135,8 +135,7 @@ def _reward_model(
 def _policy(
     target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, say: Say
 ) -> tuple[PolicyEvaluation, list[Row]]:
-    from rlhf_cli.evaluation.generation import load_policy
-    from rlhf_cli.evaluation.policy_on_rows import evaluate_policy
+    from rlhf_cli.evaluation.generation import evaluate_policy, load_policy
 
     rows = held_out.rows
     policy = load_policy(target.model, experiment)

@@ -123,8 +123,12 @@ def generate(
     Raise ConfigError if answers have no total of their own and `by` is the total, ModelError for a model that cannot be
     loaded, and any error that a reward raises.
     """
-    from rlhf_cli.evaluation.generation import load_policy, sampling_settings  # TRL comes with it
-    from rlhf_cli.evaluation.policy_on_rows import answer_prompts, score_answers
+    from rlhf_cli.evaluation.generation import (  # TRL comes with it
+        answer_prompts,
+        load_policy,
+        sampling_settings,
+        score_answers,
+    )
 
     end = end_of_run(target)
     _refuse_without_total(experiment, request.by, end)

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from rlhf_cli.tables.metrics import ELAPSED, OF_REWARD, PHASES, SHARE, SLOTS, TOKENS
+from rlhf_cli.tables.metrics import ELAPSED, OF_REWARD, PHASES, SHARE
 
 
 @dataclass(frozen=True)
 class TimeShares:
-    """The timed seconds and each phase's share of them, largest first; shares add up to 1.
-
-    `slots_per_token` is the number of token slots computed per real token, or None if not counted.
-    """
+    """The timed seconds and each phase's share of them, largest first; shares add up to 1."""
 
     elapsed_s: float
     shares: dict[str, float]
-    slots_per_token: float | None
 
     def seconds(self, key: str) -> float:
         """Return the seconds of a phase (`reward/NAME` for a reward), or 0 if it never ran."""
@@ -40,8 +36,7 @@ def time_shares(names: Iterable[str], values: Callable[[str], Sequence[float]]) 
             at_end = elapsed[len(elapsed) - len(shares) :]
             seconds[name.removeprefix(SHARE)] = float(sum(share * of for share, of in zip(shares, at_end, strict=True)))
     ordered = sorted(seconds.items(), key=lambda item: -item[1])
-    slots, tokens = float(sum(values(SLOTS))), float(sum(values(TOKENS)))
-    return TimeShares(total, {key: one / total for key, one in ordered}, slots / tokens if tokens else None)
+    return TimeShares(total, {key: one / total for key, one in ordered})
 
 
 def phase_label(key: str) -> str:

@@ -11,8 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, compare
-from rlhf_cli.analysis.comparison.comparison_export import comparison_json
+from rlhf_cli.analysis.comparison.comparison import Comparison, compare, comparison_json
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import is_shown
 from rlhf_cli.analysis.expectations import MISSED, verify
@@ -22,7 +21,7 @@ from rlhf_cli.display.terminal import show_commands
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder, runs_below
 from rlhf_cli.runs.run_status import CREATED, FINISHED, UNREADABLE, read_status, run_result
-from rlhf_cli.sweeps.sweep_folder import SweepFolder
+from rlhf_cli.sweeps.checked_jobs import SweepFolder
 
 _PICTURE = "comparison.png"
 

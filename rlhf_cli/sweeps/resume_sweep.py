@@ -18,11 +18,10 @@ from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.runs.run_folder import RunFolder, refuse_links
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.sweeps.checked_jobs import JobProblems, ReadyJob, checked, ready_again
+from rlhf_cli.sweeps.checked_jobs import JobProblems, ReadyJob, SweepFolder, checked, freeze, open_sweep, ready_again
 from rlhf_cli.sweeps.outcome import SweepEnd, print_folder
 from rlhf_cli.sweeps.search import JOURNAL, continue_search, read_search
 from rlhf_cli.sweeps.sweep import run_ready
-from rlhf_cli.sweeps.sweep_folder import SweepFolder, freeze, open_sweep
 from rlhf_cli.sweeps.sweep_grid import SweepJob
 from rlhf_cli.sweeps.sweep_options import SweepOptions
 

@@ -24,7 +24,17 @@ from rlhf_cli.jobs.usage import ResumeOptions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.sweeps.checked_jobs import ReadyJob, checked, new_sweep_folder, ready_again, refuse_unlogged_watch
+from rlhf_cli.sweeps.checked_jobs import (
+    ReadyJob,
+    add_job,
+    begin_sweep,
+    checked,
+    freeze,
+    new_sweep_folder,
+    ready_again,
+    refuse_unlogged_watch,
+    typed_words,
+)
 from rlhf_cli.sweeps.job_watch import JobWatch
 from rlhf_cli.sweeps.outcome import SweepEnd, print_folder, report
 from rlhf_cli.sweeps.run_jobs import run_jobs
@@ -40,7 +50,6 @@ from rlhf_cli.sweeps.search_space import (
     without_section,
     word_of,
 )
-from rlhf_cli.sweeps.sweep_folder import add_job, begin_sweep, freeze, typed_words
 from rlhf_cli.sweeps.sweep_grid import short_keys
 from rlhf_cli.sweeps.sweep_options import SWEEP_FILE, SweepOptions
 

@@ -15,12 +15,20 @@ from rlhf_cli.jobs.run_states import submit_sweep
 from rlhf_cli.launch.slurm_submission import check_slurm
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.sweeps.checked_jobs import CheckedJob, ReadyJob, checked, new_sweep_folder, refuse_unlogged_watch
+from rlhf_cli.sweeps.checked_jobs import (
+    CheckedJob,
+    ReadyJob,
+    SweepFolder,
+    begin_sweep,
+    checked,
+    freeze,
+    new_sweep_folder,
+    refuse_unlogged_watch,
+)
 from rlhf_cli.sweeps.outcome import SweepEnd, print_folder, resume_hint, show_outcome
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search import run_search
 from rlhf_cli.sweeps.search_space import search_plan
-from rlhf_cli.sweeps.sweep_folder import SweepFolder, begin_sweep, freeze
 from rlhf_cli.sweeps.sweep_grid import grid_of
 from rlhf_cli.sweeps.sweep_options import SweepOptions
 

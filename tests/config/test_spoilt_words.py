@@ -1,7 +1,7 @@
 """What people mistype is refused, and the first thing suggested is what they meant.
 
 The cases are data, made without a look at this project: a seeded generator took one letter of a correct word away,
-doubled it, swapped it with the next or hit the key beside it; the other kinds were written by hand, with what was meant.
+doubled it, swapped it with the next or hit the key beside it; other kinds were written by hand, with what was meant.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ EVENTS = {
     "time/elapsed_s": [10.0, 30.0],
     "time/share/generation": [0.5, 0.1],
     "time/share/rest": [0.5, 0.9],
-    "passes/slots": [30.0, 10.0],
-    "passes/tokens": [10.0, 10.0],
 }
 
 
@@ -20,7 +18,7 @@ def of(events: dict[str, list[float]]):
 
 
 def test_an_event_of_more_seconds_weighs_more() -> None:
-    """5 s and 3 s of generation in 40 s: 0.2, not the mean of the shares, 0.3. 40 slots for 20 tokens: 2, not 2."""
+    """5 s and 3 s of generation in 40 s: 0.2, not the mean of the shares, 0.3."""
     shares = of(EVENTS)
     assert shares is not None
     assert shares.elapsed_s == 40.0
@@ -28,7 +26,6 @@ def test_an_event_of_more_seconds_weighs_more() -> None:
     assert list(shares.shares) == ["rest", "generation"]
     assert shares.seconds("generation") == pytest.approx(8.0)
     assert shares.seconds("saving") == 0.0
-    assert shares.slots_per_token == 2.0
 
 
 def test_what_only_the_last_events_have_took_nothing_before() -> None:

@@ -13,10 +13,10 @@ from rlhf_cli.errors import RunError, UserError
 from rlhf_cli.jobs.usage import ResumeOptions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, Status, claim, read_status, update_status
+from rlhf_cli.sweeps.checked_jobs import begin_sweep, open_sweep
 from rlhf_cli.sweeps.job_watch import JobWatch
 from rlhf_cli.sweeps.search import SearchStudy, Trials
 from rlhf_cli.sweeps.search_space import SearchPlan, search_plan
-from rlhf_cli.sweeps.sweep_folder import begin_sweep, open_sweep
 
 METRIC = "rewards/correct/mean"
 WORDS = ["+exp=quickstart", "track=none", "sweep=weights", f"sweep.objective={METRIC}", "sweep.trials=3"]

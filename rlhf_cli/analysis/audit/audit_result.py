@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import RlhfError
 from rlhf_cli.numerics.intervals import Estimate
 
 
@@ -50,15 +50,11 @@ class KindResult:
 
 @dataclass(frozen=True)
 class AuditAdvice:
-    """Advice against holes: words to type, if any, and whether they were tried.
-
-    `closes` is how many of the `kinds` were closed when the words were tried; None if nothing was tried.
-    """
+    """Advice against some kinds of answer: a reason, and words to type, if any."""
 
     reason: str
     kinds: tuple[str, ...]
     words: tuple[str, ...] = ()
-    closes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,14 +105,7 @@ class AuditResult:
         return {"is_sound": self.is_sound, "holes": [kind.name for kind in self.holes], **asdict(self)}
 
 
-Retry = Callable[[tuple[str, ...], tuple[str, ...]], AuditResult]
-"""(words, names of kinds) -> the audit of these kinds with these words added to the typed ones."""
-
-_READY = {
-    "numeric_answer": "rlhf_cli.rewards.numeric:numeric_answer",
-    "exact_match": "rlhf_cli.rewards.match:exact_match",
-}
-"""Rewards that compare with the column `answer`."""
+_ENDS_WITH_NUMBER = re.compile(r"\d(\W|</\w+>)*$")
 HINTS = {
     "empty": "return 0.0 for a text of which `.strip()` leaves nothing, or let it count only where the answer is right",
     "invisible": "strip white space and what is not printable before anything is counted",
@@ -135,70 +124,38 @@ HINTS = {
     "judge_injection": "put the answer between marks that the rubric names, and gate the judge by a rule",
     "early_exit": "count what the dataset's tests say, not how the program ends: code_passes_tests",
 }
-"""Map kind -> how to change a reward if no override closes the hole."""
+"""Map kind -> how to change a reward if no override helps."""
 
 
-def with_advice(result: AuditResult, experiment: Experiment, retry: Retry | None) -> AuditResult:
-    """Return the audit with advice against every hole, tried advice that closes the most first.
-
-    retry: None if trying is too expensive.
-    """
-    by_component: dict[str, list[KindResult]] = {}
+def with_advice(result: AuditResult, experiment: Experiment) -> AuditResult:
+    """Return the audit with advice for every component that lets a hole in."""
+    by_component: dict[str, list[str]] = {}
     for kind in [*result.holes, *result.near]:
         if kind.let_in is not None:
-            by_component.setdefault(kind.let_in, []).append(kind)
-    advice = [_for_component(name, kinds, result, experiment, retry) for name, kinds in by_component.items()]
-    return replace(result, advice=tuple(sorted(advice, key=lambda one: -(one.closes or 0))))
+            by_component.setdefault(kind.let_in, []).append(kind.name)
+    advice = (_advice(name, tuple(kinds), result, experiment) for name, kinds in by_component.items())
+    return replace(result, advice=tuple(advice))
 
 
-def _for_component(
-    name: str, kinds: Sequence[KindResult], result: AuditResult, experiment: Experiment, retry: Retry | None
-) -> AuditAdvice:
-    names = tuple(kind.name for kind in kinds)
-    best: AuditAdvice | None = None
-    for reason, words in _candidates(name, kinds, result, experiment):
-        if retry is None:
-            return AuditAdvice(reason, names, words)
-        try:
-            again = retry(words, names)
-        except RlhfError:
-            continue  # the experiment does not accept these words
-        still = {kind.name for kind in [*again.holes, *again.near]}
-        closes = 0 if again.unrecognised and not result.unrecognised else len(set(names) - still)
-        if closes and (best is None or closes > (best.closes or 0)):
-            best = AuditAdvice(reason, names, words, closes)
-        if closes == len(names):
-            break
-    hint = HINTS[names[0]]
-    return best or AuditAdvice(f"nothing in the configuration closes it: {hint}", names)
-
-
-def _candidates(
-    name: str, kinds: Sequence[KindResult], result: AuditResult, experiment: Experiment
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield (reason, words) that may close the holes of `name`, the smallest change first."""
-    guard = result.main
-    if name not in experiment.rewards:
-        return
-    is_gated = guard in {gate.by for gate in experiment.rewards[name].gates}
-    least = None if guard is None else result.gold_raw.get(guard)
-    if guard not in (None, name) and not is_gated and least is not None:
-        yield (
-            f"{name} is to count only where {guard} knows the answer",
-            (f"rewards.{name}.gate={{by: {guard}, at_least: {least:g}}}",),
-        )
+def _advice(name: str, kinds: tuple[str, ...], result: AuditResult, experiment: Experiment) -> AuditAdvice:
+    """Return a gate by the reward that knows the answer, else a ready-made reward that compares with its column."""
+    guard, reward = result.main, experiment.rewards.get(name)
     source, _, column = (result.gold_source or "").partition(" ")
+    is_number = _ENDS_WITH_NUMBER.search(result.gold_text or "")
+    module, ready = ("numeric", "numeric_answer") if is_number else ("match", "exact_match")
     # The ready-made rewards compare with the column `answer`.
-    rename = () if column == "answer" else (f"data.rename.answer={column}",)
-    for ready, fn in _READY.items() if source == "column" else ():
-        if guard == name and experiment.rewards[name].fn is not None:
-            yield f"{ready} reads the one answer that a text settles on", (*rename, f"rewards.{name}.fn={fn}")
-    for ready in _READY if source == "column" and "right" not in experiment.rewards else ():
-        yield (
-            f"no reward here knows the answer: {ready} does, and the others count only where it does",
-            (*rename, f"reward@rewards.right={ready}", "primary={by: right, at_least: 1.0}"),
-        )
-    if any(kind.name == "repetition" for kind in kinds):
-        yield "repeating has a price", ("reward@rewards.repetition=repetition", "rewards.repetition.weight=1.0")
-    if any(kind.name == "longest" for kind in kinds):
-        yield "an answer that is cut off has a price", ("truncation=eos_penalty",)
+    words = () if column == "answer" else (f"data.rename.answer={column}",)
+    least = None if guard is None else result.gold_raw.get(guard)
+    if reward is None:
+        pass
+    elif guard not in (None, name) and least is not None and guard not in {gate.by for gate in reward.gates}:
+        gate = f"rewards.{name}.gate={{by: {guard}, at_least: {least:g}}}"
+        return AuditAdvice(f"{name} is to count only where {guard} knows the answer", kinds, (gate,))
+    elif guard == name and source == "column" and reward.fn is not None:
+        words = (*words, f"rewards.{name}.fn=rlhf_cli.rewards.{module}:{ready}")
+        return AuditAdvice(f"{ready} reads the one answer that a text settles on", kinds, words)
+    elif guard is None and source == "column" and "right" not in experiment.rewards:
+        words = (*words, f"reward@rewards.right={ready}", "primary={by: right, at_least: 1.0}")
+        reason = f"no reward here knows the answer: {ready} does, and the others count only where it does"
+        return AuditAdvice(reason, kinds, words)
+    return AuditAdvice(HINTS[kinds[0]], kinds)

@@ -1,10 +1,10 @@
-"""Compare runs: read them, group them, estimate, judge."""
+"""Compare runs: read them, group them, estimate, judge, export as JSON."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from rlhf_cli.analysis.comparison.logged_run import DifferingKey, LoggedRun, differences, is_seed, reward_names
 from rlhf_cli.analysis.comparison.measures import COMPONENT, LEARNT, TOTALS, RunMeasure, asked_measure, default_measures
@@ -19,8 +19,9 @@ from rlhf_cli.analysis.comparison.settings import (
 )
 from rlhf_cli.analysis.comparison.settings import estimate as estimate_over
 from rlhf_cli.analysis.comparison.verdicts import MeasureVerdict, verdicts_on
-from rlhf_cli.errors import UserError
+from rlhf_cli.errors import RlhfError, UserError
 from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.suggest import nearest
 
 _MAKES_THE_TOTAL = ("rewards.", "primary", "aggregate", "truncation.")
@@ -50,29 +51,6 @@ def other_scores(runs: Sequence[LoggedRun]) -> list[str]:
         if keys and all(name in run.weights for run in runs):
             notes.append(f"{name} is not the same reward in all runs: {', '.join(keys[:3])} differs")
     return notes
-
-
-def parse_weights(text: str, runs: Sequence[LoggedRun]) -> dict[str, float]:
-    """Return reward -> weight of `a=1,b=0.2`. Raise UserError for an unknown reward or an invalid number."""
-    names = reward_names(runs)
-    weights: dict[str, float] = {}
-    for part in text.split(","):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if name not in names:
-            raise UserError(
-                "no run has such a reward",
-                where="--weights",
-                got=name or text,
-                expected=", ".join(names) or "runs that have rewards",
-                hint=nearest(name, names) or f"--weights {','.join(f'{name}=1' for name in names)}",
-            )
-        try:
-            weights[name] = float(value)
-        except ValueError:
-            raise UserError(
-                "a weight is a number", where=f"--weights {name}", got=value if equals else part, hint=f"{name}=1"
-            ) from None
-    return weights
 
 
 MOST_MEASURES = 3
@@ -122,7 +100,6 @@ class ComparisonOptions:
     by: str | None = None
     baseline: str | None = None
     window: Window = field(default_factory=Window)
-    weights: str | None = None
     metrics: tuple[str, ...] = ()
 
 
@@ -141,7 +118,6 @@ class Comparison:
     values: Mapping[str, Mapping[str, float]]
     estimates: Mapping[str, Mapping[str, Estimate]]
     no_total: str | None
-    weights: Mapping[str, float] | None
     verdicts: list[MeasureVerdict]
     no_verdict: str | None
     front: ParetoFront | None
@@ -169,23 +145,18 @@ def compare(
 ) -> Comparison:
     """Compare runs that were read together. `all_names` are logged metrics that were not read, for suggestions.
 
-    Raise UserError for a metric, key, value or weight that no run has.
+    Raise UserError for a metric, key or value that no run has.
     """
     asked = asked or ComparisonOptions()
     grouped = group_over_seeds(runs)
     has_rewards = any(run.weights for run in runs)
     no_total = why_no_total(runs) if has_rewards else None
-    weights = parse_weights(asked.weights, runs) if asked.weights else None
-    measures = default_measures(runs, no_total=no_total, weights=weights)
+    measures = default_measures(runs, no_total=no_total)
     if asked.metrics:
         measures = [asked_measure(word, runs, where="--metrics", all_names=all_names) for word in asked.metrics]
-    weighted = [one for one in measures if one.weights is not None]
-    judged = [
-        weighted[0] if word == "total" and weighted else asked_measure(word, runs, where="--on", all_names=all_names)
-        for word in asked.on
-    ]
+    judged = [asked_measure(word, runs, where="--on", all_names=all_names) for word in asked.on]
     measures += [one for one in judged if one.label not in {measure.label for measure in measures}]
-    if no_total is not None and any(one.kind == TOTALS and one.weights is None for one in measures):
+    if no_total is not None and any(one.kind == TOTALS for one in measures):
         grouped.notes.append(f"{no_total}; it is shown because it was asked for")
     values = {one.label: {run.name: one.of(run, asked.window, grouped.up_to) for run in runs} for one in measures}
     estimates = {
@@ -197,7 +168,7 @@ def compare(
     axis = _axis(grouped, asked)
     baseline = _baseline(axis, asked.baseline)
     if not judged:
-        judged = [one for one in measures if one.kind == COMPONENT or one.weights is not None]
+        judged = [one for one in measures if one.kind == COMPONENT]
         judged = judged or [one for one in measures if one.kind == LEARNT][:1] if not asked.metrics else measures
     unfair = why_unfair(grouped, axis, baseline) if axis is not None else None
     no_verdict = unfair or _why_no_verdict(asked, axis, grouped)
@@ -209,21 +180,7 @@ def compare(
     notes = [*grouped.notes, *_notes(grouped, measures, values)]
     if apart and unfair is None:
         notes.append(f"no front: settings differ in {', '.join(apart)}, and not each was run under all of these")
-    return Comparison(
-        asked, grouped, measures, values, estimates, no_total, weights, verdicts, no_verdict, front, notes
-    )
-
-
-def total_in_words(comparison: Comparison) -> str | None:
-    """Return how the total is defined or why there is none; None if no run has rewards."""
-    if (weights := comparison.weights) is not None:
-        terms = " ".join(f"{'-' if weight < 0 else '+'} {abs(weight):g} {name}" for name, weight in weights.items())
-        return f"total by --weights: {terms.removeprefix('+ ')}, of the raw means of all runs"
-    if comparison.no_total is not None:
-        names = [measure.label for measure in comparison.measures if measure.kind == COMPONENT]
-        example = ",".join(f"{name}=1" for name in names[:3])
-        return f"{comparison.no_total}; --weights {example} makes one for all" if names else comparison.no_total
-    return None
+    return Comparison(asked, grouped, measures, values, estimates, no_total, verdicts, no_verdict, front, notes)
 
 
 def _axis(grouped: GroupedRuns, asked: ComparisonOptions) -> DifferingKey | None:
@@ -327,3 +284,68 @@ def _notes(
                 lacking += [run.name for run in without]
         notes += [f"{measure.label} is missing or null in {_few(lacking)}"] if lacking else []
     return notes
+
+
+def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) -> dict[str, object]:
+    """Return the whole comparison as JSON values; NaN becomes null."""
+    grouped, front = comparison.grouped, comparison.front
+    return {
+        "window": str(comparison.asked.window),
+        "differs": [
+            {"key": one.key, "short": one.short, "keys": list(one.others), "values": list(dict.fromkeys(one.texts))}
+            for one in [*grouped.axes, *grouped.seeds]
+        ],
+        "measures": [
+            {
+                "label": one.label,
+                "metric": one.metric,
+                "kind": one.kind,
+                "direction": one.direction,
+            }
+            for one in comparison.measures
+        ],
+        "settings": [
+            {
+                "name": setting.name,
+                "values": dict(setting.values),
+                "seeds": {seed: run.name for seed, run in setting.by_seed.items()},
+                "estimates": {label: asdict(one) for label, one in comparison.estimates[setting.name].items()},
+            }
+            for setting in grouped.settings
+        ],
+        "runs": [
+            {
+                "name": run.name,
+                "place": run.place,
+                "state": run.state,
+                "step": run.step,
+                "max_steps": run.max_steps,
+                "reason": run.reason,
+                "trainer": run.trainer,
+                "differs": {key: texts[place] for key, texts in grouped.keys.items()},
+                "values": {label: finite_or_none(of[run.name]) for label, of in comparison.values.items()},
+            }
+            for place, run in enumerate(comparison.runs)
+        ],
+        "no_verdict": comparison.no_verdict,
+        "verdicts": [
+            {
+                "measure": verdict.measure.label,
+                "direction": verdict.measure.direction,
+                "by": verdict.key,
+                "baseline": verdict.baseline,
+                "text": verdict.text,
+                "winner": verdict.winner,
+                "values": {value: asdict(one) for value, one in verdict.arms.items()},
+                "differences": [
+                    {**asdict(one), "degrees": max(0, len(one.seeds) - 1), "seeds_needed": one.seeds_needed}
+                    for one in verdict.differences
+                ],
+            }
+            for verdict in comparison.verdicts
+        ],
+        "front": None if front is None else {"by": front.by, "best": front.best, "dominated": dict(front.dominated)},
+        "total": comparison.no_total,
+        "notes": comparison.notes,
+        "left_out": [str(problem) for problem in problems],
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,8 +46,7 @@ _RAW = re.compile(r"^rewards/[^/]+/mean$")
 class RunMeasure:
     """A number that every run may have. `sign` is 1 if more is better, -1 if less is, 0 if neither.
 
-    `metric` is a logged name. With `evaluation` (the name of a file in RUN/eval) it is one of its figures. With
-    `weights` it is unused: the number is the weighted sum of the metrics in `weights`.
+    `metric` is a logged name, or with `evaluation` (the name of a file in RUN/eval) one of its figures.
     """
 
     label: str
@@ -55,7 +54,6 @@ class RunMeasure:
     kind: str
     sign: int = 1
     evaluation: str | None = None
-    weights: Mapping[str, float] | None = None
 
     @property
     def direction(self) -> str:
@@ -64,9 +62,6 @@ class RunMeasure:
 
     def of(self, run: LoggedRun, window: Window, up_to: int | None = None) -> float:
         """Return the number of a run, or NaN."""
-        if self.weights is not None:
-            means = {one: number_of(run.metrics, one, window, up_to=up_to) for one in self.weights}
-            return float(sum(weight * means[one] for one, weight in self.weights.items()))
         if self.evaluation is not None:
             return float(run.evaluations.get(self.evaluation, {}).get(self.metric, float("nan")))
         return number_of(run.metrics, self.metric, window, up_to=up_to)
@@ -90,21 +85,15 @@ def is_shown(metric: str) -> bool:
     return metric in _SHOWN or _RAW.match(metric) is not None or _EVALUATED.match(metric) is not None
 
 
-def default_measures(
-    runs: Sequence[LoggedRun], *, no_total: str | None, weights: Mapping[str, float] | None
-) -> list[RunMeasure]:
+def default_measures(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[RunMeasure]:
     """Return the measures to compare by default that at least one run has.
 
-    `no_total` is the reason why totals are not comparable, or None; `weights` (reward -> weight) defines a comparable
-    one.
+    `no_total` is the reason why totals are not comparable, or None.
     """
     logged = {name for run in runs for name in run.metrics}
     rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]
     measures = [RunMeasure(name, f"rewards/{name}/mean", COMPONENT) for name in rewards]
-    if weights is not None:
-        of_means = {f"rewards/{name}/mean": weight for name, weight in weights.items()}
-        measures.append(RunMeasure("total by --weights", "", TOTALS, weights=of_means))
-    elif no_total is None and TOTAL in logged:
+    if no_total is None and TOTAL in logged:
         measures.append(RunMeasure("total", TOTAL, TOTALS))
     kl, truncated = (next((name for name in names if name in logged), "") for names in (_KL, _TRUNCATED))
     costs = [("kl", kl, -1), ("length", _LENGTH, 0), ("truncated", truncated, -1)]
@@ -125,7 +114,7 @@ def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names
     """
     name = word.removeprefix("-")
     logged = dict.fromkeys(metric for run in runs for metric in run.metrics)
-    known = {measure.label: measure for measure in default_measures(runs, no_total=None, weights=None)}
+    known = {measure.label: measure for measure in default_measures(runs, no_total=None)}
     labels = list(known)
     known |= {measure.metric: replace(measure, label=_label(measure.metric)) for measure in known.values()}
     measure = known.get(name) or known.get({"truncation": "truncated", "reward": "total"}.get(name, name))

@@ -22,7 +22,7 @@ from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import CREATED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.runs.time_shares import TimeShares, phase_label, time_shares
-from rlhf_cli.tables.metrics import ELAPSED, FINDING_KINDS, OF_REWARD, SHARE, SLOTS_PER_TOKEN
+from rlhf_cli.tables.metrics import ELAPSED, FINDING_KINDS, OF_REWARD, SHARE
 from rlhf_cli.text.json_values import section
 
 _KIND = "time"
@@ -32,7 +32,6 @@ _ENOUGH = 3
 """Minimum number of log events: the first step warms up caches."""
 _AIM = 0.05
 """Target share after saving, evaluating or logging less often."""
-_MOST_PADDING = 1.5
 _LIMITS = {"generation": 0.7, "saving": 0.1, "logging": 0.1, "evaluation": 0.3, "waiting": 0.2, "rest": 0.3}
 """Map phase -> the share of the time above which it is a finding."""
 _RARER = {"saving": ("save_steps", 100), "logging": ("logging_steps", 1), "evaluation": ("eval_steps", 1)}
@@ -40,7 +39,7 @@ _RARER = {"saving": ("save_steps", 100), "logging": ("logging_steps", 1), "evalu
 
 
 def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Yield the phases that take too much of the time, and padding; only notes, because it may be intended."""
+    """Yield the phases that take too much of the time; only notes, because it may be intended."""
     shares = time_shares(log.names(SHARE), lambda name: [float(value) for value in log.curve(name).values])
     if shares is None:
         yield SkippedCheck(_KIND, f"{ELAPSED} is not logged: profile=off")
@@ -48,7 +47,7 @@ def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     if few := too_few(_KIND, log.curve(ELAPSED), _ENOUGH):
         yield few
         return
-    slow = [*(_slow_phase(key, shares, log, setup) for key in shares.shares), _padding(shares, log, setup)]
+    slow = [_slow_phase(key, shares, log, setup) for key in shares.shares]
     if not any(slow):
         key, share = next(iter(shares.shares.items()))
         yield PassedCheck(_KIND, f"{phase_label(key)} takes most of the time: {share:.0%} of {shares.elapsed_s:.0f} s")
@@ -72,19 +71,6 @@ def _slow_phase(key: str, shares: TimeShares, log: Log, setup: RunSetup) -> Find
     curve = log.curve(f"{SHARE}{key}")
     shown = evidence(curve, f"{share:.0%} of {shares.elapsed_s:.0f} s")
     return finding(_KIND, "note", what, curve, suggested, subject=key, shown=shown, beside=beside)
-
-
-def _padding(shares: TimeShares, log: Log, setup: RunSetup) -> Finding | None:
-    """Return a finding if much of the forward and backward passes is padding and they take most of the time."""
-    of_passes = sum(shares.shares.get(key, 0.0) for key in ("forward", "backward", "old_logps", "reference_logps"))
-    ratio = shares.slots_per_token
-    if ratio is None or ratio < _MOST_PADDING or of_passes < 0.5 or of_passes * shares.elapsed_s < _WORTH_S:
-        return None
-    curve = log.curve(SLOTS_PER_TOKEN)
-    what = f"{1 - 1 / ratio:.0%} of the token slots of the model's passes are padding"
-    says = f"{ratio:.2f} slots for each real token, in passes that take {of_passes:.0%} of the time"
-    fixes = [Fix("trainer.args.packing=true", "several short rows in one")] if setup.trainer == "sft" else []
-    return finding(_KIND, "note", what, curve, fixes, subject="padding", shown=evidence(curve, says))
 
 
 def _fixes(key: str, share: float, setup: RunSetup) -> Iterator[Fix]:

@@ -297,32 +297,19 @@ def _mean(values: Tensor) -> float | None:
 REPLAYED = 1e-4
 """Tolerance between the stored advantages and those of the run's own settings, in units of 1 or of the largest."""
 _EXACT = 1e-6
-"""Tolerance for equal advantages: below it, the KL has no part in them and a row does not count as moved."""
-
-
-@dataclass(frozen=True)
-class Mover:
-    """A completion whose advantage would have changed; `scores` are raw, None if missing."""
-
-    step: int
-    prompt: object
-    completion: object
-    scores: Mapping[str, float | None]
-    total: OldNew
-    advantage: tuple[float, float]
+"""Tolerance for equal advantages: below it, the KL has no part in them."""
 
 
 @dataclass(frozen=True)
 class WhatIf:
     """The answer to one question, round by round.
 
-    `movers` are the rows with the largest changes over all rounds. `left_out` has the reason for each skipped table.
+    `left_out` has the reason for each skipped table.
     """
 
     words: tuple[str, ...]
     changes: tuple[KeyChange, ...]
     rounds: tuple[RoundDifference, ...]
-    movers: tuple[Mover, ...]
     left_out: tuple[str, ...]
 
     def mean(self, figure: Callable[[RoundDifference], float | None]) -> float | None:
@@ -331,7 +318,7 @@ class WhatIf:
         return math.fsum(values) / len(values) if values else None
 
 
-def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | None, *, num_movers: int = 5) -> WhatIf:
+def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | None) -> WhatIf:
     """Return the results of the stored rounds under the new settings.
 
     `max_steps`: optimizer steps of the whole training, or None if unknown. Raise ConfigError if stored failures would
@@ -340,7 +327,6 @@ def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | Non
     _refuse_failures(question.new, stored)
     old, new = recomputers(question, max_steps)
     rounds: list[RoundDifference] = []
-    movers: list[Mover] = []
     try:
         for one in stored.rounds:
             if one.num_rows % old.recipe.num_generations:
@@ -352,7 +338,6 @@ def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | Non
                 )
             before, after, error, why = recompute_both(one, old, new)
             rounds.append(round_difference(one, before, after, error, why))
-            movers += _movers(one, before, after, num_movers)
     finally:
         old.stack.close()
         new.stack.close()
@@ -360,7 +345,6 @@ def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | Non
         words=question.words,
         changes=question.changes,
         rounds=tuple(rounds),
-        movers=tuple(sorted(movers, key=lambda one: -abs(one.advantage[1] - one.advantage[0]))[:num_movers]),
         left_out=stored.left_out,
     )
 
@@ -410,26 +394,6 @@ def _penalty(beyond: Tensor, before: RecomputedRound, num_generations: int) -> T
     """
     count = (~before.compared.isnan()).view(-1, num_generations).sum(dim=1).repeat_interleave(num_generations)
     return (beyond * (count - 1) / count).masked_fill(before.compared.isnan(), torch.nan)
-
-
-def _movers(stored: StoredRound, old: RecomputedRound, new: RecomputedRound, count: int) -> list[Mover]:
-    """Return the rows of a round whose advantage changes most, one per distinct prompt and completion."""
-    if old.advantages is None or new.advantages is None:
-        return []
-    distance: list[float] = (new.advantages - old.advantages).abs().masked_fill(new.is_unknown, 0.0).tolist()
-    movers: dict[str, Mover] = {}
-    raw = new.settled.raw.tolist()
-    before, after = (side.settled.row_totals.tolist() for side in (old, new))
-    for row in sorted(range(len(distance)), key=distance.__getitem__, reverse=True):
-        if distance[row] <= _EXACT or len(movers) == count:
-            break
-        prompt, completion = stored.columns["prompt"][row], stored.columns["completion"][row]
-        scores = {name: finite_or_none(value) for name, value in zip(new.settled.names, raw[row], strict=True)}
-        scores |= {name: value for name in scores if (value := stored.entry(name, row)) is not None}
-        total = finite_or_none(before[row]), finite_or_none(after[row])
-        advantage = float(old.advantages[row]), float(new.advantages[row])
-        movers.setdefault(repr((prompt, completion)), Mover(stored.step, prompt, completion, scores, total, advantage))
-    return list(movers.values())
 
 
 def _refuse_failures(new: Experiment, stored: StoredRounds) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 
 from rlhf_cli.analysis.audit.attack import attack_reachable, chosen_kinds, plan_of
-from rlhf_cli.analysis.audit.audit_result import AuditResult, with_advice
+from rlhf_cli.analysis.audit.audit_result import with_advice
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.audit_table import show_audit
 from rlhf_cli.display.terminal import wide_console
@@ -35,14 +35,7 @@ def run(argv: list[str]) -> int:
     plan = plan_of(experiment, kinds, limit=options.number("--limit"), gold=options.text("--gold"))
     if plan.cost is not None:
         print(plan.cost, file=sys.stderr)
-    result = attack_reachable(experiment, plan)
-
-    def retry(words: tuple[str, ...], names: tuple[str, ...]) -> AuditResult:
-        other = prepare([*options.words, *words], adjust=fill_in_policy).experiment
-        only = tuple(kind for kind in kinds if kind.name in names)
-        return attack_reachable(other, plan_of(other, only, limit=len(plan.rows), gold=plan.gold))
-
-    result = with_advice(result, experiment, retry if plan.cost is None else None)
+    result = with_advice(attack_reachable(experiment, plan), experiment)
     if options.as_json:
         print_json(result.as_json())
     else:

@@ -9,23 +9,18 @@ it is the same sum in all runs. If one key differs, there is a verdict on each c
                    commas. -kl: less is better
 --by KEY           if several keys differ: compare the values of this one (its end is enough: weight)
 --baseline VALUE   compare the other values with this one, not all pairs: fewer comparisons
---weights a=1,b=2  one total for all runs: the sum of their raw means with these weights
 --window WINDOW    last (a tenth of the log events; default) or last-K (K of them)
 --metrics A,B      show these instead, and take the Pareto front over the first three of them
 --runs             show each run as well
 --json             print all of it as JSON
---csv FILE         write a row per run; - for the screen
 --png FILE.png     draw intervals and differences (pip install 'rlhf-cli[plot]')
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
-from rlhf_cli.analysis.comparison.comparison_export import comparison_csv, comparison_json
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, comparison_json
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun
 from rlhf_cli.analysis.comparison.measures import is_shown
 from rlhf_cli.analysis.comparison.metric_columns import parse_window, read_columns
@@ -38,7 +33,6 @@ from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.runs.run_folder import RunGroup, groups_of, newest_of
 from rlhf_cli.runs.run_status import with_newest
 
-_SCREEN = "-"
 _LOOKED_INTO = 3
 
 
@@ -54,7 +48,6 @@ def run(argv: list[str]) -> int:
         by=options.text("--by"),
         baseline=options.text("--baseline"),
         window=parse_window(options.text("--window") or "last"),
-        weights=options.text("--weights"),
         metrics=_names(options, "--metrics"),
     )
     words = {word.removeprefix("-") for word in (*asked.on, *asked.metrics)}
@@ -78,42 +71,28 @@ def run(argv: list[str]) -> int:
 
 def _groups(options: Options, asked: ComparisonOptions) -> list[RunGroup]:
     """Return the groups of a folder with many runs; [] if options ask for all of them."""
-    files = ("--csv", "--png", "--runs")
+    files = ("--png", "--runs")
     if len(options.words) != 1 or asked != ComparisonOptions() or options.as_json or any(map(options.on, files)):
         return []
     return groups_of(options.words[0])
 
 
 def _print(comparison: Comparison, problems: Sequence[RlhfError], options: Options) -> None:
-    table = options.text("--csv")
-    if table is not None and table != _SCREEN:
-        with _file("--csv", Path(table)) as file:
-            file.write_text(comparison_csv(comparison), encoding="utf-8")
     if (png := options.path("--png")) is not None:
         from rlhf_cli.display.comparison_picture import draw_comparison
 
-        with _file("--png", png) as file:
-            draw_comparison(comparison, file)
+        try:
+            png.parent.mkdir(parents=True, exist_ok=True)
+            draw_comparison(comparison, png)
+        except OSError as error:
+            raise RunError("the file cannot be written", where="--png", got=f"{png}: {error.strerror}") from None
     if options.as_json:
         print_json(comparison_json(comparison, problems))
-    elif table == _SCREEN:
-        print(comparison_csv(comparison), end="")
+        show_left_out(Screen(stderr=True), problems)
     else:
         console = wide_console()
         show_comparison(console, comparison, each_run=options.on("--runs"))
         show_left_out(console, problems)
-        return
-    show_left_out(Screen(stderr=True), problems)
-
-
-@contextlib.contextmanager
-def _file(option: str, place: Path) -> Iterator[Path]:
-    """Yield the file, in an existing folder. Raises RunError if it cannot be written."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        yield place
-    except OSError as error:
-        raise RunError("the file cannot be written", where=option, got=f"{place}: {error.strerror}") from None
 
 
 def _refuse_nothing(comparison: Comparison, problems: Sequence[RlhfError]) -> None:
@@ -150,11 +129,9 @@ def _names(options: Options, flag: str) -> tuple[str, ...]:
 
 
 def _parse(argv: list[str]) -> Options:
-    """Return the options. Raises RunError if no run is named, UserError for two outputs on one screen."""
+    """Return the options. Raises RunError if no run is named."""
     options = read_options(__doc__, argv, verb="compare")
     if not options.words:
         hint = with_newest("rlhf compare", all_of_it=True)
         raise none_named("rlhf compare", "run folders, a sweep, a glob", hint=hint)
-    if options.as_json and options.text("--csv") == _SCREEN:
-        raise UserError("only one output can go to the screen", got="--json and --csv -", hint="--csv FILE")
     return options

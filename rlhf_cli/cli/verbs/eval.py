@@ -80,7 +80,7 @@ def run(argv: list[str]) -> int:
         from rlhf_cli.evaluation.evaluation_run import EvaluationRequest, evaluate
 
         if target.kind != REWARD_MODEL:
-            importlib.import_module("rlhf_cli.evaluation.policy_on_rows")
+            importlib.import_module("rlhf_cli.evaluation.generation")
 
     screen, samples = Screen(), options.number("--samples", least=0)
     evaluation, files = evaluate(

@@ -6,7 +6,6 @@ RUN is a run folder or run:NAME. Secrets and the paths of this machine are left 
 
   --out FOLDER       write there; RUN/export without it. An existing folder is refused
   --checkpoint N     the weights of checkpoint-N, also of an unfinished run
-  --critic           the critic of a PPO run instead of its policy
   --trust            run the code that comes with the model, which the folder will then contain
   --json             {folder, kind, step, merged, files, bytes, weights_sha256, notes}
 """
@@ -34,15 +33,10 @@ def run(argv: list[str]) -> int:
         hint = with_newest("rlhf export", finished=True)
         raise none_named("rlhf export", "a run folder or run:NAME", got=" ".join(words), hint=hint)
     folder = run_at(words[0], [], where="rlhf export")
-    source = find_source(
-        folder,
-        step=options.number("--checkpoint", least=0),
-        critic=options.on("--critic"),
-        trust=options.on("--trust"),
-    )
+    source = find_source(folder, step=options.number("--checkpoint", least=0), trust=options.on("--trust"))
     console = Screen(stderr=True) if options.as_json else wide_console()
-    parts = ["export", *(["critic"] if options.on("--critic") else []), options.text("--checkpoint") or ""]
-    out = (options.path("--out") or folder.path / "-".join(filter(None, parts))).absolute()
+    parts = filter(None, ["export", options.text("--checkpoint")])
+    out = (options.path("--out") or folder.path / "-".join(parts)).absolute()
     given = export_model(source, out, lambda message: console.print(f"[dim]{message}", highlight=False))
     if options.as_json:
         print_json({**asdict(given), "folder": RunFolder(given.folder).shown})

@@ -76,7 +76,7 @@ def run(argv: list[str]) -> int:
     make_room(target.folder, overwrite=options.on("--overwrite"))
 
     with Spinner(shown=True, doing="importing torch and TRL"):
-        importlib.import_module("rlhf_cli.evaluation.policy_on_rows")
+        importlib.import_module("rlhf_cli.evaluation.generation")
 
     screen = Screen(stderr=options.as_json)
     rows, which = prompts_of(experiment, data=options.text("--data"), held_out=options.on("--held-out"), limit=limit)

@@ -3,7 +3,6 @@
 rlhf list                          experiments, rewards, trainers, models, data: every group with its options
 rlhf list reward                   the options of one group
 rlhf list reward judge             what it scores, its arguments, a worked example, YAML to paste
-rlhf list reward ./rewards.py:fn   the same for a function of yours; its source is read, not run
 rlhf list trainer grpo             TRL's arguments with their defaults, and those set by another key here
 rlhf list trainer grpo learning rate     the arguments with these words, with TRL's help
 rlhf list exp quickstart           the file of an option: its description and its settings
@@ -152,7 +151,7 @@ def _option(group: str, named: str, options: dict[str, Path]) -> _Page:
     if (group, named) != ("data", "reasoning_gym"):
         return value, lambda console: show_option(console, group, named, file)
     from rlhf_cli.display.reference_pages import show_tasks
-    from rlhf_cli.project.reference.task_reference import described_tasks
+    from rlhf_cli.project.reference.reference_json import described_tasks
 
     tasks, missing = described_tasks()
 

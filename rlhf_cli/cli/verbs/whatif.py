@@ -6,7 +6,6 @@ normalize, on_error; aggregate, primary, truncation; trainer.args.scale_rewards,
 reward_clip_range. Several words are one question; several values, rewards.NAME.weight=0,0.1,0.5, are a table of
 questions. The first step is exact: any run with this seed starts with these rollouts (docs/how-to/whatif.md).
 
---show N         number of completions to show, those that move most (default 3)
 --trust          run an aggregate that the run names, even if another user made it
 --json           print one object instead of tables
 """
@@ -28,14 +27,12 @@ from rlhf_cli.jobs.whatif_request import ask
 from rlhf_cli.runs.run_status import read_status
 
 _PIPE_WIDTH = 120
-_MOVERS = 3
 
 
 def run(argv: list[str]) -> int:
     """Answer one question, or several, about one run, print the answers and return the exit code."""
     options = read_options(__doc__, argv, verb="whatif")
     words = options.words
-    num_movers = options.number("--show", least=0)
     expected = "a run folder, or run:NAME, and what would be different"
     named = one_named(words, "rlhf whatif", expected, more=" rewards.NAME.weight=0.3")
     folder = run_at(named, [], where="rlhf whatif")
@@ -49,8 +46,7 @@ def run(argv: list[str]) -> int:
     from rlhf_cli.display.whatif_tables import show_alternatives, show_what_if
 
     max_steps = read_status(folder).max_steps
-    most = _MOVERS if num_movers is None else num_movers
-    answers = [what_if(question, stored, max_steps, num_movers=most) for question in questions]
+    answers = [what_if(question, stored, max_steps) for question in questions]
     if options.as_json:
         print_json({"run": folder.shown, "questions": [asdict(answer) for answer in answers]})
         return EXIT_OK

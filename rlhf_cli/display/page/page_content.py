@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, compare, total_in_words
+from rlhf_cli.analysis.comparison.comparison import Comparison, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
 from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.display.page.completion_pages import CompletionPages, completion_pages
@@ -123,13 +123,12 @@ def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, ti
     evaluations, unread = evaluation_tables(runs)
     completions = completion_pages(runs)
     metrics = plotted_metrics(runs, no_total=comparison.no_total)
-    total = total_in_words(comparison)
     plots = plots_of(runs, comparison.grouped.settings, metrics)
     return PageContent(
         title=redacted(runs[0].name if len(runs) == 1 else title),
         lead=_lead(comparison),
         verdict=verdict_lines(comparison),
-        notes=[*comparison.notes, *([total] if total else []), *unread],
+        notes=[*comparison.notes, *([comparison.no_total] if comparison.no_total else []), *unread],
         comparison=comparison,
         lines=setting_lines(comparison, comparison.measures[:_MOST_COLUMNS]),
         plots=plots,

@@ -143,7 +143,7 @@ def _fill(source: SourceModel, folder: Path, say: Callable[[str], None]) -> list
         for record in _RECORDS:
             if (source.folder / record).is_file():
                 shutil.copyfile(source.folder / record, folder / record)
-    if not _copy(source.tokenizer, folder, _TOKENIZER):
+    if not _copy(source.folder, folder, _TOKENIZER):
         _save_tokenizer(source, folder)
     clean_configs(folder, source.kind)
     if source.trust_remote_code:
@@ -168,7 +168,7 @@ def _save_tokenizer(source: SourceModel, folder: Path) -> None:
     """Write the base's tokenizer, for an adapter that was saved without one."""
     from transformers import AutoTokenizer
 
-    place = source.base or str(source.tokenizer)
+    place = source.base or str(source.folder)
     try:
         AutoTokenizer.from_pretrained(place, trust_remote_code=source.trust_remote_code).save_pretrained(str(folder))
     except (OSError, ValueError) as error:

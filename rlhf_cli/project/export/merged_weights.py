@@ -20,22 +20,16 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
     PreTrainedModel,
 )
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.errors import ModelError, Prose
-from rlhf_cli.models.critic_model import build_critic
 from rlhf_cli.models.reward_checkpoint import load_reward_model
 from rlhf_cli.project.export.source_model import SourceModel
 from rlhf_cli.text.json_values import JsonTree
 
-_CLASSES = {
-    "policy": AutoModelForCausalLM,
-    "reward model": AutoModelForSequenceClassification,
-    "critic": AutoModelForTokenClassification,
-}
+_CLASSES = {"policy": AutoModelForCausalLM, "reward model": AutoModelForSequenceClassification}
 
 
 def write_whole_weights(source: SourceModel, folder: Path) -> None:
@@ -58,10 +52,6 @@ def write_whole_weights(source: SourceModel, folder: Path) -> None:
 def merged(source: SourceModel) -> PreTrainedModel:
     """Return an adapter merged into its base, in float32."""
     path, trusted = str(source.folder), source.trust_remote_code
-    if source.kind == "critic":
-        critic = _plain_heads(build_critic(path, path, dtype="float32", dropout=0.0, trust_remote_code=trusted))
-        critic.eval()
-        return critic
     if source.kind == "reward model":
         loaded = load_reward_model(path, dtype="float32", trust_remote_code=trusted).model
     else:
@@ -72,16 +62,6 @@ def merged(source: SourceModel) -> PreTrainedModel:
     model = cast(PreTrainedModel, tuner.merge_and_unload(safe_merge=True))
     model.eval()
     return model
-
-
-def _plain_heads(critic: PreTrainedModel) -> PreTrainedModel:
-    """Return the critic with its head as a plain linear layer, the form in which it is loaded."""
-    for name, module in critic.named_children():
-        if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
-            plain = nn.Linear(module.in_features, module.out_features)
-            plain.load_state_dict(module.state_dict())
-            setattr(critic, name, plain)
-    return critic
 
 
 def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:

@@ -27,15 +27,10 @@ from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 _HASH_DIGITS = 12
 _APART = ("log", "save_", "eval_", "num_completions_to_print")
 """Prefixes of arguments that do not affect the weights."""
-_TASKS = {
-    "policy": "text-generation",
-    "reward model": "text-classification",
-    "critic": "token-classification",
-}
+_TASKS = {"policy": "text-generation", "reward model": "text-classification"}
 _WHAT = {
     "policy": "A language model, trained",
     "reward model": "A reward model: it gives a text one number, the higher the better. Trained",
-    "critic": "A critic: it gives every token of a text the value of what is still to come. Trained",
 }
 
 CardScore = tuple[str, str, Estimate]
@@ -229,7 +224,7 @@ def _scores(source: SourceModel) -> tuple[list[CardScore], list[str]]:
         files = [file for file in [in_training(source.run) / f"step-{source.step}.json"] if file.is_file()]
     scores: list[CardScore] = []
     notes = []
-    for file in files if source.kind != "critic" else ():
+    for file in files:
         try:
             evaluation = read_evaluation(file)
         except (ValueError, OSError, RunError):

@@ -13,16 +13,14 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FINISHED, read_status
 from rlhf_cli.text.json_values import JsonTree, section
 
-Kind = Literal["policy", "reward model", "critic"]
+Kind = Literal["policy", "reward model"]
 
 _ADAPTER = "adapter_config.json"
-_CRITIC = "critic"
-_KINDS: dict[str, Kind] = {"SEQ_CLS": "reward model", "TOKEN_CLS": "critic"}
 
 
 @dataclass(frozen=True)
 class SourceModel:
-    """The weights to export. `folder` holds them, `tokenizer` the tokenizer's files.
+    """The weights to export, in `folder`.
 
     `base` is an adapter's base model, None for whole weights; `quantized` says in how many bits it was loaded for
     training. `step` is the optimizer step of the weights.
@@ -30,7 +28,6 @@ class SourceModel:
 
     run: RunFolder
     folder: Path
-    tokenizer: Path
     kind: Kind
     step: int
     is_checkpoint: bool = False
@@ -44,11 +41,11 @@ class SourceModel:
         return self.base is None and any(self.folder.glob("*.safetensors"))
 
 
-def find_source(run: RunFolder, *, step: int | None, critic: bool, trust: bool) -> SourceModel:
-    """Return the weights of a finished run, or of its checkpoint at `step`; the critic's if `critic`.
+def find_source(run: RunFolder, *, step: int | None, trust: bool) -> SourceModel:
+    """Return the weights of a finished run, or of its checkpoint at `step`.
 
-    Raises RunError for an unfinished run, a missing or damaged checkpoint, or a run without a critic; ModelError if the
-    weights are in pieces, or the model needs its own code and `trust` is False.
+    Raises RunError for an unfinished run and for a missing or damaged checkpoint, ModelError if the weights are in
+    pieces, or the model needs its own code and `trust` is False.
     """
     model = section(run.read_config(), "model")
     if model.get("trust_remote_code") is True and not trust:
@@ -66,18 +63,10 @@ def find_source(run: RunFolder, *, step: int | None, critic: bool, trust: bool) 
         folder, step, is_checkpoint = run.model, status.step, False
     else:
         folder, is_checkpoint = _checkpoint(run, step), True
-    tokenizer = folder
-    if critic:
-        folder = folder / _CRITIC if is_checkpoint else run.critic
-        if not folder.is_dir():
-            raise RunError(
-                "this run has no critic", where=str(run.path), got=f"no folder {folder.name}/", hint="trainer=ppo"
-            )
     adapter = read_json(folder / _ADAPTER)
     return SourceModel(
         run=run,
         folder=folder,
-        tokenizer=tokenizer,
         kind=_kind(folder, adapter),
         step=step,
         is_checkpoint=is_checkpoint,
@@ -90,7 +79,7 @@ def find_source(run: RunFolder, *, step: int | None, critic: bool, trust: bool) 
 def _kind(folder: Path, adapter: JsonTree) -> Kind:
     """Return the kind of model. Raises ModelError if there are no weights, or only the pieces of several ranks."""
     if adapter:
-        return _KINDS.get(str(adapter.get("task_type")), "policy")
+        return "reward model" if adapter.get("task_type") == "SEQ_CLS" else "policy"
     if not any(any(folder.glob(pattern)) for pattern in ("*.safetensors", "pytorch_model*.bin")):
         raise ModelError(
             "there are no whole weights in this folder",
@@ -100,9 +89,7 @@ def _kind(folder: Path, adapter: JsonTree) -> Kind:
             hint=Prose("rlhf resume RUN, then rlhf export RUN"),
         )
     name = next(iter(architectures_of(read_json(folder / "config.json"))), "")
-    if name.endswith("ForSequenceClassification"):
-        return "reward model"
-    return "critic" if name.endswith("ForTokenClassification") else "policy"
+    return "reward model" if name.endswith("ForSequenceClassification") else "policy"
 
 
 def _checkpoint(run: RunFolder, step: int) -> Path:

@@ -122,15 +122,6 @@ class FunctionSource:
     is_class: bool = False
 
 
-def functions_in(fn: str) -> list[str]:
-    """Return the public functions and classes of the file or module at the start of `fn` (`./rewards.py:`).
-
-    Raises RewardError as `read_function` does.
-    """
-    _, tree = _parsed(fn.rpartition(":")[0] or fn, "command line")
-    return [name for name in _definitions(tree) if not name.startswith("_")]
-
-
 def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
     """Return the source description of `module:function` or `./file.py:function`.
 

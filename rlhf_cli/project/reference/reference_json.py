@@ -1,15 +1,18 @@
-"""Make JSON of what is known, and describe the JSON Schema."""
+"""Make JSON of what is known, describe the tasks of reasoning-gym and the JSON Schema."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from typing import Any
 
 from pydantic import BaseModel
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import PpoArgs, Trainer
+from rlhf_cli.data.worlds.reasoning_gym import list_tasks
+from rlhf_cli.errors import DataError
 from rlhf_cli.project.reference.function_source import NO_DEFAULT, sentences_about
 from rlhf_cli.project.reference.key_reference import KeyReference, key_text
 from rlhf_cli.project.reference.reward_reference import RewardReference
@@ -31,7 +34,7 @@ def reward_json(reward: RewardReference) -> JsonTree:
         "example": None,
         "yaml": reward.yaml,
         "override": reward.on_command_line,
-        "conf_file": str(reward.conf_file) if reward.conf_file else None,
+        "conf_file": str(reward.conf_file),
         "file": str(reward.source.file),
         "line": reward.source.line,
     }
@@ -79,6 +82,14 @@ def _plain(value: object) -> JsonValue:
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items()}
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def described_tasks() -> tuple[list[dict[str, Any]], str]:
+    """Return name, example and arguments of every task, and '', or no task and what is missing."""
+    try:
+        return list_tasks(), ""
+    except DataError as error:
+        return [], f"its tasks are not listed: {error.what} (try: {error.hint})"
 
 
 def described(schema: JsonTree, group: str) -> JsonTree:

@@ -13,7 +13,7 @@ import yaml
 
 from rlhf_cli.config.conf_folders import caption, groups
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.project.reference.function_source import NO_DEFAULT, FunctionSource, functions_in, read_function
+from rlhf_cli.project.reference.function_source import NO_DEFAULT, FunctionSource, read_function
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.suggest import nearest
@@ -80,7 +80,7 @@ class ColumnReference:
 
 @dataclass(frozen=True)
 class RewardReference:
-    """A ready-made reward (`option` is its name) or a user's function (`option` is None).
+    """A ready-made reward: its name is `option`.
 
     `yaml` is the text to paste into an experiment, `on_command_line` the same as overrides.
     """
@@ -92,25 +92,20 @@ class RewardReference:
     columns: tuple[ColumnReference, ...]
     yaml: str
     on_command_line: str
-    option: str | None = None
-    conf_file: Path | None = None
+    option: str
+    conf_file: Path
     example: WorkedExample | None = None
 
 
 def reward_reference(named: str) -> RewardReference:
-    """Describe a ready-made reward by its name, or `./rewards.py:function`.
-
-    Raises ConfigError if no reward has this name, RewardError if the function cannot be read.
-    """
-    if ":" in named or named.endswith(".py"):
-        return _own(named)
+    """Describe a ready-made reward by its name. Raises ConfigError if no reward has it."""
     options = groups().get("reward", {})
     if named not in options:
         close = nearest(named, options)
         raise ConfigError(
             f"there is no reward {named!r}",
             where="rlhf list reward",
-            expected="one of " + ", ".join(sorted(options)) + ", or ./file.py:function",
+            expected="one of " + ", ".join(sorted(options)),
             hint=f"rlhf list reward {close}" if close else "rlhf list reward",
         )
     file = options[named]
@@ -133,33 +128,6 @@ def reward_reference(named: str) -> RewardReference:
         option=named,
         conf_file=file,
         example=worked_examples().get(named),
-    )
-
-
-def _own(named: str) -> RewardReference:
-    if ":" not in named:
-        found = functions_in(f"{named}:")
-        raise ConfigError(
-            "which function of this file?",
-            where="rlhf list reward",
-            got=named,
-            expected="one of " + ", ".join(f"{named}:{name}" for name in found) if found else "a file with a function",
-            hint=f"rlhf list reward {named}:{found[0]}" if found else None,
-        )
-    source = read_function(named)
-    arguments, columns = _arguments(source, {})
-    required = [one.name for one in arguments if one.default is NO_DEFAULT]
-    args = [f"      {one.name}: {'???' if one.name in required else as_yaml(one.default)}" for one in arguments]
-    lines = ["rewards:", f"  {source.name}:", f"    fn: {named}", *(["    args:"] if args else []), *args]
-    words = [f"+rewards.{source.name}.fn={named}", *(f"rewards.{source.name}.args.{name}=VALUE" for name in required)]
-    return RewardReference(
-        fn=named,
-        caption=source.docstring.summary,
-        source=source,
-        arguments=arguments,
-        columns=columns,
-        yaml="\n".join([*lines, "    weight: 1.0", ""]),
-        on_command_line=" ".join(words),
     )
 
 

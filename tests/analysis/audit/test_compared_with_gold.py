@@ -10,7 +10,6 @@ from rlhf_cli.analysis.audit.attack import AuditPlan, GoldRow, attack, compared,
 from rlhf_cli.analysis.audit.audit_result import HINTS, AuditResult, with_advice
 from rlhf_cli.analysis.audit.degenerate_answers import KINDS, AttackKind
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
@@ -117,34 +116,22 @@ def audit() -> AuditResult:
     return attack(experiment(), AuditPlan(SUMS), left_out={})
 
 
-def test_the_first_words_that_close_all_are_taken() -> None:
-    found, tried = audit(), []
-
-    def retry(words: tuple[str, ...], names: tuple[str, ...]) -> AuditResult:
-        tried.append(words)
-        return replace(found, kinds=())
-
-    (advice,) = with_advice(found, experiment(), retry).advice
-    assert found.holes
-    assert tried == [("rewards.short.gate={by: right, at_least: 1}",)]
-    assert (advice.words, advice.closes) == (tried[0], len(found.holes) + len(found.near))
-
-
-def test_words_that_close_nothing_or_are_refused_are_not_said() -> None:
-    found = audit()
-    (advice,) = with_advice(found, experiment(), lambda words, names: found).advice
-    assert (advice.words, advice.closes) == ((), None)
-    assert advice.reason.startswith("nothing in the configuration closes it: ")
-
-    def refused(words: tuple[str, ...], names: tuple[str, ...]) -> AuditResult:
-        raise ConfigError("no")
-
-    assert with_advice(found, experiment(), refused).advice[0].words == ()
-
-
-def test_where_trying_costs_too_much_it_is_said_untried() -> None:
-    (advice,) = with_advice(audit(), experiment(), None).advice
-    assert (advice.words, advice.closes) == (("rewards.short.gate={by: right, at_least: 1}",), None)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ("rewards.short.gate={by: right, at_least: 1}",)),
+        ({"main": "short"}, ("rewards.short.fn=rlhf_cli.rewards.numeric:numeric_answer",)),
+        (
+            {"main": "short", "gold_source": "column city", "gold_text": "<answer>Paris</answer>"},
+            ("data.rename.answer=city", "rewards.short.fn=rlhf_cli.rewards.match:exact_match"),
+        ),
+        ({"main": None}, ()),
+    ],
+)
+def test_what_to_type(changes: dict[str, str | None], words: tuple[str, ...]) -> None:
+    """A gate by the reward that knows the answer; if that one is fooled itself, one that reads the answer."""
+    (advice,) = with_advice(replace(audit(), **changes), experiment()).advice
+    assert advice.words == words
 
 
 def test_there_is_a_hint_for_every_kind() -> None:

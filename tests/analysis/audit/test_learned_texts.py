@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.audit.learned_texts import LearnedText, learned_texts
+from rlhf_cli.analysis.audit.tried_rows import LearnedText, learned_texts
 from rlhf_cli.cli import main
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.tiny import byte_tokenizer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, total_in_words
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, weights_of
 from rlhf_cli.analysis.comparison.settings import conditions_apart, group_over_seeds
 from rlhf_cli.errors import UserError
@@ -58,8 +58,6 @@ def labels(found: Comparison) -> list[str]:
 
 def test_what_is_judged_unless_it_is_said() -> None:
     assert labels(of()) == ["correct", "brevity"]
-    assert labels(of(weights="correct=1")) == ["correct", "brevity", "total by --weights"]
-    assert labels(of(weights="correct=1", on=("total",))) == ["total by --weights"]
     assert labels(of(metrics=("kl", "entropy"))) == ["kl", "entropy"]
     learnt = [
         replace(run, weights={}) for run in runs_of(*by_weight(0.0, 0.5), loss=[1.0, 2.0, 3.0, 4.1], accuracy=[1.0] * 4)
@@ -85,14 +83,10 @@ def test_how_many_comparisons_were_decided_together() -> None:
     assert alone.p_adjusted == alone.p_value
 
 
-def test_why_there_is_no_total_in_words() -> None:
+def test_why_there_is_no_total() -> None:
     said = "rewards.brevity.weight differs, so the same answers would have other totals"
-    assert total_in_words(of()) == f"no total: {said}; --weights correct=1,brevity=1 makes one for all"
-    assert str(total_in_words(of(metrics=("kl",)))) == f"no total: {said}"
-    assert total_in_words(of(runs_of(configured(), reward=[1.0]))) is None
-    assert total_in_words(of(weights="correct=2")) == "total by --weights: 2 correct, of the raw means of all runs"
-    many = runs_of(*by_weight(0.0, 0.5), **{f"rewards/{name}/mean": [0.5] * 4 for name in "abcd"})
-    assert str(total_in_words(of(many))).endswith("; --weights a=1,b=1,c=1 makes one for all")
+    assert of().no_total == of(metrics=("kl",)).no_total == f"no total: {said}"
+    assert of(runs_of(configured(), reward=[1.0])).no_total is None
 
 
 TWO_KEYS = runs_of(

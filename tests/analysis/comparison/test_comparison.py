@@ -1,8 +1,7 @@
-"""Runs side by side: what is compared, what is no fair comparison, `--weights`, and what is said about it."""
+"""Runs side by side: what is compared, what is no fair comparison, and what is said about it."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,9 @@ from rlhf_cli.analysis.comparison.comparison import (
     ComparisonOptions,
     compare,
     other_scores,
-    parse_weights,
-    total_in_words,
     why_no_total,
 )
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, read_runs, weights_of
-from rlhf_cli.errors import UserError
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_runs import configured, in_memory, write_run, write_sweep
 
@@ -45,21 +41,6 @@ def test_the_verdict_in_words(sweep: list[RunFolder]) -> None:
         "0.5 beats 0 on correct by 0.045 [0.005, 0.085] and 1 by 0.045 [0.014, 0.076] (4 seeds). "
         "No clear difference in correct between 0 and 1 (4 seeds). Even 1000 seeds would not separate 0 from 1."
     )
-
-
-def test_one_set_of_weights_for_all(sweep: list[RunFolder]) -> None:
-    """1 x 0.6325 - 0.2 x 0.5 at weight 0.5, whatever it was trained with."""
-    found = of(sweep, weights="correct=1, brevity=-0.2")
-    assert found.estimates["weight=0.5"]["total by --weights"].mean == pytest.approx(0.5325)
-    assert "1 correct - 0.2 brevity" in str(total_in_words(found))
-    assert [verdict.measure.label for verdict in found.verdicts][-1] == "total by --weights"
-
-
-def test_a_run_without_a_component_has_no_such_total(place: Path) -> None:
-    runs = write_sweep(place / "sweep", ENDS)
-    runs.append(write_run(place / "other", configured(2.0), {"rewards/correct/mean": [1.0]}))
-    found = of(runs, weights="correct=1,brevity=1")
-    assert math.isnan(found.values["total by --weights"]["weight=2,seed=0"])
 
 
 def test_one_seed_says_impossible_and_not_zero(place: Path) -> None:
@@ -124,23 +105,3 @@ def test_rewards_that_score_otherwise() -> None:
     lacking_one = pair(one, other)
     lacking_one[1] = in_memory("without", settings=lacking_one[1].settings, weights={"brevity": 1.0})
     assert other_scores(lacking_one) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "where", "got", "expected", "hint"),
-    [
-        ("corect=1", "--weights", "corect", "correct, brevity", "correct"),
-        ("zzz=1", "--weights", "zzz", "correct, brevity", "--weights correct=1,brevity=1"),
-        ("=1", "--weights", "=1", "correct, brevity", "--weights correct=1,brevity=1"),
-        ("correct=x", "--weights correct", "x", None, "correct=1"),
-        ("correct", "--weights correct", "correct", None, "correct=1"),
-    ],
-)
-def test_weights_that_mean_nothing(text: str, where: str, got: str, expected: str | None, hint: str) -> None:
-    with pytest.raises(UserError) as caught:
-        parse_weights(text, pair({}))
-    error = caught.value
-    assert (error.where, error.got, error.expected, error.hint) == (where, got, expected, hint)
-    with pytest.raises(UserError) as caught:
-        parse_weights("a=1", [in_memory("a")])
-    assert caught.value.expected == "runs that have rewards"

@@ -1,17 +1,14 @@
-"""The JSON and CSV output of a comparison, field by field, against the logged values."""
+"""The JSON output of a comparison, field by field, against the logged values."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
-from rlhf_cli.analysis.comparison.comparison_export import comparison_csv, comparison_json
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, comparison_json
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, weights_of
 from rlhf_cli.analysis.comparison.verdicts import decimals, in_words
 from rlhf_cli.errors import RunError
@@ -89,27 +86,6 @@ def test_what_is_not_there_is_null() -> None:
     found = comparison_json(of(named([*runs_of({0.0: [0.1]}), other])))
     assert found["runs"][1]["values"]["correct"] is None
     assert "weight=0.5" not in {*found["front"]["best"], *found["front"]["dominated"]}
-    found = comparison_json(of(weights="correct=1,brevity=-0.5"))
-    assert found["measures"][2]["metric"] == {CORRECT: 1.0, BREVITY: -0.5}
-
-
-def test_as_csv() -> None:
-    runs = runs_of(FOUR)
-    runs[1] = replace(runs[1], state="failed")
-    runs[2] = replace(runs[2], metrics=in_memory("x", **{CORRECT: [0.3]}).metrics)
-    rows = list(csv.DictReader(io.StringIO(comparison_csv(of(runs)))))
-    assert list(rows[0]) == [
-        *("run", "place", "setting", "counts", "state", "step", "rewards.brevity.weight", "seed"),
-        *("correct", "brevity", "kl"),
-    ]
-    assert list(rows[0].values()) == [
-        *("weight=0,seed=0", "runs/0.0-0", "weight=0", "true", "finished", "1", "0", "0", "0.1", "0.0", "12.0")
-    ]
-    assert [(row["counts"], row["setting"], row["state"]) for row in rows[:3]] == [
-        *(("true", "weight=0", "finished"), ("false", "weight=0", "failed"), ("true", "weight=0", "finished"))
-    ]
-    assert (rows[2]["brevity"], rows[2]["kl"]) == ("", "")
-    assert [row["seed"] for row in rows] == ["0", "1", "2"] * 2
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, pareto_front
-from rlhf_cli.analysis.comparison.comparison_export import comparison_json
+from rlhf_cli.analysis.comparison.comparison import (
+    Comparison,
+    ComparisonOptions,
+    compare,
+    comparison_json,
+    pareto_front,
+)
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_runs import configured, write_run

@@ -19,10 +19,8 @@ NAMES = (
 FULL: dict[str, Any] = {name: [1.0] for name in NAMES}
 
 
-def defaults(
-    run: Any, no_total: str | None = None, weights: dict[str, float] | None = None
-) -> list[tuple[str, str, str, int]]:
-    found = default_measures([run], no_total=no_total, weights=weights)
+def defaults(run: Any, no_total: str | None = None) -> list[tuple[str, str, str, int]]:
+    found = default_measures([run], no_total=no_total)
     return [(one.label, one.metric, one.kind, one.sign) for one in found]
 
 
@@ -45,9 +43,6 @@ def test_what_runs_are_compared_by() -> None:
     run = in_memory("x", **FULL)
     assert defaults(run) == [*COMPONENTS, TOTAL, *COSTS, HELD_OUT_TOTAL, *HELD_OUT]
     assert defaults(run, "they differ") == [*COMPONENTS, *COSTS, *HELD_OUT]
-    weighted = default_measures([run], no_total="they differ", weights={"a": 1.0, "b": -0.5})[2]
-    assert (weighted.kind, weighted.sign) == ("total", 1)
-    assert weighted.weights == {"rewards/a/mean": 1.0, "rewards/b/mean": -0.5}
 
 
 def test_without_rewards_what_is_learnt() -> None:
@@ -72,12 +67,12 @@ def test_of_evaluation_files_the_one_that_most_runs_have() -> None:
         {"rare": {"accuracy": 0.5}, "all": {"greedy/total": 1.0, "greedy/a": 0.25}},
         {"all": {"ece": 0.1}},
     )
-    found = default_measures(runs, no_total=None, weights=None)
+    found = default_measures(runs, no_total=None)
     assert [(one.label, one.metric, one.sign, one.evaluation) for one in found] == [
         *(("all: greedy/total", "greedy/total", 1, "all"), ("all: greedy/a", "greedy/a", 1, "all")),
         ("all: ece", "ece", -1, "all"),
     ]
-    fair = [one.metric for one in default_measures(runs, no_total="no", weights=None)]
+    fair = [one.metric for one in default_measures(runs, no_total="no")]
     assert fair == ["greedy/a", "ece"]
     greedy = found[1]
     assert (greedy.of(runs[0], Window()), isnan(greedy.of(runs[1], Window()))) == (0.25, True)
@@ -137,9 +132,3 @@ def test_the_number_of_a_run(metric: str, up_to: int | None, number: float) -> N
     """Of a curve the mean of its last two events, of evaluations the latest one that has a number."""
     found = RunMeasure("x", metric, "asked").of(CURVES, Window("last", 2), up_to)
     assert found == pytest.approx(number, nan_ok=True)
-
-
-def test_a_sum_of_metrics() -> None:
-    total = RunMeasure("sum", "", "total", weights={"m": 1.0, "n": -0.5})
-    assert total.of(CURVES, Window("last", 2)) == pytest.approx(3.0 - 0.5 * 1.5)
-    assert total.of(CURVES, Window("last", 2), 3) == pytest.approx(6.5 - 0.5)

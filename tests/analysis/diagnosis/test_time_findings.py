@@ -102,29 +102,3 @@ def test_a_minute_is_worth_saying() -> None:
     fine = seen({"forward": 0.25})[0]
     assert isinstance(fine, PassedCheck)
     assert fine.says == "backward takes most of the time: 75% of 500 s"
-
-
-@pytest.mark.parametrize(
-    ("ratio", "passes", "elapsed_s", "is_found"),
-    [
-        (1.5, 0.5, 100.0, True), (1.4375, 0.5, 100.0, False),
-        (2.0, 0.5, 40.0, True), (2.0, 0.5, 39.0, False), (2.0, 0.4375, 100.0, False),
-    ],
-)  # fmt: skip
-def test_padding_is_told_from_half_of_the_time_on(
-    ratio: float, passes: float, elapsed_s: float, is_found: bool
-) -> None:
-    """Three events; the passes are four phases, of which each has a quarter of their share."""
-    keys = ("forward", "backward", "old_logps", "reference_logps")
-    event = {"time/elapsed_s": elapsed_s, **{f"time/share/{key}": passes / 4 for key in keys}}
-    event |= {"passes/slots": 64.0 * ratio, "passes/tokens": 64.0, "passes/slots_per_token": ratio}
-    found = list(time_spent(Log.of([{"step": step, **event} for step in (1, 2, 3)]), RunSetup(trainer="sft")))
-    assert isinstance(found[-1], Finding) is is_found
-    if is_found:
-        assert isinstance(found[-1], Finding)
-        assert found[-1].subject == "padding"
-        assert [change.words for change in found[-1].changes] == ["trainer.args.packing=true"]
-        assert (
-            found[-1].evidence[0].says == f"{ratio:.2f} slots for each real token, in passes that take 50% of the time"
-        )
-        assert (found[-1].first_step, found[-1].last_step) == (1, 3)

@@ -45,22 +45,6 @@ def test_an_advantage_of_nothing_has_no_sign() -> None:
     assert _sign_changed(old, new) == 0.5
 
 
-def test_scores_are_shown_as_they_were_stored(place: Path) -> None:
-    """0.1 and not the float32 number next to it. Brevity is the same for all, and the others tell them apart."""
-    run = frozen(place, UNSCALED)
-    write_table(run, 1, **scores(brevity=[0.1] * 4, advantage=[0.25, -0.25, 0.75, -0.75]))
-    assert {mover.scores["brevity"] for mover in answer(run, LESS).movers} == {0.1}
-
-
-def test_what_moves_most(one_group: RunFolder) -> None:
-    """a and b both move by 0.375, and so do c and d: the rows in order."""
-    first, second, *_ = answer(one_group, LESS).movers
-    assert (first.completion, second.completion) == ("answer 0", "answer 1")
-    assert first.advantage == pytest.approx((0.275, -0.1), **ARITHMETIC)
-    assert first.scores == {"correct": 1.0, "format": 0.0, "brevity": 0.5}
-    assert first.total == pytest.approx((1.1, 0.35), **ARITHMETIC)
-
-
 def test_a_schedule_goes_by_the_steps_that_were_done_before_a_round(place: Path) -> None:
     """From 0 to 1 over half of 8 steps. Each round feeds two steps: they begin behind 0, 2 and 4, at 0, 1/2 and 1.
 

@@ -60,7 +60,6 @@ class TestAudit:
         assert kinds["many_answers"]["let_in"] == "right"
         (advice,) = found["advice"]
         assert advice["words"] == ["rewards.right.fn=rlhf_cli.rewards.numeric:numeric_answer"]
-        assert advice["closes"] == 2
         again = as_json(["audit", *EXPERIMENT, *advice["words"]], capsys)
         assert again["is_sound"] is True
         assert not any(kind["is_near"] or kind["is_hole"] for kind in again["kinds"])

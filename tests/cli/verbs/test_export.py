@@ -48,7 +48,6 @@ def test_into_the_run_and_never_over_something(run: RunFolder, capsys: pytest.Ca
         (["run:nothing"], "no run of 'nothing' has finished"),
         (["runs/mine/one", "--checkpoint", "x"], "--checkpoint is a whole number"),
         (["runs/mine/one", "--checkpoint", "2"], "there is no checkpoint of step 2"),
-        (["runs/mine/one", "--critic"], "this run has no critic"),
         (["runs/mine/one", "--oout", "x"], "--out"),
     ],
 )

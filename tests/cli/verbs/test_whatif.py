@@ -36,16 +36,15 @@ def test_json_has_every_round(run: RunFolder, capsys: pytest.CaptureFixture[str]
 
 
 def test_at_80_columns(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [LESS, "rewards.brevity.gate={by: correct, at_least: 1.0, otherwise: exclude}", "--show", "1"]
+    words = [LESS, "rewards.brevity.gate={by: correct, at_least: 1.0, otherwise: exclude}"]
     assert main(["whatif", str(run.path), *words]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert out.startswith("what if  rewards.correct.weight 1.0 → 0.25\n    and  rewards.brevity.gate none → correct")
-    for text in ("share of advantages", "0.82 → "):
+    for text in ("share of advantages", "mean total"):
         assert text in out, text
     assert "in other units: the larger is not the better" in " ".join(out.split())
     assert "another policy would have written others" in " ".join(out.split())
-    assert out.count("1+2=") == 1
 
 
 def test_several_values_are_a_table(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.project.export.exported_folder import ExportedModel, export_model
@@ -28,14 +23,12 @@ from tests.project.export.finished_runs import IDS, finished_run, random_model, 
 AUTO: dict[str, Any] = {
     "CAUSAL_LM": AutoModelForCausalLM,
     "SEQ_CLS": AutoModelForSequenceClassification,
-    "TOKEN_CLS": AutoModelForTokenClassification,
 }
-KINDS = {"CAUSAL_LM": "policy", "SEQ_CLS": "reward model", "TOKEN_CLS": "critic"}
+KINDS = {"CAUSAL_LM": "policy", "SEQ_CLS": "reward model"}
 
 
-def exported(run: RunFolder, out: Path, **asked: Any) -> ExportedModel:
-    source = find_source(run, **{"step": None, "critic": False, "trust": False, **asked})
-    return export_model(source, out, lambda message: None)
+def exported(run: RunFolder, out: Path) -> ExportedModel:
+    return export_model(find_source(run, step=None, trust=False), out, lambda message: None)
 
 
 @torch.no_grad()
@@ -95,17 +88,6 @@ def test_a_base_in_bfloat16_is_rounded_once(tmp_path: Path) -> None:
     assert merged.dtype == torch.bfloat16
     assert (merged != (base + 3 * b @ a).to(torch.bfloat16)).float().mean() < 0.01
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
-
-
-def test_a_critic_keeps_its_head(tmp_path: Path) -> None:
-    """With the policy beside it, as PPO leaves them, and with the policy's tokenizer, which the critic has not."""
-    run = finished_run(tmp_path / "run", random_model("CAUSAL_LM"))
-    critic = random_model("TOKEN_CLS", seed=5)
-    critic.save_pretrained(run.critic)
-    assert exported(run, tmp_path / "out", critic=True).kind == "critic"
-    assert torch.equal(logits(AutoModelForTokenClassification.from_pretrained(tmp_path / "out")), logits(critic))
-    ours, policys = (AutoTokenizer.from_pretrained(place)("1+2=").input_ids for place in (tmp_path / "out", run.model))
-    assert ours == policys
 
 
 def test_what_cannot_be_merged_is_refused(tmp_path: Path) -> None:

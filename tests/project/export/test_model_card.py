@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def source(run: RunFolder) -> SourceModel:
-    return find_source(run, step=None, critic=False, trust=False)
+    return find_source(run, step=None, trust=False)
 
 
 def given(run: RunFolder, tmp_path: Path) -> ExportedModel:

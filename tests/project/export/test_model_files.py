@@ -16,7 +16,7 @@ from tests.project.export.finished_runs import finished_run, random_model
 
 
 def given(run: RunFolder, place: Path) -> Path:
-    source = find_source(run, step=None, critic=False, trust=False)
+    source = find_source(run, step=None, trust=False)
     return export_model(source, place / "out", lambda message: None).folder
 
 

@@ -27,8 +27,8 @@ def a_run(place: Path, *, weights: str = "model.safetensors", state: str = "fini
     return run
 
 
-def found(run: RunFolder, *, step: int | None = None, critic: bool = False, trust: bool = False) -> SourceModel:
-    return find_source(run, step=step, critic=critic, trust=trust)
+def found(run: RunFolder, *, step: int | None = None, trust: bool = False) -> SourceModel:
+    return find_source(run, step=step, trust=trust)
 
 
 def test_the_end_of_a_finished_run_and_any_checkpoint(tmp_path: Path) -> None:
@@ -78,9 +78,7 @@ def test_code_of_the_models_own_is_run_only_where_it_is_trusted(tmp_path: Path) 
     assert found(run, trust=True).trust_remote_code
 
 
-@pytest.mark.parametrize(
-    ("task", "kind"), [("CAUSAL_LM", "policy"), ("SEQ_CLS", "reward model"), ("TOKEN_CLS", "critic")]
-)
+@pytest.mark.parametrize(("task", "kind"), [("CAUSAL_LM", "policy"), ("SEQ_CLS", "reward model")])
 def test_an_adapter_says_what_it_is_of(task: str, kind: str, tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     adapter = {"task_type": task, "base_model_name_or_path": "Qwen/Qwen3-0.6B"}

@@ -1,4 +1,4 @@
-"""What is known of a reward: arguments and columns, of ready-made ones and of a user's file that is never run."""
+"""What is known of a reward: arguments and columns, read and never run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.errors import ConfigError, RewardError
-from rlhf_cli.project.reference.function_source import NO_DEFAULT
+from rlhf_cli.project.reference.function_source import NO_DEFAULT, read_function
 from rlhf_cli.project.reference.reward_reference import reward_reference
 
 SHIPPED = list(groups()["reward"])
@@ -94,39 +94,26 @@ def test_columns_are_no_arguments() -> None:
     assert [one.name for one in reward.arguments] == ["mass", "malformed"]
 
 
-@pytest.fixture
-def mine(place: Path) -> str:
+def test_a_file_is_read_and_not_run(place: Path) -> None:
+    """It imports what is not there: whoever imported it would fail."""
     (place / "rewards.py").write_text(MINE)
-    return "./rewards.py"
-
-
-def test_a_function_of_the_users_is_read_and_not_run(mine: str) -> None:
-    """Its file imports what is not there: whoever imported it would fail."""
-    reward = reward_reference(f"{mine}:polite")
-    word, least, share = reward.arguments
+    polite = read_function("./rewards.py:polite")
+    word, least, share = (one for one in polite.parameters if one.by_name)
     assert (word.choices, word.default) == (("please", "thanks"), "please")
-    assert (least.default, least.type, least.text) == (2, "int", "how often it has to be said, at the end as well.")
-    assert share.default is NO_DEFAULT
-    assert [one.name for one in reward.columns] == ["answer"]
-    assert reward.source.docstring.example == 'polite(["please please"]) == [1.0]'
-    assert yaml.safe_load(reward.yaml)["rewards"]["polite"]["args"] == {"word": "please", "least": 2, "share": "???"}
-    assert reward.on_command_line == "+rewards.polite.fn=./rewards.py:polite rewards.polite.args.share=VALUE"
-
-
-def test_a_class_is_a_factory_all_of_whose_parameters_are_arguments(mine: str) -> None:
-    assert [(one.name, one.text) for one in reward_reference(f"{mine}:Factory").arguments] == [
-        ("low", "the bounds."),
-        ("high", "the bounds."),
+    assert (least.default, least.type, share.default) == (2, "int", NO_DEFAULT)
+    assert polite.docstring.arguments["least"] == "how often it has to be said, at the end as well."
+    assert polite.docstring.example == 'polite(["please please"]) == [1.0]'
+    factory = read_function("./rewards.py:Factory")
+    assert factory.is_class
+    assert [(one.name, factory.docstring.arguments[one.name]) for one in factory.parameters] == [
+        *(("low", "the bounds."), ("high", "the bounds."))
     ]
+    with pytest.raises(RewardError) as no_function:
+        read_function("./rewards.py:polit")
+    assert no_function.value.hint == "./rewards.py:polite"
 
 
-def test_wrong_names_are_answered_with_the_nearest(mine: str) -> None:
+def test_a_wrong_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError) as no_reward:
         reward_reference("jugde")
     assert no_reward.value.hint == "rlhf list reward judge"
-    with pytest.raises(RewardError) as no_function:
-        reward_reference(f"{mine}:polit")
-    assert no_function.value.hint == f"{mine}:polite"
-    with pytest.raises(ConfigError) as no_colon:
-        reward_reference(mine)
-    assert no_colon.value.expected == "one of ./rewards.py:polite, ./rewards.py:Factory"
