@@ -101,7 +101,6 @@ def _slice(name: str, accuracy: SliceAccuracy) -> tuple[str, str, str, str]:
 def _length(console: Console, length: LengthBias) -> None:
     slices = {"chosen longer": length.chosen_longer, "same": length.same, "chosen shorter": length.chosen_shorter}
     rows = [_slice(name, accuracy) for name, accuracy in slices.items() if accuracy is not None]
-    rows += [_slice(f"{one.start:+d} to {one.end:+d}", one) for one in length.bins]
     _show(console, ["length (tokens)"], ["accuracy", "pairs", "mean margin"], rows)
     console.print(
         f"[dim]difference of rewards with difference of lengths: correlation {figure(length.pearson)}, of ranks "

@@ -16,7 +16,6 @@ from rlhf_cli.measure.scored_pairs import (
     ConfidenceBin,
     Disagreement,
     LengthBias,
-    LengthBin,
     Pairs,
     RewardDistribution,
     RewardModelEvaluation,
@@ -31,7 +30,6 @@ from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.suggest import nearest
 
 _BINS = 10
-_QUANTILES = 5
 _WORST = 5
 _MOST_VALUES = 50
 """Maximum number of values of a slice column. A column with more holds numbers or texts, not categories."""
@@ -147,12 +145,6 @@ def _length(difference: Tensor, longer: Tensor, prompts: Tensor) -> LengthBias:
         pearson=pearson(differences, lengths),
         spearman=pearson(mean_ranks(differences), mean_ranks(lengths)),
         longer_wins=wilson_of_groups(calibration.verdicts(longer).tolist(), prompts.tolist()),
-        bins=[
-            LengthBin(
-                start=int(longer[one].min()), end=int(longer[one].max()), **vars(_slice(difference, prompts, one))
-            )
-            for one in calibration.quantile_bins(longer, _QUANTILES)
-        ],
     )
 
 

@@ -151,14 +151,6 @@ class SliceAccuracy(Estimate):
 
 
 @dataclass(frozen=True)
-class TokenSpan:
-    """Both ends of a bin of lengths, in tokens."""
-
-    start: Annotated[int, Field(alias="from")]
-    end: Annotated[int, Field(alias="to")]
-
-
-@dataclass(frozen=True)
 class ConfidenceBin:
     """The pairs in a confidence range: their mean `confidence` (None if the bin is empty) and accuracy."""
 
@@ -166,11 +158,6 @@ class ConfidenceBin:
     end: Annotated[float, Field(alias="to")]
     confidence: float | None
     accuracy: Estimate
-
-
-@dataclass(frozen=True)
-class LengthBin(SliceAccuracy, TokenSpan):
-    """The accuracy on the pairs whose length difference, chosen minus rejected, is in a range."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +202,6 @@ class LengthBias:
     pearson: float | None
     spearman: float | None
     longer_wins: Estimate
-    bins: list[LengthBin]
 
 
 @dataclass(frozen=True)

@@ -81,17 +81,6 @@ def log_loss(difference: Tensor) -> float:
     return float(torch.nn.functional.softplus(-difference.double()).mean())
 
 
-def quantile_bins(values: Tensor, num_bins: int) -> list[Tensor]:
-    """Return the row indices of bins of similar size, in ascending order.
-
-    Equal values share a bin, so there may be fewer than `num_bins`.
-    """
-    edges = torch.quantile(values.double(), torch.linspace(0, 1, num_bins + 1, dtype=torch.float64))
-    index = torch.bucketize(values.double(), edges[1:-1].contiguous())
-    rows = [(index == one).nonzero().flatten() for one in range(num_bins)]
-    return [indices for indices in rows if len(indices)]
-
-
 def kendall_tau_b(first: Tensor, second: Tensor, num_generations: int) -> Tensor:
     """Return (groups,) tau-b of (N,) values; NaN for a group in which all values of one ranking are tied."""
     signs = []

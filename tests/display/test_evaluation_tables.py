@@ -40,7 +40,6 @@ def test_a_reward_model(place: Path) -> None:
         "length (tokens)              accuracy  pairs  mean margin",
         "chosen longer    1.000 [0.250, 1.000]      2        2.500",
         "chosen shorter   0.500 [0.250, 0.750]      2       -0.500",
-        "-3 to +7         1.000 [0.250, 1.000]      2        2.500",
         "difference of rewards with difference of lengths: correlation 0.555, of ranks -;",
         "whoever always takes the longer one is right in 0.625",
         "",

@@ -73,20 +73,6 @@ def test_bins_of_confidence() -> None:
     assert [one.confidence for one in filled.values()] == pytest.approx([0.75, 0.9, 1.0])
 
 
-def test_bins_of_lengths_are_quintiles_as_pandas_cuts_them() -> None:
-    random = numpy.random.default_rng(3)
-    lengths, difference = random.integers(-9, 9, 40), random.normal(size=40)
-    rows = [{**pair("x", "y"), "prompt": f"{n}:"} for n in range(40)]
-    scorer = Known([*map(float, difference)], [0.0] * 40, [*map(int, lengths + 9), *[9] * 40])
-    bins = measured_by(scorer, rows).length.bins
-    quintiles = pandas.qcut(lengths, 5, duplicates="drop")
-    groups = pandas.DataFrame({"by": lengths, "d": difference}).groupby(quintiles, observed=True)
-    assert [(one.start, one.end) for one in bins] == list(zip(groups["by"].min(), groups["by"].max(), strict=True))
-    assert [one.count for one in bins] == groups["d"].count().tolist()
-    assert [one.margin for one in bins] == pytest.approx(groups["d"].mean().tolist())
-    assert [one.mean for one in bins] == pytest.approx(groups["d"].agg(lambda d: (d > 0).mean()).tolist())
-
-
 def test_slices_of_length_and_verdicts_of_length_alone() -> None:
     """Longer by 1, 2, 0, -1, -2: the longer one is right, wrong, tied, right, wrong: in 2.5 of 5."""
     length = measured_by(

@@ -14,7 +14,6 @@ from rlhf_cli.numerics.calibration import (
     expected_calibration_error,
     kendall_tau_b,
     log_loss,
-    quantile_bins,
     reliability,
     verdicts,
 )
@@ -45,13 +44,6 @@ def test_calibration_by_hand() -> None:
     assert expected_calibration_error(bins) == pytest.approx(0.095)
     assert brier(difference) == pytest.approx((0.38**2 + 0.62**2 + 2 * 0.07**2) / 4)
     assert log_loss(difference) == pytest.approx(-(math.log(0.62) + math.log(0.38) + 2 * math.log(0.93)) / 4)
-
-
-def test_quantile_bins_never_part_equal_values() -> None:
-    found = quantile_bins(torch.tensor([0.0, 0.0, 0.0, 5.0, 1.0]), 4)
-    assert sorted(row for rows in found for row in rows.tolist()) == [0, 1, 2, 3, 4]
-    assert {0, 1, 2} <= set(found[0].tolist())
-    assert found[-1].tolist() == [3]
 
 
 def test_a_bin_holds_its_lower_edge_and_the_last_one_both() -> None:
