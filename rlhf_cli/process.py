@@ -146,13 +146,11 @@ def lasting_output() -> Iterator[None]:
 
 @contextlib.contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Open a context with these environment variables, which child processes inherit."""
-    before = {name: os.environ.get(name) for name in variables}
+    """Open a context with these environment variables; afterwards the whole environment is as it was before."""
+    before = dict(os.environ)
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)

@@ -8,8 +8,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.launch_plan import NODE, LaunchPlan, as_shell
-from rlhf_cli.plan.run_plan import MemoryPlan, Phase, Plan, Workload
+from rlhf_cli.plan.memory_estimate import MemoryPlan, Phase
+from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.disk_space import size
 
 _CHOSEN = "port 0 is replaced by a free one at the start"
@@ -98,16 +100,9 @@ def memory_bars(plan: MemoryPlan) -> RenderableType:
     below = [Text(f"most of it: {peak.largest}, {share:.0%} ({peak.what})", "dim")]
     if plan.leaves_out:
         below.append(Text(f"not counted: {'; '.join(plan.leaves_out)}", "yellow"))
-    if (too_large := will_not_fit(plan)) is not None:
-        below.append(Text(too_large, "bold red"))
+    if plan.too_large is not None:
+        below.append(Text(plan.too_large, "bold red"))
     return Group(heading, grid, *below)
-
-
-def will_not_fit(plan: MemoryPlan) -> str | None:
-    """Return a message if the run needs more memory than its device has. Return None if it fits or is unknown."""
-    if plan.peak is None or plan.device_bytes is None or plan.peak.total <= plan.device_bytes:
-        return None
-    return f"more than the {_size(plan.device_bytes)} that the {plan.device} has: it will not fit"
 
 
 def _bar(num_bytes: int, scale: int) -> Text:
@@ -127,19 +122,18 @@ def workload_lines(plan: Plan) -> dict[str, str]:
     work, stage, batches = plan.workload, plan.stage, plan.batches
     lines: dict[str, str] = {}
     if stage is not None:
-        lines |= {"batch": stage.describe(), "steps": stage.describe_steps()}
+        lines |= {"batch": stage.describe(), "steps": plan.describe_steps()}
         if work.rows is not None:
             tokens = f", {_tokens(work.max_tokens)} at most" if work.max_tokens is not None else ""
-            longest = f"; the longest row has {_count(work.longest_row, 'token')}" if work.longest_row else ""
+            longest = f"; the longest row has {count(work.longest_row, 'token')}" if work.longest_row else ""
             lines["in all"] = f"{work.rows} rows{tokens}{longest}"
     if batches is not None:
-        each = f"{batches.accumulation} x {batches.per_device} completions a device each"
-        lines |= {"batch": batches.describe(), "steps": _steps(work, each)}
+        lines |= {"batch": batches.describe(), "steps": plan.describe_steps()}
         if work.completions is not None:
-            epochs = f" ({_number(work.epochs)} times the data)" if work.epochs is not None else ""
+            epochs = f" ({work.epochs:.4g} times the data)" if work.epochs is not None else ""
             tokens = f", {_tokens(work.max_tokens)} generated at most" if work.max_tokens is not None else ""
             most = work.longest_prompt
-            prompt = f"; the longest prompt has {_count(most, 'token')}" if most is not None else ""
+            prompt = f"; the longest prompt has {count(most, 'token')}" if most is not None else ""
             lines["in all"] = f"{work.completions} completions of {work.prompts} prompts{epochs}{tokens}{prompt}"
     if (found := plan.evaluations) is not None:
         rows = f"{found.rows} rows" if found.rows is not None else "all held-out rows"
@@ -148,42 +142,20 @@ def workload_lines(plan: Plan) -> dict[str, str]:
     else:
         kept = f"; {plan.num_held_out} rows are held out, for `rlhf eval`" if plan.num_held_out else ""
         lines["evaluation"] = f"none in training{kept}"
-    lines["checkpoints"] = _checkpoints(plan)
+    lines["checkpoints"] = "none, the model at the end alone"
+    if (saved := plan.checkpoints) is not None:
+        how_large = "; how large is known when the model is here"
+        if saved.checkpoint_bytes is not None and saved.model_bytes is not None:
+            at_once = f", at most {saved.at_once} at a time" if saved.at_once else ""
+            how_large = (
+                f": {size(saved.checkpoint_bytes)} each{at_once}; the model at the end {size(saved.model_bytes)}"
+            )
+        lines["checkpoints"] = f"{saved.every}{_times(saved.times)}{how_large}"
     return lines
-
-
-def _checkpoints(plan: Plan) -> str:
-    saved = plan.checkpoints
-    if saved is None:
-        return "none, the model at the end alone"
-    said = saved.every + _times(saved.times)
-    if saved.checkpoint_bytes is None or saved.model_bytes is None:
-        return said + "; how large is known when the model is here"
-    at_once = f", at most {saved.at_once} at a time" if saved.at_once else ""
-    return f"{said}: {size(saved.checkpoint_bytes)} each{at_once}; the model at the end {size(saved.model_bytes)}"
-
-
-def _steps(work: Workload, each: str) -> str:
-    """Return `320 = 20 rounds x 16, ...`: optimizer steps as rounds times steps per round."""
-    assert work.steps_a_round is not None
-    if work.steps is None or work.rounds is None:
-        return f"known when the data is read, {_number(work.steps_a_round)} a round"
-    if work.steps_a_round == 1:
-        return f"{work.steps}, a round each; {each}"
-    said = f"{work.steps} = {_count(work.rounds, 'round')} x {_number(work.steps_a_round)}; {each}"
-    return said + ("" if work.rounds.is_integer() else "; the last round is not learned from whole")
 
 
 def _times(number: int | None) -> str:
     return "" if number is None else ", once" if number == 1 else f", {number} times"
-
-
-def _count(number: float, noun: str) -> str:
-    return f"{_number(number)} {noun}{'' if number == 1 else 's'}"
-
-
-def _number(number: float) -> str:
-    return f"{number:.4g}" if number < 10000 else f"{number:.0f}"
 
 
 def _tokens(number: int) -> str:

@@ -13,7 +13,6 @@ from rlhf_cli.config.expand import truncation_warnings
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Gate, Reward
 from rlhf_cli.config.schema.run_sections import entries_of
-from rlhf_cli.display.plan_tables import memory_bars, will_not_fit, workload_lines
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.tables.strategies import STRATEGIES
@@ -45,40 +44,31 @@ def _gate(gate: Gate) -> str:
 _FEWEST_REWARDS = 4
 _MOST_LINES = 20
 """Maximum height of the panel at the start of a run; `rlhf check` shows everything."""
-_AT_THE_START = ("trainer", "model", "data", "steps", "truncation", "processes", "strategy", "rollout", "run folder")
 
 
-def show_start(console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None) -> None:
-    """Print what a new run will do in at most twenty lines, then its warnings."""
-    facts = {name: line for name, line in _facts(experiment, plan, folder).items() if name in _AT_THE_START}
-    if (too_large := will_not_fit(plan.memory)) is not None:
-        facts["memory"] = too_large
-    most_rewards = len(experiment.rewards)
-    panel = _panel(facts, experiment, plan, title, most_rewards)
-    while len(console.render_lines(panel, pad=False)) > _MOST_LINES and most_rewards > _FEWEST_REWARDS:
-        most_rewards -= 1
-        panel = _panel(facts, experiment, plan, title, most_rewards)
-    console.print(panel)
-    _show_warnings(console, experiment, plan)
-
-
-def show_whole_plan(console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None) -> None:
-    """Print the whole plan of an experiment, including its memory.
+def show_start(
+    console: Console, experiment: Experiment, plan: Plan, *, title: str, folder: str | None, is_whole: bool = False
+) -> None:
+    """Print what a new run will do in at most twenty lines, then its warnings; with `is_whole`, the whole plan.
 
     `title` names the experiment. `folder` is where it would write, or None if it writes nothing (`rlhf check`).
     """
-    facts = _facts(experiment, plan, folder)
-    console.print(_panel(facts, experiment, plan, title, len(experiment.rewards), memory_bars(plan.memory)))
-    _show_warnings(console, experiment, plan)
+    facts = _facts(experiment, plan, folder, is_whole=is_whole)
+    most_rewards = len(experiment.rewards)
+    panel = _panel(facts, experiment, plan, title, most_rewards, is_whole=is_whole)
+    while not is_whole and len(console.render_lines(panel, pad=False)) > _MOST_LINES and most_rewards > _FEWEST_REWARDS:
+        most_rewards -= 1
+        panel = _panel(facts, experiment, plan, title, most_rewards, is_whole=is_whole)
+    console.print(panel)
+    warnings = [("truncation", text) for text in truncation_warnings(experiment)]
+    warnings += [(notice.subject, notice.text) for notice in plan.notices]
+    warnings += [("wandb", plan.tracking.notice)] if plan.tracking.notice is not None else []
+    for subject, text in warnings:
+        console.print(f"[yellow]{subject}:[/] {text}", highlight=False)
 
 
 def _panel(
-    facts: Mapping[str, str],
-    experiment: Experiment,
-    plan: Plan,
-    title: str,
-    most_rewards: int,
-    memory: RenderableType | None = None,
+    facts: Mapping[str, str], experiment: Experiment, plan: Plan, title: str, most_rewards: int, *, is_whole: bool
 ) -> Panel:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
@@ -88,40 +78,35 @@ def _panel(
     parts: list[RenderableType] = [table]
     if experiment.rewards:
         shown = dict(list(experiment.rewards.items())[:most_rewards])
-        parts += ["", reward_tree(shown, plan.rewards, with_args=memory is not None)]
+        parts += ["", reward_tree(shown, plan.rewards, with_args=is_whole)]
         if (more := len(experiment.rewards) - len(shown)) > 0:
             parts.append(Text(f"and {more} more", style="dim"))
-    parts += ["", memory] if memory is not None else []
-    hint = None if memory is not None else "[dim]rlhf check shows memory, guards and workload"
+    if is_whole and plan.memory is not None:
+        from rlhf_cli.display.plan_tables import memory_bars
+
+        parts += ["", memory_bars(plan.memory)]
+    hint = None if is_whole else "[dim]rlhf check shows memory, guards and workload"
     return Panel(Group(*parts), title=Text(title, "bold"), title_align="left", subtitle=hint, expand=False)
 
 
-def _show_warnings(console: Console, experiment: Experiment, plan: Plan) -> None:
-    warnings = [("truncation", text) for text in truncation_warnings(experiment)]
-    warnings += [(notice.subject, notice.text) for notice in plan.notices]
-    warnings += [("wandb", plan.tracking.notice)] if plan.tracking.notice is not None else []
-    for subject, text in warnings:
-        console.print(f"[yellow]{subject}:[/] {text}", highlight=False)
-
-
-def _facts(experiment: Experiment, plan: Plan, folder: str | None) -> dict[str, str]:
-    """Return name -> line for all facts about a run except its rewards and memory."""
-    trainer, launch = experiment.trainer, experiment.launch
+def _facts(experiment: Experiment, plan: Plan, folder: str | None, *, is_whole: bool) -> dict[str, str]:
+    """Return name -> line for the facts about a run, except its rewards: the most important ones, or all."""
+    trainer, launch, truncation = experiment.trainer, experiment.launch, experiment.truncation
     rows = f", {plan.num_rows} rows to train on" if plan.num_rows is not None else ""
     facts = {
         "trainer": f"{trainer.name}  ({trainer.trl} of TRL, seed {experiment.seed})",
         "model": plan.model,
         "data": plan.data + rows,
-        **workload_lines(plan),
-        **_of_the_method(experiment),
     }
-    if plan.passes is not None:
-        facts["passes"] = plan.passes.describe()
-    if experiment.rewards:
-        facts["guards"] = _guards(experiment)
-    if experiment.expect is not None:
-        expected = entries_of(experiment.expect).values()
-        facts["expected"] = "; ".join(f"{one.metric} {one.bound} at {one.place}" for one in expected)
+    if is_whole:
+        facts |= _method_and_workload(experiment, plan)
+    else:
+        facts["steps"] = plan.describe_steps()
+    if truncation.policy != "none":
+        row = truncation.row
+        mode = f", {truncation.mode or row.modes[0]}" if row.modes else ""
+        size = f" {truncation.penalty:g}" if mode and "penalty" in row.reads else ""
+        facts["truncation"] = f"{row.name}{mode}{size}"
     facts["processes"] = f"{plan.processes} (device {launch.device}, precision {launch.precision})"
     if launch.strategy != "ddp":
         offload = ", what is not being used in the host's memory" if launch.offload else ""
@@ -129,18 +114,23 @@ def _facts(experiment: Experiment, plan: Plan, folder: str | None) -> dict[str, 
     if launch.rollout != "hf":
         gpus = "a GPU of its own" if launch.rollout_gpus == 1 else f"{launch.rollout_gpus} GPUs of its own"
         facts["rollout"] = launch.rollout + (f" on {gpus}" if launch.rollout_gpus else "")
-    if (slurm := launch.slurm) is not None:
+    if is_whole and (slurm := launch.slurm) is not None:
         names = ("partition", "account", "qos", "time", "gpus_per_node", "cpus_per_task", "mem_gb")
         asked = [f"{name} {value}" for name in names if (value := getattr(slurm, name)) is not None]
         facts["slurm"] = ", ".join(asked) or "the cluster's defaults"
-    facts["track"] = plan.tracking.in_words
+    if is_whole:
+        facts["track"] = plan.tracking.in_words
+    elif plan.memory is not None and plan.memory.too_large is not None:
+        facts["memory"] = plan.memory.too_large
     return facts | ({"run folder": folder} if folder is not None else {})
 
 
-def _of_the_method(experiment: Experiment) -> dict[str, str]:
-    """Return the lines on critic, KL, truncation, margin and centring that the experiment has."""
-    lines = {}
-    critic, kl, truncation, model = experiment.critic, experiment.kl, experiment.truncation, experiment.reward_model
+def _method_and_workload(experiment: Experiment, plan: Plan) -> dict[str, str]:
+    """Return the lines on workload, critic, KL, margin, centring, passes, guards and expectations."""
+    from rlhf_cli.display.plan_tables import workload_lines
+
+    lines = workload_lines(plan)
+    critic, kl, model = experiment.critic, experiment.kl, experiment.reward_model
     if critic is not None:
         body = "own optimizer" if critic.share == "none" else "an adapter on the policy's body"
         wait = f", alone for {critic.warmup_steps} steps" if critic.warmup_steps else ""
@@ -149,17 +139,19 @@ def _of_the_method(experiment: Experiment) -> dict[str, str]:
         adapts = "" if kl.controller == "fixed" else f" at first, towards {kl.controller.target:g}"
         penalty = f"{kl.where}, {kl.form.estimator}, {kl.coef:g}{adapts}"
         lines["kl"] = penalty if kl.form.needs_reference else "none"
-    if truncation.policy != "none":
-        row = truncation.row
-        mode = f", {truncation.mode or row.modes[0]}" if row.modes else ""
-        size = f" {truncation.penalty:g}" if mode and "penalty" in row.reads else ""
-        lines["truncation"] = f"{row.name}{mode}{size}"
     if model is not None:
         lines["margin"] = "none"
         if (margin := model.margin) is not None:
             scores = f"{margin.scale:g} x {margin.transform} of {margin.chosen} - {margin.rejected}"
             lines["margin"] = scores if margin.column is None else f"column {margin.column}"
         lines["center"] = f"scores near 0 by {model.center:g}" if model.center else "scores may lie anywhere"
+    if plan.passes is not None:
+        lines["passes"] = plan.passes.describe()
+    if experiment.rewards:
+        lines["guards"] = _guards(experiment)
+    if experiment.expect is not None:
+        expected = entries_of(experiment.expect).values()
+        lines["expected"] = "; ".join(f"{one.metric} {one.bound} at {one.place}" for one in expected)
     return lines
 
 

@@ -116,7 +116,6 @@ def generate(
     request: GenerationRequest,
     *,
     on_batch: Callable[[int], None],
-    on_scoring: Callable[[], None],
 ) -> GeneratedFiles:
     """Sample and score completions, and write everything into the target's folder, which must exist.
 
@@ -135,7 +134,6 @@ def generate(
     each, batch_size = request.num_samples, request.batch_size or BATCH
     policy = load_policy(target.model, experiment)
     answers = answer_prompts(policy, experiment, rows, each, batch_size, on_batch, is_greedy=False)
-    on_scoring()
     scores = score_answers(experiment, answers, policy, end).rows
     sampled = [
         SampledAnswer(

@@ -14,13 +14,10 @@ from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import CTRL_C, GuardStopped, Preempted, RunError, UserError
 from rlhf_cli.jobs.prepare import Prepared
-from rlhf_cli.jobs.rank_process import RankScreen
 from rlhf_cli.launch.freeze import MEETS_AT, create_run, experiment_name, freeze_again, new_folder, planned_folder
-from rlhf_cli.launch.progress import TrainingScreen
 from rlhf_cli.launch.rank_failures import conclude, forget_failures, resume_hint
 from rlhf_cli.launch.stopping import preempted
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch
-from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.process import environment
 from rlhf_cli.runs.provenance import add_to_provenance, is_made_by_us, made_by, maker_of
@@ -42,48 +39,6 @@ from rlhf_cli.runs.writer_lock import only_writer
 
 if TYPE_CHECKING:
     from rlhf_cli.jobs.resuming import Resumed
-
-
-def run(
-    folder: RunFolder, console: Console, screen: TrainingScreen, plan: LaunchPlan, launch: Launch, *, resume: bool
-) -> None:
-    """Train the run in `folder` to its end. Raises Preempted, RankFailed, or the worker's error in this process."""
-    try:
-        if plan.num_nodes > 1:
-            from rlhf_cli.launch.machines import run_on_several  # imports torch, as all below
-
-            run_on_several(folder, console, plan, launch, resume=resume)
-            return
-        forget_failures(folder)
-        if plan.in_this_process:
-            from rlhf_cli.launch.worker import run_rank
-
-            # With several visible GPUs, one process would train on all of them with DataParallel.
-            gpus = {name: value for name, value in plan.shared.items() if name == "CUDA_VISIBLE_DEVICES"}
-            with environment(gpus):
-                run_rank(folder, screen, resume=resume)
-            return
-        from rlhf_cli.launch.elastic import OtherMachineEnded, listening_store, run_ranks
-        from rlhf_cli.launch.rollout_server import free_ports, rollout_server
-
-        store = listening_store(MeetingPlace("127.0.0.1", 0))
-        plan = plan.at_ports(store.port, *free_ports(2))
-        with rollout_server(plan.server, console) as server:
-
-            def look() -> None:  # a rank would wait for a lost server for a minute, or in NCCL for ever
-                if server is not None and server.is_lost():
-                    raise OtherMachineEnded
-
-            end = run_ranks(folder, plan, launch, store=store, look=look)
-            is_over = end.asked_by is not None or read_status(folder).state == FINISHED
-            if server is not None and not is_over and (failure := server.failure()) is not None:
-                update_status(folder, state=FAILED, reason=failure.what)
-                raise failure
-        conclude(folder, end, grace_s=launch.grace_s)
-    except KeyboardInterrupt as stop:
-        if read_status(folder).state != PREEMPTED:  # no rank was there to write it
-            update_status(folder, state=PREEMPTED, reason=str(stop) or CTRL_C)
-        raise preempted(folder, str(stop)) from None
 
 
 def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
@@ -145,12 +100,12 @@ def _plan_launch(prepared: Prepared, plan: Plan, folder: Path, *, resume: bool =
 def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> None:
     """Show what `run_once` would start: panel, processes, their commands. Start nothing."""
     from rlhf_cli.display.plan_tables import show_launch
-    from rlhf_cli.display.start_panel import show_whole_plan
 
     experiment, composed = prepared.experiment, prepared.composed
     folder = earlier.path if earlier else planned_folder(experiment, composed)
     launch = _plan_launch(prepared, plan, folder, resume=earlier is not None)
-    show_whole_plan(console, experiment, plan, title=experiment_name(composed), folder=os.path.relpath(folder))
+    place = os.path.relpath(folder)
+    show_start(console, experiment, plan, title=experiment_name(composed), folder=place, is_whole=True)
     show_launch(console, launch)
     console.print("nothing was started or written")
 
@@ -208,15 +163,57 @@ def _show_end(console: Console, folder: RunFolder) -> None:
 def train_frozen(console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch, *, resume: bool) -> None:
     """Train the run frozen in `folder` to its end; with `resume`, start from its newest checkpoint.
 
-    Raises any error that ends the run, with a note that names the run folder.
+    Raises any error that ends the run, with a note that names the run folder: Preempted, RankFailed, or the worker's
+    error in this process.
     """
+    place = f"run folder: {folder.shown}"
     try:
-        run(folder, console, RankScreen(), plan, launch, resume=resume)
+        if plan.num_nodes > 1:
+            from rlhf_cli.launch.machines import run_on_several  # imports torch, as all below
+
+            run_on_several(folder, console, plan, launch, resume=resume)
+        elif plan.in_this_process:
+            from rlhf_cli.launch.worker import run_rank
+
+            forget_failures(folder)
+            with environment(plan.shared):
+                run_rank(folder, resume=resume)
+        else:
+            _run_processes(console, folder, plan, launch)
+    except KeyboardInterrupt as stop:
+        if read_status(folder).state != PREEMPTED:  # no rank was there to write it
+            update_status(folder, state=PREEMPTED, reason=str(stop) or CTRL_C)
+        error = preempted(folder, str(stop))
+        error.add_note(place)
+        raise error from None
     except BaseException as error:
         if not isinstance(error, Preempted | UserError | GuardStopped):  # their messages already say how to go on
             error.add_note(resume_hint(folder))
-        error.add_note(f"run folder: {folder.shown}")
+        error.add_note(place)
         raise
+
+
+def _run_processes(console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch) -> None:
+    """Train in a process per rank on this machine, beside the run's vLLM server if it has one."""
+    from rlhf_cli.launch.elastic import OtherMachineEnded, listening_store, run_ranks
+    from rlhf_cli.launch.rollout_server import free_ports, rollout_server
+    from rlhf_cli.plan.network import MeetingPlace
+
+    forget_failures(folder)
+    store = listening_store(MeetingPlace("127.0.0.1", 0))
+    plan = plan.at_ports(store.port, *free_ports(2))
+    with rollout_server(plan.server, console) as server:
+
+        def look() -> None:  # a rank would wait for a lost server for a minute, or in NCCL for ever
+            if server is not None and server.is_lost():
+                raise OtherMachineEnded
+
+        end = run_ranks(folder, plan, launch, store=store, look=look)
+        is_over = end.asked_by is not None or read_status(folder).state == FINISHED
+        if server is not None and not is_over and (failure := server.failure()) is not None:
+            update_status(folder, state=FAILED, reason=failure.what)
+            raise failure
+    conclude(folder, end, grace_s=launch.grace_s)
 
 
 def say_finished(console: Console, folder: RunFolder) -> None:

@@ -146,25 +146,24 @@ class Prepared:
     as_written: Experiment
 
 
-def prepare(words: list[str], *, adjust: Adjust | None = None, keep_run_names: bool = False) -> Prepared:
-    """Return the experiment that the overrides in `words` describe, checked.
+def prepare(
+    words: list[str], *, run: RunFolder | None = None, adjust: Adjust | None = None, keep_run_names: bool = False
+) -> Prepared:
+    """Return the experiment that the overrides in `words` describe, on top of that frozen in `run` if there is one.
 
     `adjust` changes the composed tree before it is validated. `keep_run_names` leaves `run:NAME` unresolved, for
     display. Raises ConfigError, Problems with all mistakes at once, and RunError if no run of a name has finished.
     """
-    return _checked(compose(words), adjust, keep_run_names=keep_run_names)
-
-
-def prepare_from(run: RunFolder, words: list[str], *, adjust: Adjust | None = None) -> Prepared:
-    """Return the experiment frozen in a run, with the overrides in `words` on top. Raises as `prepare` does."""
-    return _checked(compose_frozen(run.read_config(), run.config, words), adjust, keep_run_names=False)
-
-
-def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool) -> Prepared:
+    composed = compose(words) if run is None else compose_frozen(run.read_config(), run.config, words)
     if adjust is not None:
         adjust(composed.tree, composed.origins)
     experiment = with_truncation_mode(expand_primary(validate(composed)))
     return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed, experiment)
+
+
+def prepare_from(run: RunFolder, words: list[str], *, adjust: Adjust | None = None) -> Prepared:
+    """Return the experiment frozen in a run, with the overrides in `words` on top. Raises as `prepare` does."""
+    return prepare(words, run=run, adjust=adjust)
 
 
 _MISSING = "???"

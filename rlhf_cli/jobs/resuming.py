@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from rlhf_cli.config.imported_code import noted_code
 from rlhf_cli.config.origins import Origins
@@ -110,7 +111,7 @@ def _changes_between(frozen: JsonTree, typed: Prepared) -> list[Change]:
     A word such as `run:NAME` or `auto` is not a change if the frozen value is one that it once stood for: another run
     of that name may have finished since.
     """
-    new = absolute_paths(typed.experiment.model_dump(mode="json"))
+    new = cast(JsonTree, absolute_paths(typed.experiment.model_dump(mode="json")))
     words = typed.as_written.model_dump(mode="json")
     found = []
     for change in _different(frozen, new, ()):

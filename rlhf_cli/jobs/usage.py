@@ -91,11 +91,11 @@ class Options:
 
     def on(self, name: str) -> bool:
         """Return whether the flag was typed."""
-        return self._flag(name).names[0] in self._given
+        return self.usage.flags[name].names[0] in self._given
 
     def texts(self, name: str) -> list[str]:
         """Return the values of a flag, in the order they were typed."""
-        return list(self._given.get(self._flag(name).names[0], ()))
+        return list(self._given.get(self.usage.flags[name].names[0], ()))
 
     def text(self, name: str) -> str | None:
         """Return the value of a flag, None if it was not typed."""
@@ -124,9 +124,6 @@ class Options:
         """Raise ConfigError if the user typed words that are not flags."""
         if self.words:
             raise self._wrong(f"rlhf {self.usage.verb} takes no such word", got=self.words[0], expected=expected)
-
-    def _flag(self, name: str) -> Flag:
-        return self.usage.flags[name]
 
     def _wrong(self, what: str, *, got: str, expected: str | None = None, hint: str | None = None) -> ConfigError:
         hint = hint or f"rlhf {self.usage.verb} --help"

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from rich.console import RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rlhf_cli.config.imported_code import imported_since
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import Interrupted
-from rlhf_cli.launch.progress import TrainingScreen
 from rlhf_cli.launch.stopping import Stopping
 from rlhf_cli.runs.heartbeat import ENDING, OPTIMIZER, TRAINING, Heartbeat
 from rlhf_cli.runs.metrics_file import MetricsWriter, describe_held_out, prune_completions, read_metrics
@@ -102,74 +110,98 @@ class Recorder(TrainerCallback):
         self._loaded = frozenset(sys.modules)
 
 
-class ShowProgress(TrainerCallback):
-    """A callback that advances the bar, and shows the newest total reward (or loss) and every evaluation.
+class TrainingBar(TrainerCallback):
+    """A callback that draws a bar with the newest total reward (or loss), and shows every evaluation above it.
 
-    Use it in the main process only.
+    Without a terminal, it prints a line every tenth of the run. Use it in the main process only.
     """
 
-    def __init__(self, screen: TrainingScreen) -> None:
-        self._screen = screen
+    def __init__(self) -> None:
+        # Bind to the current stdout, because it is redirected while TRL prints its tables.
+        self._console = Screen(file=sys.stdout)
+        self._bar = Progress(
+            TextColumn("[bold]training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[latest]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=not self._console.is_terminal,
+        )
         self._latest = ""
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._screen.start(state.global_step, state.max_steps)
+        self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step, latest="")
+        self._bar.start()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._screen.move_to(state.global_step)
+        self._bar.update(self._task, completed=state.global_step)
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
-        """Show the newest reward, or the loss if there is no reward, beside the bar and on its own line."""
+        """Show the newest reward, or the loss if there is no reward, beside the bar or on its own line."""
         for name in ("reward", "loss"):
             value = (logs or {}).get(name)
             if isinstance(value, float) and not math.isnan(value):
                 self._latest = f"{name} {value:.3f}"
                 break
-        self._screen.say_latest(self._latest)
-        if not any(name.startswith(("eval_", "train_runtime")) for name in logs or {}):
-            self._screen.say_line(state.global_step, self._latest)
+        self._bar.update(self._task, latest=self._latest)
+        is_of_training = not any(name.startswith(("eval_", "train_runtime")) for name in logs or {})
+        if is_of_training and not self._console.is_terminal and state.global_step % max(1, state.max_steps // 10) == 0:
+            self._console.print(f"step {state.global_step}/{state.max_steps}  {self._latest}")
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: Any, metrics: TrlBatch | None = None, **_: Any
     ) -> None:
         summary = describe_held_out(metrics or {})
         if summary:
-            self._screen.print(Text(f"step {state.global_step}, held out: {summary}"))
+            self.print(Text(f"step {state.global_step}, held out: {summary}"))
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._screen.stop()
+        self.stop()
+
+    def print(self, shown: RenderableType) -> None:
+        """Print something above the bar."""
+        self._console.print(shown)
+
+    def stop(self) -> None:
+        """Release the terminal, also after an error in training."""
+        self._bar.stop()
 
 
+@dataclass(eq=False)
 class KeepHeartbeat(TrainerCallback):
     """A callback that reports the Trainer's phases to `heartbeat`, beyond those of trainers/logging_mixin.py.
 
     Use it on every rank.
     """
 
-    def __init__(self, heartbeat: Heartbeat) -> None:
-        self._heartbeat = heartbeat
+    heartbeat: Heartbeat
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Enter training: progress is watched from here on."""
-        self._heartbeat.enter(TRAINING)
+        self.heartbeat.enter(TRAINING)
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self._heartbeat.enter(TRAINING)
+        self.heartbeat.enter(TRAINING)
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         """Enter the optimizer phase: all gradients are complete."""
-        self._heartbeat.enter(OPTIMIZER)
+        self.heartbeat.enter(OPTIMIZER)
 
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
-        self._heartbeat.enter(TRAINING)
+        self.heartbeat.enter(TRAINING)
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
         """Record progress after a batch of an evaluation."""
-        self._heartbeat.beat()
+        self.heartbeat.beat()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Enter the ending phase, which is not watched because it may take any time."""
-        self._heartbeat.enter(ENDING, is_watched=False)
+        self.heartbeat.enter(ENDING, is_watched=False)
 
 
 class ShortHistory(TrainerCallback):
@@ -194,48 +226,34 @@ class ShortHistory(TrainerCallback):
         state.log_history[:] = reversed(newest)
 
 
-@contextlib.contextmanager
-def early_collection() -> Iterator[None]:
-    """Open a context in which Python's garbage collector ignores all objects that exist already.
-
-    Python collects old garbage once a quarter as many objects are new as there are old ones. The half million objects
-    of the imports delay that by hundreds of steps, and each table logged to wandb (a cycle) waits for it in memory.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
+@dataclass(eq=False)
 class SayFindings(TrainerCallback):
     """A callback that warns about findings in the log so far; `kinds` are the enabled ones.
 
     Findings from an earlier attempt at the run are not repeated. Use it in the main process only.
     """
 
-    def __init__(self, folder: RunFolder, screen: TrainingScreen, kinds: Collection[str]) -> None:
-        self._folder = folder
-        self._screen = screen
-        self._kinds = kinds
-        self._watch: Watch | None = None
-        self._has_said = False
+    folder: RunFolder
+    bar: TrainingBar
+    kinds: Collection[str]
+    watch: Watch | None = None
+    has_said: bool = False
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self._kinds:
+        if self.kinds:
             from rlhf_cli.analysis.diagnosis.finding import RunSetup
             from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
 
-            setup = RunSetup.of(self._folder.read_config())
-            self._watch = Watch(setup, self._kinds, state.max_steps, read_metrics(self._folder.metrics))
+            setup = RunSetup.of(self.folder.read_config())
+            self.watch = Watch(setup, self.kinds, state.max_steps, read_metrics(self.folder.metrics))
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
-        if self._watch is not None:
-            self._say(state.global_step, self._watch.take(state.global_step, plain_metrics(logs)))
+        if self.watch is not None:
+            self._say(state.global_step, self.watch.take(state.global_step, plain_metrics(logs)))
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self._watch is not None:
-            self._say(state.global_step, self._watch.look())
+        if self.watch is not None:
+            self._say(state.global_step, self.watch.look())
 
     def _say(self, step: int, findings: list[Finding]) -> None:
         for finding in findings:
@@ -243,36 +261,36 @@ class SayFindings(TrainerCallback):
             advice = f"; {change.words} {change.reason}" if change else ""
             text = f"step {step}: {finding.what}{advice}"
             _log.warning(text)
-            more = "" if self._has_said else f" (rlhf why {self._folder.shown} has the evidence)"
-            self._has_said = True
-            self._screen.print(Text(f"warning: {text}{more}"))
+            more = "" if self.has_said else f" (rlhf why {self.folder.shown} has the evidence)"
+            self.has_said = True
+            self.bar.print(Text(f"warning: {text}{more}"))
 
 
+@dataclass(eq=False)
 class StopBetweenSteps(TrainerCallback):
     """A callback that saves and stops training once `stopping` is due. Use it on every rank, after all others.
 
     `has_stopped` is True if it did; training then ended early, between steps.
     """
 
-    def __init__(self, stopping: Stopping) -> None:
-        self.has_stopped = False
-        self._stopping = stopping
-        self._has_stepped = False
-        self._longest_step_s = 0.0
-        self._step_began = time.monotonic()
+    stopping: Stopping
+    has_stopped: bool = False
+    has_stepped: bool = False
+    longest_step_s: float = 0.0
+    step_began: float = 0.0
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """From now on, let signals wait for the end of a step."""
-        self._stopping.steps_begin()
+        self.stopping.steps_begin()
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Record the start time of the step."""
-        self._step_began = time.monotonic()
-        self._has_stepped = True
+        self.step_began = time.monotonic()
+        self.has_stepped = True
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Save and stop if any rank must."""
-        self._longest_step_s = max(self._longest_step_s, time.monotonic() - self._step_began)
+        self.longest_step_s = max(self.longest_step_s, time.monotonic() - self.step_began)
         self._stop_if_due(args, state, control)
 
     def on_prediction_step(
@@ -282,10 +300,10 @@ class StopBetweenSteps(TrainerCallback):
 
         Raises EvaluationBrokenOff, or Interrupted before the first step, when there is no progress to save.
         """
-        if not on_any_rank(self._stopping.is_due(self._longest_step_s), args.device):
+        if not on_any_rank(self.stopping.is_due(self.longest_step_s), args.device):
             return
-        if not self._has_stepped:
-            raise Interrupted(self._stopping.reason or ANOTHER_RANK)
+        if not self.has_stepped:
+            raise Interrupted(self.stopping.reason or ANOTHER_RANK)
         self.has_stopped = state.global_step < state.max_steps
         raise EvaluationBrokenOff
 
@@ -297,7 +315,7 @@ class StopBetweenSteps(TrainerCallback):
     def _stop_if_due(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         if self.has_stopped or state.global_step >= state.max_steps:
             return
-        if on_any_rank(self._stopping.is_due(self._longest_step_s), args.device):
+        if on_any_rank(self.stopping.is_due(self.longest_step_s), args.device):
             control.should_save = control.should_training_stop = self.has_stopped = True
 
 

@@ -7,6 +7,7 @@ import secrets
 import socket
 import time
 from pathlib import Path
+from typing import cast
 
 import yaml
 
@@ -126,7 +127,7 @@ def freeze_again(
 
 def _frozen(experiment: Experiment, references: References) -> JsonTree:
     """Return the whole experiment, with absolute local paths and references to environment variables."""
-    return absolute_paths(with_references(experiment.model_dump(mode="json"), references))
+    return cast(JsonTree, absolute_paths(with_references(experiment.model_dump(mode="json"), references)))
 
 
 def _is_unbegun(folder: Path) -> bool:
@@ -134,16 +135,12 @@ def _is_unbegun(folder: Path) -> bool:
     return folder.is_dir() and all(entry.name.startswith(".") for entry in folder.iterdir())
 
 
-def absolute_paths(tree: JsonTree) -> JsonTree:
-    """Return the same tree with absolute local paths, so that the run can be resumed from any folder."""
-    return {key: _absolute(value, is_path=key in _PATHS) for key, value in tree.items()}
-
-
-def _absolute(value: JsonValue, *, is_path: bool) -> JsonValue:
+def absolute_paths(value: JsonValue, *, is_path: bool = False) -> JsonValue:
+    """Return the same value with absolute local paths, so that the run can be resumed from any folder."""
     if isinstance(value, dict):
-        return absolute_paths(value)
+        return {key: absolute_paths(item, is_path=key in _PATHS) for key, item in value.items()}
     if isinstance(value, list):
-        return [_absolute(item, is_path=is_path) for item in value]
+        return [absolute_paths(item, is_path=is_path) for item in value]
     if not is_path or not isinstance(value, str):
         return value
     head, colon, tail = value.partition(".py:")

@@ -9,8 +9,7 @@ from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
-from rlhf_cli.launch.callbacks import on_any_rank, plain_metrics
-from rlhf_cli.launch.progress import TrainingScreen
+from rlhf_cli.launch.callbacks import TrainingBar, on_any_rank, plain_metrics
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.trl_protocol import TrlBatch
@@ -25,11 +24,11 @@ class StopByRule(TrainerCallback):
     training; `reason`, on rank 0, is the rule with its values.
     """
 
-    def __init__(self, folder: RunFolder, screen: TrainingScreen, rules: StoppingRules, *, is_main: bool) -> None:
+    def __init__(self, folder: RunFolder, bar: TrainingBar, rules: StoppingRules, *, is_main: bool) -> None:
         self.has_stopped = False
         self.reason: str | None = None
         self._folder = folder
-        self._screen = screen
+        self._bar = bar
         self._rules = rules
         self._is_main = is_main
 
@@ -51,7 +50,7 @@ class StopByRule(TrainerCallback):
             self.reason = said
             if said is not None:
                 _log.info("step %d: %s", state.global_step, said)
-                self._screen.print(Text(f"step {state.global_step}: {said}"))
+                self._bar.print(Text(f"step {state.global_step}: {said}"))
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Warn about rules whose metric was never logged."""
@@ -61,4 +60,4 @@ class StopByRule(TrainerCallback):
     def _warn(self, *, at_end: bool = False) -> None:
         for text in self._rules.never_logged(at_end=at_end):
             _log.warning(text)
-            self._screen.print(Text(f"warning: {text}"))
+            self._bar.print(Text(f"warning: {text}"))

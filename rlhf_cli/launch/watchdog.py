@@ -52,20 +52,6 @@ _FAR_SHARE = 0.25
 """Share of the timeout that a rank waits longer if the ranks it waits for are on other machines."""
 
 
-@contextlib.contextmanager
-def watched(folder: RunFolder, timeout_s: float | str, rank: int) -> Iterator[Heartbeat]:
-    """Open a context in which this rank has a heartbeat, and a watchdog unless the timeout is `off`."""
-    heartbeat, world_size = Heartbeat(folder.path, rank), int(os.environ.get("WORLD_SIZE", "1"))
-    try:
-        if isinstance(timeout_s, float):
-            with Watchdog(folder, heartbeat, timeout_s=timeout_s, world_size=world_size)():
-                yield heartbeat
-        else:
-            yield heartbeat
-    finally:
-        heartbeat.close()
-
-
 class Watchdog:
     """Checks that the rank of `heartbeat` makes progress; it is one of `world_size` ranks training in `folder`."""
 
@@ -76,40 +62,25 @@ class Watchdog:
         self._world_size = world_size
         self._look_s = min(_LONGEST_LOOK_S, timeout_s / _LOOKS)
         self._main_thread = threading.get_ident()
-        self._is_closed = threading.Event()
+        self.is_closed = threading.Event()
         self._is_suspended = False
 
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Open a context in which the watchdog runs."""
-        thread = threading.Thread(target=self._look, name="watchdog", daemon=True)
-        with ExitStack() as stack:
-            stack.callback(faulthandler.cancel_dump_traceback_later)
-            if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
-                stack.enter_context(handled({signal.SIGTSTP: self._suspend}))
-            # Arm at once: the next operation may leave no time for a check.
-            self._heartbeat.on_watched = self._arm
-            stack.callback(setattr, self._heartbeat, "on_watched", bool)
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(self._is_closed.set)
-            yield
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Look from time to time, in a thread of its own, whether the rank makes progress."""
         looked_at = time.monotonic()
-        while not self._is_closed.wait(self._look_s):
+        while not self.is_closed.wait(self._look_s):
             late_s, looked_at = time.monotonic() - looked_at - self._look_s, time.monotonic()
             beat = self._heartbeat.read()
             if not beat.is_watched or self._is_suspended:
                 faulthandler.cancel_dump_traceback_later()
                 continue
-            self._arm()
+            self.arm()
             if late_s > _LATE_LOOKS * self._look_s + _LATE_S:
                 self._heartbeat.beat()  # no thread ran for a while, so the whole process was stopped: start again
             elif beat.age_s > self._timeout_s:
                 self._judge(beat)
 
-    def _arm(self) -> None:
+    def arm(self) -> None:
         """Set the C timer. If it is not renewed because something holds the GIL, it ends the process."""
         faulthandler.dump_traceback_later(self._timeout_s + self._look_s, exit=True, file=_STDERR)
 
@@ -153,13 +124,35 @@ class Watchdog:
             update_status(self._folder, state=FAILED, reason=failure.message, failing_rank=failure.rank)
         self._heartbeat.close()
 
-    def _suspend(self, number: int, _: FrameType | None) -> None:
+    def suspend(self, number: int, _: FrameType | None) -> None:
         """Suspend the process, for Ctrl-Z or a scheduler; the suspended time does not count."""
         self._is_suspended = True
         faulthandler.cancel_dump_traceback_later()
         os.kill(os.getpid(), signal.SIGSTOP)
         self._heartbeat.beat()
         self._is_suspended = False
+
+
+@contextlib.contextmanager
+def watched(folder: RunFolder, timeout_s: float | str, rank: int) -> Iterator[Heartbeat]:
+    """Open a context in which this rank has a heartbeat, and a watchdog unless the timeout is `off`."""
+    heartbeat = Heartbeat(folder.path, rank)
+    with ExitStack() as stack:
+        stack.callback(heartbeat.close)
+        if isinstance(timeout_s, float):
+            world_size = int(os.environ.get("WORLD_SIZE", "1"))
+            watchdog = Watchdog(folder, heartbeat, timeout_s=timeout_s, world_size=world_size)
+            stack.callback(faulthandler.cancel_dump_traceback_later)
+            if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+                stack.enter_context(handled({signal.SIGTSTP: watchdog.suspend}))
+            # Arm at once: the next operation may leave no time for a check.
+            heartbeat.on_watched = watchdog.arm
+            stack.callback(setattr, heartbeat, "on_watched", bool)
+            thread = threading.Thread(target=watchdog.look, name="watchdog", daemon=True)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(watchdog.is_closed.set)
+        yield heartbeat
 
 
 def _failure_of(beat: Beat, stacks: tuple[tuple[str, ...], ...], timeout_s: float, *, is_stopped: bool) -> RankFailure:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import logging
 import os
@@ -18,26 +19,21 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, cast
 
 import rlhf_cli
 from rlhf_cli.config.environment_references import frozen_experiment
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import entries_of
+from rlhf_cli.display.progress_bars import spinner
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, Prose, RlhfError, RunError
-from rlhf_cli.launch.progress import TrainingScreen
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
-from rlhf_cli.launch.verify_launch import (
-    pass_facts,
-    refuse_other_world_size,
-    refuse_unless_as_asked,
-    trainer_facts,
-    trainer_notes,
-)
+from rlhf_cli.launch.verify_launch import pass_facts, refuse_unless_as_asked, trainer_facts, trainer_notes
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.models.model_folders import naming_foreign_files
 from rlhf_cli.plan.launch_plan import NODE, log_name
+from rlhf_cli.process import environment
 from rlhf_cli.runs.checkpoint_folders import (
     MANIFEST,
     checkpoint_folder,
@@ -54,11 +50,10 @@ from rlhf_cli.runs.provenance import add_to_provenance
 from rlhf_cli.runs.run_folder import RunFolder, write_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, PREEMPTED, claim, update_status
 from rlhf_cli.text.redaction import redacted
-from rlhf_cli.text.terminal_output import printable
+from rlhf_cli.text.terminal_output import SafeStream, printable
 
 if TYPE_CHECKING:
-    from transformers import TrainerCallback
-
+    from rlhf_cli.launch.callbacks import TrainingBar
     from rlhf_cli.launch.stop_by_rule import StopByRule
     from rlhf_cli.measure.scored_pairs import ScoredPair
     from rlhf_cli.runs.tracking.mirror import Mirror
@@ -75,10 +70,11 @@ _QUIET = {
 }
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _OURS = os.path.dirname(rlhf_cli.__file__) + os.sep
+_LOG_WIDTH = 140
 _log = logging.getLogger("rlhf")
 
 
-def run_rank(folder: RunFolder, screen: TrainingScreen, *, resume: bool) -> None:
+def run_rank(folder: RunFolder, *, resume: bool) -> None:
     """Train the run in `folder` to its end on this rank; with `resume`, from its newest checkpoint if there is one.
 
     The outcome is in status.json before this returns or raises.
@@ -93,7 +89,7 @@ def run_rank(folder: RunFolder, screen: TrainingScreen, *, resume: bool) -> None
             update_status(folder, state=PREEMPTED, reason=late)
             print(f"stopped: {late}; {preempted(folder)}", file=sys.stderr, flush=True)
 
-    with _environment(), logging_into(folder, rank) as warnings_seen:
+    with environment({**_QUIET, **os.environ}), logging_into(folder, rank) as warnings_seen:
         try:
             experiment = frozen_experiment(folder.read_config())
             launch = experiment.launch
@@ -102,7 +98,7 @@ def run_rank(folder: RunFolder, screen: TrainingScreen, *, resume: bool) -> None
                 if rank == 0:
                     claim(folder)
                 with _explained(folder, experiment, heartbeat), _timed_phases(experiment, heartbeat) as profiled:
-                    _train(folder, experiment, screen, stopping, heartbeat, profiled, resume=resume)
+                    _train(folder, experiment, stopping, heartbeat, profiled, resume=resume)
         except Preempted as stop:
             if rank == 0:
                 update_status(folder, state=PREEMPTED, reason=stop.reason)
@@ -141,16 +137,14 @@ def _explained(folder: RunFolder, experiment: Experiment, heartbeat: Heartbeat) 
 def _train(
     folder: RunFolder,
     experiment: Experiment,
-    screen: TrainingScreen,
     stopping: Stopping,
     heartbeat: Heartbeat,
     profiled: Profiled | None,
     *,
     resume: bool,
 ) -> None:
-    refuse_other_world_size(experiment.launch)
     is_main = int(os.environ.get("RANK", "0")) == 0
-    with screen.spinner("importing torch and TRL", shown=is_main):
+    with spinner("importing torch and TRL", shown=is_main):
         _import_libraries(experiment)
 
     from transformers import PrinterCallback
@@ -159,9 +153,10 @@ def _train(
     from rlhf_cli.trainers.assemble.trainer import assemble
     from rlhf_cli.trainers.step_profile import profiled_calls
 
-    mirror = _mirror_of(folder, experiment) if is_main else None
-    show_pairs = functools.partial(_show_pairs, screen, folder, mirror)
-    with screen.spinner("loading data and models", shown=is_main) as say:
+    bar = callbacks.TrainingBar()
+    mirror = _mirror_of(folder, experiment) if is_main and experiment.track.mode != "none" else None
+    show_pairs = functools.partial(_show_pairs, bar, folder, mirror)
+    with spinner("loading data and models", shown=is_main) as say:
         trainer = assemble(
             experiment, folder, on_progress=say, on_pairs=show_pairs, heartbeat=heartbeat, profiled=profiled
         )
@@ -175,13 +170,15 @@ def _train(
         for line in trainer_notes(trainer):
             print(line)
         recorded_to = rewind(folder.metrics, start)
-        added += _main_callbacks(folder, experiment, trainer, screen, mirror, heartbeat)
+        modes = functools.partial(pass_facts, trainer)
+        added += [callbacks.Recorder(folder, mirror, experiment, modes), bar]
+        added.append(callbacks.SayFindings(folder, bar, experiment.warn.kinds))
     stop, by_rule = callbacks.StopBetweenSteps(stopping), None
     if rules := entries_of(experiment.stop):
         from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
         from rlhf_cli.launch.stop_by_rule import StopByRule
 
-        by_rule = StopByRule(folder, screen, StoppingRules(rules, experiment.rewards), is_main=is_main)
+        by_rule = StopByRule(folder, bar, StoppingRules(rules, experiment.rewards), is_main=is_main)
         added.append(by_rule)
     for callback in [*added, stop]:
         trainer.add_callback(callback)
@@ -191,11 +188,14 @@ def _train(
         if mirror is not None:
             attempt = mirror.attempt(trainer.add_callback, timings, goes_on_from=start, recorded_to=recorded_to)
             stack.enter_context(attempt)
-        stack.enter_context(callbacks.early_collection())
+        # Python collects old garbage once a quarter as many objects are new as there are old ones. The half million
+        # objects of the imports delay that by hundreds of steps, and each table logged to wandb (a cycle) waits for it.
+        gc.freeze()
+        stack.callback(gc.unfreeze)
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         finally:
-            screen.stop()
+            bar.stop()
             if trainer.extensions.rewards is not None:
                 trainer.extensions.rewards.stack.close()
         ended_by = by_rule if by_rule is not None and by_rule.has_stopped else None
@@ -204,46 +204,27 @@ def _train(
         _finish(folder, trainer, is_main=is_main, ended_by=ended_by)
 
 
-def _show_pairs(screen: TrainingScreen, folder: RunFolder, mirror: Mirror | None, pairs: list[ScoredPair]) -> None:
+def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror | None, pairs: list[ScoredPair]) -> None:
     """Show scored pairs above the bar, in log.txt and in the tracker."""
-    screen.show_pairs(pairs, folder.log)
+    from rlhf_cli.display.pair_table import pair_table
+    from rlhf_cli.display.terminal import Screen
+
+    table = pair_table(pairs)
+    with folder.log.open("a", encoding="utf-8") as stream:
+        Screen(file=cast(TextIO, SafeStream(stream)), width=_LOG_WIDTH).print(table)
+    bar.print(table)
     if mirror is not None:
         mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
 
 
-def _mirror_of(folder: RunFolder, experiment: Experiment) -> Mirror | None:
-    """Return the mirror of a run in its tracker, or None if it has none."""
-    if experiment.track.mode == "none":
-        return None
+def _mirror_of(folder: RunFolder, experiment: Experiment) -> Mirror:
+    """Return the mirror of a run in its tracker."""
     from rlhf_cli.runs.tracking.mirror import Mirror
     from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 
     tracking = plan_tracking(experiment.track.mode, experiment.track.tracker)
     unique_prompts = bool(experiment.trainer.args.get("log_unique_prompts"))
     return Mirror(folder, tracking, say=functools.partial(print, flush=True), unique_prompts=unique_prompts)
-
-
-def _main_callbacks(
-    folder: RunFolder,
-    experiment: Experiment,
-    trainer: ExtendedTrainer,
-    screen: TrainingScreen,
-    mirror: Mirror | None,
-    heartbeat: Heartbeat,
-) -> list[TrainerCallback]:
-    """Return the callbacks of rank 0, which write the run's files and show its progress."""
-    from rlhf_cli.launch import callbacks
-
-    added: list[TrainerCallback] = [
-        callbacks.Recorder(folder, mirror, experiment, functools.partial(pass_facts, trainer)),
-        callbacks.ShowProgress(screen),
-        callbacks.SayFindings(folder, screen, experiment.warn.kinds),
-    ]
-    if experiment.profile == "trace":
-        from rlhf_cli.launch.step_trace import TraceSteps
-
-        added.append(TraceSteps(folder, heartbeat, say=screen.print))
-    return added
 
 
 def _import_libraries(experiment: Experiment) -> None:
@@ -340,19 +321,6 @@ def _record_stop(folder: RunFolder, rank: int, reason: str) -> None:
 
 
 @contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    """Silence libraries during a run and restore the environment afterwards: a sweep runs many in one process."""
-    before = dict(os.environ)
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextlib.contextmanager
 def _timed_phases(experiment: Experiment, heartbeat: Heartbeat) -> Iterator[Profiled | None]:
     """Open a context in which a clock listens to `heartbeat` and token slots are counted; None if `profile` is off."""
     if experiment.profile == "off":
@@ -396,15 +364,11 @@ def _timed_on_device(trainer: ExtendedTrainer, profiled: Profiled | None) -> Ite
         clock.settle = None
 
 
-class _Redacted(logging.Formatter):
-    """A formatter that removes secrets and control codes from its lines, including tracebacks."""
+class _LogFile(logging.FileHandler):
+    """A log file without secrets and control codes; a full disk is reported at the terminal instead."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(redacted(super().format(record)))
-
-
-class _LogFile(logging.FileHandler):
-    """A log file that ignores errors of the disk: a full disk is reported at the terminal."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Ignore OSErrors; show any other error, because it is a bug."""
@@ -428,7 +392,7 @@ def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
     libraries do not count, because users cannot fix them, nor those about a call of ours.
     """
     handler = _LogFile(folder.path / log_name(int(os.environ.get(NODE, "0"))), encoding="utf-8")
-    handler.setFormatter(_Redacted(f"%(asctime)s rank{rank} %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(logging.Formatter(f"%(asctime)s rank{rank} %(levelname)s %(name)s: %(message)s"))
     warned: dict[str, bool] = {}
 
     def is_new(record: logging.LogRecord) -> bool:

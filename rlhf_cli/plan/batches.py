@@ -42,9 +42,9 @@ class BatchPlan:
         x 4 epochs` appended if a round is trained on more than once.
         """
         return (
-            f"{_count(self.per_device, 'completion')} a device x {_count(self.processes, 'process', 'es')}"
-            f" x {_count(self.steps_per_generation, 'micro-batch', 'es')} = {self.completions_a_round} a round:"
-            f" {_count(self.prompts_a_round, 'prompt')} x {_count(self.num_generations, 'generation')}"
+            f"{count(self.per_device, 'completion')} a device x {count(self.processes, 'process', 'es')}"
+            f" x {count(self.steps_per_generation, 'micro-batch', 'es')} = {self.completions_a_round} a round:"
+            f" {count(self.prompts_a_round, 'prompt')} x {count(self.num_generations, 'generation')}"
         ) + (f" x {self.num_iterations} epochs" if self.num_iterations > 1 else "")
 
 
@@ -65,7 +65,7 @@ class StagePlan:
 
     def describe(self) -> str:
         """Describe a step: `16 rows a device x 1 process x 2 accumulated = 32 a step`."""
-        parts = [_count(self.per_device, "row") + " a device", _count(self.processes, "process", "es")]
+        parts = [count(self.per_device, "row") + " a device", count(self.processes, "process", "es")]
         if self.accumulation > 1:
             parts.append(f"{self.accumulation} accumulated")
         return " x ".join(parts) + f" = {self.per_device * self.processes * self.accumulation} a step"
@@ -74,10 +74,11 @@ class StagePlan:
         """Describe the length of the run: `63, 1 epoch`, or `known when the data is read`."""
         if self.steps is None:
             return "known when the data is read"
-        return f"{self.steps}" + (f", {_count(self.epochs, 'epoch')}" if self.epochs is not None else "")
+        return f"{self.steps}" + (f", {count(self.epochs, 'epoch')}" if self.epochs is not None else "")
 
 
-def _count(number: float, noun: str, plural: str = "s") -> str:
+def count(number: float, noun: str, plural: str = "s") -> str:
+    """Return a number with its noun: `1 round`, `1.25 rounds`."""
     return f"{round(number, 2):.15g} {noun}{plural if number != 1 else ''}"
 
 

@@ -63,7 +63,5 @@ def margin_problems(experiment: Experiment, columns: Sequence[str]) -> list[User
 
     The list is empty if the columns are not known yet.
     """
-    if not columns or experiment.reward_model is None:
-        return []
-    wanted = preference_rules(experiment).columns
+    wanted = preference_rules(experiment).columns if columns else ()
     return [missing_column(column, columns, "reward_model.margin") for column in wanted if column not in columns]

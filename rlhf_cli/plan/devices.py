@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from rlhf_cli.config.schema.launch_sections import Launch
 
@@ -16,30 +15,28 @@ _PROBE_TIMEOUT_S = 20
 _UUID = re.compile(r"\(UUID: (.+)\)")
 ON_SLURM_NODE = "RLHF_ON_SLURM_NODE"
 """Set in the environment of a training process inside a Slurm job: its devices are the run's devices."""
+URL_VARIABLE, GROUP_PORT_VARIABLE = "RLHF_VLLM_URL", "RLHF_VLLM_GROUP_PORT"
+"""Set in the environment of the ranks: where the run's vLLM server is."""
 FIRST_WITH_BF16 = 8.0
 """The least compute capability of a GPU that computes in bf16."""
-_NO_NVIDIA = Path("/dev/kfd")
+OTHER_GPUS = Path("/dev/kfd")
 """Exists on machines with AMD GPUs, which nvidia-smi does not count."""
 
 
-def count_processes(asked: int | Literal["auto"], device: str, *, rollout_gpus: int = 0) -> int:
-    """Return the number of training processes on this machine: one per GPU not used by a vLLM server (`rollout_gpus`),
-    or one if the machine has no GPU or the device is the CPU.
+def count_processes(launch: Launch) -> int:
+    """Return the number of training processes on this machine.
 
-    Return `asked` unchanged if it is a number.
+    For `auto` it is one per GPU that no vLLM server uses, or one if there is no GPU or the device is the CPU.
     """
-    if asked != "auto":
-        return asked
-    return 1 if device == "cpu" else max(1, len(visible_gpus()) - rollout_gpus)
+    if launch.processes != "auto":
+        return launch.processes
+    return 1 if launch.device == "cpu" else max(1, len(visible_gpus()) - launch.rollout_gpus)
 
 
 def planned_processes(launch: Launch) -> int:
     """Return the number of processes of a run: on these machines, or on the nodes that Slurm allocates."""
-    if launch.slurm is None:
-        here = count_processes(launch.processes, launch.device, rollout_gpus=launch.rollout_gpus)
-        return launch.nodes * here
-    if launch.processes != "auto":
-        return launch.nodes * launch.processes
+    if launch.slurm is None or launch.processes != "auto":
+        return launch.nodes * count_processes(launch)
     return launch.nodes * (max(1, launch.slurm.gpus_per_node or 0) if launch.device != "cpu" else 1)
 
 
@@ -62,7 +59,7 @@ def visible_gpus() -> tuple[str, ...]:
     Otherwise return what nvidia-smi lists. Return an empty tuple if nvidia-smi is missing or does not answer in time.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    there = len(_listed(shutil.which("nvidia-smi")))
+    there = len(_listed())
     if visible is None:
         return tuple(map(str, range(there)))
     ids = [entry.strip() for entry in visible.split(",") if entry.strip()]
@@ -80,7 +77,7 @@ def gpu_identity(gpu: str) -> str:
     It is the UUID that nvidia-smi lists under the GPU's number, because GPU 0 of one Slurm job is another GPU in the
     next. If nvidia-smi lists no such GPU, return `gpu` unchanged.
     """
-    listed = _listed(shutil.which("nvidia-smi"))
+    listed = _listed()
     if gpu.isdigit() and int(gpu) < len(listed):
         return listed[int(gpu)]
     # CUDA accepts a prefix of a UUID.
@@ -88,7 +85,7 @@ def gpu_identity(gpu: str) -> str:
 
 
 @cache
-def _answer(*command: str) -> str:
+def answer_of(*command: str) -> str:
     """Return the output of a command, or '' if it does not start or does not answer in time."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False).stdout
@@ -96,21 +93,18 @@ def _answer(*command: str) -> str:
         return ""
 
 
-def _listed(nvidia_smi: str | None) -> tuple[str, ...]:
-    """Return the UUID of every GPU that `nvidia_smi` (its path) lists, or its whole line if that has no UUID."""
-    lines = [line for line in _answer(nvidia_smi, "-L").splitlines() if line.startswith("GPU ")] if nvidia_smi else []
+def _listed() -> tuple[str, ...]:
+    """Return the UUID of every GPU that nvidia-smi lists, or its whole line if that has no UUID."""
+    nvidia_smi = shutil.which("nvidia-smi")
+    lines = [line for line in answer_of(nvidia_smi, "-L").splitlines() if line.startswith("GPU ")] if nvidia_smi else []
     return tuple(match[1] if (match := _UUID.search(line)) else line for line in lines)
 
 
-def compute_capabilities(nvidia_smi: str | None) -> tuple[float, ...]:
-    """Return each GPU's compute capability (8.0 is an A100), from `nvidia_smi` (its path); empty for None."""
-    said = _answer(nvidia_smi, "--query-gpu=compute_cap", "--format=csv,noheader") if nvidia_smi else ""
+def compute_capabilities() -> tuple[float, ...]:
+    """Return each NVIDIA GPU's compute capability (8.0 is an A100); empty without nvidia-smi."""
+    nvidia_smi = shutil.which("nvidia-smi")
+    said = answer_of(nvidia_smi, "--query-gpu=compute_cap", "--format=csv,noheader") if nvidia_smi else ""
     return tuple(float(line) for line in said.split() if re.fullmatch(r"\d+\.\d+", line))
-
-
-def may_have_other_gpus() -> bool:
-    """Return whether this machine may have GPUs that nvidia-smi does not count."""
-    return _NO_NVIDIA.exists()
 
 
 def runs_on_cpu(launch: Launch) -> bool:
@@ -120,10 +114,7 @@ def runs_on_cpu(launch: Launch) -> bool:
     """
     if launch.device != "auto" or is_left_to_a_node(launch):
         return launch.device == "cpu"
-    return not visible_gpus() and not may_have_other_gpus()
-
-
-_MEBIBYTE = 2**20
+    return not visible_gpus() and not OTHER_GPUS.exists()
 
 
 def host_bytes() -> int | None:
@@ -140,16 +131,3 @@ def host_bytes() -> int | None:
         except (OSError, ValueError):  # no such file, or `max`
             continue
     return min(limits)
-
-
-def gpu_bytes() -> int | None:
-    """Return the memory of the smallest visible NVIDIA GPU according to nvidia-smi, or None without a GPU."""
-    nvidia_smi, visible = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES")
-    sizes: dict[str, int] = {}
-    query = ("--query-gpu=index,memory.total", "--format=csv,noheader,nounits")
-    for line in _answer(nvidia_smi, *query).splitlines() if nvidia_smi else ():
-        index, _, size = line.partition(",")
-        if size.strip().isdigit():
-            sizes[index.strip()] = int(size) * _MEBIBYTE
-    seen = [entry.strip() for entry in visible.split(",")] if visible is not None else list(sizes)
-    return min([sizes[entry] for entry in seen if entry in sizes], default=None)

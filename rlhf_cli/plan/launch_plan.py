@@ -13,13 +13,15 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.plan.devices import count_processes, visible_gpus
-from rlhf_cli.plan.network import GLOO, interface_of
-from rlhf_cli.plan.rollout_server_plan import ServerPlan, plan_server
 from rlhf_cli.tables.strategies import STRATEGIES
+
+if TYPE_CHECKING:
+    from rlhf_cli.plan.rollout_server_plan import ServerPlan
 
 WORKER = "rlhf_cli.jobs.rank_process"
 _LOOPBACK = "127.0.0.1"
@@ -49,7 +51,7 @@ class LaunchPlan:
     machine.
 
     `in_this_process`: the only rank is the command itself, so no process is started. All ranks write to `log`. `shared`
-    is the part of the environment that is the same for all ranks.
+    is the part of the environment that is the same for all ranks. `gpus` are those used for training.
     """
 
     ranks: tuple[RankPlan, ...]
@@ -62,11 +64,7 @@ class LaunchPlan:
     in_this_process: bool
     node: int = 0
     meets_at: str | None = None
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """Return the GPUs used for training."""
-        return tuple(rank.gpu for rank in self.ranks if rank.gpu is not None)
+    gpus: tuple[str, ...] = ()
 
     def at_ports(self, master_port: int, server_port: int = 0, group_port: int = 0) -> LaunchPlan:
         """Return the plan with every port 0 replaced by the given port."""
@@ -115,23 +113,29 @@ def plan_launch(
     own = dict(accelerate_env or {})
     seen = tuple(own["CUDA_VISIBLE_DEVICES"].split(",")) if "CUDA_VISIBLE_DEVICES" in own else visible_gpus()
     gpus = () if launch.device == "cpu" else seen
-    local = count_processes(launch.processes, launch.device, rollout_gpus=launch.rollout_gpus)
+    local = count_processes(launch)
     training = gpus[:local]
     server = None
     if launch.rollout == "vllm_server" and launch.rollout_gpus:
+        from rlhf_cli.plan.rollout_server_plan import plan_server
+
         server = plan_server(experiment, run, gpus[local : local + launch.rollout_gpus])
     argv = (sys.executable, "-m", WORKER, str(run), *(["--resume"] if resume else []))
     meets_at = meets_at or launch.rdzv
-    shared = {
-        **own,
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", own.get("OMP_NUM_THREADS", "1")),
-        **({"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}),
-        **(server.for_ranks() if server else {}),
-        "PYTHONPATH": python_path(),
-        **{"WORLD_SIZE": str(local * launch.nodes), "LOCAL_WORLD_SIZE": str(local)},
-        **_where_ranks_meet(launch.nodes, node, meets_at),
-        **(_on_loopback(launch) if launch.nodes == 1 else {}),
-    }
+    is_alone = local == 1 and launch.nodes == 1 and not STRATEGIES[launch.strategy].shards
+    in_this_process = is_alone and launch.accelerate_config is None and server is None
+    shared = {"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}
+    if not in_this_process:
+        shared = {
+            **own,
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", own.get("OMP_NUM_THREADS", "1")),
+            **shared,
+            **(server.for_ranks() if server else {}),
+            "PYTHONPATH": python_path(),
+            **{"WORLD_SIZE": str(local * launch.nodes), "LOCAL_WORLD_SIZE": str(local)},
+            **_where_ranks_meet(launch.nodes, node, meets_at),
+            **(_on_loopback(launch) if launch.nodes == 1 else {}),
+        }
     ranks = tuple(
         RankPlan(
             node * local + place,
@@ -142,7 +146,6 @@ def plan_launch(
         )
         for place in range(local)
     )
-    is_alone = local == 1 and launch.nodes == 1 and not STRATEGIES[launch.strategy].shards
     return LaunchPlan(
         ranks=ranks,
         world_size=local * launch.nodes,
@@ -151,9 +154,10 @@ def plan_launch(
         server=server,
         log=run / log_name(node),
         resume_command=f"rlhf resume {shlex.quote(os.path.relpath(run))}",
-        in_this_process=is_alone and launch.accelerate_config is None and server is None,
+        in_this_process=in_this_process,
         node=node,
         meets_at=meets_at,
+        gpus=training,
     )
 
 
@@ -181,6 +185,8 @@ def _on_loopback(launch: Launch) -> dict[str, str]:
     They override the user's own, which are for runs on several machines. NCCL and vLLM are not restricted if the run
     uses an external vLLM server, which may be on another machine.
     """
+    from rlhf_cli.plan.network import GLOO, interface_of
+
     name = interface_of(_LOOPBACK)
     if name is None:
         return {}

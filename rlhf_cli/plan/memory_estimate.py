@@ -7,9 +7,10 @@ estimate with measured processes. Moments must not be added up, because they reu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
@@ -25,11 +26,95 @@ from rlhf_cli.plan.memory_tensors import (
     most_prompts,
     stored_architecture,
 )
-from rlhf_cli.plan.run_plan import MemoryPlan, Moment, Part, Phase, RowLengths
+from rlhf_cli.runs.disk_space import size
 from rlhf_cli.tables.passes import PassMode
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.text.json_values import JsonTree
+
+
+@dataclass(frozen=True)
+class RowLengths:
+    """The tokens of the longest prompt and of the longest row that is trained on as it is, 0 for unknown. `padded`: the
+    rows differ in length.
+    """
+
+    prompt: int
+    row: int
+    padded: bool = True
+
+
+Phase = Literal["generation", "training"]
+HeldPart = Literal["weights", "gradients", "optimizer", "reference", "critic", "reward models", "vLLM"]
+Part = HeldPart | Literal["activations", "logits", "KV cache"]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The memory of a device at one moment of a `phase`: bytes by part. `what` describes the activity in words."""
+
+    phase: Phase
+    what: str
+    parts: Mapping[Part, int]
+
+    @property
+    def total(self) -> int:
+        """Return the bytes of all parts."""
+        return sum(self.parts.values())
+
+    @property
+    def largest(self) -> Part:
+        """Return the largest part."""
+        return max(self.parts, key=lambda part: self.parts[part])
+
+    def as_json(self) -> dict[str, object]:
+        """Return the moment as JSON values, with sizes in bytes."""
+        parts = {part.replace(" ", "_"): size for part, size in self.parts.items()}
+        return {"phase": self.phase, "what": self.what, "total_bytes": self.total, "parts_bytes": parts}
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a run needs of the memory of one device, as far as that is known before it starts.
+
+    `moments` is empty if that is unknown, and `unknown` says why. `leaves_out` lists in words what is not counted.
+    `device_bytes` is the memory of the device, None if unknown.
+    """
+
+    moments: Sequence[Moment] = ()
+    unknown: str = ""
+    leaves_out: tuple[str, ...] = ()
+    device: Literal["GPU", "CPU"] = "CPU"
+    device_bytes: int | None = None
+
+    def fullest(self, phase: Phase) -> Moment | None:
+        """Return the peak moment of a phase, or None if the run has no such phase."""
+        return max((one for one in self.moments if one.phase == phase), key=lambda one: one.total, default=None)
+
+    @property
+    def peak(self) -> Moment | None:
+        """Return the peak moment of the run."""
+        return max(self.moments, key=lambda moment: moment.total, default=None)
+
+    @property
+    def too_large(self) -> str | None:
+        """Return a message if the run needs more memory than its device has; None if it fits or is unknown."""
+        if self.peak is None or self.device_bytes is None or self.peak.total <= self.device_bytes:
+            return None
+        return f"more than the {size(self.device_bytes)} that the {self.device} has: it will not fit"
+
+    def as_json(self) -> dict[str, object]:
+        """Return the plan as JSON values, with sizes in bytes; do not add up generation and training."""
+        fullest = [moment for phase in ("generation", "training") if (moment := self.fullest(phase)) is not None]
+        return {
+            "device": self.device,
+            "device_bytes": self.device_bytes,
+            "peak_bytes": self.peak.total if self.peak is not None else None,
+            "fullest": {moment.phase: moment.as_json() for moment in fullest},
+            "moments": [moment.as_json() for moment in self.moments],
+            "unknown": self.unknown or None,
+            "leaves_out": list(self.leaves_out),
+        }
 
 
 @dataclass(frozen=True)
@@ -332,6 +417,6 @@ def memory_plan(
 def _sum(*parts: Parts) -> Parts:
     total: Parts = {}
     for some in parts:
-        for part, size in some.items():
-            total[part] = total.get(part, 0.0) + size
+        for part, held in some.items():
+            total[part] = total.get(part, 0.0) + held
     return total

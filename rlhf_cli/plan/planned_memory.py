@@ -8,6 +8,8 @@ The run itself decides from the loaded model (trainers/pass_mixin.py). Both use 
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -15,9 +17,8 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.models.tokenizer_files import language_part, read_json
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.checks.prompt_checks import TEMPLATE_ERRORS, rendered
-from rlhf_cli.plan.devices import gpu_bytes, host_bytes, uses_gpu
-from rlhf_cli.plan.memory_estimate import Device, memory_plan
-from rlhf_cli.plan.run_plan import MemoryPlan, RowLengths
+from rlhf_cli.plan.devices import answer_of, host_bytes, uses_gpu
+from rlhf_cli.plan.memory_estimate import Device, MemoryPlan, RowLengths, memory_plan
 from rlhf_cli.tables.packable_models import ATTENTIONS, why_config_not_packed
 from rlhf_cli.tables.passes import Passes
 from rlhf_cli.text.json_values import JsonTree
@@ -32,7 +33,7 @@ def planned_memory(
     """
     batches, launch, on_gpu = context.batches, experiment.launch, uses_gpu(experiment.launch)
     if on_gpu:
-        num_bytes = gpu_bytes() if launch.slurm is None else None
+        num_bytes = _gpu_bytes() if launch.slurm is None else None
     else:
         num_bytes = (host_bytes() or 0) // max(1, context.processes // launch.nodes) or None
     bf16 = launch.precision == "bf16" or (on_gpu and launch.precision == "auto")
@@ -48,6 +49,19 @@ def planned_memory(
         return plan
     left_out = plan.leaves_out if lengths is not None else ("prompts, whose length is not known", *plan.leaves_out)
     return replace(plan, leaves_out=left_out)
+
+
+def _gpu_bytes() -> int | None:
+    """Return the memory of the smallest visible NVIDIA GPU according to nvidia-smi, or None without a GPU."""
+    nvidia_smi, visible = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES")
+    sizes: dict[str, int] = {}
+    query = ("--query-gpu=index,memory.total", "--format=csv,noheader,nounits")
+    for line in answer_of(nvidia_smi, *query).splitlines() if nvidia_smi else ():
+        index, _, size = line.partition(",")
+        if size.strip().isdigit():
+            sizes[index.strip()] = int(size) * 2**20
+    seen = [entry.strip() for entry in visible.split(",")] if visible is not None else list(sizes)
+    return min([sizes[entry] for entry in seen if entry in sizes], default=None)
 
 
 _AROUND_A_MESSAGE = 8

@@ -30,7 +30,10 @@ def _checks(experiment: Experiment) -> Iterator[Check]:
     """Yield the checks of an experiment, in order: each check can use what earlier checks have noted."""
     trainer, critic, launch = experiment.trainer, experiment.critic, experiment.launch
     yield from (arguments.range_problems, arguments.contradictions, arguments.typed_twice, hub.hub_problems)
-    yield from (model.policy_problems, model.weight_problems)
+    yield model.policy_problems
+    has_folders = experiment.model.path is not None or any(one.model is not None for one in experiment.rewards.values())
+    if has_folders or (critic is not None and critic.init != "policy"):
+        yield model.weight_problems
     if experiment.model.lora is not None:
         yield model.adapter_problems
     yield from (arguments.package_problems, data.source_problems, rewards.reward_problems)
@@ -42,13 +45,20 @@ def _checks(experiment: Experiment) -> Iterator[Check]:
         yield model.critic_problems
     if trainer.row.generates:
         yield from (data.column_problems, arguments.round_problems)
-    yield from (data.row_problems, prompts.tokenizer_problems, prompts.format_notices, prompts.ending_notices)
+    yield from (data.row_problems, prompts.tokenizer_problems)
+    if has_folders:
+        yield prompts.format_notices
+    if has_folders or experiment.reward_model is not None:
+        yield prompts.ending_notices
     if trainer.row.generates:
         yield prompts.room_for_answers_problems
     yield arguments.stage_problems
     if experiment.data.eval is not None:
         yield arguments.shared_prompt_notice
-    yield from (machine.folder_problems, machine.sandbox_problems, machine.gpu_problems, machine.launch_problems)
+    yield machine.folder_problems
+    if launch.slurm is None and any(str(one.fn).startswith(machine.RUNS_CODE) for one in experiment.rewards.values()):
+        yield machine.sandbox_problems
+    yield from (machine.gpu_problems, machine.launch_problems)
     if launch.precision == "bf16" and launch.slurm is None:
         yield machine.precision_notice
     if trainer.row.generates and launch.rollout == "hf" and experiment.model.build is None:
@@ -67,9 +77,16 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
     function or model folder, batch sizes that do not divide, and a run folder that is not writable.
     """
     context = CheckContext(experiment, planned_processes(experiment.launch), folder)
-    found = [problem for check in _checks(experiment) for problem in _found_by(check, experiment, composed, context)]
-    problems = list({str(problem): problem for problem in found}.values())  # two checks may read the same bad file
-    raise_any(problems)
+    problems: dict[str, UserError] = {}  # by its text: two checks may read the same bad file
+    for check in _checks(experiment):
+        try:
+            for problem in check(experiment, composed, context) or ():
+                problems[str(problem)] = problem
+        except Problems as error:
+            problems |= {str(problem): problem for problem in error.problems}
+        except UserError as error:
+            problems[str(error)] = error
+    raise_any(list(problems.values()))
     is_chat = prompts.has_conversations(experiment, context)
     files = imported_code(experiment) | imported_since(context.modules, experiment)
     plan = Plan(
@@ -86,7 +103,6 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         accelerate_env=context.accelerate_env,
         notices=tuple(context.notices),
         workload=workload.workload(context),
-        evaluations=workload.evaluations(context),
         num_held_out=context.num_held_out,
     )
     if not is_shown and not uses_gpu(experiment.launch):
@@ -99,15 +115,6 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         passes=passes,
         memory=planned_memory(experiment, context, lengths, passes),
         workload=workload.workload(context, lengths),
+        evaluations=workload.evaluations(context),
         checkpoints=workload.checkpoints(context),
     )
-
-
-def _found_by(check: Check, experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
-    """Yield the problems that a check yields, then those that it raises."""
-    try:
-        yield from check(experiment, composed, context) or ()
-    except Problems as error:
-        yield from error.problems
-    except UserError as error:
-        yield error

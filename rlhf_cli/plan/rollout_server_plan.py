@@ -11,25 +11,35 @@ import importlib.metadata
 import json
 import os
 import re
-import shutil
 import sys
+import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.rules.launch_rules import NAMES_A_SERVER
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, ModelError, UserError
-from rlhf_cli.plan.devices import FIRST_WITH_BF16, compute_capabilities, may_have_other_gpus
-from rlhf_cli.plan.network import MeetingPlace
+from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
+from rlhf_cli.plan.devices import (
+    FIRST_WITH_BF16,
+    GROUP_PORT_VARIABLE,
+    OTHER_GPUS,
+    URL_VARIABLE,
+    compute_capabilities,
+)
+from rlhf_cli.plan.network import MeetingPlace, why_not_reached
 
 LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 32)
 """Bounds of the vLLM versions that fit torch 2.13 and TRL 1.16; 0.31 wants transformers 5.17."""
 
 INSTALL_VLLM = "pip install 'vllm>=0.28,<0.32'"
-URL_VARIABLE = "RLHF_VLLM_URL"
-GROUP_PORT_VARIABLE = "RLHF_VLLM_GROUP_PORT"
 _SCALE_OUT_FROM = (0, 30)
 _HOST = "127.0.0.1"
+_PORT = 8000
+_MODELS_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -55,16 +65,11 @@ class ServerPlan:
         return {URL_VARIABLE: self.url, GROUP_PORT_VARIABLE: str(self.group_port)}
 
 
-def plan_server(
-    experiment: Experiment, run: Path, gpus: tuple[str, ...], *, port: int = 0, group_port: int = 0
-) -> ServerPlan:
-    """Plan the server of the run in folder `run` on `gpus`. A port of 0 means that it is chosen at the start.
-    `trainer.args.vllm_server_port` and `vllm_group_port` take precedence over both.
-    """
+def plan_server(experiment: Experiment, run: Path, gpus: tuple[str, ...]) -> ServerPlan:
+    """Plan the server of the run in folder `run` on `gpus`. A port that `trainer.args` does not name is 0."""
     args, model = experiment.trainer.args, experiment.model
     given, group = args.get("vllm_server_port"), args.get("vllm_group_port")
-    port = given if isinstance(given, int) else port
-    group_port = group if isinstance(group, int) else group_port
+    port, group_port = (one if isinstance(one, int) else 0 for one in (given, group))
     argv = [
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model.path or "MODEL"),
         *("--host", _HOST, "--port", str(port), "--tensor-parallel-size", str(len(gpus))),
@@ -95,8 +100,8 @@ def _dtype(experiment: Experiment) -> str:
     """
     precision, model = experiment.launch.precision, experiment.model
     if precision == "auto":  # trl_config.precision_args decides it with torch
-        least = min(compute_capabilities(shutil.which("nvidia-smi")), default=0.0)
-        precision = "bf16" if least >= FIRST_WITH_BF16 or may_have_other_gpus() else "float32"
+        least = min(compute_capabilities(), default=0.0)
+        precision = "bf16" if least >= FIRST_WITH_BF16 or OTHER_GPUS.exists() else "float32"
     if precision != "float32":
         return {"bf16": "bfloat16", "fp16": "float16"}[precision]
     if model.dtype != "auto":
@@ -141,8 +146,6 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> list[UserError]:
     cannot be served.
     """
     launch = experiment.launch
-    if not launch.rollout.startswith("vllm"):
-        return []
     where, problems, version = origins.where("launch.rollout"), list[UserError](), installed_vllm()
     if version is None:
         problems.append(
@@ -164,7 +167,8 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> list[UserError]:
                 hint=INSTALL_VLLM,
             )
         )
-    return [*problems, *_unserved(experiment, origins), *_taken_port(experiment, origins)]
+    foreign = _foreign_server_problems(experiment, origins)
+    return [*problems, *_unserved(experiment, origins), *_taken_port(experiment, origins), *foreign]
 
 
 def _unserved(experiment: Experiment, origins: Origins) -> list[UserError]:
@@ -200,3 +204,51 @@ def _taken_port(experiment: Experiment, origins: Origins) -> list[UserError]:
             hint=f"~trainer.args.vllm_server_port, or trainer.args.vllm_server_port={port + 1}",
         )
     ]
+
+
+def _foreign_server_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield an error if the vLLM server that the experiment names does not answer, or serves another model."""
+    launch, args = experiment.launch, experiment.trainer.args
+    name = next((name for name in NAMES_A_SERVER if args.get(name) is not None), None)
+    if launch.rollout != "vllm_server" or launch.rollout_gpus or name is None or experiment.model.build is not None:
+        return
+    given = args.get("vllm_server_port", _PORT)
+    host, port = str(args[name]), given if isinstance(given, int) else _PORT
+    url = f"http://{host}:{port}"
+    if name == "vllm_server_base_url":
+        parts = urlsplit(host if "//" in host else f"//{host}")
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        url = f"{parts.scheme or 'http'}://{host}:{port}"
+    reason = why_not_reached(host, port)
+    if reason is not None:
+        yield ConfigError(
+            "no vLLM server answers",
+            where=origins.where(f"trainer.args.{name}"),
+            got=f"{host}:{port}: {reason}",
+            expected="a server that runs: docs/how-to/launch.md has the command",
+            hint=Prose("launch.rollout_gpus=1 without this argument, and the run starts its own"),
+        )
+        return
+    path, served = experiment.model.path, _served_models(url)
+    # The same model may lie in another folder on another machine.
+    if served and Path(str(path)).name not in {Path(one).name for one in served}:
+        yield ConfigError(
+            "the vLLM server serves another model",
+            where=origins.where(f"trainer.args.{name}"),
+            got=f"{', '.join(served)} at {url}",
+            expected=f"model.path={path}, whose weights TRL sends there",
+            hint=Prose(
+                f"vllm serve {path} ... (docs/how-to/launch.md), or, if it is the same model, --served-model-name"
+            ),
+        )
+
+
+def _served_models(url: str) -> list[str]:
+    """Return the names and folders of the models of a vLLM server; empty if it does not say them."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url}/v1/models", timeout=_MODELS_TIMEOUT_S) as answer:
+            models = json.load(answer)["data"]
+        return list(dict.fromkeys(str(one[key]) for one in models for key in ("id", "root") if key in one))
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+        return []

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from rlhf_cli.plan.batches import BatchPlan, StagePlan
+from rlhf_cli.plan.batches import BatchPlan, StagePlan, count
 from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan
 from rlhf_cli.tables.passes import Passes
+
+if TYPE_CHECKING:
+    from rlhf_cli.plan.memory_estimate import MemoryPlan
 
 
 @dataclass(frozen=True)
@@ -32,17 +34,6 @@ class Workload:
     max_tokens: int | None = None
     longest_prompt: int | None = None
     longest_row: int | None = None
-
-
-@dataclass(frozen=True)
-class RowLengths:
-    """The tokens of the longest prompt and of the longest row that is trained on as it is, 0 for unknown. `padded`: the
-    rows differ in length.
-    """
-
-    prompt: int
-    row: int
-    padded: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,72 +62,6 @@ class Checkpoints:
     at_once: int | None = None
     model_bytes: int | None = None
     total_bytes: int | None = None
-
-
-Phase = Literal["generation", "training"]
-HeldPart = Literal["weights", "gradients", "optimizer", "reference", "critic", "reward models", "vLLM"]
-Part = HeldPart | Literal["activations", "logits", "KV cache"]
-
-
-@dataclass(frozen=True)
-class Moment:
-    """The memory of a device at one moment of a `phase`: bytes by part. `what` describes the activity in words."""
-
-    phase: Phase
-    what: str
-    parts: Mapping[Part, int]
-
-    @property
-    def total(self) -> int:
-        """Return the bytes of all parts."""
-        return sum(self.parts.values())
-
-    @property
-    def largest(self) -> Part:
-        """Return the largest part."""
-        return max(self.parts, key=lambda part: self.parts[part])
-
-    def as_json(self) -> dict[str, object]:
-        """Return the moment as JSON values, with sizes in bytes."""
-        parts = {part.replace(" ", "_"): size for part, size in self.parts.items()}
-        return {"phase": self.phase, "what": self.what, "total_bytes": self.total, "parts_bytes": parts}
-
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """What a run needs of the memory of one device, as far as that is known before it starts.
-
-    `moments` is empty if that is unknown, and `unknown` says why. `leaves_out` lists in words what is not counted.
-    `device_bytes` is the memory of the device, None if unknown.
-    """
-
-    moments: Sequence[Moment] = ()
-    unknown: str = ""
-    leaves_out: tuple[str, ...] = ()
-    device: Literal["GPU", "CPU"] = "CPU"
-    device_bytes: int | None = None
-
-    def fullest(self, phase: Phase) -> Moment | None:
-        """Return the peak moment of a phase, or None if the run has no such phase."""
-        return max((one for one in self.moments if one.phase == phase), key=lambda one: one.total, default=None)
-
-    @property
-    def peak(self) -> Moment | None:
-        """Return the peak moment of the run."""
-        return max(self.moments, key=lambda moment: moment.total, default=None)
-
-    def as_json(self) -> dict[str, object]:
-        """Return the plan as JSON values, with sizes in bytes; do not add up generation and training."""
-        fullest = [moment for phase in ("generation", "training") if (moment := self.fullest(phase)) is not None]
-        return {
-            "device": self.device,
-            "device_bytes": self.device_bytes,
-            "peak_bytes": self.peak.total if self.peak is not None else None,
-            "fullest": {moment.phase: moment.as_json() for moment in fullest},
-            "moments": [moment.as_json() for moment in self.moments],
-            "unknown": self.unknown or None,
-            "leaves_out": list(self.leaves_out),
-        }
 
 
 @dataclass(frozen=True)
@@ -171,8 +96,8 @@ class Plan:
     accelerate_env: dict[str, str]
     """What accelerate makes of the file in `launch.accelerate_config`: variables for the ranks."""
     notices: tuple[Notice, ...] = ()
-    memory: MemoryPlan = field(default_factory=MemoryPlan)
-    """The device memory a process needs; without moments if it was not asked for."""
+    memory: MemoryPlan | None = None
+    """The device memory a process needs; None if it was not asked for."""
     workload: Workload = field(default_factory=Workload)
     """Rounds, prompts, completions and tokens of the whole run."""
     evaluations: Evaluations | None = None
@@ -181,6 +106,22 @@ class Plan:
     """Number of rows held out of training; None if there are none, or if the data decides."""
     passes: Passes | None = None
     """How rows go through the models of a trainer that generates; None if only the loaded model can tell."""
+
+    def describe_steps(self) -> str:
+        """Describe the optimizer steps: `320 = 20 rounds x 16; 4 x 8 completions a device each`."""
+        if self.stage is not None:
+            return self.stage.describe_steps()
+        work, batches = self.workload, self.batches
+        assert batches is not None
+        assert work.steps_a_round is not None
+        a_round = f"{work.steps_a_round:.4g}"
+        if work.steps is None or work.rounds is None:
+            return f"known when the data is read, {a_round} a round"
+        each = f"{batches.accumulation} x {batches.per_device} completions a device each"
+        if work.steps_a_round == 1:
+            return f"{work.steps}, a round each; {each}"
+        said = f"{work.steps} = {count(work.rounds, 'round')} x {a_round}; {each}"
+        return said + ("" if work.rounds.is_integer() else "; the last round is not learned from whole")
 
     def as_json(self) -> dict[str, object]:
         """Return the plan as JSON values: a part is null if the run does not have it, a number if the data decides."""
@@ -197,6 +138,6 @@ class Plan:
             "evaluations": asdict(self.evaluations) if self.evaluations is not None else None,
             "checkpoints": asdict(self.checkpoints) if self.checkpoints is not None else None,
             "passes": asdict(self.passes) if self.passes is not None else None,
-            "memory": self.memory.as_json(),
+            "memory": self.memory.as_json() if self.memory is not None else None,
             "notices": [asdict(notice) for notice in self.notices],
         }

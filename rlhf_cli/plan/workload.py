@@ -7,16 +7,19 @@ one checkpoint and the model fit, the run would fail midway, so it is refused.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.errors import RunError, UserError
 from rlhf_cli.models.weight_shapes import WeightShape, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.check_context import CheckContext
-from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, RowLengths, Workload
+from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Workload
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes, size
+
+if TYPE_CHECKING:
+    from rlhf_cli.plan.memory_estimate import RowLengths
 
 
 def workload(context: CheckContext, lengths: RowLengths | None = None) -> Workload:
@@ -71,10 +74,7 @@ def checkpoints(context: CheckContext) -> Checkpoints | None:
     if strategy == "no":
         return None
     every, times = _how_often(context, strategy, "save_steps")
-    space = checkpoint_space(context.experiment, context.steps)
-    if space is None:
-        return Checkpoints(every, times)
-    return Checkpoints(every, times, space.checkpoint, space.copies, space.model, space.total)
+    return Checkpoints(every, times, **checkpoint_space(context.experiment, context.steps))
 
 
 def _how_often(context: CheckContext, strategy: str, key: str) -> tuple[str, int | None]:
@@ -110,31 +110,17 @@ _ADAPTER_BYTES = 4
 _WAYS_OUT = "run.root=A_LARGER_DISK, or trainer.args.save_total_limit=1, or trainer.args.save_only_model=true"
 
 
-@dataclass(frozen=True)
-class CheckpointSpace:
-    """What a run writes, in bytes: one `checkpoint`, at most `copies` of it at a time, and the trained `model`."""
+def checkpoint_space(experiment: Experiment, steps: int | None) -> dict[str, int]:
+    """Return what a run of `steps` optimizer steps (None if the data decides) will write, as in Checkpoints.
 
-    checkpoint: int
-    copies: int
-    model: int
-
-    @property
-    def total(self) -> int:
-        """Return the bytes of everything that is on disk at the same time."""
-        return self.checkpoint * self.copies + self.model
-
-
-def checkpoint_space(experiment: Experiment, steps: int | None) -> CheckpointSpace | None:
-    """Return what a run of `steps` optimizer steps (None if the data decides) will write.
-
-    Return None if the size of the model is unknown: it is a hub id that is not on this machine.
+    The result is empty if the size of the model is unknown: it is a hub id that is not on this machine.
     """
     model, critic, setting = experiment.model, experiment.critic, experiment.trainer.setting
     shapes = stored_shapes(Path(str(model.path)).expanduser())
     if model.build is not None:
         shapes = tiny_shapes(model.build.hidden_size, model.build.num_layers)
     if shapes is None:
-        return None
+        return {}
     dtype_bytes = _DTYPE_BYTES.get(model.dtype if model.build is None else "auto")
     weights = sum(shape.numel * (dtype_bytes or shape.element_bytes) for shape in shapes)
     saved = weights if model.lora is None else _adapter(shapes, model.lora)
@@ -149,7 +135,15 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> CheckpointSpa
         saved += body
     if setting("sync_ref_model"):
         checkpoint += weights
-    return CheckpointSpace(math.ceil(checkpoint), _copies(experiment, steps), math.ceil(saved))
+    # At once there are the checkpoints that are kept and the one that is being written.
+    strategy, limit, every = str(setting("save_strategy")), setting("save_total_limit"), setting("save_steps")
+    numbers = [limit + 1] if isinstance(limit, int) and limit > 0 else []
+    if strategy == "steps" and steps and isinstance(every, int | float) and every > 0:
+        numbers.append(math.ceil(steps / (every if every >= 1 else math.ceil(steps * every))))
+    at_once = 0 if strategy == "no" else max(1, min(numbers, default=1))
+    each, model_bytes = math.ceil(checkpoint), math.ceil(saved)
+    total = each * at_once + model_bytes
+    return {"checkpoint_bytes": each, "at_once": at_once, "model_bytes": model_bytes, "total_bytes": total}
 
 
 def space_problems(experiment: Experiment, steps: int | None, run: Path | None) -> tuple[list[UserError], str | None]:
@@ -158,26 +152,27 @@ def space_problems(experiment: Experiment, steps: int | None, run: Path | None) 
     `run` is the folder of a resumed run, whose existing checkpoints will make room for new ones; None for a new run.
     """
     space = checkpoint_space(experiment, steps)
-    if space is None:
+    if not space:
         return [], None
+    each, at_once, model, total = space.values()
     place = run or Path(experiment.run.root).expanduser().resolve()
     free = free_bytes(place)
     if run is not None:
         free += bytes_below(run / "checkpoints") + bytes_below(run / "model") + bytes_below(run / "critic")
-    least = space.checkpoint * min(space.copies, 1) + space.model
-    checkpoints = "a checkpoint" if space.copies == 1 else f"{space.copies} checkpoints"
-    parts = f"{checkpoints} of {size(space.checkpoint)} and the model, {size(space.model)}"
+    least = each * min(at_once, 1) + model
+    checkpoints = "a checkpoint" if at_once == 1 else f"{at_once} checkpoints"
+    parts = f"{checkpoints} of {size(each)} and the model, {size(model)}"
     if free < least:
         return [
             RunError(
                 "there is not room enough for one checkpoint and the trained model",
                 where=str(place),
                 got=f"{free} bytes ({size(free)}) free",
-                expected=f"at least {least} bytes ({size(least)}); {size(space.total)} for {parts}",
+                expected=f"at least {least} bytes ({size(least)}); {size(total)} for {parts}",
                 hint=_WAYS_OUT,
             )
         ], None
-    if free < space.total:
+    if free < total:
         return [], f"{size(free)} free at {place}, and {parts} need {size(space.total)}: {_WAYS_OUT}"
     return [], None
 
@@ -192,15 +187,3 @@ def _adapter(shapes: list[WeightShape], lora: Lora) -> float:
         if targets == "all-linear" or is_target(shape.name.removesuffix(".weight"), targets):
             sizes += lora.r * sum(shape.shape)
     return float(sizes * _ADAPTER_BYTES)
-
-
-def _copies(experiment: Experiment, steps: int | None) -> int:
-    """Return how many checkpoints exist at once: the kept ones and the one being written."""
-    setting = experiment.trainer.setting
-    strategy, limit, every = str(setting("save_strategy")), setting("save_total_limit"), setting("save_steps")
-    if strategy == "no":
-        return 0
-    numbers = [limit + 1] if isinstance(limit, int) and limit > 0 else []
-    if strategy == "steps" and steps and isinstance(every, int | float) and every > 0:
-        numbers.append(math.ceil(steps / (every if every >= 1 else math.ceil(steps * every))))
-    return max(1, min(numbers, default=1))

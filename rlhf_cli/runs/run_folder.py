@@ -56,8 +56,6 @@ class RunFolder:
     """The reward failures, one JSON object per line; it exists after the first failure."""
     samples = _Below("samples.jsonl")
     """The pairs scored in training, one JSON object per line."""
-    traces = _Below("profile")
-    """The folder of torch profiler traces, which only runs with `profile=trace` have."""
     log = _Below("log.txt")
     """The libraries' log messages and warnings."""
     console = _Below("console.txt")

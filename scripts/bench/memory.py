@@ -135,7 +135,6 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
     plan = preflight(prepared.experiment, prepared.composed)
     folder = create_run(prepared.experiment, prepared.composed, files=plan.files)
 
-    from rlhf_cli.jobs.rank_process import RankScreen
     from rlhf_cli.launch import worker
     from rlhf_cli.trainers.assemble import trainer as assembling
 
@@ -170,7 +169,8 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
         return built
 
     assembling.policy_path, assembling.build_trainer = at_the_beginning, watched
-    worker.run_rank(folder, RankScreen(), resume=False)
+    worker.run_rank(folder, resume=False)
+    assert plan.memory is not None
     fullest = {phase: plan.memory.fullest(phase) for phase in ("generation", "training")}  # type: ignore[arg-type]
     return {
         "name": name,

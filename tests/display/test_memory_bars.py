@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.display.plan_tables import memory_bars
-from rlhf_cli.plan.run_plan import MemoryPlan, Moment
+from rlhf_cli.plan.memory_estimate import MemoryPlan, Moment
 from tests.support.terminal import drawn
 
 GB = 10**9

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.display.start_panel import show_start, show_whole_plan
+from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.preflight import preflight
 from tests.support.terminal import printed
@@ -18,7 +18,7 @@ def read(*words: str, folder: str | None = None) -> dict[str, str]:
     """The first word of each line within the frame -> the rest of the first line that begins with it."""
     prepared = prepare(["exp=quickstart", "launch=cpu", "track=none", *words], keep_run_names=True)
     experiment, plan = prepared.experiment, preflight(prepared.experiment, prepared.composed)
-    lines = printed(lambda console: show_whole_plan(console, experiment, plan, title="sums", folder=folder))
+    lines = printed(lambda console: show_start(console, experiment, plan, title="sums", folder=folder, is_whole=True))
     assert lines[0].startswith("╭─ sums ─")
     inside = [
         line.strip("│ ").split(maxsplit=1) for line in reversed(lines[1:])
@@ -69,14 +69,16 @@ def test_a_reward_models_stage(place: Path) -> None:
     margin = "reward_model.margin={chosen: score_chosen, rejected: score_rejected, transform: log1p}"
     prepared = prepare(["exp=toy_reward", "launch=cpu", "track=none", "reward_model.center=0.01"], keep_run_names=True)
     plan = preflight(prepared.experiment, prepared.composed)
-    lines = printed(lambda one: show_whole_plan(one, prepared.experiment, plan, title="pairs", folder=None), 120)
+    lines = printed(
+        lambda one: show_start(one, prepared.experiment, plan, title="pairs", folder=None, is_whole=True), 120
+    )
     text = " ".join(" ".join(line.strip("│ ") for line in lines).split())
     assert "rows to train on" in text
     assert "margin none center scores near 0 by 0.01" in text
     assert plan.evaluations is not None
     assert f"every 50 steps and after the last, 3 times: {plan.evaluations.rows} rows" in text
     asked = prepare(["exp=toy_reward", "launch=cpu", "track=none", margin], keep_run_names=True).experiment
-    shown = printed(lambda console: show_whole_plan(console, asked, plan, title="pairs", folder=None), 120)
+    shown = printed(lambda console: show_start(console, asked, plan, title="pairs", folder=None, is_whole=True), 120)
     assert any("1 x log1p of score_chosen - score_rejected" in line for line in shown)
 
 

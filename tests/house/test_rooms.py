@@ -25,7 +25,7 @@ WALLS = {
     "data": {"config", "plan", "models", "rewards", "trainers", "runs", "launch", "display"},
     "runs": {"config", "plan", "data", "models", "rewards", "trainers", "launch", "display"},
     "measure": {"config", "plan", "trainers", "launch", "display"},
-    "launch": {"display", "jobs"},
+    "launch": {"jobs"},
     "trainers": {"config", "plan", "data", "launch", "display"},
     "trainers.assemble": {"launch", "jobs", "display"},
     "analysis": {"display", "jobs", "launch", "sweeps"},

@@ -21,12 +21,12 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 
 from rlhf_cli.launch.rollout_server import free_ports
+from rlhf_cli.launch.worker import run_rank
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.process import leave
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from tests.support import small_reward_runs
 from tests.support.as_many_processes import DEMONSTRATIONS, GENERATED, REWARDS
-from tests.support.one_rank import run_rank
 from tests.support.random_reward_model import save_random_reward_model
 from tests.support.replayed_runs import _replay
 from tests.support.small_runs import PPO_SMALL

@@ -1,9 +1,7 @@
-"""Runs whose phases are timed: where the seconds of a slow reward go, what a trace holds, what is there without."""
+"""Runs whose phases are timed: where the seconds of a slow reward go, and what is there without."""
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 
 import pytest
@@ -67,18 +65,3 @@ def test_seconds_go_to_what_took_them(train, workplace: Path) -> None:
     assert not any(name.startswith(("time/", "passes/slots", "passes/tokens")) for event in logged for name in event)
     assert [event["loss"] for event in events] == [event["loss"] for event in logged[:3]]
     assert torch.equal(*(parameters_to_vector(_parameters(one.model)) for one in (folder, without)))
-
-
-def test_a_trace_holds_a_few_steps_and_their_phases(train_ppo, capfd: pytest.CaptureFixture[str]) -> None:
-    """The phases are ranges of the trace; the terminal hears how to look at it, and nothing of torch's C++."""
-    code, folder = train_ppo("profile=trace", "trainer.args.max_steps=6")
-    assert code == 0
-    files = sorted(folder.traces.iterdir())
-    assert [file.name for file in files] == ["step-00003.json.gz", "step-00004.json.gz", "step-00005.json.gz"]
-    out, error = capfd.readouterr()
-    assert "traced 3 steps" in out
-    assert f"{folder.path.relative_to(Path.cwd())}/profile/step-00003.json.gz" in out
-    assert "profiler" not in error
-    events = [event for file in files for event in json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]]
-    ranges = {event["name"] for event in events if event.get("cat") == "user_annotation"}
-    assert {"generation", "rewards", "values", "loss and gradient", "forward pass", "update of the critic"} <= ranges

@@ -23,11 +23,11 @@ from rich.console import Console
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.rollout_server import free_ports, rollout_server
+from rlhf_cli.launch.worker import run_rank
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.rollout_server_plan import ServerPlan
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, read_status
-from tests.support.one_rank import run_rank
 from tests.support.small_runs import SMALL, starting_model
 
 pytestmark = pytest.mark.slow

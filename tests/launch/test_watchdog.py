@@ -32,16 +32,14 @@ TIMEOUT_S = 1.0
 
 RANK = """
 import os, pathlib, re, sys, threading, time
-from rlhf_cli.launch.watchdog import Watchdog
-from rlhf_cli.runs.heartbeat import GENERATION, LOSS, REWARDS, SAVING, TRAINING, Heartbeat
+from rlhf_cli.launch.watchdog import watched
+from rlhf_cli.runs.heartbeat import GENERATION, LOSS, REWARDS, TRAINING
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim
 folder = RunFolder(pathlib.Path(sys.argv[1]))
 rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 if world_size == 1:
     claim(folder)
-heartbeat = Heartbeat(folder.path, rank)
-running = heartbeat.running
 
 
 def meet():
@@ -52,11 +50,12 @@ def meet():
 
 
 def run_rank(train):
-    with Watchdog(folder, heartbeat, timeout_s=float(sys.argv[2]), world_size=world_size)():
+    global heartbeat, running
+    with watched(folder, float(sys.argv[2]), rank) as heartbeat:
+        running = heartbeat.running
         heartbeat.enter(TRAINING)
         meet()
         train()
-    heartbeat.close()
 
 """
 

@@ -160,7 +160,7 @@ class TestServer:
         self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch, words: list[str], capability: str, dtype: str
     ) -> None:
         gpus(2)
-        monkeypatch.setattr(rollout_server_plan, "compute_capabilities", lambda _: (float(capability),))
+        monkeypatch.setattr(rollout_server_plan, "compute_capabilities", lambda: (float(capability),))
         server = planned(*SERVER, "launch.rollout_gpus=1", *words).server
         assert server is not None
         assert server.argv[server.argv.index("--dtype") + 1] == dtype

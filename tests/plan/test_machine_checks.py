@@ -165,22 +165,6 @@ class TestVllm:
         assert planned(QUICK, "trainer.args.top_p=0.9").notices == ()
 
 
-class TestVariables:
-    @pytest.mark.parametrize(
-        ("name", "value", "words"),
-        [
-            ("ACCELERATE_USE_FSDP", "true", ()),
-            ("ACCELERATE_USE_MEGATRON_LM", "1", ()),
-            ("ACCELERATE_MIXED_PRECISION", "bf16", ("launch=cpu",)),
-        ],
-    )
-    def test_one_that_contradicts(self, refused: Refused, monkeypatch, name: str, value: str, words) -> None:
-        monkeypatch.setenv(name, value)
-        error = refused(QUICK, *words)
-        assert error.what == f"{name} in the environment would change what `launch` says"
-        assert error.hint == f"unset {name}"
-
-
 def test_several_machines_need_a_network_that_is_trusted() -> None:
     words = ("launch=cpu", "trainer.args.per_device_train_batch_size=32")
     (line,) = planned(QUICK, *words, "launch.nodes=2", f"launch.rdzv=127.0.0.1:{free_ports(1)[0]}").notices
@@ -224,7 +208,7 @@ def test_bf16_that_is_emulated(write: Write, monkeypatch: pytest.MonkeyPatch, ca
     file = write("bin/nvidia-smi", f"#!/bin/sh\n{said}\n")
     file.chmod(0o755)
     monkeypatch.setenv("PATH", str(file.parent), prepend=":")
-    monkeypatch.setattr(devices, "may_have_other_gpus", lambda: False)
+    monkeypatch.setattr(devices, "OTHER_GPUS", Path("/nowhere"))
     notices = planned("exp=quickstart", "launch=auto", "launch.precision=bf16").notices
     told = [notice.text for notice in notices if notice.subject == "precision"]
     assert bool(told) is is_told
@@ -234,7 +218,7 @@ def test_bf16_that_is_emulated(write: Write, monkeypatch: pytest.MonkeyPatch, ca
 
 def test_the_gpus_of_a_slurm_job_are_looked_at_on_its_node(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     """A login node need not have a GPU."""
-    monkeypatch.setattr(devices, "may_have_other_gpus", lambda: False)
+    monkeypatch.setattr(devices, "OTHER_GPUS", Path("/nowhere"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     words = (QUICK, "launch=fsdp2", "launch.slurm={gpus_per_node: 4}")
     assert planned(*words, "trainer.args.per_device_train_batch_size=16")

@@ -8,15 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rlhf_cli.jobs.rank_process import RankScreen
-from rlhf_cli.launch import worker
 from rlhf_cli.runs.checkpoint_folders import write_manifest
 from rlhf_cli.runs.run_folder import RunFolder
-
-
-def run_rank(folder: RunFolder, *, resume: bool) -> None:
-    """Train a run as this rank, with the screen that a command gives it."""
-    worker.run_rank(folder, RankScreen(), resume=resume)
 
 
 class FakeTrainer:

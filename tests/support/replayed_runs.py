@@ -16,9 +16,9 @@ import torch
 
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.freeze import create_run
+from rlhf_cli.launch.worker import run_rank
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.support.one_rank import run_rank
 
 EOS = 1
 DEALT = "dealt"

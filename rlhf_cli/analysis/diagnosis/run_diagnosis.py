@@ -84,8 +84,6 @@ def _fixes(key: str, share: float, setup: RunSetup) -> Iterator[Fix]:
         if setup.may_use_vllm:
             yield Fix("launch.rollout=vllm", "on a GPU generates several times as fast")
         yield Fix(f"trainer.args.max_completion_length={max(1, setup.limit // 2)}", "the longest row ends a batch")
-    else:
-        yield Fix("profile=trace", "a trace of a few steps shows what it is")
 
 
 def _quicker_reward(name: str, setup: RunSetup) -> Iterator[Fix]:

@@ -26,7 +26,7 @@ def run(argv: list[str]) -> int:
 
     from rlhf_cli.cli.output import print_json
     from rlhf_cli.display.plan_tables import describe_launch
-    from rlhf_cli.display.start_panel import show_whole_plan
+    from rlhf_cli.display.start_panel import show_start
     from rlhf_cli.jobs.one_run import planned_json
     from rlhf_cli.jobs.resuming import resumed
     from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
@@ -52,7 +52,7 @@ def run(argv: list[str]) -> int:
 
         show_tried_rows(console, tried)
     launch = plan_launch(experiment, planned_folder(experiment, composed), accelerate_env=plan.accelerate_env)
-    show_whole_plan(console, experiment, plan, title=experiment_name(composed), folder=None)
+    show_start(console, experiment, plan, title=experiment_name(composed), folder=None, is_whole=True)
     console.print(f"launch: {describe_launch(launch)}; `rlhf train --dry-run` shows the commands", highlight=False)
     console.print("[green]ok[/], nothing was written")
     return EXIT_OK

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.evaluation_tables import show_evaluation
-from rlhf_cli.display.progress_bars import Spinner
+from rlhf_cli.display.progress_bars import spinner
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, words_for_model_alone
@@ -76,7 +76,7 @@ def run(argv: list[str]) -> int:
         target = replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
     name = _name(options, words, target)
 
-    with Spinner(shown=True, doing="importing torch and TRL"):
+    with spinner("importing torch and TRL"):
         from rlhf_cli.evaluation.evaluation_run import EvaluationRequest, evaluate
 
         if target.kind != REWARD_MODEL:

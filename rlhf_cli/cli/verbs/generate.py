@@ -32,7 +32,7 @@ from pathlib import Path
 
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
-from rlhf_cli.display.progress_bars import Spinner, generation_bar
+from rlhf_cli.display.progress_bars import generation_bar, spinner
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.generation_run import BEST, PAIRS, GenerationRequest, generate, make_room, prompts_of, shown
@@ -75,7 +75,7 @@ def run(argv: list[str]) -> int:
     target = replace(target, folder=options.path("--out") or target.folder)
     make_room(target.folder, overwrite=options.on("--overwrite"))
 
-    with Spinner(shown=True, doing="importing torch and TRL"):
+    with spinner("importing torch and TRL"):
         importlib.import_module("rlhf_cli.evaluation.generation")
 
     screen = Screen(stderr=options.as_json)
@@ -85,7 +85,7 @@ def run(argv: list[str]) -> int:
     screen.print(f"[bold]{target.label}[/] on {which}: {asked}", highlight=False)
     request = GenerationRequest(num_samples, by or TOTAL, least_margin or 0.0, keep, at_least, batch_size)
     with generation_bar(screen, total) as bar:
-        generated = generate(target, experiment, rows, which, request, on_batch=bar.add, on_scoring=bar.scoring)
+        generated = generate(target, experiment, rows, which, request, on_batch=bar)
     if options.as_json:
         print_json({**generated.content, "files": [shown(file) for file in generated.files]})
         return EXIT_OK

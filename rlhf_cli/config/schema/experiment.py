@@ -27,8 +27,8 @@ class Experiment(Section):
 
     `seed` seeds all random numbers of the run. `rewards` maps names to rewards. `primary` is a gate on every other
     reward; null has none. `aggregate` says how the rewards are combined: `sum`, `normalize_then_sum` or a function of
-    the user's. `profile` says what is measured of the time: `phases` logs the share of each phase, `trace` also runs
-    torch's profiler on a few steps, `off` measures nothing. `stop` holds rules that end a run, `expect` results that it
+    the user's. `profile` says what is measured of the time: `phases` logs the share of each phase, `off`
+    measures nothing. `stop` holds rules that end a run, `expect` results that it
     has to reach. The sections `critic`, `kl` and `reward_model` are null for trainers that do not use them. `sweep` is
     null unless `rlhf train -m` searches.
     """

@@ -45,8 +45,8 @@ class Guards(Section):
     error_window: int = Field(default=100, gt=0)
 
 
-Profile = Annotated[Literal["phases", "trace", "off"], OFF]
-"""`phases`: the share of time of each phase. `trace`: also torch's profiler on a few steps."""
+Profile = Annotated[Literal["phases", "off"], OFF]
+"""`phases`: the share of time of each phase."""
 
 
 class KeepCompletions(Section):

@@ -129,6 +129,7 @@ def round_problems(experiment: Experiment, composed: Composed, context: CheckCon
     context.batches = batches = plan_batches(
         experiment.trainer, processes=context.processes, num_rows=context.num_rows, origins=composed.origins
     )
+    context.steps = batches.steps
     if context.processes > 1 and batches.accumulation < batches.steps_per_generation:
         text = (
             f"each of the {context.processes} processes shuffles its own rows of a round into minibatches (TRL's way), "
@@ -165,6 +166,7 @@ def stage_problems(experiment: Experiment, composed: Composed, context: CheckCon
         context.stage = plan_stage(
             experiment.trainer, processes=context.processes, num_rows=num_rows, origins=composed.origins
         )
+        context.steps = context.stage.steps
     if context.steps is not None and context.steps <= 0:
         key = f"{_ARGS}num_train_epochs"
         yield ConfigError(

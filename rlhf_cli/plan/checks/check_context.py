@@ -19,9 +19,6 @@ from rlhf_cli.plan.batches import BatchPlan, StagePlan
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.text.json_values import JsonTree
 
-HELD_OUT = "data.eval"
-"""The name of the source of held-out rows."""
-
 
 @dataclass
 class CheckContext:
@@ -45,12 +42,16 @@ class CheckContext:
     """Rows that evaluations run on; None if there are none, or if that is not known yet."""
     sources: list[ReadSource] = field(default_factory=list)
     """The training sources, then the held-out one, as far as they could be read."""
+    held_out: list[ReadSource] = field(default_factory=list)
+    """The held-out source; empty if there is none or it could not be read."""
     reward_columns: dict[str, list[str]] = field(default_factory=dict)
     """Maps a reward's name to the columns it requires."""
     missing_arguments: dict[str, list[str]] = field(default_factory=dict)
     """Maps a reward's name to those of its columns that, by their annotation, are arguments without a value."""
     batches: BatchPlan | None = None
     stage: StagePlan | None = None
+    steps: int | None = None
+    """Optimizer steps of the run; None if the data decides."""
     accelerate_env: dict[str, str] = field(default_factory=dict)
     """What accelerate makes of the file in `launch.accelerate_config`: variables for the ranks."""
     files: dict[str, Path] = field(default_factory=dict)
@@ -74,17 +75,6 @@ class CheckContext:
             return read_json(folder / "config.json") if folder and (folder / "config.json").is_file() else {}
         except UserError:
             return {}  # the check that describes the model reports it
-
-    @property
-    def held_out(self) -> list[ReadSource]:
-        """Return the held-out source in a list; empty if there is none or it could not be read."""
-        return [read for read in self.sources if read.source.name == HELD_OUT]
-
-    @property
-    def steps(self) -> int | None:
-        """Return the optimizer steps of the run; None if the data decides."""
-        of = self.stage or self.batches
-        return of.steps if of is not None else None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from rlhf_cli.config.compose import Composed
@@ -40,7 +40,9 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
                 source.check_selection(preview.num_rows)
             names = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=data.transcripts)
             table = prepared_rows(source, preview, prompt, names, transcripts=data.transcripts)
-            context.sources.append(ReadSource(source, preview, names, table))
+            read = ReadSource(source, preview, names, table)
+            context.sources.append(read)
+            context.held_out += [read] if source not in training else []
         except UserError as error:
             is_sound = False
             yield error
@@ -72,12 +74,27 @@ def column_problems(experiment: Experiment, composed: Composed, context: CheckCo
             for name, needs in context.reward_columns.items()
         },
     }
-    if context.columns:
-        is_world = experiment.data.world is not None
-        yield from _missing_columns(wanted, context.columns, "data", is_world=is_world)
-    for read in context.held_out:
-        if read.columns:
-            yield from _missing_columns(wanted, read.columns, read.source.name)
+    tables = [("data", context.columns), *((read.source.name, read.columns) for read in context.held_out)]
+    is_world = experiment.data.world is not None
+    missing_ones = [
+        (table, columns, who, column)
+        for table, columns in tables
+        for who, needs in wanted.items()
+        for column in needs
+        if columns and column not in columns
+    ]
+    for table, columns, who, column in missing_ones:
+        worlds = with_columns([wanted[who]]) if is_world and table == "data" else ()
+        asks = f" (or is it an argument? {who}.args.{column}=VALUE)" if who.startswith("rewards.") else ""
+        template = f", or data.prompt='... {{{columns[0]}}} ...'" if column == "prompt" else ""
+        yield DataError(
+            f"the data has no column {column!r}",
+            where=table,
+            got="columns " + ", ".join(columns),
+            expected=f"{column}, which {who} reads{asks}",
+            hint=f"{table}.rename.{column}={nearest(column, columns) or 'EXISTING_COLUMN'}{template}"
+            + "".join(f", or data={world}" for world in worlds),
+        )
     for name, missing in context.missing_arguments.items():
         for argument in missing:
             if argument not in context.columns:
@@ -119,30 +136,11 @@ def _num_selected(read: ReadSource) -> int | None:
     return min(rows, select) if isinstance(select, int) else select[1] - select[0]
 
 
-def _missing_columns(
-    wanted: dict[str, list[str]], columns: Sequence[str], name: str, *, is_world: bool = False
-) -> Iterator[UserError]:
-    for who, needs in wanted.items():
-        for column in needs:
-            if column not in columns:
-                others = "".join(f", or data={world}" for world in (with_columns([needs]) if is_world else ()))
-                close = nearest(column, columns)
-                yield DataError(
-                    f"the data has no column {column!r}",
-                    where=name,
-                    got="columns " + ", ".join(columns),
-                    expected=f"{column}, which {who} reads"
-                    + (f" (or is it an argument? {who}.args.{column}=VALUE)" if who.startswith("rewards.") else ""),
-                    hint=f"{name}.rename.{column}={close or 'EXISTING_COLUMN'}"
-                    + (f", or data.prompt='... {{{columns[0]}}} ...'" if column == "prompt" else "")
-                    + others,
-                )
-
-
 def row_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield what is wrong with the rows of each source: empty prompts, text instead of numbers, unsound pairs."""
     row = experiment.trainer.row
-    yield from margin_problems(experiment, context.columns)
+    if experiment.reward_model is not None:
+        yield from margin_problems(experiment, context.columns)
     text_field = str(experiment.trainer.setting("dataset_text_field") or TEXT)
     for read in context.sources:
         if read.rows is None:

@@ -20,15 +20,16 @@ def hub_problems(experiment: Experiment, composed: Composed, context: CheckConte
     Notes the cache folders of models.
     """
     model, critic, asked = experiment.model, experiment.critic, dict[str, HubQuestion]()
-    if _is_on_hub(model.path):
-        asked["model.path"] = HubQuestion("model", str(model.path), model.revision)
-    if _is_on_hub(model.tokenizer):
-        asked["model.tokenizer"] = HubQuestion("model", str(model.tokenizer), needs_weights=False)
-    if critic is not None and critic.init != "policy" and _is_on_hub(critic.init):
-        asked["critic.init"] = HubQuestion("model", critic.init)
-    for name, reward in experiment.rewards.items():
-        if _is_on_hub(reward.model):
-            asked[f"rewards.{name}.model"] = HubQuestion("model", str(reward.model))
+    named = {
+        "model.path": HubQuestion("model", str(model.path), model.revision),
+        "model.tokenizer": HubQuestion("model", str(model.tokenizer), needs_weights=False),
+        "critic.init": HubQuestion("model", critic.init if critic is not None else "policy"),
+        **{f"rewards.{name}.model": HubQuestion("model", str(one.model)) for name, one in experiment.rewards.items()},
+    }
+    for key, question in named.items():
+        is_named = question.name not in ("None", "policy")
+        if is_named and is_hub_id(question.name) and not Path(question.name).expanduser().exists():
+            asked[key] = question
     for source in (*training_sources(experiment.data), *eval_sources(experiment.data)):
         if source.is_hub:
             asked[f"{source.name}.path"] = HubQuestion("dataset", source.paths[0], source.revision)
@@ -51,10 +52,6 @@ def require_on_hub(question: HubQuestion, *, where: str, local: str) -> None:
     answer = look_up([question])[0]
     if answer.state not in ("there", "cached"):
         raise _problem(where, where, question, answer, local)
-
-
-def _is_on_hub(path: str | None) -> bool:
-    return path is not None and is_hub_id(path) and not Path(path).expanduser().exists()
 
 
 def _problem(key: str, where: str, question: HubQuestion, answer: HubAnswer, local: str) -> UserError:

@@ -29,7 +29,7 @@ from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.config.trl_args import TrainerFields
 from rlhf_cli.errors import ConfigError, Prose
-from rlhf_cli.plan.rollout_server_plan import GROUP_PORT_VARIABLE, URL_VARIABLE
+from rlhf_cli.plan.devices import GROUP_PORT_VARIABLE, URL_VARIABLE
 from rlhf_cli.rewards.stack.reward_functions import import_function
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.strategies import STRATEGIES

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.plan.memory_estimate import Device, held_bytes, memory_plan
+from rlhf_cli.plan.memory_estimate import Device, MemoryPlan, Moment, Part, RowLengths, held_bytes, memory_plan
 from rlhf_cli.plan.memory_tensors import Architecture, LoadedModel
-from rlhf_cli.plan.run_plan import MemoryPlan, Moment, Part, RowLengths
 from rlhf_cli.tables.passes import PassMode
 from tests.support.small_runs import PPO_SMALL, SMALL
 

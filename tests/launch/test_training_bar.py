@@ -1,0 +1,51 @@
+"""The bar while a run trains: drawn on a terminal, lines where there is none."""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlhf_cli.launch.callbacks import TrainingBar
+
+
+class Terminal(io.StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def trained(first: int, last: int) -> None:
+    """What the Trainer tells a bar in steps `first` to `last` of 40."""
+    bar, nothing = TrainingBar(), SimpleNamespace()
+    state: Any = SimpleNamespace(global_step=first - 1, max_steps=40)
+    control: Any = nothing
+    bar.on_train_begin(nothing, state, control)
+    for step in range(first, last + 1):
+        state.global_step = step
+        bar.on_log(nothing, state, control, logs={"loss": 0.5, "reward": float(step)})
+        bar.on_step_end(nothing, state, control)
+    bar.on_log(nothing, state, control, logs={"eval_loss": 1.0})
+    bar.print("one sample")
+    bar.on_train_end(nothing, state, control)
+
+
+def test_without_a_terminal_a_line_every_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    trained(1, 12)
+    lines = [f"step {step}/40  reward {step}.000" for step in (4, 8, 12)]
+    assert capsys.readouterr().out.splitlines() == [*lines, "one sample"]
+
+
+def test_on_a_terminal_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"COLUMNS": "80", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", screen := Terminal())
+    trained(3, 7)
+    drawn = screen.getvalue()
+    assert " 7/40" in drawn
+    assert "reward 7.000" in drawn
+    assert "step 4/40" not in drawn
