@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -14,7 +13,7 @@ from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import CTRL_C, GuardStopped, Preempted, RunError, UserError
 from rlhf_cli.jobs.prepare import Prepared
-from rlhf_cli.launch.freeze import MEETS_AT, create_run, experiment_name, freeze_again, new_folder, planned_folder
+from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, new_folder, planned_folder
 from rlhf_cli.launch.rank_failures import conclude, forget_failures, resume_hint
 from rlhf_cli.launch.stopping import preempted
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch
@@ -72,7 +71,7 @@ def run_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
     """
     experiment, composed = prepared.experiment, prepared.composed
     folder = RunFolder(new_folder(experiment, composed))
-    launch = _plan_launch(prepared, plan, folder.path)
+    launch = plan_launch(experiment, folder.path, accelerate_env=plan.accelerate_env)
     with gpus_held(launch, folder):
         create_run(experiment, composed, files=plan.files, at=folder.path)
         with only_writer(folder):
@@ -92,18 +91,14 @@ def gpus_held(launch: LaunchPlan, folder: RunFolder) -> AbstractContextManager[N
     return holding(gpus, folder.shown)
 
 
-def _plan_launch(prepared: Prepared, plan: Plan, folder: Path, *, resume: bool = False) -> LaunchPlan:
-    env, meets_at = plan.accelerate_env, os.environ.get(MEETS_AT)
-    return plan_launch(prepared.experiment, folder, resume=resume, accelerate_env=env, meets_at=meets_at)
-
-
 def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> None:
     """Show what `run_once` would start: panel, processes, their commands. Start nothing."""
     from rlhf_cli.display.plan_tables import show_launch
 
     experiment, composed = prepared.experiment, prepared.composed
     folder = earlier.path if earlier else planned_folder(experiment, composed)
-    launch = _plan_launch(prepared, plan, folder, resume=earlier is not None)
+    is_resumed = earlier is not None
+    launch = plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)
     place = os.path.relpath(folder)
     show_start(console, experiment, plan, title=experiment_name(composed), folder=place, is_whole=True)
     show_launch(console, launch)
@@ -135,7 +130,8 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
             check_slurm(run.prepared.experiment.launch)
             submit_frozen(console, folder)
             return
-        launch = _plan_launch(run.prepared, run.plan, folder.path, resume=True)
+        experiment, env = run.prepared.experiment, run.plan.accelerate_env
+        launch = plan_launch(experiment, folder.path, resume=True, accelerate_env=env)
         show_start(console, run.prepared.experiment, run.plan, title=f"{folder.label}, resumed", folder=folder.shown)
         if status.state != QUEUED:
             console.print(f"{folder.label} {was_in_words(status)}", highlight=False)
@@ -236,11 +232,12 @@ def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = 
     """Return the plan of a run, its folder and its ranks' commands; `earlier` is the run that would be resumed."""
     experiment, composed = prepared.experiment, prepared.composed
     folder = earlier.path if earlier is not None else planned_folder(experiment, composed)
-    launch = _plan_launch(prepared, plan, folder, resume=earlier is not None)
+    is_resumed = earlier is not None
+    launch = plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)
     return {
         "experiment": experiment_name(composed),
         "folder": os.path.relpath(folder),
-        "resumes": earlier is not None,
+        "resumes": is_resumed,
         "plan": plan.as_json(),
         "launch": {
             "in_this_process": launch.in_this_process,

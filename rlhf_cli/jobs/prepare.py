@@ -20,7 +20,6 @@ from rlhf_cli.config.expand import expand_primary, with_truncation_mode
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
-from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.config.validate import validate
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder
@@ -41,7 +40,18 @@ def resolve_runs(experiment: Experiment) -> Experiment:
     ModelError if a packaged model or a GGUF file cannot be had.
     """
     root = experiment.run.root
-    rewards = {name: _reward(name, reward, root) for name, reward in experiment.rewards.items()}
+    rewards = dict(experiment.rewards)
+    for name, reward in experiment.rewards.items():
+        model = _model(reward.model, root, f"rewards.{name}.model")
+        if model is None:
+            continue
+        with_eos = trained_with_eos(model) is True if reward.with_eos == "auto" else reward.with_eos
+        offset = reward.offset
+        if isinstance(offset, str):
+            from rlhf_cli.measure.evaluation_files import mean_reward  # pydantic's classes of all evaluations come too
+
+            offset = mean_reward(model, with_eos=with_eos, where=f"rewards.{name}.offset")
+        rewards[name] = reward.model_copy(update={"model": model, "with_eos": with_eos, "offset": offset})
     policy = experiment.model
     policy = policy.model_copy(update={"path": _model(policy.path, root, "model.path")})
     critic = experiment.critic
@@ -53,19 +63,6 @@ def resolve_runs(experiment: Experiment) -> Experiment:
 def is_run_name(named: str) -> bool:
     """Return whether a word has the form `run:NAME`."""
     return named.startswith(_PREFIX)
-
-
-def _reward(name: str, reward: Reward, root: str) -> Reward:
-    model = _model(reward.model, root, f"rewards.{name}.model")
-    if model is None:
-        return reward
-    with_eos = trained_with_eos(model) is True if reward.with_eos == "auto" else reward.with_eos
-    offset = reward.offset
-    if isinstance(offset, str):
-        from rlhf_cli.measure.evaluation_files import mean_reward  # pydantic's classes of all evaluations come with it
-
-        offset = mean_reward(model, with_eos=with_eos, where=f"rewards.{name}.offset")
-    return reward.model_copy(update={"model": model, "with_eos": with_eos, "offset": offset})
 
 
 def _model(named: str | None, root: str, where: str) -> str | None:
@@ -146,24 +143,25 @@ class Prepared:
     as_written: Experiment
 
 
-def prepare(
-    words: list[str], *, run: RunFolder | None = None, adjust: Adjust | None = None, keep_run_names: bool = False
-) -> Prepared:
-    """Return the experiment that the overrides in `words` describe, on top of that frozen in `run` if there is one.
+def prepare(words: list[str], *, adjust: Adjust | None = None, keep_run_names: bool = False) -> Prepared:
+    """Return the experiment that the overrides in `words` describe, checked.
 
     `adjust` changes the composed tree before it is validated. `keep_run_names` leaves `run:NAME` unresolved, for
     display. Raises ConfigError, Problems with all mistakes at once, and RunError if no run of a name has finished.
     """
-    composed = compose(words) if run is None else compose_frozen(run.read_config(), run.config, words)
-    if adjust is not None:
-        adjust(composed.tree, composed.origins)
-    experiment = with_truncation_mode(expand_primary(validate(composed)))
-    return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed, experiment)
+    return _checked(compose(words), adjust, keep_run_names=keep_run_names)
 
 
 def prepare_from(run: RunFolder, words: list[str], *, adjust: Adjust | None = None) -> Prepared:
     """Return the experiment frozen in a run, with the overrides in `words` on top. Raises as `prepare` does."""
-    return prepare(words, run=run, adjust=adjust)
+    return _checked(compose_frozen(run.read_config(), run.config, words), adjust, keep_run_names=False)
+
+
+def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool) -> Prepared:
+    if adjust is not None:
+        adjust(composed.tree, composed.origins)
+    experiment = with_truncation_mode(expand_primary(validate(composed)))
+    return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed, experiment)
 
 
 _MISSING = "???"

@@ -19,8 +19,7 @@ from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run, runs_in
 from rlhf_cli.runs.run_status import with_newest
 from rlhf_cli.text.suggest import nearest
 
-_ROOT = Path("runs")
-_BY_NAME = "run:"
+_ROOT = "runs"
 
 
 def read_by_words(
@@ -47,9 +46,9 @@ def read_by_words(
 
 def folders_of(word: str, *, where: str) -> Iterable[RunFolder]:
     """Return the runs that a word names. Raises RunError if it names none."""
-    if word.startswith(_BY_NAME):
-        below = _ROOT / word.removeprefix(_BY_NAME)
-        return runs_in(below) if (below / "sweep.json").is_file() else [find_run(word, str(_ROOT), where=where)]
+    if is_run_name(word):
+        below = Path(_ROOT, word.partition(":")[2])
+        return runs_in(below) if (below / "sweep.json").is_file() else [find_run(word, _ROOT, where=where)]
     path = Path(word).expanduser()
     if path.exists() or not glob.has_magic(word):
         return runs_in(path)
@@ -64,9 +63,7 @@ def place_of(word: str, *, where: str) -> Path:
 
     `where` is the command or flag, for error messages.
     """
-    if not word.startswith(_BY_NAME):
-        return Path(word).expanduser()
-    return find_run(word, "runs", where=where).path
+    return find_run(word, _ROOT, where=where).path if is_run_name(word) else Path(word).expanduser()
 
 
 def take_run(words: list[str], *, where: str) -> RunFolder | None:
@@ -100,7 +97,7 @@ def run_at(named: str, words: list[str], *, where: str) -> RunFolder:
     """Return the run at a path or of `run:NAME`; `run.root=FOLDER` in `words` sets the folder of runs."""
     if not is_run_name(named):
         return open_run(Path(named))
-    root = next((word.partition("=")[2] for word in words if word.lstrip("+").startswith("run.root=")), "runs")
+    root = next((word.partition("=")[2] for word in words if word.lstrip("+").startswith("run.root=")), _ROOT)
     return find_run(named, root, where=where)
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,6 +41,7 @@ from rlhf_cli.trainers.trl_protocol import TrlBatch
 if TYPE_CHECKING:
     from rlhf_cli.analysis.diagnosis.finding import Finding
     from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
+    from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
     from rlhf_cli.runs.tracking.mirror import Mirror
 
 _LOADED = frozenset(sys.modules)
@@ -49,6 +51,7 @@ _IS_EVALUATION = "eval_"
 _log = logging.getLogger("rlhf")
 
 
+@dataclass(eq=False)
 class Recorder(TrainerCallback):
     """A callback that writes every logged metric and updates step and checkpoint in status.json.
 
@@ -57,43 +60,43 @@ class Recorder(TrainerCallback):
     generation the step used. Use it in the main process only.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        mirror: Mirror | None,
-        experiment: Experiment,
-        modes: Callable[[], dict[str, object]],
-    ) -> None:
-        self._folder, self._mirror, self._experiment, self._loaded = folder, mirror, experiment, _LOADED
-        self._metrics = MetricsWriter(folder.metrics)
-        self._modes: Callable[[], dict[str, object]] | None = modes
+    folder: RunFolder
+    mirror: Mirror | None
+    experiment: Experiment
+    modes: Callable[[], dict[str, object]] | None
+    loaded: frozenset[str] = _LOADED
+
+    @cached_property
+    def metrics(self) -> MetricsWriter:
+        """Return the writer of metrics.jsonl."""
+        return MetricsWriter(self.folder.metrics)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        update_status(self._folder, step=state.global_step, max_steps=state.max_steps)
+        update_status(self.folder, step=state.global_step, max_steps=state.max_steps)
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
-        event = self._metrics.write(state.global_step, logs or {})
-        update_status(self._folder, step=state.global_step)
-        if self._mirror is not None:
-            self._mirror.event(event)
+        event = self.metrics.write(state.global_step, logs or {})
+        update_status(self.folder, step=state.global_step)
+        if self.mirror is not None:
+            self.mirror.event(event)
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Mirror the completions of the step before: they are written after its `on_log` callbacks."""
-        if self._mirror is not None:
-            self._mirror.completions(state.global_step)
+        if self.mirror is not None:
+            self.mirror.completions(state.global_step)
         if state.global_step % 10 == 0:  # listing a folder is slow
             self._prune()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self._modes is not None:
-            add_to_provenance(self._folder, **self._modes())
-            self._modes = None
+        if self.modes is not None:
+            add_to_provenance(self.folder, **self.modes())
+            self.modes = None
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Write the name of the newest checkpoint to status.json, or null if there is none."""
-        self._metrics.flush()
-        checkpoint = self._folder.last_checkpoint()
-        update_status(self._folder, step=state.global_step, last_checkpoint=checkpoint and checkpoint.name)
+        self.metrics.flush()
+        checkpoint = self.folder.last_checkpoint()
+        update_status(self.folder, step=state.global_step, last_checkpoint=checkpoint and checkpoint.name)
         self._note_code()
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -101,13 +104,13 @@ class Recorder(TrainerCallback):
         self._prune()
 
     def _prune(self) -> None:
-        keep = self._experiment.run.keep_completions
+        keep = self.experiment.run.keep_completions
         if keep.last != "all":
-            prune_completions(self._folder.path, last=keep.last, every=keep.every)
+            prune_completions(self.folder.path, last=keep.last, every=keep.every)
 
     def _note_code(self) -> None:
-        note_files(self._folder, imported_since(self._loaded, self._experiment))
-        self._loaded = frozenset(sys.modules)
+        note_files(self.folder, imported_since(self.loaded, self.experiment))
+        self.loaded = frozenset(sys.modules)
 
 
 class TrainingBar(TrainerCallback):
@@ -317,6 +320,52 @@ class StopBetweenSteps(TrainerCallback):
             return
         if on_any_rank(self.stopping.is_due(self.longest_step_s), args.device):
             control.should_save = control.should_training_stop = self.has_stopped = True
+
+
+@dataclass(eq=False)
+class StopByRule(TrainerCallback):
+    """A callback that saves and stops training once a rule has held long enough. Use it on every rank.
+
+    Rank 0 evaluates the rules and tells the others at the same log event. `has_stopped` is True if a rule stopped the
+    training; `reason`, on rank 0, is the rule with its values.
+    """
+
+    folder: RunFolder
+    bar: TrainingBar
+    rules: StoppingRules
+    is_main: bool
+    has_stopped: bool = False
+    reason: str | None = None
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Replay metrics.jsonl if the run is resumed: it has been cut to the checkpoint's step."""
+        if self.is_main:
+            self.rules.replay(read_metrics(self.folder.metrics))
+
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: TrlBatch | None = None, **_: Any) -> None:
+        """Update the rules with the log event; between steps, save and stop if a rule has held long enough."""
+        said = None
+        if self.is_main:
+            said = self.rules.take(state.global_step, plain_metrics(logs))
+            self._warn()
+        if self.has_stopped or not 0 < state.global_step < state.max_steps:
+            return  # the last step ends the training anyway
+        if on_any_rank(said is not None, args.device):
+            control.should_save = control.should_training_stop = self.has_stopped = True
+            self.reason = said
+            if said is not None:
+                _log.info("step %d: %s", state.global_step, said)
+                self.bar.print(Text(f"step {state.global_step}: {said}"))
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Warn about rules whose metric was never logged."""
+        if self.is_main:
+            self._warn(at_end=True)
+
+    def _warn(self, *, at_end: bool = False) -> None:
+        for text in self.rules.never_logged(at_end=at_end):
+            _log.warning(text)
+            self.bar.print(Text(f"warning: {text}"))
 
 
 def on_any_rank(flag: bool, device: torch.device) -> bool:

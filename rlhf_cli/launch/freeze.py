@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import time
@@ -23,8 +22,6 @@ from rlhf_cli.runs.run_folder import RunFolder, write_text
 from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, read_status, told_state, update_status
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
-MEETS_AT = "RLHF_MEETS_AT"
-"""The variable by which a job of Slurm says where its machines meet."""
 _PATHS = ("path", "fn", "model", "tokenizer", "class", "accelerate_config")
 """Keys that may hold a local path."""
 
@@ -170,7 +167,6 @@ def plan_frozen(
         from rlhf_cli.config.accelerate_file import accelerate_environment
 
         accelerate_env = accelerate_environment(Path(file), where=str(folder.config))
-    meets_at = meets_at or os.environ.get(MEETS_AT)
     plan = plan_launch(
         experiment, folder.path, resume=resume, accelerate_env=accelerate_env, node=node, meets_at=meets_at
     )

@@ -25,10 +25,10 @@ from types import FrameType
 from typing import Any
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED
-from rlhf_cli.launch.freeze import MEETS_AT
 from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.launch.slurm_queue import run_slurm
 from rlhf_cli.plan.devices import ON_SLURM_NODE
+from rlhf_cli.plan.launch_plan import MEETS_AT
 from rlhf_cli.plan.network import MeetingPlace, own_host
 from rlhf_cli.runs.run_folder import RunFolder, open_run
 from rlhf_cli.runs.run_status import FAILED, KILLED, PREEMPTED, RUNNING, own_job_id, read_status, update_status

@@ -1,4 +1,4 @@
-"""Query Slurm for the state of jobs: squeue for all jobs at once, sacct for those that squeue no longer lists."""
+"""Query Slurm for the state of jobs, by one squeue for all of them."""
 
 from __future__ import annotations
 
@@ -63,32 +63,12 @@ def ask_slurm(job_ids: Collection[str], *, mine: bool = False) -> SlurmAnswer:
             is_none = not job_ids and any(sign in listed for sign in _NO_CLUSTER)
             return SlurmAnswer({}, None if is_none else listed)
         listed = []  # the query was for a single job, which squeue no longer lists
-    jobs = dict(_job(line) for line in listed if line.count("|") >= 4)
-    if forgotten := [job_id for job_id in job_ids if job_id not in jobs]:
-        jobs |= _of_accounting(forgotten)
-    return SlurmAnswer(jobs)
-
-
-def _job(line: str) -> tuple[str, SlurmJob]:
-    job_id, *parts = line.split("|", 4)
-    state, reason, name, comment = ("" if part in ("None", "(null)") else part for part in parts)
-    return job_id, SlurmJob(state, reason, name, comment)
-
-
-def _of_accounting(job_ids: list[str]) -> dict[str, SlurmJob]:
-    """Return the jobs in Slurm's accounting database, or {} if the cluster has none."""
-    masters = ",".join(sorted({job_id.partition("_")[0] for job_id in job_ids}))
-    if shutil.which("sacct") is None:
-        return {}
-    listed = _lines_of("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", masters, "--format=JobID,State")
-    if isinstance(listed, str):
-        return {}
     jobs = {}
     for line in listed:
-        job_id, _, state = line.partition("|")
-        if job_id in job_ids and state:
-            jobs[job_id] = SlurmJob(state.split()[0])  # `CANCELLED by 1000`
-    return jobs
+        if line.count("|") >= 4:
+            job_id, *parts = line.split("|", 4)
+            jobs[job_id] = SlurmJob(*("" if part in ("None", "(null)") else part for part in parts))
+    return SlurmAnswer(jobs)
 
 
 def _lines_of(*command: str) -> list[str] | str:

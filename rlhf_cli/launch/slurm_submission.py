@@ -14,29 +14,17 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.config.schema.launch_sections import Launch, Slurm
+from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError, Prose
 from rlhf_cli.launch.slurm_node import SLURM_FOLDER, RunInJob
 from rlhf_cli.launch.slurm_queue import SLURM_TIMEOUT_S, run_slurm
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, QUEUED, update_status
-from rlhf_cli.text.suggest import nearest
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
 
 _UNREACHABLE = ("Unable to contact slurm controller", "Could not establish a configuration source", "did not answer")
-_ABOUT = {
-    "invalid partition": "partition",
-    "account": "account",
-    "qos": "qos",
-    "time limit": "time",
-    "time specification": "time",
-    "gres": "gpus_per_node",
-    "memory": "mem_gb",
-    "cpu count": "cpus_per_task",
-}
-"""Maps text in sbatch's message -> the key of launch.slurm it concerns."""
 _NEVER = 1_000_000
 """submitit's limit of timeouts per job, disabled because we requeue runs ourselves."""
 
@@ -46,25 +34,20 @@ def check_slurm(launch: Launch, *, count: int = 1) -> None:
 
     Raises ConfigError if submitit or Slurm is missing, or if Slurm refuses the job.
     """
-    slurm = launch.slurm
-    assert slurm is not None
     with tempfile.TemporaryDirectory() as place:
         script = Path(place) / "job.sh"
         script.write_text(sbatch_script(launch, Path(place), name="rlhf", count=count), encoding="utf-8")
         done = run_slurm("sbatch", "--test-only", str(script))
     if done is None:
-        raise refusal(f"sbatch did not answer within {SLURM_TIMEOUT_S:g} s", slurm)
+        raise refusal(f"sbatch did not answer within {SLURM_TIMEOUT_S:g} s")
     if done.returncode != 0:
-        raise refusal(done.stderr, slurm)
+        raise refusal(done.stderr)
 
 
-def refusal(said: str, slurm: Slurm) -> ConfigError:
-    """Return the error for sbatch's output when it refused a job of `slurm`."""
-    prefixes = ("sbatch: ", "error: ", "allocation failure: ")
-    lines = said.strip().splitlines()
-    for prefix in prefixes:
-        lines = [line.removeprefix(prefix) for line in lines]
-    said = "\n".join(lines)
+def refusal(said: str) -> ConfigError:
+    """Return the error for sbatch's output when it refused a job."""
+    for prefix in ("sbatch: ", "error: ", "allocation failure: "):
+        said = "\n".join(line.removeprefix(prefix) for line in said.strip().splitlines())
     if any(text.lower() in said.lower() for text in _UNREACHABLE):
         return ConfigError(
             "Slurm does not answer on this machine",
@@ -73,29 +56,12 @@ def refusal(said: str, slurm: Slurm) -> ConfigError:
             expected="a login node of a cluster that is up: `sinfo` lists its partitions",
             hint="launch=auto",
         )
-    about = next((key for text, key in _ABOUT.items() if text in said.lower()), None)
-    if about == "partition":
-        return _no_such_partition(said, slurm.partition)
-    value = getattr(slurm, about) if about else None
     return ConfigError(
         "Slurm does not take the job",
-        where=f"launch.slurm.{about}" if about else "launch.slurm",
-        got=said if value is None else f"{value}\n{said}",
+        where="launch.slurm",
+        got=said,
         expected="no more than `sinfo -o '%P %c %m %G'` lists: partition, CPUs, MB of memory, GPUs of a node",
-        hint=f"launch.slurm.{about}=..." if about else Prose("launch.slurm.extra holds options of sbatch"),
-    )
-
-
-def _no_such_partition(said: str, partition: str | None) -> ConfigError:
-    done = run_slurm("sinfo", "--noheader", "--format=%R")
-    there = sorted(set(done.stdout.split())) if done is not None else []
-    close = nearest(partition or "", there) or next(iter(there), "NAME")
-    return ConfigError(
-        "Slurm has no such partition",
-        where="launch.slurm.partition",
-        got=partition or said,
-        expected=f"one of {', '.join(there)}" if there else None,
-        hint=f"launch.slurm.partition={close}",
+        hint=Prose("launch.slurm.partition=NAME, or its other keys; launch.slurm.extra holds options of sbatch"),
     )
 
 
@@ -116,8 +82,7 @@ def submit(runs: list[RunFolder], launch: Launch, *, folder: Path, name: str) ->
     except FailedJobError as error:
         for run in runs:
             update_status(run, state=FAILED, reason=f"not submitted: {error}")
-        assert launch.slurm is not None
-        raise refusal(str(error), launch.slurm) from None
+        raise refusal(str(error)) from None
     for run, job in zip(runs, jobs, strict=True):
         update_status(run, job_id=job.job_id)
     return [job.job_id for job in jobs]

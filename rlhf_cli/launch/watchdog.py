@@ -21,7 +21,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from os import _exit  # the original: os._exit is patched while rewards run
 from types import FrameType
 
@@ -52,64 +52,68 @@ _FAR_SHARE = 0.25
 """Share of the timeout that a rank waits longer if the ranks it waits for are on other machines."""
 
 
+@dataclass(eq=False)
 class Watchdog:
     """Checks that the rank of `heartbeat` makes progress; it is one of `world_size` ranks training in `folder`."""
 
-    def __init__(self, folder: RunFolder, heartbeat: Heartbeat, *, timeout_s: float, world_size: int) -> None:
-        self._folder = folder
-        self._heartbeat = heartbeat
-        self._timeout_s = timeout_s
-        self._world_size = world_size
-        self._look_s = min(_LONGEST_LOOK_S, timeout_s / _LOOKS)
-        self._main_thread = threading.get_ident()
-        self.is_closed = threading.Event()
-        self._is_suspended = False
+    folder: RunFolder
+    heartbeat: Heartbeat
+    timeout_s: float
+    world_size: int
+    thread: int = field(default_factory=threading.get_ident)
+    is_closed: threading.Event = field(default_factory=threading.Event)
+    is_suspended: bool = False
+
+    @property
+    def look_s(self) -> float:
+        """Return the time between two looks."""
+        return min(_LONGEST_LOOK_S, self.timeout_s / _LOOKS)
 
     def look(self) -> None:
         """Look from time to time, in a thread of its own, whether the rank makes progress."""
         looked_at = time.monotonic()
-        while not self.is_closed.wait(self._look_s):
-            late_s, looked_at = time.monotonic() - looked_at - self._look_s, time.monotonic()
-            beat = self._heartbeat.read()
-            if not beat.is_watched or self._is_suspended:
+        while not self.is_closed.wait(self.look_s):
+            late_s, looked_at = time.monotonic() - looked_at - self.look_s, time.monotonic()
+            beat = self.heartbeat.read()
+            if not beat.is_watched or self.is_suspended:
                 faulthandler.cancel_dump_traceback_later()
                 continue
             self.arm()
-            if late_s > _LATE_LOOKS * self._look_s + _LATE_S:
-                self._heartbeat.beat()  # no thread ran for a while, so the whole process was stopped: start again
-            elif beat.age_s > self._timeout_s:
+            if late_s > _LATE_LOOKS * self.look_s + _LATE_S:
+                self.heartbeat.beat()  # no thread ran for a while, so the whole process was stopped: start again
+            elif beat.age_s > self.timeout_s:
                 self._judge(beat)
 
     def arm(self) -> None:
         """Set the C timer. If it is not renewed because something holds the GIL, it ends the process."""
-        faulthandler.dump_traceback_later(self._timeout_s + self._look_s, exit=True, file=_STDERR)
+        faulthandler.dump_traceback_later(self.timeout_s + self.look_s, exit=True, file=_STDERR)
 
     def _judge(self, own: Beat) -> None:
-        if self._world_size > 1 and any(self._folder.path.glob(failure_file(self._folder, "*").name)):
+        if self.world_size > 1 and any(self.folder.path.glob(failure_file(self.folder, "*").name)):
             return  # a rank has reported a failure, and this one will be ended soon
-        stacks = _own_stacks(self._main_thread)
+        stacks = _own_stacks(self.thread)
         waits = any(one in line for line in stacks[0][-2 * _SHOWN_FRAMES :] for one in _OF_OTHERS)
         if waits:
-            self._heartbeat.say_waits()
-        seen = heartbeats(self._folder.path)
+            self.heartbeat.say_waits()
+        seen = heartbeats(self.folder.path)
         behind = _furthest_behind(seen)
-        far_s = self._timeout_s * _FAR_SHARE if len(seen) < self._world_size and waits else 0.0
+        far_s = self.timeout_s * _FAR_SHARE if len(seen) < self.world_size and waits else 0.0
         if behind.rank != own.rank:
-            if behind.is_watched and behind.age_s > self._timeout_s + _LATE_LOOKS * self._look_s + _LATE_S + far_s:
-                self._end(_failure_of(behind, (), self._timeout_s, is_stopped=is_stopped(behind.pid)))
-        elif own.age_s > self._timeout_s + far_s and not any(
-            one.seams == own.seams and one.age_s <= self._timeout_s for one in seen.values()
+            if behind.is_watched and behind.age_s > self.timeout_s + _LATE_LOOKS * self.look_s + _LATE_S + far_s:
+                self._end(_failure_of(behind, (), self.timeout_s, is_stopped=is_stopped(behind.pid)))
+        elif own.age_s > self.timeout_s + far_s and not any(
+            one.seams == own.seams and one.age_s <= self.timeout_s for one in seen.values()
         ):  # else this rank may wait for one at the same point that still makes progress
-            self._end(_failure_of(own, stacks, self._timeout_s, is_stopped=False))
+            self._end(_failure_of(own, stacks, self.timeout_s, is_stopped=False))
 
     def _end(self, failure: RankFailure) -> None:
         """Report a hang and exit, without touching anything that could block on the hanging thread."""
         try:
             with contextlib.suppress(OSError):  # on a full disk, still report the rest
-                write_json(failure_file(self._folder, failure.rank), asdict(failure))
-                with self._folder.log.open("a", encoding="utf-8") as log:
+                write_json(failure_file(self.folder, failure.rank), asdict(failure))
+                with self.folder.log.open("a", encoding="utf-8") as log:
                     log.write(printable(redacted(f"{failure.traceback}\n{failure.message}")) + "\n")
-            if self._world_size == 1:
+            if self.world_size == 1:
                 self._report_alone(failure)
         finally:
             _exit(EXIT_CRASH)
@@ -117,20 +121,20 @@ class Watchdog:
     def _report_alone(self, failure: RankFailure) -> None:
         """Report on the terminal and in the status that the only process of a run hangs."""
         shown = _SHOW_CURSOR if os.isatty(_STDERR) else ""
-        where = f"{resume_hint(self._folder)}\nrun folder: {self._folder.shown}, whose log.txt has the whole stack"
+        where = f"{resume_hint(self.folder)}\nrun folder: {self.folder.shown}, whose log.txt has the whole stack"
         message = printable(redacted(f"error: {failure.message}\n{where}\n"))
         os.write(_STDERR, (shown + message).encode())  # sys.stderr may be locked by the hanging thread
         with contextlib.suppress(OSError):
-            update_status(self._folder, state=FAILED, reason=failure.message, failing_rank=failure.rank)
-        self._heartbeat.close()
+            update_status(self.folder, state=FAILED, reason=failure.message, failing_rank=failure.rank)
+        self.heartbeat.close()
 
     def suspend(self, number: int, _: FrameType | None) -> None:
         """Suspend the process, for Ctrl-Z or a scheduler; the suspended time does not count."""
-        self._is_suspended = True
+        self.is_suspended = True
         faulthandler.cancel_dump_traceback_later()
         os.kill(os.getpid(), signal.SIGSTOP)
-        self._heartbeat.beat()
-        self._is_suspended = False
+        self.heartbeat.beat()
+        self.is_suspended = False
 
 
 @contextlib.contextmanager
@@ -141,7 +145,7 @@ def watched(folder: RunFolder, timeout_s: float | str, rank: int) -> Iterator[He
         stack.callback(heartbeat.close)
         if isinstance(timeout_s, float):
             world_size = int(os.environ.get("WORLD_SIZE", "1"))
-            watchdog = Watchdog(folder, heartbeat, timeout_s=timeout_s, world_size=world_size)
+            watchdog = Watchdog(folder, heartbeat, timeout_s, world_size)
             stack.callback(faulthandler.cancel_dump_traceback_later)
             if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
                 stack.enter_context(handled({signal.SIGTSTP: watchdog.suspend}))

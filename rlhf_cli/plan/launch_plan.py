@@ -27,6 +27,8 @@ WORKER = "rlhf_cli.jobs.rank_process"
 _LOOPBACK = "127.0.0.1"
 _FIRST_NODE = "FIRST_NODE"
 """Placeholder for a machine that Slurm will choose."""
+MEETS_AT = "RLHF_MEETS_AT"
+"""The variable by which a job of Slurm says where its machines meet."""
 NODE = "GROUP_RANK"
 """The variable that tells a rank which machine it is on, counted from 0."""
 
@@ -104,7 +106,7 @@ def plan_launch(
 ) -> LaunchPlan:
     """Plan the ranks of the run in folder `run` on machine `node`, and its vLLM server if it starts its own.
 
-    `meets_at` is the address where several machines meet; None means `launch.rdzv`.
+    `meets_at` is the address where several machines meet; None means that of the Slurm job, or `launch.rdzv`.
 
     `accelerate_env` holds the variables that accelerate makes of the file in `launch.accelerate_config`. The first GPUs
     train, the last serve. plan/checks/machine_checks.py checks that there are enough GPUs.
@@ -121,7 +123,7 @@ def plan_launch(
 
         server = plan_server(experiment, run, gpus[local : local + launch.rollout_gpus])
     argv = (sys.executable, "-m", WORKER, str(run), *(["--resume"] if resume else []))
-    meets_at = meets_at or launch.rdzv
+    meets_at = meets_at or os.environ.get(MEETS_AT) or launch.rdzv
     is_alone = local == 1 and launch.nodes == 1 and not STRATEGIES[launch.strategy].shards
     in_this_process = is_alone and launch.accelerate_config is None and server is None
     shared = {"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}

@@ -173,7 +173,7 @@ def space_problems(experiment: Experiment, steps: int | None, run: Path | None) 
             )
         ], None
     if free < total:
-        return [], f"{size(free)} free at {place}, and {parts} need {size(space.total)}: {_WAYS_OUT}"
+        return [], f"{size(free)} free at {place}, and {parts} need {size(total)}: {_WAYS_OUT}"
     return [], None
 
 

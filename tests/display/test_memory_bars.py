@@ -29,7 +29,7 @@ def test_a_bar_a_phase_and_its_parts_by_size(width: int) -> None:
 def test_more_than_there_is() -> None:
     plan = MemoryPlan((GENERATING, LEARNING), device="GPU", device_bytes=7 * GB)
     lines = drawn(memory_bars(plan))
-    assert lines[-1] == "more than the 7 GB that the GPU has: it will not fit"
+    assert lines[-1] == "more than the 7.0 GB that the GPU has: it will not fit"
     assert 20 * "█" in lines[2]
 
 

@@ -35,9 +35,3 @@ def test_the_table_has_the_prompts_end_and_a_margin_where_there_is_one() -> None
     narrow = printed([long], width=80).splitlines()
     assert len(narrow) == 3
     assert narrow[2].split()[-2:] == ["0.250", "right"]
-
-
-def test_markup_and_control_characters_in_an_answer_are_text() -> None:
-    shown = printed([pair(chosen="[red]x[/red]", rejected="\x1b[2J")])
-    assert "[red]x[/red]" in shown
-    assert "\\x1b[2J" in shown

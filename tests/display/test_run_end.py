@@ -11,7 +11,6 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from rlhf_cli.display import run_end
 from rlhf_cli.display.run_end import held_out, show_end, time_line
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.terminal import drawn, printed
@@ -116,15 +115,6 @@ def test_after_a_run_stand_twenty_lines_at_most_with_one_hint(place: Path, width
     assert "expected: 0 of 6 met" in text
     assert text.count("missed: ") == 3
     assert "stopped by rule: kl > 3" in text
-
-
-def test_a_reward_that_failed_is_the_hint(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = run_of(place, [{"step": 1, "reward": 1.0}])
-    monkeypatch.setattr(run_end, "kept_batches", lambda _: {"rlhf score A": "mine-KeyError", "rlhf score B": "so"})
-    lines = printed(lambda console: show_end(console, folder))
-    assert [line for line in lines if line.startswith("  rlhf")] == [
-        "  rlhf score A  # mine-KeyError: score these rows again"
-    ]
 
 
 def evaluated(step: int, total: float | None, **more: float | None) -> dict[str, Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from io import StringIO
 
-import pytest
 from rich.console import Console
 
-from rlhf_cli.display.score_tables import histogram, show_bench, show_parts, show_scores
-from rlhf_cli.measure.score_bench import ScoreDistribution, distribution, score_bench
+from rlhf_cli.display.score_tables import histogram, show_parts, show_scores
+from rlhf_cli.measure.score_bench import ScoreDistribution, distribution
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 from tests.support.terminal import printed
@@ -50,30 +48,6 @@ def test_rows_and_summary() -> None:
         "rows: raw score; mean: raw, where scored; effective: after offset, clip,",
         "normalise and gate",
     ]
-
-
-NAMES = [f"a_reward_with_a_long_name_{number}" for number in range(6)]
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_no_number_is_cut(width: int) -> None:
-    rows: list[dict[str, object]] = [{"prompt": "p", "completion": "some text " * 9, "ok": row > 0} for row in range(3)]
-    scored = CompletionScores(
-        [
-            ScoredRow(float(row), {name: reward(-10.125 - place - row) for place, name in enumerate(NAMES)})
-            for row in range(3)
-        ],
-        dict.fromkeys(NAMES, summary(-10.125, 1.0, 0, 0, 3)),
-    )
-    bench = score_bench(rows, scored, label="ok")
-
-    text = "\n".join(printed(lambda console: show_bench(console, rows, scored, bench), width))
-    for place in range(6):
-        assert f"{-10.125 - place:.3f}" in text
-    assert NAMES[5] in text
-    # What is cut is a completion, never a number or a name.
-    assert all("some text" in line for line in text.splitlines() if "…" in line)
-    assert not re.search(r"\d…", text)
 
 
 def test_a_histogram_by_hand() -> None:

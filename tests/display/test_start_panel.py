@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,14 +34,6 @@ def test_what_will_happen(place: Path) -> None:
     assert lines["passes"] == "packed"
     assert read("trainer.args.torch_compile=true")["passes"] == "trimmed: it is compiled for rows of one shape"
     assert "critic" not in lines
-
-
-def test_rows_that_are_kept_from_training_are_counted(place: Path) -> None:
-    """Of quickstart's 2000 sums those that are not trained on are held out; without a split none are spoken of."""
-    lines = read("data.eval.fraction=0.1")
-    (num_train_rows,) = re.findall(r"(\d+) rows to train on", lines["data"])
-    assert f"none in training; {2000 - int(num_train_rows)} rows are held out" in lines["evaluation"]
-    assert read()["evaluation"] == "none in training"
 
 
 def test_gates_and_schedules(place: Path) -> None:

@@ -109,14 +109,3 @@ def test_a_sweep_tells_nothing(told, workplace: Path) -> None:
     assert len(list((RUNS / "swept").glob("*/config.yaml"))) == 2
     assert tellers(workplace / RUNS) == {}
     assert [needle for needle in NEEDLES if needle in printed] == []
-
-
-@pytest.mark.slow
-def test_two_processes_and_a_worker_of_a_reward_tell_nothing(told, workplace: Path) -> None:
-    """What a rank prints to stderr goes to log.txt as it is printed, and a worker of a reward prints by itself."""
-    words = ["launch.processes=2", "trainer.args.per_device_train_batch_size=4", "rewards.told.isolate=true"]
-    code, printed = told("train", *WORDS, *words, "run.name=bad", "rewards.told.args.fails_at=2")
-    assert code == 1, printed
-    assert "asking *** with ***" in printed
-    assert tellers(workplace / RUNS) == {}
-    assert [needle for needle in NEEDLES if needle in printed] == []

@@ -157,23 +157,3 @@ def test_two_processes_go_on_in_the_middle_of_their_rollouts(both: Both, workpla
     for place in ("model", "critic"):
         (never_stopped,) = (both.folder.path / place).glob("*.safetensors")
         assert (folder.path / place / never_stopped.name).read_bytes() == never_stopped.read_bytes(), place
-
-
-@pytest.mark.processes
-@pytest.mark.fault(22)
-def test_the_failing_rank_is_shown_with_its_traceback(workplace: Path, train) -> None:
-    train("trainer.args.max_steps=1")  # builds the model, which two processes at once may get wrong
-    (workplace / "mine.py").write_text(
-        "import os\n"
-        "def bad(completions, **kwargs):\n"
-        "    if os.environ['RANK'] == '1':\n        raise ValueError('rank one is unhappy')\n"
-        "    return [0.0] * len(completions)\n"
-    )
-    done = rlhf("train", *SMALL, *TWO, "run.name=two", "rewards.mine.fn=./mine.py:bad", cwd=workplace)
-    assert done.returncode == 1
-    assert 'mine.py", line 4' in done.stderr
-    assert "error: rank 1 failed: reward 'mine' failed on row 0" in done.stderr
-    assert "ValueError: rank one is unhappy" in done.stderr
-    status = read_status(RunFolder(workplace / "runs" / "quickstart" / "two"))
-    assert (status.state, status.failing_rank) == ("failed", 1)
-    assert "ValueError: rank one is unhappy" in status.reason

@@ -106,15 +106,6 @@ def test_it_ends_with_a_parent_that_is_killed(server: ServerPlan) -> None:
     assert all_gone(pids)
 
 
-def test_one_that_dies_is_told_with_its_last_words(server: ServerPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STAND_IN_DIES", "ValueError: 12 heads cannot be divided by 5")
-    died = pytest.raises(RankFailed, match=r"the vLLM server ended with code 3, after \d s, before it was ready")
-    with died as caught, rollout_server(server, console()):
-        pytest.fail("it never was up")
-    assert caught.value.got == "ValueError: 12 heads cannot be divided by 5"
-    assert caught.value.where == os.path.relpath(server.log)
-
-
 OUT_OF_MEMORY = """\
 (APIServer pid=27843) INFO 11-23 14:25:42 [api_utils.py:286] non-default args: {'max_model_len': 256}
 ERROR 11-23 14:29:43 [multiproc_executor.py:944] WorkerProc failed to start.

@@ -120,28 +120,3 @@ def test_a_long_evaluation_is_broken_off_on_both_ranks(started) -> None:
     is_saved(run.folder, said)
     assert read_status(run.folder).step == 3
     assert "eval_" not in run.folder.metrics.read_text()
-
-
-@pytest.mark.fault(17, 21)
-def test_a_terminal_that_closes_ends_nothing_and_sigterm_saves(started) -> None:
-    run = started()
-    run.reaches(2)
-    run.process.send_signal(signal.SIGHUP)
-    run.reaches(read_status(run.folder).step + 3)
-    run.process.send_signal(signal.SIGTERM)
-    code, said = run.ends()
-    assert code == 75
-    is_saved(run.folder, said)
-
-
-@pytest.mark.fault(19)
-def test_before_the_first_step_it_ends_at_once(started) -> None:
-    run = started()
-    run.until(run.folder.status.is_file)
-    time.sleep(0.5)  # while torch is imported and the model loaded: signals are listened to from the start
-    run.process.send_signal(signal.SIGTERM)
-    code, said = run.ends()
-    assert code == 75
-    assert read_status(run.folder).state == "preempted"
-    assert "nothing is saved yet; `rlhf resume runs/quickstart/long` begins again" in " ".join(said.split())
-    assert not any(run.folder.checkpoints.glob("*"))

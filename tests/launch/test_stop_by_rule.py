@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
-from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import read_status
 from tests.support.cut_runs import cut, events, is_same
 from tests.support.small_runs import SMALL
@@ -85,24 +82,3 @@ def test_a_rule_that_can_never_hold_is_said(train, capsys: pytest.CaptureFixture
     assert "warning: the rule to stop by `my_own_metric > 1` waits for my_own_metric" in capsys.readouterr().out
     assert "my_own_metric" in folder.log.read_text()
     assert read_status(folder).warnings >= 1
-
-
-@pytest.mark.processes
-def test_two_ranks_stop_at_one_step(workplace: Path) -> None:
-    """Rank 0 alone counts: were the other not told, it would wait for it in the next step until it is given up."""
-    words = ["launch.processes=2", "trainer.args.per_device_train_batch_size=4", f"stop.when={BREVITY}", "stop.for=2"]
-    command = [sys.executable, "-m", "rlhf_cli", "train", *SMALL, *words, NO_GUARD, "trainer.args.max_steps=50"]
-    ended = subprocess.run(
-        [*command, "run.name=two"], cwd=workplace, capture_output=True, text=True, timeout=300, check=False
-    )
-    folder = RunFolder(workplace / "runs" / "quickstart" / "two")
-    status = read_status(folder)
-    assert ended.returncode == 0, ended.stderr
-    assert (status.state, status.step, status.last_checkpoint) == ("finished", 2, "checkpoint-2")
-    assert status.reason is not None
-    assert status.reason.startswith("stopped by rule: brevity > 0.5")
-    assert read_json(folder.provenance)["world_size"] == 2
-    resumed = subprocess.run(
-        [sys.executable, "-m", "rlhf_cli", "resume", str(folder.path)], capture_output=True, text=True, check=False
-    )
-    assert (resumed.returncode, "nothing to do" in resumed.stdout) == (0, True)

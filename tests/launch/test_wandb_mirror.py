@@ -11,7 +11,6 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.tracking.tracked_run import shown_metrics
-from tests.support import small_reward_runs as reward_runs
 from tests.support.small_runs import SMALL
 from tests.support.wandb_read_back import records, tables
 
@@ -54,18 +53,6 @@ def test_online_without_login_says_so_and_goes_on_offline(train, capsys, monkeyp
     (read,) = records(folder.path)
     assert {"profiling/Time taken: GRPOTrainer.compute_loss"} < read.metrics
     assert list(read.steps) == [1, 2, 3]
-
-
-def test_a_reward_models_samples_are_a_table(workplace: Path) -> None:
-    words = [*reward_runs.SMALL, *reward_runs.WORLD, "track=wandb_offline", "run.name=one"]
-    assert main(["train", *words, "reward_model.show_samples=2"]) == 0
-    (folder,) = [RunFolder(file.parent) for file in (workplace / "runs").rglob("samples.jsonl")]
-    (table,) = tables(folder.path, "samples")
-    told = [{name: row[name] for name in table["columns"]} for row in reward_runs.samples(folder)]
-    assert [dict(zip(table["columns"], row, strict=True)) for row in table["data"]] == told
-    assert {"chosen", "rejected", "score_chosen", "score_rejected", "margin", "verdict"} <= set(table["columns"])
-    (read,) = records(folder.path)
-    assert {"final/train/loss", "best_step/train/accuracy"} <= set(read.summary)
 
 
 @pytest.mark.fault(16)

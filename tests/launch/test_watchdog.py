@@ -208,13 +208,6 @@ def test_of_two_the_one_in_a_reward_is_blamed_and_not_the_one_that_waits(two: Tw
     assert read_status(folder).failing_rank == 1
 
 
-@pytest.mark.fault(31)
-def test_of_two_the_one_whose_interpreter_is_held_is_blamed(two: Two, folder: RunFolder) -> None:
-    with pytest.raises(RankFailed, match=r"rank 1 ended with code 1 while reward 'mine' ran"):
-        two(IN_A_REWARD.format(hang='re.match(r"(a+)+$", "a" * 40 + "b")'))
-    assert read_status(folder).failing_rank == 1
-
-
 @pytest.mark.fault(24)
 def test_of_two_the_one_that_has_passed_fewer_seams_is_blamed(two: Two) -> None:
     with pytest.raises(RankFailed, match=r"rank 1 failed: no sign of life for .* s, in generation"):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_cli.errors import Preempted, Prose, RlhfError, RunError, UserError
+from rlhf_cli.errors import Preempted, RlhfError, RunError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.rank_process import main
 from rlhf_cli.launch.worker import run_rank
@@ -81,18 +81,6 @@ class TestGood:
         assert (written["num_parameters"], written["num_train_rows"], written["world_size"]) == (7, 5, 1)
         assert written["left_out"] == {"train": {"equal": 2}}
 
-    def test_at_its_last_step_it_is_saved_and_finished(self, folder: RunFolder, trainer: Ranked) -> None:
-        fake = trainer(ends_at=5, max_steps=5)
-        run_rank(folder, resume=False)
-        status = read_status(folder)
-        assert (status.state, status.step, status.max_steps) == ("finished", 5, 5)
-        assert (folder.model / "weights").read_text() == "of step 5"
-        assert not list(folder.path.glob("failure-*"))
-        assert fake.closed == 1
-        shown = ["Recorder", "TrainingBar", "SayFindings"]
-        assert fake.callbacks == ["ShortHistory", "KeepHeartbeat", *shown, "StopBetweenSteps"]
-        assert fake.began_at is None
-
     def test_the_card_goes_to_the_model_and_a_critic_is_saved(self, folder: RunFolder, trainer: Ranked) -> None:
         fake = trainer(lambda: (folder.path / "README.md").write_text("# card") and None)
         saved: list[Path] = []
@@ -139,14 +127,6 @@ class TestFailures:
         assert "in fail_in_training" in folder.log.read_text()
         assert fake.closed == 1  # nothing waits for a reward that nobody asks any more
         assert not folder.model.exists()
-
-    def test_a_user_s_error_keeps_its_words_and_its_exit_code(self, folder: RunFolder, trainer: Ranked) -> None:
-        trainer(raising(UserError("this cannot be", hint=Prose("try that"))))
-        with pytest.raises(UserError):
-            run_rank(folder, resume=False)
-        assert failure(folder)["exit_code"] == 2
-        assert failure(folder)["message"].startswith("this cannot be")
-        assert "UserError" not in failure(folder)["message"]
 
     def test_another_rank_s_has_a_file_of_its_own(
         self, folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch

@@ -107,24 +107,6 @@ class TestAPolicyOfOnesOwn:
         assert error.what == "the critic reads other tokens than the policy writes"
         assert error.got == "token 'a' is 0 to the policy and 1 to the critic"
 
-    def test_rows_without_a_token_need_no_embedding(self, make: Make) -> None:
-        """Vocabularies are padded: Qwen2.5 has 152,064 rows with 7B weights, 151,936 with 0.5B, and the same tokens."""
-        make("mine", POLICY, tokens=TOKENS)
-        make("there", CRITIC, tokens=TOKENS, vocab_size=101)
-        assert planned(*self.WORDS)
-
-
-class TestAdapters:
-    def adapter(self, write: Write, task: str) -> str:
-        content = {"base_model_name_or_path": "base", "task_type": task}
-        write("there/adapter_config.json", json.dumps(content))
-        write("there/adapter_model.safetensors", EMPTY_WEIGHTS)
-        return "critic.init=there"
-
-    def test_its_base_is_measured(self, make: Make, write: Write) -> None:
-        make("base", POLICY, vocab_size=32)
-        assert refused(self.adapter(write, "SEQ_CLS")).got == "vocab_size 32, the policy writes 258 tokens"
-
 
 def test_a_kl_controller_whose_horizon_is_shorter_than_a_round() -> None:
     """Quickstart under PPO: 64 x 4 completions a round, and a fifth of them is 51.2."""

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.errors import DataError, ModelError, Problems, UserError
+from rlhf_cli.errors import ModelError, Problems, UserError
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.evaluation.targets import file_source, model_to_sample
 from rlhf_cli.jobs.prepare import prepare
@@ -57,16 +57,6 @@ def test_a_model(monkeypatch, refused: Refused, answer: HubAnswer, what: str, go
     assert str(error.where).startswith("model.")
     assert got in str(error.got)
     assert hint in str(error.hint)
-
-
-@pytest.mark.fault(45)
-def test_a_dataset(monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
-    hub_says(monkeypatch, HubAnswer("unreachable", "no route"))
-    error = refused("exp=quickstart", "data=gsm8k", "data.rename={a: question, b: answer}")
-    assert isinstance(error, DataError)
-    assert error.what == "the dataset openai/gsm8k is not in the cache, and the hub cannot be reached"
-    assert str(error.where).startswith("data.path (data/gsm8k.yaml")
-    assert "hf download openai/gsm8k --repo-type dataset" in str(error.hint)
 
 
 def test_everything_at_once_and_each_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ class StandInSlurm:
 def stand_in(folder: Path, patch: pytest.MonkeyPatch) -> StandInSlurm:
     """Put the commands into `folder` and on PATH, and nothing that is really there of Slurm."""
     folder.mkdir()
-    for name in ("sbatch", "srun", "squeue", "sacct", "scontrol", "sinfo"):
+    for name in ("sbatch", "srun", "squeue", "scontrol", "sinfo"):
         body = _SBATCH if name == "sbatch" else _SAYS
         script = folder / name
         script.write_text((_RECORD + body).format(calls=folder / "calls", folder=folder, name=name))

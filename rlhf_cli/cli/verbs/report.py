@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun
@@ -45,15 +44,15 @@ def run(argv: list[str]) -> int:
     except OSError as error:
         raise UserError(f"{out} cannot be written", where="--out", got=error.strerror or str(error)) from error
     if options.as_json:
-        print_json({**asdict(written), "path": str(out)})
+        print_json({"path": str(out), **written})
         return EXIT_OK
     console = Screen(soft_wrap=True, highlight=False)
     shown = os.path.relpath(out) if out.resolve().is_relative_to(Path.cwd()) else str(out)
-    holds = [f"{written.runs} run{'s' if written.runs > 1 else ''}"]
-    holds += [f"{written.settings} settings"] if written.settings > 1 else []
-    size = f"{written.num_bytes / _KILOBYTE:.0f} kB"
-    console.print(f"{shown}  ({size}: {', '.join(holds)}, {written.plots} plots)", markup=False)
-    for problem in written.left_out:
+    holds = [f"{len(runs)} run{'s' if len(runs) > 1 else ''}"]
+    holds += [f"{written['settings']} settings"] if written["settings"] != 1 else []
+    size = f"{out.stat().st_size / _KILOBYTE:.0f} kB"
+    console.print(f"{shown}  ({size}: {', '.join(holds)}, {written['plots']} plots)", markup=False)
+    for problem in written["left_out"]:
         console.print(f"left out: {problem}", style="yellow", markup=False)
     return EXIT_OK
 

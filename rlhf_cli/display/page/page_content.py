@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
-from rlhf_cli.analysis.comparison.measures import RunMeasure
-from rlhf_cli.display.page.completion_pages import CompletionPages, completion_pages
-from rlhf_cli.display.page.curves import Plot, front_of, plots_of, plotted_metrics
+from rlhf_cli.display.page.completion_pages import completion_pages
+from rlhf_cli.display.page.curves import front_of, plots_of, plotted_metrics
 from rlhf_cli.display.page.embedding import colours, deflated, own_file, plotly_bundle, policy, script_json, sha256
-from rlhf_cli.display.page.first_and_last_answers import FirstAndLastAnswers, first_and_last_answers
+from rlhf_cli.display.page.first_and_last_answers import first_and_last_answers
 from rlhf_cli.display.page.tables import (
-    DifferingValues,
-    EvaluationTable,
-    ProvenanceLine,
-    SettingLine,
-    SharedFinding,
     common_values,
     differing_values,
     evaluation_tables,
@@ -37,112 +31,61 @@ from rlhf_cli.text.redaction import redacted, redacted_tree
 _MOST_COLUMNS = 16
 
 
-@dataclass(frozen=True)
-class RunCard:
-    """A run in the page's list."""
+def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, title: str) -> dict[str, Any]:
+    """Return everything on the page, by the names that its template uses, for runs that were read together.
 
-    name: str
-    place: str
-    state: str
-    reason: str | None
-    progress: str
-    setting: int
-    counts: bool
-    why_not: str | None
-    trainer: str
-
-
-@dataclass(frozen=True)
-class PageContent:
-    """Everything on the page. `problems` lists the errors of folders that could not be read."""
-
-    title: str
-    lead: str
-    verdict: list[tuple[str, str]]
-    notes: list[str]
-    comparison: Comparison
-    lines: list[SettingLine]
-    plots: list[Plot]
-    front: dict[str, object] | str
-    evaluations: list[EvaluationTable]
-    first_and_last: FirstAndLastAnswers | None
-    noticed: list[SharedFinding]
-    completions: CompletionPages
-    differing: list[DifferingValues]
-    common: dict[str, str]
-    origins: list[ProvenanceLine]
-    cards: list[RunCard]
-    problems: list[str]
-
-    @property
-    def runs(self) -> list[LoggedRun]:
-        """Return the runs in order. A run's index is its number on the page."""
-        return self.comparison.runs
-
-    @property
-    def is_comparison(self) -> bool:
-        """Return whether there is more than one run. If not, the page leaves out the comparisons."""
-        return len(self.cards) > 1
-
-    @property
-    def has_rewards(self) -> bool:
-        """Return whether any run learns from rewards."""
-        return any(run.weights for run in self.runs)
-
-    @property
-    def measures(self) -> list[RunMeasure]:
-        """Return the measures of the table of settings: the first sixteen."""
-        return self.comparison.measures[:_MOST_COLUMNS]
-
-    def plots_in(self, section: str) -> list[Plot]:
-        """Return the plots of one section."""
-        return [plot for plot in self.plots if plot.metric.section == section]
-
-    def script_data(self) -> dict[str, object]:
-        """Return the data that the page's scripts read, except the curves."""
-        settings = self.comparison.grouped.settings
-        members = [
-            [place for place, card in enumerate(self.cards) if card.setting == number]
-            for number in range(len(settings))
-        ]
-        of_texts = {
-            "settings": [
-                {"name": shown_name(one), "runs": runs, "colours": colour}
-                for one, runs, colour in zip(settings, members, colours(len(settings)), strict=True)
-            ],
-            "runs": [{"name": card.name, "setting": card.setting} for card in self.cards],
-            "front": self.front if isinstance(self.front, dict) else None,
-            "completions": {"beside": self.completions.side_by_side, "extremes": self.completions.extremes},
-        }
-        return redacted_tree(of_texts, values_only=True)
-
-
-def page_content(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], *, title: str) -> PageContent:
-    """Return the content of a page for runs that were read together."""
+    A run's index is its number on the page. jinja redacts every text that it writes.
+    """
     comparison = compare(runs)
+    settings, measures = comparison.grouped.settings, comparison.measures[:_MOST_COLUMNS]
     evaluations, unread = evaluation_tables(runs)
-    completions = completion_pages(runs)
-    metrics = plotted_metrics(runs, no_total=comparison.no_total)
-    plots = plots_of(runs, comparison.grouped.settings, metrics)
-    return PageContent(
-        title=redacted(runs[0].name if len(runs) == 1 else title),
-        lead=_lead(comparison),
-        verdict=verdict_lines(comparison),
-        notes=[*comparison.notes, *([comparison.no_total] if comparison.no_total else []), *unread],
-        comparison=comparison,
-        lines=setting_lines(comparison, comparison.measures[:_MOST_COLUMNS]),
-        plots=plots,
-        front=front_of(comparison),
-        evaluations=evaluations,
-        first_and_last=first_and_last_answers(runs[0].folder) if len(runs) == 1 else None,
-        noticed=shared_findings(runs),
-        completions=completions,
-        differing=differing_values(runs),
-        common=common_values(runs),
-        origins=provenance_lines(runs),
-        cards=_cards(comparison),
-        problems=[redacted(str(problem)) for problem in problems],
-    )
+    setting_of: dict[str, int] = {}
+    why_not: dict[str, str] = {}
+    for number, setting in enumerate(settings):
+        setting_of |= dict.fromkeys([*(run.name for run in setting.runs), *setting.left_out], number)
+        why_not |= setting.left_out
+    return {
+        "title": runs[0].name if len(runs) == 1 else title,
+        "lead": _lead(comparison),
+        "verdict": verdict_lines(comparison),
+        "notes": [*comparison.notes, *([comparison.no_total] if comparison.no_total else []), *unread],
+        "comparison": comparison,
+        "is_comparison": len(runs) > 1,
+        "has_rewards": any(run.weights for run in runs),
+        "measures": measures,
+        "lines": setting_lines(comparison, measures),
+        "plots": plots_of(runs, settings, plotted_metrics(runs, no_total=comparison.no_total)),
+        "front": front_of(comparison),
+        "evaluations": evaluations,
+        "first_and_last": first_and_last_answers(runs[0].folder) if len(runs) == 1 else None,
+        "noticed": shared_findings(runs),
+        "completions": completion_pages(runs),
+        "differing": differing_values(runs),
+        "common": common_values(runs),
+        "origins": provenance_lines(runs),
+        "cards": [{"run": one, "setting": setting_of[one.name], "why_not": why_not.get(one.name)} for one in runs],
+        "problems": [str(problem) for problem in problems],
+    }
+
+
+def _script_data(content: Mapping[str, Any]) -> dict[str, object]:
+    """Return the data that the page's scripts read, except the curves."""
+    settings, cards = content["comparison"].grouped.settings, content["cards"]
+    front, completions = content["front"], content["completions"]
+    of_texts: dict[str, object] = {
+        "settings": [
+            {
+                "name": shown_name(one),
+                "runs": [place for place, card in enumerate(cards) if card["setting"] == number],
+                "colours": colour,
+            }
+            for number, (one, colour) in enumerate(zip(settings, colours(len(settings)), strict=True))
+        ],
+        "runs": [{"name": card["run"].name, "setting": card["setting"]} for card in cards],
+        "front": front if isinstance(front, dict) else None,
+        "completions": {"beside": completions.side_by_side, "extremes": completions.extremes},
+    }
+    return redacted_tree(of_texts, values_only=True)
 
 
 def _lead(comparison: Comparison) -> str:
@@ -156,46 +99,10 @@ def _lead(comparison: Comparison) -> str:
     return " · ".join([*said, trainers, time.strftime("written %Y-%m-%d %H:%M %Z").strip()])
 
 
-def _cards(comparison: Comparison) -> list[RunCard]:
-    setting_of: dict[str, int] = {}
-    why_not: dict[str, str] = {}
-    for number, setting in enumerate(comparison.grouped.settings):
-        setting_of.update(dict.fromkeys([run.name for run in setting.runs], number))
-        setting_of.update(dict.fromkeys(setting.left_out, number))
-        why_not.update(setting.left_out)
-    return [
-        RunCard(
-            name=run.name,
-            place=run.place,
-            state=run.state,
-            reason=redacted(run.reason) if run.reason else None,
-            progress=f"step {run.step}" + (f" of {run.max_steps}" if run.max_steps is not None else ""),
-            setting=setting_of[run.name],
-            counts=run.name not in why_not,
-            why_not=redacted(why_not[run.name]) if run.name in why_not else None,
-            trainer=run.trainer,
-        )
-        for run in comparison.runs
-    ]
-
-
 NAME = "report.html"
 """File name of the report in the folder of its run or sweep."""
 
 _SCRIPTS = ("state.js", "plots.js", "trade_offs.js", "completions.js", "start.js")
-
-
-@dataclass(frozen=True)
-class WrittenReport:
-    """The location and size of a report. `left_out` lists the errors of folders that could not be read."""
-
-    path: Path
-    num_bytes: int
-    runs: int
-    settings: int
-    plots: int
-    completion_steps: int
-    left_out: list[str]
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
@@ -206,7 +113,8 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     """
     found = {folder: None for place in folders for folder in runs_in(place)}
     runs, problems = read_runs(found)
-    return report_on(runs, problems, out, title=title_of([place.resolve() for place in folders])).path
+    report_on(runs, problems, out, title=title_of([place.resolve() for place in folders]))
+    return out
 
 
 def report_at_the_end(folder: Path) -> str:
@@ -222,10 +130,11 @@ def report_at_the_end(folder: Path) -> str:
         return f"no report: {said}; rlhf report {RunFolder(folder).shown} tries again"
 
 
-def report_on(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], out: Path, *, title: str) -> WrittenReport:
+def report_on(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], out: Path, *, title: str) -> dict[str, Any]:
     """Write the report of runs that were read together to `out`, including the problems of other folders.
 
-    Raise the problems if there are no runs, OSError if `out` cannot be written.
+    Return what `rlhf report --json` prints of it. Raise the problems if there are no runs, OSError if `out` cannot be
+    written.
     """
     if not runs:
         raise problems[0] if len(problems) == 1 else Problems([one for one in problems if isinstance(one, UserError)])
@@ -233,11 +142,17 @@ def report_on(runs: Sequence[LoggedRun], problems: Sequence[RlhfError], out: Pat
     html = render(content)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, html)
-    settings, steps = content.comparison.grouped.settings, content.completions.num_steps
-    return WrittenReport(out, len(html.encode()), len(runs), len(settings), len(content.plots), steps, content.problems)
+    return {
+        "num_bytes": len(html.encode()),
+        "runs": len(runs),
+        "settings": len(content["comparison"].grouped.settings),
+        "plots": len(content["plots"]),
+        "completion_steps": content["completions"].num_steps,
+        "left_out": [redacted(text) for text in content["problems"]],
+    }
 
 
-def render(content: PageContent) -> str:
+def render(content: Mapping[str, Any]) -> str:
     """Return the page. jinja escapes every text; data for scripts is embedded as escaped JSON."""
     import jinja2
     from markupsafe import Markup
@@ -261,8 +176,8 @@ def render(content: PageContent) -> str:
         policy=Markup(policy([sha256(f"\n{script}\n"), plotly_hash])),
         css=Markup(own_file("page.css")),
         script=Markup(script),
-        data=Markup(script_json(content.script_data())),
-        curves=Markup(deflated(script_json([plot.as_json() for plot in content.plots]))),
+        data=Markup(script_json(_script_data(content))),
+        curves=Markup(deflated(script_json([plot.as_json() for plot in content["plots"]]))),
         plotly=Markup(plotly),
     )
 

@@ -82,12 +82,14 @@ class ReadSource:
     """A source that was read, and its columns after renaming and building the prompt.
 
     `rows` are its rows in that form (only the first ones of a very large source); None if they are not available yet.
+    `num_selected` is the number of rows that `select` takes, None if unknown.
     """
 
     source: DataSource
     preview: Preview
     columns: tuple[str, ...]
     rows: RowTable | None
+    num_selected: int | None
 
 
 Check: TypeAlias = Callable[[Experiment, Composed, CheckContext], Iterable[UserError] | None]

@@ -10,7 +10,6 @@ from rlhf_cli.config.rules.trainer_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.peeking import column_names_after, peek, prepared_rows
 from rlhf_cli.data.rows import RowTable, check_prompts, hold_out_places
-from rlhf_cli.data.source import DataSource
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, RewardError, UserError
 from rlhf_cli.plan.checks.check_context import CheckContext, ReadSource
@@ -36,11 +35,15 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
     for source in [*training, *eval_sources(data)]:
         try:
             preview = peek(source, limit=_LOOKED_AT, seed=experiment.seed)
-            if preview.num_rows is not None and not _is_sliced(source):
-                source.check_selection(preview.num_rows)
+            is_sliced = source.split is not None and "[" in source.split  # `datasets` takes the slice, and counts it
+            count, select = None if is_sliced else preview.num_rows, source.select
+            if count is not None:
+                source.check_selection(count)
+                if select is not None:
+                    count = min(count, select) if isinstance(select, int) else select[1] - select[0]
             names = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=data.transcripts)
             table = prepared_rows(source, preview, prompt, names, transcripts=data.transcripts)
-            read = ReadSource(source, preview, names, table)
+            read = ReadSource(source, preview, names, table, count)
             context.sources.append(read)
             context.held_out += [read] if source not in training else []
         except UserError as error:
@@ -54,9 +57,9 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
     trained_on = context.sources[: len(training)]
     shared = [read.columns for read in trained_on]
     context.columns = tuple(name for name in shared[0] if all(name in other for other in shared))
-    context.num_rows = _num_selected(trained_on[0]) if len(training) == 1 else None
+    context.num_rows = trained_on[0].num_selected if len(training) == 1 else None
     for held_out in context.held_out:
-        context.num_held_out = _num_selected(held_out)
+        context.num_held_out = held_out.num_selected
     if data.eval is not None and data.eval.fraction is not None:
         yield from _split_off(data.eval.fraction, experiment.seed, context)
     context.data = " + ".join(read.preview.origin for read in trained_on)
@@ -120,20 +123,6 @@ def _split_off(fraction: float, seed: int, context: CheckContext) -> Iterator[Us
         yield error
         return
     context.num_rows, context.num_held_out = len(train), len(held)
-
-
-def _is_sliced(source: DataSource) -> bool:
-    """Return whether the datasets library takes a slice of a split, and so counts its rows."""
-    return source.split is not None and "[" in source.split
-
-
-def _num_selected(read: ReadSource) -> int | None:
-    rows, select = read.preview.num_rows, read.source.select
-    if rows is None or _is_sliced(read.source):
-        return None
-    if select is None:
-        return rows
-    return min(rows, select) if isinstance(select, int) else select[1] - select[0]
 
 
 def row_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:

@@ -57,29 +57,6 @@ def test_a_run_that_is_switched_off_is_gone_from_every_plot(page: OpenedPage) ->
     page.tab.locator("#single-runs summary").click()
 
 
-@pytest.mark.parametrize(("kind", "anchor"), [("run", "run-2"), ("setting", "setting-1")])
-def test_a_point_of_the_front_leads_to_its_run(page: OpenedPage, kind: str, anchor: str) -> None:
-    place = int(anchor[-1])
-    for _ in range(10):  # a busy machine draws late, and what is clicked then lies elsewhere: one clicks again
-        page.eval("document.getElementById('front-plot').scrollIntoView()")
-        page.tab.mouse.move(1, 1)
-        page.tab.wait_for_timeout(100)
-        at = page.eval(
-            f"""() => {{ const at = document.getElementById('front-plot');
-            const trace = at.data.find((one) => one.meta.{kind} === {place});
-            const box = at.querySelector('.nsewdrag').getBoundingClientRect(), axes = at._fullLayout;
-            return [box.left + axes.xaxis.d2p(trace.x[0]), box.top + axes.yaxis.d2p(trace.y[0])]; }}"""
-        )
-        page.tab.mouse.move(*at)
-        page.tab.wait_for_timeout(100)
-        page.tab.mouse.click(*at)
-        if page.eval("location.hash") == f"#{anchor}":
-            break
-    assert page.eval("location.hash") == f"#{anchor}"
-    assert page.eval("document.activeElement.id") == anchor
-    assert page.tab.locator(f"#{anchor}").is_visible()
-
-
 def test_completions_say_what_each_reward_made_of_them(page: OpenedPage) -> None:
     answer = page.tab.locator("#beside .answer").first
     assert page.tab.locator("#beside .prompt").first.inner_text() == f"2+2={STEPS}"
@@ -91,17 +68,6 @@ def test_completions_say_what_each_reward_made_of_them(page: OpenedPage) -> None
     page.eval("""() => { const at = document.querySelector('#beside input'); at.value = 0;
         at.dispatchEvent(new Event('input')); }""")
     assert page.tab.locator("#beside .prompt").first.inner_text() == "2+2=1"
-
-
-def test_smoothing_takes_the_mean_of_neighbours(page: OpenedPage) -> None:
-    loss = "[...document.getElementById('plot-loss').data].pop().y"
-    before = page.eval(loss)
-    page.tab.select_option("#smoothing", "0.2")
-    after = page.eval(loss)
-    assert after[5] == pytest.approx(sum(before[4:7]) / 3)
-    assert after != before
-    page.tab.select_option("#smoothing", "0")
-    assert page.eval(loss) == before
 
 
 def test_paper_has_every_section_whole(page: OpenedPage) -> None:

@@ -103,10 +103,11 @@ def test_runs_without_rewards_have_their_losses_and_accuracies(tmp_path: Path) -
     del config["rewards"]
     runs, _ = read_runs([write_run(tmp_path / "a", config, curves)])
     content = page_content(runs, [], title="a")
-    assert {plot.metric.name for plot in content.plots_in("components")} >= {"loss", "rewards/accuracies"}
-    assert [plot.metric.name for plot in content.plots_in("evaluations")] == ["eval_loss"]
-    assert "it generates none" in str(content.completions.why_no_extremes)
-    assert content.verdict == []
+    plotted = [(plot.metric.section, plot.metric.name) for plot in content["plots"]]
+    assert {("components", "loss"), ("components", "rewards/accuracies")} <= set(plotted)
+    assert [name for section, name in plotted if section == "evaluations"] == ["eval_loss"]
+    assert "it generates none" in str(content["completions"].why_no_extremes)
+    assert content["verdict"] == []
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:

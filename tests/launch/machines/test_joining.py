@@ -46,15 +46,6 @@ def test_nobody_comes_in_time(machines: TwoMachines) -> None:
     assert not (machines.folder.path / TOKEN).exists()
 
 
-def test_a_signal_while_the_first_waits(machines: TwoMachines) -> None:
-    first = machines.first()
-    os.kill(first.process.pid or 0, signal.SIGTERM)
-    assert first.wait() == 75
-    assert "stopped: nothing is saved yet; `rlhf resume runs/quickstart/two` begins again" in first.said
-    status = read_status(machines.folder)
-    assert (status.state, status.reason) == ("preempted", "SIGTERM while it waited for other machines")
-
-
 def test_who_leaves_before_it_begins_makes_room_and_who_is_too_many_is_sent_away(machines: TwoMachines) -> None:
     """Of three machines the second is ended; two others come, and one more is told that it is one too many."""
     three = machines.folder.config.read_text().replace("nodes: 2", "nodes: 3")
@@ -113,22 +104,6 @@ def test_other_versions(machines: TwoMachines, package: str, code: int, monkeypa
     else:
         assert find_run_to_join(place, Console()).folder == machines.folder
         assert "warning: python: 0.1 here" in capsys.readouterr().out
-
-
-def test_another_number_of_gpus(machines: TwoMachines, monkeypatch, tmp_path_factory) -> None:
-    """The first has one process without a GPU; this one would have four on GPUs."""
-    from tests.support.machines import have_gpus
-
-    text = machines.folder.config.read_text().replace("processes: 1", "processes: auto")
-    machines.folder.config.write_text(text.replace("device: cpu", "device: auto"))
-    first = machines.type("resume", str(machines.folder.path), "--allow", "config")
-    until(lambda: "rlhf join" in first.said, first)
-    have_gpus(tmp_path_factory.mktemp("machine"), monkeypatch)(4)
-    second = machines.join()
-    assert second.wait() == 2
-    assert "error: this machine is no match for the first" in second.said
-    assert "got:      4 processes on 4 GPUs" in second.said
-    assert f"expected: 1 processes on the CPU, as on {os.uname().nodename}" in second.said
 
 
 def test_what_is_said_is_data() -> None:

@@ -14,7 +14,6 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import read_status
 from tests.support.small_runs import SMALL
 
 pytestmark = [pytest.mark.slurm]
@@ -73,19 +72,6 @@ def are(*states: str) -> Callable[[list[dict[str, object]]], bool]:
 
 def run_folder(slurm: Path, name: str) -> RunFolder:
     return RunFolder(slurm / "runs" / "quickstart" / name)
-
-
-def test_a_run_is_submitted_and_finishes(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", *ON_SLURM, "run.name=one"]) == 0
-    folder = run_folder(slurm, "one")
-    out = capsys.readouterr().out
-    assert "submitted to Slurm: job " in out
-    assert read_status(folder).state in ("queued", "running")  # it returned at once
-    (row,) = wait_until(capsys, folder.path, are("finished", "failed", "killed"))
-    assert (row["state"], row["step"], end_of(row["job_id"])) == ("finished", 3, "COMPLETED")
-    assert f"submitted to Slurm: job {row['job_id']}\n" in out
-    assert (folder.model / "model.safetensors").is_file()
-    assert "finished after 3 steps" in (folder.path / "slurm" / f"{row['job_id']}_0_log.out").read_text()
 
 
 def test_out_of_time_saved_put_back_and_whole(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,13 +142,6 @@ def test_a_run_that_comes_no_further_is_not_put_back_for_ever(slurm, folder, job
     assert "too short for a step" in str(read_status(folder).reason)
 
 
-def test_where_slurm_does_not_put_it_back_the_status_says_so(slurm, folder, job_here, capsys) -> None:
-    slurm.says("scontrol", error="Requested operation is presently disabled for job 7\n")
-    job_here("import sys; sys.exit(75)")
-    assert "presently disabled" in str(read_status(folder).reason)
-    assert "rlhf resume" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("number", "says"), [(9, "out of memory"), (11, "killed by signal 11")])
 def test_a_run_that_is_killed_has_failed(slurm, folder, job_here, number: int, says: str) -> None:
     update = f"import json; f={str(folder.status)!r}; s=json.load(open(f)); s['state']='running'; s['host']='elsewhere'"

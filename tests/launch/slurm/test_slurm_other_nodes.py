@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from rlhf_cli.launch import slurm_node
 from rlhf_cli.launch.slurm_node import place_in_job
-from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
@@ -91,15 +87,3 @@ def test_a_run_whose_others_never_come_has_failed_and_is_not_put_back(slurm: Sta
     assert not any(call.startswith("scontrol requeue") for call in slurm.calls)
     (line,) = (folder.path / "slurm" / "attempts.jsonl").read_text().splitlines()
     assert json.loads(line)["exit_code"] == 1
-
-
-def test_those_that_do_not_leave_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    srun = tmp_path / "srun"
-    srun.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
-    srun.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(slurm_node, "_LEAVE_S", 0.3)
-    with slurm_node.other_nodes(MeetingPlace("host", 1), 2) as others:
-        assert not others.have_failed()
-        assert others._srun is not None
-    assert others._srun.returncode == -signal.SIGTERM
