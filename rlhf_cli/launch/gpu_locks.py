@@ -12,6 +12,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -25,12 +26,12 @@ _FOLDER = "RLHF_GPU_LOCKS"
 _UNSAFE = re.compile(r"[^A-Za-z0-9-]+")
 
 
+@dataclass(frozen=True)
 class HeldGpus:
     """GPUs that this process holds until `release`. `gpus` are named as in CUDA_VISIBLE_DEVICES."""
 
-    def __init__(self, gpus: tuple[str, ...], locks: Sequence[FileLock]) -> None:
-        self.gpus = gpus
-        self.locks = locks
+    gpus: tuple[str, ...]
+    locks: Sequence[FileLock]
 
     def release(self) -> None:
         """Release the locks and remove the records of who holds them."""

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
 from rlhf_cli.display.page.embedding import rounded
@@ -27,26 +28,13 @@ _MOST_CHARACTERS = 400_000
 _LONGEST_TEXT, _SHORTEST_TEXT = 2000, 160
 _LONGEST_PROMPT = 1200
 
-TextPart = tuple[int, int, float]
-"""A span that a dense reward scored: start, end (in characters of the completion) and reward."""
+Answer = dict[str, Any]
+"""A completion with its scores: `prompt`, `text`, `total` (by the run's own weights), `advantage`, and `scores`.
 
-
-@dataclass(frozen=True)
-class PageAnswer:
-    """A completion with its scores. `total` is computed with the run's own weights.
-
-    `scores` has one entry per reward for the page's script; `parts` maps a dense reward to the spans that it scored.
-    """
-
-    prompt: str
-    text: str
-    total: float | None
-    advantage: float | None
-    scores: Sequence[dict[str, object]]
-    parts: Mapping[str, Sequence[TextPart]]
-
-
-AnswersByRun = Mapping[int, list[PageAnswer]]
+A score has `name`, `raw`, `weighted`, and where they apply `closed`, `error` and `parts`: the spans that a dense reward
+scored, as (start, end, reward) in characters of the completion.
+"""
+AnswersByRun = Mapping[int, list[Answer]]
 """Run index -> the rows of its table."""
 
 
@@ -71,7 +59,7 @@ def completion_pages(runs: Sequence[LoggedRun]) -> CompletionPages:
     order = {name: place for place, name in enumerate(reward_names(runs))}
     tables = [_tables_of(run) for run in runs]
     notes: list[str] = []
-    by_step: dict[int, dict[int, list[PageAnswer]]] = {}
+    by_step: dict[int, dict[int, list[Answer]]] = {}
     for step in chosen_steps(tables, _MOST_STEPS):
         by_step[step] = {}
         for place, files in enumerate(tables):
@@ -130,7 +118,7 @@ def chosen_steps(tables: Iterable[Iterable[int]], most: int) -> list[int]:
     return sorted({common[round(place * (len(common) - 1) / (most - 1))] for place in range(most)})
 
 
-def _read_answers(file: Path, order: Mapping[str, int]) -> list[PageAnswer]:
+def _read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
     """Return the rows of a table, with scores in the `order` of the rewards and unlisted rewards last.
 
     Raise OSError or ValueError if the file is truncated or no longer exists.
@@ -144,24 +132,29 @@ def _read_answers(file: Path, order: Mapping[str, int]) -> list[PageAnswer]:
         wanted = {"prompt", "completion", "total", "advantage", *rewards}
         wanted |= {f"{name}.{what}" for name in rewards for what in ("weighted", "closed_by", "error", "parts")}
         rows = table.read(columns=[name for name in names if name in wanted]).to_pylist()
-    return [_answer(row, rewards) for row in rows]
+    return [
+        {
+            "prompt": _text_of(row.get("prompt")),
+            "text": _text_of(row.get("completion")),
+            **{name: _number(row.get(name)) for name in ("total", "advantage")},
+            "scores": [_score(row, name) for name in rewards],
+        }
+        for row in rows
+    ]
 
 
-def _answer(row: Mapping[str, object], rewards: Sequence[str]) -> PageAnswer:
+def _score(row: Mapping[str, object], name: str) -> dict[str, object]:
     completion = row.get("completion")
-    scores = []
-    for name in rewards:
-        raw, weighted = _number(row.get(name)), _number(row.get(f"{name}.weighted"))
-        score: dict[str, object] = {"name": name, "raw": rounded(raw), "weighted": rounded(weighted)}
-        if (closed_by := row.get(f"{name}.closed_by")) is not None:
-            score["closed"] = str(closed_by)
-        if (error := row.get(f"{name}.error")) is not None:
-            score["error"] = redacted_values(str(error))[:_SHORTEST_TEXT]
-        scores.append(score)
+    score: dict[str, object] = {"name": name, "raw": rounded(_number(row.get(name)))}
+    score["weighted"] = rounded(_number(row.get(f"{name}.weighted")))
+    if (closed_by := row.get(f"{name}.closed_by")) is not None:
+        score["closed"] = str(closed_by)
+    if (error := row.get(f"{name}.error")) is not None:
+        score["error"] = redacted_values(str(error))[:_SHORTEST_TEXT]
     # The positions in a conversation refer to another text.
-    parts = {name: _parts(row.get(f"{name}.parts"), completion) for name in rewards if isinstance(completion, str)}
-    total, advantage = _number(row.get("total")), _number(row.get("advantage"))
-    return PageAnswer(_text_of(row.get("prompt")), _text_of(completion), total, advantage, scores, parts)
+    if isinstance(completion, str) and (parts := _parts(row.get(f"{name}.parts"), completion)):
+        score["parts"] = parts
+    return score
 
 
 def _text_of(content: object) -> str:
@@ -172,7 +165,7 @@ def _text_of(content: object) -> str:
     return "" if content is None else str(content)
 
 
-def _parts(content: object, text: str) -> list[TextPart]:
+def _parts(content: object, text: str) -> list[tuple[int, int, float]]:
     """Return the parts that are inside the text."""
     try:
         parts = [(one["start"], one["end"], float(one["reward"])) for one in json.loads(str(content or "[]"))]
@@ -190,7 +183,7 @@ def _shared_prompts(rows: AnswersByRun) -> list[str]:
     runs_of: dict[str, set[int]] = {}
     for place, answers in rows.items():
         for answer in answers:
-            runs_of.setdefault(answer.prompt, set()).add(place)
+            runs_of.setdefault(answer["prompt"], set()).add(place)
     shared = [prompt for prompt, places in runs_of.items() if len(places) > 1]
     return sorted(shared, key=lambda prompt: -len(runs_of[prompt]))[:_MOST_PROMPTS]
 
@@ -198,35 +191,36 @@ def _shared_prompts(rows: AnswersByRun) -> list[str]:
 def _beside(prompt: str, rows: AnswersByRun, longest: int) -> dict[str, object]:
     answers = {}
     for place, of_run in rows.items():
-        given = [answer for answer in of_run if answer.prompt == prompt]
+        given = [answer for answer in of_run if answer["prompt"] == prompt]
         if given:
             answers[str(place)] = {**_shown(given[0], longest), "of": len(given)}
     return {"prompt": redacted_values(prompt)[:_LONGEST_PROMPT], "answers": answers}
 
 
-def _extremes(answers: Sequence[PageAnswer], longest: int) -> dict[str, object] | None:
+def _extremes(answers: Sequence[Answer], longest: int) -> dict[str, object] | None:
     """Return the rows with the highest and the lowest total, or None if no row has a total. No row is both."""
-    known = sorted((row for row in answers if row.total is not None), key=lambda row: -(row.total or 0.0))
+    known = sorted((row for row in answers if row["total"] is not None), key=lambda row: -row["total"])
     if not known:
         return None
     room = min(longest, _LONGEST_PROMPT)
     shown: dict[str, object] = {
-        end: [{"prompt": redacted_values(row.prompt)[:room], **_shown(row, longest)} for row in rows]
+        end: [{"prompt": redacted_values(row["prompt"])[:room], **_shown(row, longest)} for row in rows]
         for end, rows in {"best": known[:1], "worst": known[1:][-1:]}.items()
     }
     return shown | {"rows": len(answers)}
 
 
-def _shown(answer: PageAnswer, longest: int) -> dict[str, object]:
+def _shown(answer: Answer, longest: int) -> dict[str, object]:
     """Return an answer for the page's script. Parts are dropped if redacting a secret moved the characters."""
-    hidden = redacted_values(answer.text)
+    hidden = redacted_values(answer["text"])
     text = hidden[:longest]
     scores = []
-    for score in answer.scores:
-        parts = answer.parts.get(str(score["name"]), ()) if hidden == answer.text else ()
+    for score in answer["scores"]:
+        parts = score.get("parts", ()) if hidden == answer["text"] else ()
         within = [[start, min(end, len(text)), rounded(value)] for start, end, value in parts if start < len(text)]
-        scores.append({**score, "parts": within} if within else score)
-    total, advantage = rounded(answer.total), rounded(answer.advantage)
+        others = {name: value for name, value in score.items() if name != "parts"}
+        scores.append({**others, "parts": within} if within else others)
+    total, advantage = rounded(answer["total"]), rounded(answer["advantage"])
     return {"text": text, "more": len(hidden) - len(text), "total": total, "advantage": advantage, "scores": scores}
 
 
