@@ -105,18 +105,15 @@ def number_texts(numbers: Sequence[float]) -> list[str]:
 def estimate_texts(estimates: Sequence[Estimate]) -> list[str]:
     """Format estimates as `0.667 ± 0.047`, as `0.667 [0.62, 0.71]` if asymmetric, or as the mean alone."""
     digits = _decimals([one.mean for one in estimates if one.mean is not None])
-    return [_estimate_text(one, digits) for one in estimates]
-
-
-def _estimate_text(one: Estimate, digits: int) -> str:
-    if one.mean is None:
-        return "-"
-    mean = f"{one.mean:.{digits}f}"
-    if one.low is None or one.high is None:
-        return mean
-    if math.isclose(one.mean - one.low, one.high - one.mean, rel_tol=1e-6):
-        return f"{mean} ± {one.high - one.mean:.{digits}f}"
-    return f"{mean} [{one.low:.{digits}f}, {one.high:.{digits}f}]"
+    texts = []
+    for one in estimates:
+        text = "-" if one.mean is None else f"{one.mean:.{digits}f}"
+        if one.mean is not None and one.low is not None and one.high is not None:
+            is_even = math.isclose(one.mean - one.low, one.high - one.mean, rel_tol=1e-6)
+            bounds = f"[{one.low:.{digits}f}, {one.high:.{digits}f}]"
+            text += f" ± {one.high - one.mean:.{digits}f}" if is_even else f" {bounds}"
+        texts.append(text)
+    return texts
 
 
 def _decimals(numbers: Sequence[float]) -> int:
@@ -155,7 +152,11 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
     elif comparison.no_verdict is not None:
         console.print()
         console.print(Text(comparison.no_verdict, style="bold"))
-    _show_notes(console, comparison)
+    found = [*comparison.notes, comparison.no_total, _starting_models(comparison)]
+    if notes := [note for note in found if note is not None]:
+        console.print()
+    for note in notes:
+        console.print(_bulleted(note, "yellow"))
     _dim(console, _legend(comparison))
 
 
@@ -225,15 +226,6 @@ def _show_verdicts(console: Console, comparison: Comparison) -> None:
     console.print(Text(f"verdict on {verdict.key}{also}{against}", style="bold"))
     for one in comparison.verdicts:
         console.print(_bulleted(one.text))
-
-
-def _show_notes(console: Console, comparison: Comparison) -> None:
-    found = [*comparison.notes, comparison.no_total, _starting_models(comparison)]
-    notes = [note for note in found if note is not None]
-    if notes:
-        console.print()
-    for note in notes:
-        console.print(_bulleted(note, "yellow"))
 
 
 def _starting_models(comparison: Comparison) -> str | None:

@@ -54,7 +54,11 @@ def _show(
 
 def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
     calibration, rewards = evaluation.calibration, evaluation.rewards
-    _accuracies(console, evaluation)
+    ties = f", {evaluation.ties} ties" if evaluation.ties else ""
+    lines = [("all", _interval(evaluation.accuracy), f"{evaluation.rows}{ties}", figure(rewards.margin.mean))]
+    for column, by_value in evaluation.slices.items():
+        lines += [_slice(f"{column}={value}", accuracy) for value, accuracy in by_value.items()]
+    _show(console, ["accuracy"], ["", "pairs", "mean margin"], lines)
     rows = [
         ("mean of all", _interval(rewards.mean), _centred(rewards.mean)),
         ("deviation", figure(rewards.deviation), ""),
@@ -83,15 +87,6 @@ def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
         _show(console, ["worst disagreements", "chosen", "rejected"], ["rewards", "sure by"], worst)
     if evaluation.truncated:
         console.print(f"[yellow]{evaluation.truncated} texts were longer than the model takes and lost their beginning")
-
-
-def _accuracies(console: Console, evaluation: RewardModelEvaluation) -> None:
-    ties = f", {evaluation.ties} ties" if evaluation.ties else ""
-    margin = evaluation.rewards.margin.mean
-    rows = [("all", _interval(evaluation.accuracy), f"{evaluation.rows}{ties}", figure(margin))]
-    for column, by_value in evaluation.slices.items():
-        rows += [_slice(f"{column}={value}", accuracy) for value, accuracy in by_value.items()]
-    _show(console, ["accuracy"], ["", "pairs", "mean margin"], rows)
 
 
 def _slice(name: str, accuracy: SliceAccuracy) -> tuple[str, str, str, str]:

@@ -26,7 +26,10 @@ _NEITHER: OldNew = (None, None)
 
 def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
     """Print one answer: shares of the rewards, what the advantages push towards, rounds and caveats."""
-    _print_heading(console, run, answer)
+    for place, change in enumerate(answer.changes):
+        lead = "[bold]what if[/]" if place == 0 else "    and"
+        console.print(f"{lead}  {escape(_shown(change))}", highlight=False)
+    console.print(f"{escape(run)}: {_num_rounds(answer)}\n", style="dim", highlight=False)
     if _has_advantages(answer):
         console.print(_shares(answer))
         console.print()
@@ -61,13 +64,6 @@ def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> 
 
 def _has_advantages(answer: WhatIf) -> bool:
     return any(pair != _NEITHER for one in answer.rounds for pair in one.push.values())
-
-
-def _print_heading(console: Console, run: str, answer: WhatIf) -> None:
-    for place, change in enumerate(answer.changes):
-        lead = "[bold]what if[/]" if place == 0 else "    and"
-        console.print(f"{lead}  {escape(_shown(change))}", highlight=False)
-    console.print(f"{escape(run)}: {_num_rounds(answer)}\n", style="dim", highlight=False)
 
 
 def _num_rounds(answer: WhatIf) -> str:

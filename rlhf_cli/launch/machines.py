@@ -300,7 +300,16 @@ def _wait_for_all(folder: RunFolder, console: Console, plan: LaunchPlan, store: 
                     f"waiting for {missing} of {others} at {plan.meets_at}: {seconds:.0f} of {JOIN_TIMEOUT_S:.0f} s"
                 )
                 if seconds > JOIN_TIMEOUT_S:
-                    raise _not_all_came(folder, plan, [link.states[node].host for node in sorted(joined)])
+                    reason = f"{missing} of {plan.num_nodes} machines did not come within {JOIN_TIMEOUT_S:.0f} s"
+                    update_status(folder, state=FAILED, reason=reason)
+                    here = [socket.gethostname(), *(link.states[node].host for node in sorted(joined))]
+                    raise RunError(
+                        reason,
+                        where=f"{plan.meets_at} (launch.rdzv)",
+                        got=f"here: {', '.join(here)}",
+                        expected=f"`rlhf join {plan.meets_at}` on each of the others, which reach that address",
+                        hint=plan.resume_command,
+                    )
                 time.sleep(EVERY_S)
                 _update_joined(console, plan, store, link, joined)
     except KeyboardInterrupt as stop:
@@ -322,19 +331,6 @@ def _update_joined(console: Console, plan: LaunchPlan, store: TCPStore, link: Li
             store.compare_set(f"{PLACE}{node}", state.name, "")
             if joined.pop(node, None) is not None:
                 console.print(f"{state.host} has gone again", markup=False, highlight=False)
-
-
-def _not_all_came(folder: RunFolder, plan: LaunchPlan, hosts: list[str]) -> RunError:
-    missing = plan.num_nodes - 1 - len(hosts)
-    reason = f"{missing} of {plan.num_nodes} machines did not come within {JOIN_TIMEOUT_S:.0f} s"
-    update_status(folder, state=FAILED, reason=reason)
-    return RunError(
-        reason,
-        where=f"{plan.meets_at} (launch.rdzv)",
-        got=f"here: {', '.join([socket.gethostname(), *hosts])}",
-        expected=f"`rlhf join {plan.meets_at}` on each of the others, which reach that address",
-        hint=plan.resume_command,
-    )
 
 
 def wait(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -57,26 +57,19 @@ def ask_slurm(job_ids: Collection[str], *, mine: bool = False) -> SlurmAnswer:
         return SlurmAnswer({}, "squeue is not on this machine" if job_ids else None)
     masters = sorted({job_id.partition("_")[0] for job_id in job_ids})
     whose = ["--me"] if mine else ["--jobs", ",".join(masters)]
-    listed = _lines_of("squeue", "--noheader", "--array", "--states=all", f"--format={_FORMAT}", *whose)
-    if isinstance(listed, str):
-        if "Invalid job id" not in listed:
-            is_none = not job_ids and any(sign in listed for sign in _NO_CLUSTER)
-            return SlurmAnswer({}, None if is_none else listed)
-        listed = []  # the query was for a single job, which squeue no longer lists
+    done = run_slurm("squeue", "--noheader", "--array", "--states=all", f"--format={_FORMAT}", *whose)
+    if done is None:
+        return SlurmAnswer({}, f"squeue did not answer within {SLURM_TIMEOUT_S:g} s")
+    # A query for a single job that squeue no longer lists fails.
+    if done.returncode != 0 and "Invalid job id" not in done.stderr:
+        is_none = not job_ids and any(sign in done.stderr for sign in _NO_CLUSTER)
+        return SlurmAnswer({}, None if is_none else done.stderr.strip() or "squeue failed")
     jobs = {}
-    for line in listed:
+    for line in done.stdout.splitlines():
         if line.count("|") >= 4:
             job_id, *parts = line.split("|", 4)
             jobs[job_id] = SlurmJob(*("" if part in ("None", "(null)") else part for part in parts))
     return SlurmAnswer(jobs)
-
-
-def _lines_of(*command: str) -> list[str] | str:
-    """Return the lines printed by a Slurm command, or, as one text, why it failed."""
-    done = run_slurm(*command)
-    if done is None:
-        return f"{command[0]} did not answer within {SLURM_TIMEOUT_S:g} s"
-    return done.stdout.splitlines() if done.returncode == 0 else done.stderr.strip() or f"{command[0]} failed"
 
 
 def run_slurm(*command: str) -> subprocess.CompletedProcess[str] | None:

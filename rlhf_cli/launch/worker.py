@@ -169,9 +169,8 @@ def _train(
         for line in trainer_notes(trainer):
             print(line)
         recorded_to = rewind(folder.metrics, start)
-        modes = functools.partial(pass_facts, trainer)
-        added += [callbacks.Recorder(folder, mirror, experiment, modes), bar]
-        added.append(callbacks.SayFindings(folder, bar, experiment.warn.kinds))
+        added.append(callbacks.Recorder(folder, mirror, experiment, functools.partial(pass_facts, trainer)))
+        added += [bar, callbacks.SayFindings(folder, bar, experiment.warn.kinds)]
     stop, by_rule = callbacks.StopBetweenSteps(stopping), None
     if rules := entries_of(experiment.stop):
         from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
@@ -186,9 +185,7 @@ def _train(
         if mirror is not None:
             attempt = mirror.attempt(trainer.add_callback, timings, goes_on_from=start, recorded_to=recorded_to)
             stack.enter_context(attempt)
-        # Python collects old garbage once a quarter as many objects are new as there are old ones. The half million
-        # objects of the imports delay that by hundreds of steps, and each table logged to wandb (a cycle) waits for it.
-        gc.freeze()
+        gc.freeze()  # else the imports' half million objects delay the collection of wandb's tables by hundreds of steps
         stack.callback(gc.unfreeze)
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

@@ -128,16 +128,9 @@ def plan_launch(
     in_this_process = is_alone and launch.accelerate_config is None and server is None
     shared = {"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}
     if not in_this_process:
-        shared = {
-            **own,
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", own.get("OMP_NUM_THREADS", "1")),
-            **shared,
-            **(server.for_ranks() if server else {}),
-            "PYTHONPATH": python_path(),
-            **{"WORLD_SIZE": str(local * launch.nodes), "LOCAL_WORLD_SIZE": str(local)},
-            **_where_ranks_meet(launch.nodes, node, meets_at),
-            **(_on_loopback(launch) if launch.nodes == 1 else {}),
-        }
+        threads = os.environ.get("OMP_NUM_THREADS", own.get("OMP_NUM_THREADS", "1"))
+        shared = {**own, "OMP_NUM_THREADS": threads, **shared, **(server.for_ranks() if server else {})}
+        shared |= _meeting(launch, local, node, meets_at)
     ranks = tuple(
         RankPlan(
             node * local + place,
@@ -168,17 +161,18 @@ def log_name(node: int) -> str:
     return "log.txt" if node == 0 else f"log-machine{node + 1}.txt"
 
 
-def _where_ranks_meet(nodes: int, node: int, meets_at: str | None) -> dict[str, str]:
-    """Return the variables by which torch's ranks find one another.
+def _meeting(launch: Launch, local: int, node: int, meets_at: str | None) -> dict[str, str]:
+    """Return the variables by which torch's ranks, `local` on each machine, import the same and find one another.
 
     Ranks on several machines meet in the store that the command on the first machine has opened, as in torchrun. Only
     its port has to be known. GROUP_RANK is torchrun's name for the index of a machine.
     """
-    if nodes == 1:
-        return {"MASTER_ADDR": _LOOPBACK, "MASTER_PORT": "0"}
+    size = {"WORLD_SIZE": str(local * launch.nodes), "LOCAL_WORLD_SIZE": str(local), "PYTHONPATH": python_path()}
+    if launch.nodes == 1:
+        return {**size, "MASTER_ADDR": _LOOPBACK, "MASTER_PORT": "0", **_on_loopback(launch)}
     host, _, port = (meets_at or f"{_FIRST_NODE}:0").rpartition(":")
     store = {"MASTER_ADDR": host, "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    return {**store, NODE: str(node)}
+    return {**size, **store, NODE: str(node)}
 
 
 def _on_loopback(launch: Launch) -> dict[str, str]:

@@ -153,16 +153,13 @@ def planned_passes(experiment: Experiment, context: CheckContext) -> Passes | No
         return None
     if why is None and trainer.setting("torch_compile") is True:
         why = "it is compiled for rows of one shape"
-    if why is None and trainer.passes == "auto" and _is_float32_on_gpu(experiment, config):
-        why = "packed, each row would attend by itself: it is computed in float32"
-    return Passes("packed") if why is None else Passes("trimmed", why)
-
-
-def _is_float32_on_gpu(experiment: Experiment, config: JsonTree) -> bool:
-    """Return whether a GPU computes in float32, for which torch has no kernel that takes all packed rows at once."""
     dtype = experiment.model.dtype
     stored = str(config.get("dtype", "float32") if dtype == "auto" else dtype)
-    return experiment.launch.precision == "float32" and "16" not in stored and uses_gpu(experiment.launch)
+    is_float32 = experiment.launch.precision == "float32" and "16" not in stored
+    # For float32 a GPU has no kernel that takes all packed rows at once.
+    if why is None and trainer.passes == "auto" and is_float32 and uses_gpu(experiment.launch):
+        why = "packed, each row would attend by itself: it is computed in float32"
+    return Passes("packed") if why is None else Passes("trimmed", why)
 
 
 def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
