@@ -185,7 +185,7 @@ def _train(
         if mirror is not None:
             attempt = mirror.attempt(trainer.add_callback, timings, goes_on_from=start, recorded_to=recorded_to)
             stack.enter_context(attempt)
-        gc.freeze()  # else the imports' half million objects delay the collection of wandb's tables by hundreds of steps
+        gc.freeze()  # else imported objects delay the collection of wandb's tables by hundreds of steps
         stack.callback(gc.unfreeze)
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
