@@ -7,9 +7,8 @@ import importlib
 import pytest
 
 from rlhf_cli.cli.verbs import VERBS
-from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.usage import JSON, read_options, usage_of
-from rlhf_cli.tables.former_names import MEANT_FLAGS
 
 HELP = """rlhf cook DISH     it cooks
 
@@ -74,28 +73,3 @@ def test_refusals(words: list[str], what: str, hint: str) -> None:
 def test_what_help_prints_is_the_docstring_of_the_verb_and_names_json(verb: str) -> None:
     assert usage_of(verb).text == importlib.import_module(f"rlhf_cli.cli.verbs.{verb}").__doc__
     assert (JSON in usage_of(verb).flags) == (verb != "completion")
-
-
-@pytest.mark.parametrize(
-    ("typed", "hint"),
-    [
-        ("generate RUN --num 4", "-n 4"),
-        ("generate --num RUN", "-n N"),
-        ("generate RUN --num=4", "-n 4"),
-        ("export RUN --to model", "--out model"),
-    ],
-)
-def test_a_flag_of_the_verbs_own_by_another_name(typed: str, hint: str) -> None:
-    """What is suggested is a flag that the verb has, with the value that was typed."""
-    verb, *words = typed.split()
-    with pytest.raises(UserError) as caught:
-        read_options(usage_of(verb).text, words, verb=verb)
-    assert caught.value.hint == hint
-    assert hint.split()[0] in usage_of(verb).flags
-
-
-def test_every_flag_that_is_meant_is_one_of_the_verb() -> None:
-    for verb, meant in MEANT_FLAGS.items():
-        flags = usage_of(verb).flags
-        assert set(meant.values()) <= set(flags)
-        assert not set(meant) & set(flags)

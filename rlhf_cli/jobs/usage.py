@@ -177,19 +177,6 @@ def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str
     return known.format(words=shlex.join(words), value=value or "VALUE").rstrip()
 
 
-def _meant(options: Options, name: str, value: str, left: deque[str]) -> str | None:
-    """Return this verb's flag, with its value, for a name that other tools use, or None."""
-    from rlhf_cli.tables.former_names import MEANT_FLAGS  # needed only for a mistake
-
-    meant = MEANT_FLAGS.get(options.usage.verb, {}).get(name)
-    if meant is None:
-        return None
-    flag = options.usage.flags[meant]
-    if not value and left and (left[0].isdigit() if flag.metavar == "N" else not left[0].startswith("-")):
-        value = left[0]
-    return f"{meant} {value or flag.metavar}"
-
-
 def _take(options: Options, word: str, left: deque[str]) -> None:
     """Store one flag and its value, which may be the next word in `left`. Raises ConfigError."""
     name, equals, value = word.partition("=")
@@ -198,7 +185,7 @@ def _take(options: Options, word: str, left: deque[str]) -> None:
         name, equals, value = name[:2], "=", name[2:]  # -j4
     flag = flags.get(name)
     if flag is None:
-        hint = _meant(options, name, value, left) or _of_others(options, name, value, left) or nearest(name, flags)
+        hint = _of_others(options, name, value, left) or nearest(name, flags)
         if hint is None and equals and "[overrides]" in options.usage.text:
             hint = word.lstrip("-")
         raise options._wrong(f"rlhf {options.usage.verb} has no option {name}", got=word, hint=hint)

@@ -220,22 +220,6 @@ _VERBS = {
 VERBS_OF_OTHERS = {name: today for today, names in _VERBS.items() for name in names.split()}
 """A verb of other tools -> what to type after `rlhf` instead."""
 
-MEANT_FLAGS: dict[str, dict[str, str]] = {
-    "generate": dict.fromkeys(
-        (
-            *("--num", "--n", "--count", "--samples", "--num-samples", "--num_samples", "--best-of", "--completions"),
-            *("--num-generations", "--num_generations", "--num-completions", "--num_completions"),
-            "--num_return_sequences",
-        ),
-        "-n",
-    ),
-    "train": dict.fromkeys(("--parallel", "--workers", "--n_jobs", "--n-jobs"), "-j"),
-    "eval": {"--num": "--samples", "--n": "--samples", "-n": "--samples", "--limit": "--rows"},
-    "score": {"--file": "--completions", "--input": "--completions"},
-    "export": {"--output": "--out", "--to": "--out"},
-}
-"""A verb -> a flag that users may type -> the verb's own flag for it."""
-
 _FLAGS = {
     "rlhf show {words}": "--cfg --info --resolve",
     "rlhf show {words} KEY": "--package",
