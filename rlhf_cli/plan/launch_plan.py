@@ -167,7 +167,7 @@ def _meeting(launch: Launch, local: int, node: int, meets_at: str | None) -> dic
     Ranks on several machines meet in the store that the command on the first machine has opened, as in torchrun. Only
     its port has to be known. GROUP_RANK is torchrun's name for the index of a machine.
     """
-    size = {"WORLD_SIZE": str(local * launch.nodes), "LOCAL_WORLD_SIZE": str(local), "PYTHONPATH": python_path()}
+    size = {"PYTHONPATH": python_path(), "WORLD_SIZE": str(local * launch.nodes), "LOCAL_WORLD_SIZE": str(local)}
     if launch.nodes == 1:
         return {**size, "MASTER_ADDR": _LOOPBACK, "MASTER_PORT": "0", **_on_loopback(launch)}
     host, _, port = (meets_at or f"{_FIRST_NODE}:0").rpartition(":")
