@@ -118,27 +118,26 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
         from rlhf_cli.jobs.resuming import noted, shown_changes
 
         changes = shown_changes(run)
+        experiment, composed = run.prepared.experiment, run.prepared.composed
         if run.taken or run.files:
-            experiment, composed = run.prepared.experiment, run.prepared.composed
             freeze_again(folder, experiment, composed, files=run.plan.files, note=noted(run))
         take_as_ours(folder)
         is_own_job = (job_id := own_job_id()) is not None and read_status(folder).job_id == job_id
-        if run.prepared.experiment.launch.slurm is not None and not is_own_job:
+        if experiment.launch.slurm is not None and not is_own_job:
             from rlhf_cli.jobs.run_states import submit_frozen
             from rlhf_cli.launch.slurm_submission import check_slurm
 
-            check_slurm(run.prepared.experiment.launch)
+            check_slurm(experiment.launch)
             submit_frozen(console, folder)
             return
-        experiment, env = run.prepared.experiment, run.plan.accelerate_env
-        launch = plan_launch(experiment, folder.path, resume=True, accelerate_env=env)
-        show_start(console, run.prepared.experiment, run.plan, title=f"{folder.label}, resumed", folder=folder.shown)
+        launch = plan_launch(experiment, folder.path, resume=True, accelerate_env=run.plan.accelerate_env)
+        show_start(console, experiment, run.plan, title=f"{folder.label}, resumed", folder=folder.shown)
         if status.state != QUEUED:
             console.print(f"{folder.label} {was_in_words(status)}", highlight=False)
         for line in [*([taken_over] if taken_over else []), *changes]:
             console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
         with gpus_held(launch, folder):
-            train_frozen(console, folder, launch, run.prepared.experiment.launch, resume=True)
+            train_frozen(console, folder, launch, experiment.launch, resume=True)
             _show_end(console, folder)
 
 
