@@ -14,7 +14,6 @@ from rlhf_cli.plan.memory_estimate import MemoryPlan, Phase
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.disk_space import size
 
-_CHOSEN = "port 0 is replaced by a free one at the start"
 _BY_SLURM = "FIRST_NODE is the first of the nodes that Slurm gives, port 0 a free one of it"
 
 
@@ -30,7 +29,12 @@ def describe_launch(plan: LaunchPlan) -> str:
 def show_launch(console: Console, plan: LaunchPlan) -> None:
     """Print every process with its command, the log files and the resume command."""
     machines = [plan, *(plan.on_machine(node) for node in range(1, plan.num_nodes))]
-    console.print(Text(f"{describe_launch(plan)}; {_about_ports(plan)}", style="dim"), soft_wrap=True)
+    about_ports = f"{plan.meets_at} is opened by this command" if plan.meets_at else _BY_SLURM
+    if plan.in_this_process:
+        about_ports = "the command trains itself: no other process is started"
+    elif plan.num_nodes == 1:
+        about_ports = "port 0 is replaced by a free one at the start"
+    console.print(Text(f"{describe_launch(plan)}; {about_ports}", style="dim"), soft_wrap=True)
     if plan.server is not None:
         _say(console, "vLLM server", as_shell(plan.server.env, plan.server.argv))
     if not plan.in_this_process:
@@ -45,14 +49,6 @@ def show_launch(console: Console, plan: LaunchPlan) -> None:
     logs = [*(one.log for one in machines), *([plan.server.log] if plan.server else [])]
     _say(console, "log", "  ".join(os.path.relpath(log) for log in logs))
     _say(console, "resume", plan.resume_command)
-
-
-def _about_ports(plan: LaunchPlan) -> str:
-    if plan.in_this_process:
-        return "the command trains itself: no other process is started"
-    if plan.num_nodes == 1:
-        return _CHOSEN
-    return f"{plan.meets_at} is opened by this command" if plan.meets_at else _BY_SLURM
 
 
 def _typed(plan: LaunchPlan) -> str:

@@ -17,7 +17,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.display.tables import facts_grid, plain_table
 from rlhf_cli.project.reference.function_source import NO_DEFAULT
 from rlhf_cli.project.reference.key_reference import KeyReference, MetricReference
-from rlhf_cli.project.reference.reward_reference import ArgumentReference, RewardReference, WorkedExample, as_yaml
+from rlhf_cli.project.reference.reward_reference import RewardReference, WorkedExample, as_yaml
 from rlhf_cli.project.reference.trainer_reference import TrainerArgument, TrainerReference
 
 _JOINED = re.compile(r"(?<=\S)\n(?=[\w`(])")
@@ -121,7 +121,13 @@ def show_reward(console: Console, reward: RewardReference) -> None:
     if reward.arguments:
         _heading(console, "arguments, under `args`")
         for argument in reward.arguments:
-            _show_argument(console, argument)
+            default, shipped = _default_text(argument.default), argument.shipped
+            differs = shipped is not None and default != f"default {as_yaml(shipped)}"
+            facts = ", ".join(filter(None, (argument.type, default, f"here {as_yaml(shipped)}" if differs else "")))
+            line = Text.assemble("  ", (argument.name, "bold cyan"), "  ", (facts, "dim"))
+            console.print(line, soft_wrap=not console.is_terminal)
+            if argument.text:
+                show_pairs(console, [("   ", argument.text)])
     if reward.columns:
         _heading(console, "columns of the data that it reads")
         columns = [
@@ -145,17 +151,6 @@ def show_reward(console: Console, reward: RewardReference) -> None:
 def _heading(console: Console, text: str) -> None:
     console.print()
     console.print(Text(text, style="bold"))
-
-
-def _show_argument(console: Console, argument: ArgumentReference) -> None:
-    """Print an argument: type, default, the value in the shipped YAML if that differs, and its meaning."""
-    default, shipped = _default_text(argument.default), argument.shipped
-    here = f"here {as_yaml(shipped)}" if shipped is not None and default != f"default {as_yaml(shipped)}" else ""
-    facts = ", ".join(filter(None, (argument.type, default, here)))
-    line = Text.assemble("  ", (argument.name, "bold cyan"), "  ", (facts, "dim"))
-    console.print(line, soft_wrap=not console.is_terminal)
-    if argument.text:
-        show_pairs(console, [("   ", argument.text)])
 
 
 def _default_text(default: object) -> str:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, ExpectationOutcome, VerifiedRun
@@ -50,17 +49,6 @@ _MOST_MISSED, _MOST_TYPED = 3, 2
 _STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
 
 
-def outcomes_table(outcomes: Sequence[ExpectationOutcome]) -> Table:
-    """Return a table with one line per expectation: its state, metric, bound and measured value."""
-    rows: list[list[Cell]] = []
-    for one in outcomes:
-        expected = one.expectation
-        came_to = one.why or "" if math.isnan(one.value) or one.state == OPEN else f"{one.value:.4g}"
-        state, metric = (one.state, _STYLES[one.state]), (expected.metric, "bold")
-        rows.append([state, metric, expected.place, expected.bound, came_to])
-    return plain_table(["expected", "metric", "at", "bound"], ["came to"], rows=rows, head="dim")
-
-
 def at_the_end(verified: VerifiedRun, typed: Sequence[str]) -> Iterator[Text]:
     """Yield the lines for a run's last screen: how many expectations are met, each missed one, and a possible reason.
 
@@ -100,7 +88,14 @@ def show_verified(console: Console, runs: Sequence[VerifiedRun]) -> None:
             (run.folder.shown, "bold"), f"{where}{at if where else ''}: ", (run.state, _STYLES[run.state])
         )
         console.print(line, soft_wrap=True)
-        console.print(outcomes_table(run.outcomes))
+        rows: list[list[Cell]] = []
+        for one in run.outcomes:
+            expected = one.expectation
+            came_to = one.why or "" if math.isnan(one.value) or one.state == OPEN else f"{one.value:.4g}"
+            state, metric = (one.state, _STYLES[one.state]), (expected.metric, "bold")
+            rows.append([state, metric, expected.place, expected.bound, came_to])
+        heads = ["expected", "metric", "at", "bound"]
+        console.print(plain_table(heads, ["came to"], rows=rows, head="dim"))
     if len(runs) > 1:
         console.print(tally(runs))
 

@@ -148,17 +148,13 @@ def _method_and_workload(experiment: Experiment, plan: Plan) -> dict[str, str]:
     if plan.passes is not None:
         lines["passes"] = plan.passes.describe()
     if experiment.rewards:
-        lines["guards"] = _guards(experiment)
+        guards = experiment.guards
+        ends = [f"{guards.no_signal} rounds without a signal"] if guards.no_signal != "off" else []
+        tolerates = any(reward.on_error != "raise" for reward in experiment.rewards.values())
+        if tolerates and guards.max_error_share < 1:
+            ends.append(f"a reward failing on over {guards.max_error_share:.0%} of {guards.error_window} rows")
+        lines["guards"] = f"end the run at {', or '.join([*ends, 'NaN or infinity'])}"
     if experiment.expect is not None:
         expected = entries_of(experiment.expect).values()
         lines["expected"] = "; ".join(f"{one.metric} {one.bound} at {one.place}" for one in expected)
     return lines
-
-
-def _guards(experiment: Experiment) -> str:
-    """Return what would end the run early. A reward's failures count only if its `on_error` tolerates them."""
-    guards = experiment.guards
-    lines = [f"{guards.no_signal} rounds without a signal"] if guards.no_signal != "off" else []
-    if any(reward.on_error != "raise" for reward in experiment.rewards.values()) and guards.max_error_share < 1:
-        lines.append(f"a reward failing on over {guards.max_error_share:.0%} of {guards.error_window} rows")
-    return f"end the run at {', or '.join([*lines, 'NaN or infinity'])}"

@@ -77,7 +77,20 @@ RECIPES: dict[str, tuple[list[str], Rows | None]] = {
     "hh_reward": ([*FOLDER, *EVALUATED, *HELD_OUT], dialogues),
     "quickstart": ([*OWN, *GROUPS, *FEW], None),
     "r1_language": ([*FOLDER, *GROUPS, "data.prompt='{question}'"], sums),
+    "smollm2_ppo": ([*FOLDER, *ROUNDS, *FEW, *EVALUATED[:2], "data.eval.args.num_rows=8"], None),
     "smollm2_reasoning": ([*FOLDER, *GROUPS, *FEW, "data.prompt='{question}'"], None),
+    "smollm2_reward": (
+        [
+            *FOLDER,
+            *EVALUATED,
+            "data.world=null",
+            "~data.args",
+            "data.eval.world=null",
+            "~data.eval.args",
+            *HELD_OUT[:1],
+        ],
+        prompts_as_messages,
+    ),
     "smollm2_sums": ([*FOLDER, *GROUPS, *FEW], None),
     "study_overoptimisation": ([*OWN, *ROUNDS, *FEW, "rewards.proxy.model=./judge"], None),
     "study_truncation": ([*OWN, *ROUNDS, *FEW], None),
@@ -108,7 +121,7 @@ def without_recipe(names: list[str]) -> list[str]:
 
 def test_every_experiment_has_a_recipe() -> None:
     assert without_recipe(shipped()) == []
-    assert len(shipped()) == len(RECIPES) == 25
+    assert len(shipped()) == len(RECIPES) == 27
     # What has to be said beside a name is said here, too, and nothing that is not there.
     for name, words in EXPERIMENTS.items():
         keys = {word.partition("=")[0] for word in RECIPES[name][0]}
