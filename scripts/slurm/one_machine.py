@@ -2,7 +2,7 @@
 
 Everything (configuration, munge's key and socket, logs, pids) lies in FOLDER, whose path is best short: a socket's path
 has at most 107 characters. The daemons belong to whoever calls, root or not. Two CPUs are offered, however many there
-are; nothing is confined or accounted for, and there is no database, so `sacct` knows nothing. With N it pretends to be
+are; nothing is confined or accounted for, and there is no database. With N it pretends to be
 N nodes, node1 and so on, with a slurmd each. Debian's packages: slurm-wlm, munge.
 """
 
