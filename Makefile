@@ -129,7 +129,4 @@ lock: $(STAMP)  ## write constraints.txt from the environment as it is
 clean:  ## the environment and everything made by tools
 	rm -rf $(VENV) .venv-deepspeed .venv-low $(VLLM) dist build .pytest_cache .mypy_cache .ruff_cache
 
-structure: $(STAMP)  ## circles of imports, sizes, names that two files share
-	$(BIN)/python scripts/structure.py
-
-.PHONY: help setup demo real real-demo check structure site test test-processes test-low test-slow test-real test-slurm test-strategies test-vllm bench bench-check bench-gpu chaos chaos-short examples mutants lock clean
+.PHONY: help setup demo real real-demo check site test test-processes test-low test-slow test-real test-slurm test-strategies test-vllm bench bench-check bench-gpu chaos chaos-short examples mutants lock clean

@@ -1,6 +1,4 @@
-"""Prints the structure of the package as it is now: circles of imports, sizes, names that two files share.
-
-    python scripts/structure.py
+"""The structure of the package as it is now: imports, circles of them, names that two files share.
 
 Rooms are the folders directly below `rlhf_cli/` (and its top-level modules), files its modules. An import inside a
 function counts like one at the top: it is a way the code goes. `tests/house/test_rooms.py` fails on any circle.
@@ -10,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import graphlib
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -82,34 +79,3 @@ def shared_basenames(files: Iterable[Path]) -> dict[str, list[Path]]:
     for file in files:
         by_name[file.name].append(file)
     return {name: same for name, same in sorted(by_name.items()) if len(same) > 1 and name != "__init__.py"}
-
-
-def num_lines(file: Path) -> int:
-    """Lines of a text file, blank ones too."""
-    return len(file.read_text(encoding="utf-8").splitlines())
-
-
-def main() -> None:
-    """Print everything a change of the house is judged by."""
-    known = modules()
-    files = file_graph(known)
-    rooms = room_graph(files)
-    sizes = {file: num_lines(file) for file in known.values()}
-    tests = {file: num_lines(file) for file in sorted((ROOT / "tests").rglob("*.py"))}
-    print(f"rooms: {len(rooms)}, files: {len(known)}, lines: {sum(sizes.values())}")
-    for what, graph in (("rooms", rooms), ("files", files)):
-        print(f"circle of {what}: {' -> '.join(circle(graph)) or 'none'}")
-    for what, counted in (("package", sizes), ("tests", tests)):
-        lines = [count for count in counted.values() if count]
-        print(f"{what}: median file {statistics.median(lines):.0f} lines, longest {max(lines)}")
-        for file, count in counted.items():
-            if count > 300:
-                print(f"   {file.relative_to(ROOT)}: {count}")
-    shared = shared_basenames(known.values())
-    print(f"basenames shared by several files: {len(shared)}")
-    for name, same in shared.items():
-        print(f"   {name}: " + ", ".join(str(file.parent.relative_to(ROOT)) for file in same))
-
-
-if __name__ == "__main__":
-    main()

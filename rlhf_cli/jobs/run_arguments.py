@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rlhf_cli.analysis.comparison.frames import is_wandb, read_wandb
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named, read_runs
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
 from rlhf_cli.analysis.comparison.metric_columns import Wanted
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.experiment import leaves, valid_keys
@@ -31,17 +30,13 @@ def read_by_words(
     """
     folders: dict[RunFolder, None] = {}
     problems: list[RlhfError] = []
-    elsewhere: list[LoggedRun] = []
     for word in words:
         try:
-            if is_wandb(word):
-                elsewhere += read_wandb(word, wanted=wanted or (lambda metric: True))
-            else:
-                folders.update(dict.fromkeys(folders_of(word, where=where)))
+            folders.update(dict.fromkeys(folders_of(word, where=where)))
         except RlhfError as error:
             problems.append(error)
     runs, unreadable = read_runs(folders, wanted=wanted)
-    return (named([*runs, *elsewhere]) if elsewhere else runs), [*problems, *unreadable]
+    return runs, [*problems, *unreadable]
 
 
 def folders_of(word: str, *, where: str) -> Iterable[RunFolder]:

@@ -271,7 +271,6 @@ _AREA = "machine"
 
 
 _LEAST_DISK = 5 * 10**9
-_LEAST_SHARED = 10**9
 
 
 def disk_conditions() -> list[Condition]:
@@ -294,15 +293,6 @@ def disk_condition(name: str, place: Path, elsewhere: str) -> Condition:
     if free < _LEAST_DISK:
         return Condition(_AREA, name, State.WARN, found + ", a checkpoint of 0.6 B parameters takes 7 GB", elsewhere)
     return Condition(_AREA, name, State.OK, found)
-
-
-def shared_memory_condition(place: Path = Path("/dev/shm")) -> Condition:
-    """Return the size of shared memory, which several ranks on one machine use to communicate."""
-    total = shutil.disk_usage(place).total if place.is_dir() else 0
-    if total < _LEAST_SHARED:
-        found, fix = f"{place}: {size(total)}, too little for several processes", "docker run --shm-size=8g"
-        return Condition(_AREA, "shared memory", State.WARN, found, fix)
-    return Condition(_AREA, "shared memory", State.OK, f"{place}: {size(total)}")
 
 
 def sandbox_condition() -> Condition:
@@ -394,7 +384,6 @@ def examine() -> list[Condition]:
         wandb_login_condition,
         lambda: Condition(_AREA, "cores and memory", State.OK, f"{cores}, {size(host_bytes() or 0)}"),
         disk_conditions,
-        shared_memory_condition,
         sandbox_condition,
     ]
     with ThreadPoolExecutor(max_workers=len(questions)) as pool:

@@ -1,20 +1,42 @@
-"""Start jobs as forks of a process that has imported torch and TRL."""
+"""Start jobs as forks of a process that has imported torch and TRL, but runs none of it.
+
+A fork is isolated: what a job changes or breaks does not affect the others. multiprocessing's forkserver is not used,
+because with a living child it outlives the process that started it, even if that is killed, and a terminal's signals
+reach it. This server dies with the sweep and its children die with it; only the sweep communicates with them.
+
+Requests are lines of JSON on one pipe, `{"id": 0, "environment": {...}, ...}` for each job to start. Answers are lines
+on another: `{"ready": true}`, `{"id": 0, "pid": 4711}`, `{"id": 0, "code": 0}`. A negative code is a signal.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import json
+import logging
+import multiprocessing.util
 import os
 import select
+import selectors
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
+import weakref
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlhf_cli.errors import RlhfError
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, Preempted, RewardFailed, RlhfError
+from rlhf_cli.launch.freeze import plan_frozen
 from rlhf_cli.plan.launch_plan import python_path
+from rlhf_cli.process import die_with, lasting_output, leave
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.writer_lock import only_writer
+from rlhf_cli.text.redaction import remember_typed
+from rlhf_cli.text.terminal_output import safe_output
 
 
 @dataclass(frozen=True)
@@ -71,7 +93,12 @@ class WarmServer:
         with tempfile.NamedTemporaryFile("w", prefix="rlhf-sweep-", delete=False) as said:
             self._said = Path(said.name)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rlhf_cli.sweeps.warm_server", *map(str, (os.getpid(), theirs_in, theirs_out))],
+                [
+                    sys.executable,
+                    "-m",
+                    "rlhf_cli.sweeps.warm_processes",
+                    *map(str, (os.getpid(), theirs_in, theirs_out)),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -147,3 +174,159 @@ class WarmProcesses:
         if self._server is not None:
             self._server.close()
             self._server = None
+
+
+_NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+def main(argv: list[str]) -> None:
+    """Serve the sweep with process id `argv[0]`, reading requests from descriptor `argv[1]`, answering on `argv[2]`."""
+    parent, requests, answers = (int(word) for word in argv)
+    die_with(parent)
+    for number in _NOT_FOR_US:
+        signal.signal(number, signal.SIG_IGN)
+    import torch
+
+    import rlhf_cli.jobs.one_run
+    import rlhf_cli.trainers.assemble.trainer  # noqa: F401
+
+    if torch.cuda.is_initialized():
+        raise RuntimeError("an import has initialised CUDA, which no child of a fork can use")
+    gc.collect()
+    gc.freeze()  # otherwise each child's first collection would write to, and so copy, all imported objects
+    _Server(requests, answers).serve()
+    leave(EXIT_OK)
+
+
+class _Server:
+    """Starts a job for every request, and reports when each has ended."""
+
+    def __init__(self, requests: int, answers: int) -> None:
+        self._requests, self._answers = requests, answers
+        self._jobs: dict[int, int] = {}
+        """Process id -> job id."""
+        self._woken, self._wakes = os.pipe()
+        os.set_blocking(self._wakes, False)
+        os.set_blocking(self._woken, False)
+
+    def serve(self) -> None:
+        """Serve until the sweep closes its end of the pipe."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        self._say(ready=True)
+        buffer = b""
+        with selectors.DefaultSelector() as selector:
+            for descriptor in (self._requests, self._woken):
+                selector.register(descriptor, selectors.EVENT_READ)
+            while True:
+                ready = {key.fd for key, _ in selector.select()}
+                if self._woken in ready:
+                    os.read(self._woken, 4096)
+                    self._say_ended()
+                if self._requests in ready:
+                    read = os.read(self._requests, 1 << 16)
+                    if not read:
+                        return
+                    *lines, buffer = (buffer + read).split(b"\n")
+                    for line in lines:
+                        self._begin(JobRequest(**json.loads(line)))
+
+    def _begin(self, request: JobRequest) -> None:
+        server = os.getpid()
+        # Block signals, so that one sent to the child before its handlers are set waits instead of being lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_US)
+        pid = os.fork()
+        if pid == 0:
+            code = EXIT_CRASH
+            try:
+                self._become_a_process(server)
+                code = _run(request)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                leave(code)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_US)
+        self._jobs[pid] = request.id
+        self._say(id=request.id, pid=pid)
+
+    def _become_a_process(self, server: int) -> None:
+        """Undo the server's setup in the child. A new session keeps the terminal's signals away from it."""
+        signal.set_wakeup_fd(-1)
+        for number in (*_NOT_FOR_US, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.setsid()
+        die_with(server)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_US)
+        for descriptor in (self._requests, self._answers, self._woken, self._wakes):
+            os.close(descriptor)
+        _forget_exits()
+
+    def _say_ended(self) -> None:
+        while self._jobs:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self._say(id=self._jobs.pop(pid), code=os.waitstatus_to_exitcode(status))
+
+    def _say(self, **answer: object) -> None:
+        os.write(self._answers, json.dumps(answer).encode() + b"\n")
+
+
+def _forget_exits() -> None:
+    """Keep only the child's own exit handlers.
+
+    Imported libraries have created folders, such as wandb's for tables. The first job to end would remove them for all
+    the others.
+    """
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    atexit._clear()
+    for usual in (weakref.finalize._exitfunc, multiprocessing.util._exit_function, logging.shutdown):  # type: ignore[attr-defined]
+        atexit.register(usual)
+
+
+def _run(request: JobRequest) -> int:
+    """Become the process that a command would have started, run the job in it, and return the exit code."""
+    os.environ.clear()
+    os.environ.update(request.environment)
+    os.chdir(request.cwd)
+    sys.path[:], sys.argv = request.sys_path, request.argv
+    console = os.open(request.console, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor in (1, 2):
+        os.dup2(console, descriptor)
+    os.close(console)
+    remember_typed(sys.argv[1:])
+    with lasting_output(), safe_output():
+        try:
+            _train(RunFolder(Path(request.run)), request)
+        except RlhfError as error:
+            if isinstance(error, RewardFailed) and error.__cause__ is not None:
+                traceback.print_exception(error.__cause__)
+            notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+            print(f"{'stopped' if isinstance(error, Preempted) else 'error'}: {error}{notes}", file=sys.stderr)
+            return error.exit_code
+        except KeyboardInterrupt:
+            return Preempted.exit_code
+        except Exception:  # last handler of this process; the traceback goes to console.txt
+            traceback.print_exc()
+            return EXIT_CRASH
+    return EXIT_OK
+
+
+def _train(folder: RunFolder, request: JobRequest) -> None:
+    import torch
+
+    from rlhf_cli.display.terminal import Screen
+    from rlhf_cli.jobs.one_run import train_frozen
+
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) != torch.get_num_threads():
+        torch.set_num_threads(int(asked))  # torch was imported with another environment
+    with only_writer(folder, take_over=request.take_over):
+        plan, launch = plan_frozen(folder, resume=request.resume)
+        train_frozen(Screen(), folder, plan, launch, resume=request.resume)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

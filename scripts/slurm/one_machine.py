@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import json
 import os
 import secrets
 import shutil
@@ -24,9 +23,8 @@ NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scan
 PARTITION = "here"
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
-_CHILDREN: list[subprocess.Popen[bytes]] = []
-"""What this very process has started: what ends is waited for by its parent."""
-_PIDS = "pids.json"
+_STARTED: dict[Path, list[subprocess.Popen[bytes]]] = {}
+"""Folder -> the daemons of the Slurm in it."""
 
 _CONF = """# A Slurm of one machine, for tests.
 ClusterName=one
@@ -63,8 +61,11 @@ PartitionName={partition} Nodes={names} Default=YES MaxTime=60 DefaultTime=10 St
 
 def missing() -> list[str]:
     """Return the programs of Slurm and munge that are not installed here."""
-    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-    return [name for name in NEEDED if shutil.which(name, path=path) is None]
+    return [name for name in NEEDED if shutil.which(name, path=_path()) is None]
+
+
+def _path() -> str:
+    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
 _NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN"
@@ -91,7 +92,8 @@ def bring_up(folder: Path, num_nodes: int = 1) -> dict[str, str]:
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o600)
     environment = {"SLURM_CONF": str(folder / "slurm.conf")}
-    munge = [f"--{name}={folder}/munge.{file}" for name, file in _MUNGE_FILES.items()]
+    files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+    munge = [f"--{name}={folder}/munge.{file}" for name, file in files.items()]
     try:
         # Where the folder's parents can be written to by others, as those of a test can, munged asks for --force.
         _start(folder, ["munged", "--foreground", "--force", "--num-threads=2", *munge], environment)
@@ -107,56 +109,37 @@ def bring_up(folder: Path, num_nodes: int = 1) -> dict[str, str]:
     return environment
 
 
-_MUNGE_FILES = {
-    "key-file": "key",
-    "socket": "socket",
-    "pid-file": "pid",
-    "log-file": "log",
-    "seed-file": "seed",
-}
-
-
 def bring_down(folder: Path) -> None:
-    """Stop the processes that `bring_up` started in `folder`, the last first, and then what these have left behind.
-
-    Those that are gone are left alone.
-    """
-    file = folder.resolve() / _PIDS
-    if not file.is_file():
-        return
-    started: list[list[int]] = json.loads(file.read_text(encoding="utf-8"))
-    for pid, began in reversed(started):
-        _stop(pid, began)
-    for child in [child for child in _CHILDREN if child.poll() is not None]:
-        _CHILDREN.remove(child)
+    """Stop the processes that `bring_up` started in `folder`, the last first, and then what these have left behind."""
+    for process in reversed(_STARTED.pop(folder.resolve(), [])):
+        process.terminate()
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
     # The keeper of a job's step (slurmstepd) belongs to nobody: it outlives slurmd, and its job goes on.
     # It does not listen to SIGTERM.
     for pid in _of_slurm_in(folder.resolve()):
-        _stop(pid, _began(pid), (signal.SIGKILL,))
-    file.unlink()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _start(folder: Path, command: list[str], environment: dict[str, str]) -> None:
-    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     with (folder / f"{command[0]}.out").open("ab") as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**os.environ, **environment, "PATH": path},
+            env={**os.environ, **environment, "PATH": _path()},
             start_new_session=True,
         )
-    _CHILDREN.append(process)
-    file = folder / _PIDS
-    started = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-    file.write_text(json.dumps([*started, [process.pid, _began(process.pid)]]), encoding="utf-8")
+    _STARTED.setdefault(folder, []).append(process)
 
 
 def _of_slurm_in(folder: Path) -> list[int]:
-    """Return the ids of the processes that were started with the environment of the Slurm of this folder, but for this
-    one: keepers of steps first, which would report the end of their jobs.
-    """
+    """Return the ids of the other processes that were started with the environment of the Slurm of this folder."""
     setting = f"SLURM_CONF={folder / 'slurm.conf'}".encode()
     found = []
     for process in Path("/proc").iterdir():
@@ -164,32 +147,8 @@ def _of_slurm_in(folder: Path) -> list[int]:
             continue
         with contextlib.suppress(OSError):
             if setting in (process / "environ").read_bytes().split(b"\0"):
-                is_keeper = (process / "comm").read_text(encoding="utf-8").strip() == "slurmstepd"
-                found.append((not is_keeper, int(process.name)))
-    return [pid for _, pid in sorted(found)]
-
-
-def _stop(pid: int, began: int | None, numbers: tuple[int, ...] = (signal.SIGTERM, signal.SIGKILL)) -> None:
-    """End a process that is still the one that was started: a pid is given to another one day."""
-    if _began(pid) != began:
-        return
-    for number in numbers:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-        until = time.monotonic() + _STOP_TIMEOUT_S
-        while time.monotonic() < until:
-            if _began(pid) != began:
-                return
-            time.sleep(0.05)
-
-
-def _began(pid: int) -> int | None:
-    """Return when a process was started, in clock ticks since the machine was; None for none, or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else int(fields[19])
+                found.append(int(process.name))
+    return found
 
 
 def _node_states(environment: dict[str, str]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rlhf_cli.data.source import DataSource
@@ -16,7 +16,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.measure.evaluation_files import read_evaluation
 from rlhf_cli.measure.policy_results import PolicyEvaluation
 from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
-from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, architectures_of, read_tokenizer
+from rlhf_cli.models.tokenizer_files import architectures_of
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.project.export.source_model import SourceModel
 from rlhf_cli.runs.provenance import weights_hash
@@ -55,7 +55,7 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
     linked = f"[{base}](https://huggingface.co/{base})" if base else starting
     experiment = section(known, "choices").get("exp") or trainer.get("name")
     hashes = {name: str(value) for name, value in section(known, "sha256").items() if value}
-    is_chat = _is_chat(source, folder, data)
+    is_chat = trained_on_conversations(source.folder) is True
     question = "What is the capital of France?" if is_chat else "17+5=" if base is None else "The capital of France is"
     page = Environment(
         loader=PackageLoader("rlhf_cli.project.export", "."),
@@ -67,7 +67,7 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
     )
     page.filters |= {"cell": _cell, "number": _number}
     card = page.get_template("card.md.jinja").render(
-        card_data=_metadata(source.kind, str(trainer.get("trl")), folder.name, base, datasets, scores).to_yaml(),
+        card_data=_metadata(source.kind, str(trainer.get("trl")), folder.name, base, datasets).to_yaml(),
         name=folder.name,
         what=f"{_WHAT[source.kind]} from {linked}, by the experiment `{experiment}` of rlhf.",
         kind=source.kind,
@@ -88,41 +88,10 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
     return card, notes
 
 
-def _is_chat(source: SourceModel, folder: Path, data: JsonTree) -> bool:
-    """Return whether the model learned conversations.
-
-    A model without a record did if it has a chat template and the run does not contradict. The embedded models have
-    one, and are not chat models.
-    """
-    if (recorded := trained_on_conversations(source.folder)) is not None:
-        return recorded
-    template = read_tokenizer(folder, where="rlhf export").chat_template
-    if template is None or template == read_tokenizer(EMBEDDED_TOKENIZER, where="rlhf export").chat_template:
-        return False
-    if source.kind == "reward model":
-        return trained_with_eos(folder) is not True
-    return not isinstance(data.get("prompt"), str)
-
-
-def _metadata(
-    kind: str, trainer: str, name: str, base: str | None, datasets: list[str], scores: list[CardScore]
-) -> ModelCardData:
-    results = [
-        EvalResult(
-            task_type=_TASKS[kind],
-            dataset_type=datasets[0] if datasets else "held-out",
-            dataset_name=rows,
-            metric_type=metric,
-            metric_value=round(estimate.mean, 4),
-            metric_name=metric,
-        )
-        for rows, metric, estimate in scores
-        if estimate.mean is not None
-    ]
+def _metadata(kind: str, trainer: str, name: str, base: str | None, datasets: list[str]) -> ModelCardData:
     return ModelCardData(
         base_model=base,
         datasets=datasets or None,
-        eval_results=results or None,
         library_name="transformers",
         model_name=name,
         pipeline_tag=_TASKS[kind],

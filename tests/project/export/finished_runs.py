@@ -13,7 +13,6 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
-    LlamaForTokenClassification,
     PreTrainedModel,
 )
 
@@ -33,7 +32,6 @@ SIZE: dict[str, Any] = {
 CLASSES = {
     "CAUSAL_LM": LlamaForCausalLM,
     "SEQ_CLS": LlamaForSequenceClassification,
-    "TOKEN_CLS": LlamaForTokenClassification,
 }
 IDS = torch.tensor([[50, 45, 51, 63, 54, 1], [51, 51, 45, 52, 63, 55]])
 """Two texts of six tokens, without padding."""
@@ -49,7 +47,7 @@ def random_model(task: str, *, dtype: torch.dtype = torch.float32, seed: int = 0
 
 def with_adapter(base: Path, task: str, *, seed: int = 1) -> PeftModel:
     """An adapter on the model in a folder, its weights random: PEFT begins with B = 0, which adds nothing."""
-    heads = {"SEQ_CLS": ["score"], "TOKEN_CLS": ["score"]}.get(task)
+    heads = ["score"] if task == "SEQ_CLS" else None
     config = LoraConfig(task_type=task, r=4, lora_alpha=12, target_modules="all-linear", modules_to_save=heads)
     labels = {} if task == "CAUSAL_LM" else {"num_labels": 1}
     model = get_peft_model(CLASSES[task].from_pretrained(base, **labels), config)

@@ -15,7 +15,7 @@ from rlhf_cli.project.export import exported_folder
 from rlhf_cli.project.export.exported_folder import ExportedModel, export_model
 from rlhf_cli.project.export.source_model import SourceModel, find_source
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.text_endings import write_text_endings, write_training_format
+from rlhf_cli.runs.text_endings import write_training_format
 from tests.project.export.finished_runs import finished_run, random_model
 
 SECRET = "hf_planted0123456789abcdefghij"
@@ -94,8 +94,6 @@ def test_metadata_is_what_the_hub_reads(tmp_path: Path) -> None:
     found = card.data.to_dict()
     assert (found["base_model"], found["datasets"]) == ("Qwen/Qwen3-0.6B", ["openai/gsm8k"])
     assert (found["library_name"], found["pipeline_tag"]) == ("transformers", "text-generation")
-    results = {result.metric_type: result.metric_value for result in card.data.eval_results}
-    assert results == {"correct, greedy": 0.75, "cut off, greedy": 0.1}
     assert ["held_out", "correct, greedy", "0.75", "0.7 to 0.8", "40"] in rows_of(card.text, "rows")
     of_seen = next(row for row in rows_of(card.text, "rows") if row[0].startswith("seen"))
     assert of_seen[0] == "seen (4 of 40 prompts trained on)"
@@ -110,8 +108,9 @@ CHAT = (
 
 @pytest.mark.parametrize("kind", ["CAUSAL_LM", "SEQ_CLS"])
 def test_the_code_of_a_chat_model_uses_its_template(kind: str, tmp_path: Path, monkeypatch, capsys) -> None:
-    run = finished_run(tmp_path / "run", random_model(kind), data={"prompt": [{"role": "user", "content": "{q}"}]})
+    run = finished_run(tmp_path / "run", random_model(kind))
     (run.model / "chat_template.jinja").write_text(CHAT)
+    write_training_format(run.model, conversations=True)
     given(run, tmp_path)
     code = (tmp_path / "out" / "README.md").read_text().split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(tmp_path)
@@ -120,13 +119,6 @@ def test_the_code_of_a_chat_model_uses_its_template(kind: str, tmp_path: Path, m
     text = ran["tokenizer"].decode(ran["inputs"]["input_ids"][0])
     asked = "[user]What is the capital of France?"
     assert text == asked + ("[a]" if kind == "CAUSAL_LM" else "[assistant]an answer")
-    for plain in ({"prompt": "{q}"}, {"prompt": [{"role": "user", "content": "{q}"}]}):
-        write_text_endings(run.model, with_eos=True)  # a reward model of plain texts
-        if kind == "CAUSAL_LM":
-            run.config.write_text(yaml.safe_dump({**run.read_config(), "data": plain}))
-        again = export_model(source(run), tmp_path / f"out {len(str(plain))}", lambda message: None)
-        is_chat = "apply_chat_template" in (again.folder / "README.md").read_text()
-        assert is_chat is (kind == "CAUSAL_LM" and isinstance(plain["prompt"], list))
 
 
 def test_what_the_model_records_of_its_training_decides(run: RunFolder, tmp_path: Path) -> None:
