@@ -44,12 +44,6 @@ def test_the_late_proposals_are_nearer_to_the_best_than_chance(tmp_path: Path, o
     assert float(best.words[0].removeprefix("w=")) == min(values, key=lambda value: abs(value - BEST))
 
 
-def test_negative_control_chance_finds_nothing(tmp_path: Path) -> None:
-    search = memory(tmp_path, sampler="random")
-    values = [proposed(search)[1] for _ in range(30)]
-    assert fmean(abs(value - BEST) for value in values[15:]) > 0.29 / 2
-
-
 def test_a_search_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     first = memory(tmp_path)
     told = [proposed(first)[1] for _ in range(3)]
@@ -93,12 +87,3 @@ def test_a_trial_that_does_worse_than_the_others_is_stopped(tmp_path: Path, prun
     assert search.report(bad, 34, 0.0) is stopped
     good = search.ask().number
     assert search.report(good, 34, 2.0) is False
-
-
-@pytest.mark.parametrize(("value", "stopped"), [(0.45, False), (0.35, True)])
-def test_a_third_goes_on_at_a_rung(tmp_path: Path, value: float, stopped: bool) -> None:
-    """Of six at the first rung two go on: 0.45 is the second best beside 0.5, and 0.35 the third."""
-    search = memory(tmp_path, prune="halving")
-    for other in (0.1, 0.2, 0.3, 0.4, 0.5):
-        search.report(search.ask().number, 12, other)
-    assert search.report(search.ask().number, 12, value) is stopped

@@ -59,29 +59,30 @@ _NOT_A_NUMBER = (1, 0.0)
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """Settings by their means over seeds. `by` lists the measures.
+    """Settings that have all measures `by`, judged by their means over seeds. `best` are on the front.
 
-    `means` maps each setting that has all measures -> one number per measure. `best` are on the front. `dominated` maps
-    each other one -> one on the front that is at least as good in all measures and better in one.
+    `dominated` maps each other one -> one on the front that is at least as good in all measures and better in one.
     """
 
     by: tuple[str, ...]
-    means: Mapping[str, tuple[float, ...]]
     best: tuple[str, ...]
     dominated: Mapping[str, str]
 
 
 def pareto_front(by: Sequence[str], signs: Sequence[int], means: Mapping[str, Sequence[float]]) -> ParetoFront:
     """Return the front; `signs` are 1 if more is better, -1 if less is. Equal settings do not dominate each other."""
-    placed = {name: tuple(values) for name, values in means.items() if all(map(math.isfinite, values))}
-    signed = {name: tuple(sign * value for sign, value in zip(signs, of, strict=True)) for name, of in placed.items()}
+    signed = {
+        name: tuple(sign * value for sign, value in zip(signs, values, strict=True))
+        for name, values in means.items()
+        if all(map(math.isfinite, values))
+    }
     best = tuple(name for name in signed if not any(_dominates(other, signed[name]) for other in signed.values()))
     dominated = {
         name: next(one for one in best if _dominates(signed[one], values))
         for name, values in signed.items()
         if name not in best
     }
-    return ParetoFront(tuple(by), placed, best, dominated)
+    return ParetoFront(tuple(by), best, dominated)
 
 
 def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:

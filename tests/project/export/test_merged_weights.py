@@ -62,19 +62,6 @@ def test_a_merged_adapter_computes_what_it_did_on_its_base(task: str, tmp_path: 
     assert torch.equal(logits(AUTO[task].from_pretrained(tmp_path / "out")), logits(loaded))
 
 
-def test_a_merged_weight_is_the_sum_of_lora_by_hand(tmp_path: Path) -> None:
-    """LoRA (arXiv 2106.09685, section 4.1): W + (alpha / r) B A, here in float64 from the files; alpha 12, r 4."""
-    save(random_model("CAUSAL_LM"), tmp_path / "base")
-    run = finished_run(tmp_path / "run", with_adapter(tmp_path / "base", "CAUSAL_LM"))
-    exported(run, tmp_path / "out")
-    name = "model.layers.1.mlp.down_proj"
-    base = load_file(tmp_path / "base" / "model.safetensors")[f"{name}.weight"].double()
-    adapter = load_file(run.model / "adapter_model.safetensors")
-    a, b = (adapter[f"base_model.model.{name}.lora_{part}.weight"].double() for part in "AB")
-    merged = load_file(tmp_path / "out" / "model.safetensors")[f"{name}.weight"]
-    torch.testing.assert_close(merged.double(), base + 12 / 4 * b @ a, atol=1e-6, rtol=1e-6)
-
-
 def test_a_base_in_bfloat16_is_rounded_once(tmp_path: Path) -> None:
     """The sum in float64, rounded once to bfloat16; a float32 sum may tip a rounding in a hundred thousand."""
     save(random_model("CAUSAL_LM", dtype=torch.bfloat16), tmp_path / "base")
