@@ -19,8 +19,7 @@ from rlhf_cli.text.redaction import (
     remember,
     remember_typed,
     remember_variable,
-    secret_shape,
-    secret_variable_in,
+    secret_in,
 )
 from rlhf_cli.text.terminal_output import SafeStream, safe_output
 
@@ -40,7 +39,7 @@ SHAPED = {
 
 @pytest.mark.parametrize(("text", "kind"), SHAPED.items())
 def test_a_shape_is_known_and_hidden(text: str, kind: str) -> None:
-    assert secret_shape(f"before {text} after") == kind
+    assert secret_in(f"before {text} after") == (kind, None)
     hidden = redacted(f"before {text} after")
     assert hidden.startswith("before ")
     assert "***" in hidden
@@ -59,7 +58,7 @@ def test_a_shape_is_known_and_hidden(text: str, kind: str) -> None:
     ],
 )
 def test_what_only_resembles_one_stays(text: str) -> None:
-    assert secret_shape(text) is None
+    assert secret_in(text) is None
     assert redacted(text) == text
 
 
@@ -114,15 +113,18 @@ def test_variables_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_PASSWORD", "plain-words-1")
     monkeypatch.setenv("SERVICE_REGION", "region-words-1")
     assert redacted("plain-words-1 of region-words-1") == "*** of region-words-1"
-    assert secret_variable_in("a plain-words-1 b") == "SERVICE_PASSWORD"
-    assert secret_variable_in("a region-words-1 b") is None
+    assert secret_in("a plain-words-1 b") == (
+        "the value of the environment variable SERVICE_PASSWORD",
+        "SERVICE_PASSWORD",
+    )
+    assert secret_in("a region-words-1 b") is None
 
 
 @pytest.mark.parametrize("name", ["my_api_key", "hf_token", "password", "Db_Password", "API_KEY_2", "MYSQL_PWD"])
 def test_the_case_of_a_name_and_a_number_behind_it_hide_nothing_from_us(name: str, monkeypatch) -> None:
     monkeypatch.setenv(name, "plain-words-1")
     assert redacted("a plain-words-1 b") == "a *** b"
-    assert secret_variable_in("a plain-words-1 b") == name
+    assert secret_in("a plain-words-1 b") == (f"the value of the environment variable {name}", name)
 
 
 def test_a_password_in_the_address_that_any_variable_holds(monkeypatch: pytest.MonkeyPatch) -> None:

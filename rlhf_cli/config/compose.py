@@ -1,11 +1,16 @@
-"""Compose an experiment with Hydra into a plain dict and note where each value came from."""
+"""Compose what a user typed with Hydra into a plain dict, and note where each value came from.
+
+Hydra itself needs `+` for new keys and no sign for existing ones, so users would have to know the tree. Here every
+value override becomes `++key=value` (set it, whether or not it exists), and pydantic validates the key afterwards.
+Group choices and deletions (`~key`) keep Hydra's meaning; overrides of Hydra itself (`hydra.*`) are refused.
+"""
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +18,6 @@ from typing import Any
 import yaml
 from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import ResultDefault
@@ -28,12 +32,16 @@ from rlhf_cli.config import conf_folders
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.environment_references import References, for_composing, references_of
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.overrides import refuse_several_values, rewrite
 from rlhf_cli.errors import ConfigError, raise_any
-from rlhf_cli.text.json_values import JsonTree
+from rlhf_cli.text.json_values import JsonTree, leaves
 
 CONFIG_NAME = "train"
 _FROZEN = "frozen"
+_OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
+_OPTIONS = re.compile(r"^[\w./,:-]*$")
+"""Options of a group; anything else is an expression of Hydra's grammar, such as `glob(...)`."""
+EXPECT_AFRESH = "++expect=null"
+"""The override before a typed `expect`, which replaces all of it: Hydra cannot merge a list with a mapping."""
 
 
 @dataclass(frozen=True)
@@ -51,70 +59,113 @@ class Composed:
     """The texts that came from the environment; files of a run must not contain their values."""
 
 
-def compose(typed: list[str]) -> Composed:
-    """Compose what the user typed.
+def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None) -> Composed:
+    """Compose what the user typed, for a new experiment or on top of a run's `frozen` configuration and its file.
 
-    Raise ConfigError if a file is not YAML, a group option does not exist or an interpolation does not resolve.
+    In a frozen configuration a group choice (`truncation=none`) replaces its whole section. Raise ConfigError if a file
+    is not YAML, a group option does not exist, an interpolation does not resolve, or a run is given another experiment.
     """
-    overrides = rewrite(typed)
-    refuse_several_values(typed)
-    return _composed(CONFIG_NAME, overrides)
-
-
-def compose_frozen(config: JsonTree, file: Path | None, typed: list[str]) -> Composed:
-    """Compose `config`, which was frozen in `file`, with the user's overrides on top of it.
-
-    A group choice (`truncation=none`) replaces its whole section. Raise ConfigError as `compose` does, and for `exp=`,
-    because a run already has its experiment.
-    """
-    chosen: dict[str, str | None] = {}
-    overrides = [_on_frozen(text, chosen) for text in rewrite(typed)]
-    kept = for_composing({section: value for section, value in config.items() if section not in chosen})
-    ConfigStore.instance().store(name=_FROZEN, node=kept)
-    return _composed(_FROZEN, overrides, file=file, chosen=chosen)
-
-
-def _composed(
-    name: str, overrides: list[str], *, file: Path | None = None, chosen: dict[str, str | None] | None = None
-) -> Composed:
-    """Compose a primary configuration, frozen in `file` or shipped, with Hydra's overrides."""
+    overrides, name, file = rewrite(typed), CONFIG_NAME, None
+    chosen: dict[str, str | None] | None = None
+    if frozen is not None:
+        (config_of_run, file), chosen, name = frozen, {}, _FROZEN
+        overrides = [_on_frozen(text, chosen) for text in overrides]
+        kept = for_composing({key: value for key, value in config_of_run.items() if key not in chosen})
+        ConfigStore.instance().store(name=_FROZEN, node=kept)
     with composing() as loader:
         try:
-            user = conf_folders.user_dir()
-            for of_user in sorted(user.rglob("*.yaml")) if user is not None else ():
+            for folder in conf_folders.search_dirs()[:-1]:
                 from rlhf_cli.config.composing_errors import refuse_oversized  # Hydra would read such a file for hours
 
-                refuse_oversized(of_user)
+                for of_user in sorted(folder.rglob("*.yaml")):
+                    refuse_oversized(of_user)
             config, choices = loader.compose(name, overrides)
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             from rlhf_cli.config.composing_errors import explain  # needed only for a mistake
 
             explain(error, overrides, lambda words: loader.compose(name, words)[0])
-        origins = _origins_of(loader.merged, overrides, frozen=file)
+        origins = Origins()
+        if file is not None:
+            origins.add_file(file, "")
+        for default in loader.merged:
+            if default.config_path and (merged := conf_folders.find(default.config_path)) is not None:
+                origins.add_file(merged, default.package or "")
+        for override in OverridesParser.create().parse_overrides([text for text in overrides if text.startswith("++")]):
+            key, value = override.key_or_group, override.value()  # Hydra merges a dict into what is there
+            below = [f"{key}.{name}" for name, inner in leaves(value) if not isinstance(inner, dict)]
+            origins.add_command_line(below if isinstance(value, dict) else [key])
         tree = _resolved(config, origins)
         if "exp" in tree or "debug" in tree:  # the keys of such a file are those of the whole configuration
             from rlhf_cli.config.composing_errors import refuse_missing_headers
 
             refuse_missing_headers(overrides)
         references = references_of(config)
-    _let_typed_sources_win(tree, origins)
-    return Composed(
-        tree, choices if chosen is None else chosen, origins, tuple(overrides), frozen=file, references=references
-    )
+    if any(text.startswith("++data") for text in overrides):
+        _let_typed_sources_win(tree, origins)
+    return Composed(tree, choices if chosen is None else chosen, origins, tuple(overrides), file, references)
+
+
+def rewrite(typed: list[str]) -> list[str]:
+    """Return the Hydra overrides for what the user typed, in the order Hydra applies them.
+
+    Raise ConfigError for a word that is not an override and for a group option that does not exist.
+    """
+    known = groups()
+    rewritten: list[str] = []
+    appended: dict[str, list[str]] = {group: [] for group in APPENDED_GROUPS}
+    for place, word in enumerate(typed):
+        text = quote_paths(word)
+        match = _OVERRIDE.match(text)
+        if match is None:
+            if not text.startswith("~"):
+                from rlhf_cli.config.composing_errors import not_an_override  # needed only for a mistake
+
+                raise not_an_override(typed, place, known)
+            rewritten.append(text)
+            continue
+        key, value = match["key"].strip(), match["value"]
+        group, at, _ = key.partition("@")
+        if group in known and (at or not value.startswith("{")):  # model={path: x} sets values; it chooses no option
+            options = value.split(",") if _OPTIONS.match(value) else []
+            if key == "reward" or any(option not in known[group] for option in options):
+                from rlhf_cli.config.composing_errors import no_such_option
+
+                raise no_such_option(key, value, known[group])
+            is_new = bool(at) or group in APPENDED_GROUPS
+            appended.get(key, rewritten).append(f"{'+' if is_new else ''}{key}={value}")
+        elif at or "/" in group or group.partition(".")[0] == "hydra":
+            from rlhf_cli.config.composing_errors import no_such_group
+
+            raise no_such_group(key, text)
+        else:
+            rewritten += [EXPECT_AFRESH] if key == "expect" else []
+            rewritten.append(f"++{key}={value}")
+    # `exp` before `debug`: the last one composed wins.
+    return [*rewritten, *(override for overrides in appended.values() for override in overrides)]
+
+
+def quote_paths(text: str) -> str:
+    """Return the word with its value quoted if Hydra would parse the value as grammar although it is plain text.
+
+    This concerns existing paths (the folder of a sweep's run is `weight=0.5,seed=2`), stop rules (`kl > 10`) and prompt
+    templates (`Question: {question}`).
+    """
+    key, equals, value = text.partition("=")
+    if not equals or "'" in value or '"' in value:
+        return text
+    name = key.lstrip("+")
+    if name.startswith("stop.") and any(sign in value for sign in "<>="):
+        return f'{key}="{value}"'
+    is_template = name == "data.prompt" and "{" in value and "${" not in value and value[0] != "["
+    if is_template or (any(sign in value for sign in "=,") and Path(value).expanduser().exists()):
+        return f"{key}='{value}'"
+    return text
 
 
 class NotingLoader(ConfigLoaderImpl):
-    """A loader that searches the user's `./conf` first; `merged` are the files of its last composition.
+    """A loader of plain configurations; `merged` are the files of its last composition."""
 
-    Hydra's own `--config-dir` would rank below the shipped files.
-    """
-
-    def __init__(self) -> None:
-        search_path = copy.deepcopy(GlobalHydra.instance().config_loader().get_search_path())
-        if (user := conf_folders.user_dir()) is not None:
-            search_path.prepend(provider="user", path=f"file://{user}", anchor="main")
-        super().__init__(search_path)
-        self.merged: list[ResultDefault] = []
+    merged: Sequence[ResultDefault] = ()
 
     def compose(self, config_name: str, overrides: list[str]) -> tuple[DictConfig, dict[str, str | None]]:
         """Return what Hydra composes, without its own settings, and the option chosen for each group.
@@ -127,6 +178,7 @@ class NotingLoader(ConfigLoaderImpl):
             listed = create_defaults_list(
                 repo=repo, config_name=config_name, overrides_list=parsed, prepend_hydra=False, skip_missing=False
             )
+            self.merged = listed.defaults
             config = self._compose_config_from_defaults_list(listed.defaults, repo)
             OmegaConf.set_struct(config, True)
             self._apply_overrides_to_config(listed.config_overrides, config)
@@ -136,23 +188,22 @@ class NotingLoader(ConfigLoaderImpl):
         assert isinstance(choices, dict)
         return config, {str(key): value for key, value in choices.items()}
 
-    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
-        self.merged = defaults
-        return super()._compose_config_from_defaults_list(defaults, repo)
-
 
 @contextmanager
 def composing() -> Iterator[NotingLoader]:
     """Yield a loader for use inside the `with` block: it uses the sweep's Hydra during a sweep, else starts its own.
 
-    Raise ConfigError instead of Hydra's, OmegaConf's and YAML's own errors.
+    It searches the user's `./conf` first; Hydra's own `--config-dir` would rank below the shipped files. Raise
+    ConfigError instead of Hydra's, OmegaConf's and YAML's own errors.
     """
     try:
-        if GlobalHydra.instance().is_initialized():
-            yield NotingLoader()
-            return
-        with initialize_config_dir(str(conf_folders.shipped_dir()), version_base="1.3"):
-            yield NotingLoader()
+        with ExitStack() as stack:
+            if not GlobalHydra.instance().is_initialized():
+                stack.enter_context(initialize_config_dir(str(conf_folders.shipped_dir()), version_base="1.3"))
+            search_path = copy.deepcopy(GlobalHydra.instance().config_loader().get_search_path())
+            for folder in conf_folders.search_dirs()[:-1]:
+                search_path.prepend(provider="user", path=f"file://{folder}", anchor="main")
+            yield NotingLoader(search_path)
     except (yaml.MarkedYAMLError, HydraException, OmegaConfBaseException) as error:
         from rlhf_cli.config.composing_errors import in_our_words  # needed only for a mistake
 
@@ -210,31 +261,6 @@ def _let_typed_sources_win(tree: JsonTree, origins: Origins) -> None:
             if section.get(name) and f"{prefix}.{name}" not in typed:
                 section[name] = {} if isinstance(section[name], dict) else None
                 origins.by_key[f"{prefix}.{name}"] = origins.by_key[key]
-
-
-def _origins_of(merged: list[ResultDefault], overrides: list[str], *, frozen: Path | None) -> Origins:
-    """Return where each value came from: the merged files in order, then the command line.
-
-    `frozen` is the file of a primary configuration outside the conf folders, or None.
-    """
-    origins = Origins()
-    if frozen is not None:
-        origins.add_file(frozen, "")
-    for default in merged:
-        file = conf_folders.find(default.config_path) if default.config_path else None
-        if file is not None:
-            origins.add_file(file, default.package or "")
-    for override in OverridesParser.create().parse_overrides([text for text in overrides if text.startswith("++")]):
-        origins.add_command_line(_keys_set(override.key_or_group, override.value()))
-    return origins
-
-
-def _keys_set(key: str, value: object) -> Iterator[str]:
-    """Yield the keys an override sets: Hydra merges a dict into an existing one and replaces any other value."""
-    if not isinstance(value, dict):
-        yield key
-    for name, below in value.items() if isinstance(value, dict) else ():
-        yield from _keys_set(f"{key}.{name}", below)
 
 
 def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,9 +20,11 @@ from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueE
 
 from rlhf_cli.config.conf_folders import Groups, find, groups
 from rlhf_cli.config.origins import Origin, Origins
-from rlhf_cli.config.schema.experiment import leaves, valid_keys
+from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.config.suggestions import nearest_path
-from rlhf_cli.errors import ConfigError, raise_any
+from rlhf_cli.errors import ConfigError, Prose, raise_any
+from rlhf_cli.tables.former_names import VALUE_SYNONYMS
+from rlhf_cli.text.json_values import leaves
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.yaml_loader import SAFE_LOADER, OversizedYaml
 
@@ -30,12 +32,15 @@ _GLOBAL_GROUPS = ("exp", "debug")
 """Groups whose options set keys of the whole configuration, and so need the `@package _global_` header."""
 _HEADER = "# @package _global_"
 _COMMAND_LINE = "command line"
+_BY_PATH = {"model": "local", "data": "file"}
+"""Maps a group to its option with a `path` to the user's own model or data."""
 
 
 def explain(error: Exception, overrides: list[str], composed: Callable[[list[str]], DictConfig]) -> NoReturn:
     """Raise ConfigError, or Problems, that says what is wrong in the words or files; `error` if that is not known."""
     refuse_missing_headers(overrides)
     raise_any(_unreadable(overrides), because=error)
+    raise_any(_several_values(overrides), because=error)
     raise_any(_absent_deletions(overrides, composed), because=error)
     if isinstance(error, ValueError):  # OmegaConf's, of `gate.by=x` where `gate` is a list
         raise ConfigError(
@@ -123,6 +128,41 @@ def not_an_override(typed: Sequence[str], place: int, known: Groups) -> ConfigEr
     )
 
 
+def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigError:
+    """Return an error for a group choice with an option that does not exist, or for a reward without a name."""
+    group, got = key.partition("@")[0], f"{key}={value}"
+    option = next((option for option in value.split(",") if option not in options), None)
+    if option is None:
+        what, hint = "a ready-made reward needs a name of your own", f"reward@rewards.NAME={value}"
+        return ConfigError(what, where=_COMMAND_LINE, got=got, hint=hint)
+    close = VALUE_SYNONYMS.get(group, {}).get(option.lower())
+    close = close if close in options else nearest(option, options)
+    is_own = group in _BY_PATH and ("/" in option or ":" in option or Path(option).exists())
+    own = f"{group}={_BY_PATH[group]} {group}.path={option}" if is_own else f"rlhf list {group}"
+    return ConfigError(
+        f"there is no {group} named {option!r}",
+        where=_COMMAND_LINE,
+        got=got,
+        expected="one of " + ", ".join(options),
+        hint=f"{key}={close}" if close else own,
+    )
+
+
+def no_such_group(key: str, text: str) -> ConfigError:
+    """Return an error for a choice of a group that does not exist, or for one of Hydra's own settings."""
+    group, known = key.partition("@")[0], groups()
+    if re.match(r"hydra\b", group) is None:
+        what, expected = f"unknown group {group!r}", "one of " + ", ".join(known)
+        return ConfigError(what, where=_COMMAND_LINE, got=text, expected=expected, hint=nearest(group, known))
+    return ConfigError(
+        "Hydra only composes the configuration; it runs nothing here",
+        where=_COMMAND_LINE,
+        got=text,
+        expected="run.root and run.name for the run folder, -m for a sweep, -j N for runs at a time",
+        hint=Prose("leave it out; docs/how-to/sweeps.md says how sweeps are run"),
+    )
+
+
 def _choice(text: str, known: Groups) -> str | None:
     """Return the group choice for a bare name: an experiment, or else any option with that name."""
     path = Path(text)
@@ -145,6 +185,21 @@ def _with_its_value(typed: Sequence[str], place: int) -> str:
     if behind and "=" not in behind and not behind.startswith(("-", "~", "+")):
         return f"{text}={behind}"
     return f"{text}=VALUE" if "." in text or text in valid_keys([]) else "rlhf list exp"
+
+
+def _several_values(overrides: list[str]) -> Iterator[ConfigError]:
+    """Yield an error for every word that gives a key several values, which only a sweep accepts."""
+    for override in OverridesParser.create().parse_overrides(overrides):
+        if override.is_sweep_override():
+            typed = str(override.input_line).removeprefix("++")
+            key = typed.partition("=")[0]
+            yield ConfigError(
+                "several values for one key are a sweep: a run for each",
+                where=_COMMAND_LINE,
+                got=typed,
+                expected=f"one value here; a list is '{key}=[a,b]', a text with a comma \"{key}='a,b'\"",
+                hint=f"rlhf train -m ... '{typed}'",
+            )
 
 
 def _unreadable(overrides: list[str]) -> Iterator[ConfigError]:

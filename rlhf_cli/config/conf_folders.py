@@ -34,27 +34,17 @@ def shipped_dir() -> Path:
     raise FileNotFoundError(f"no conf/train.yaml beside or inside {package}: the installation is incomplete")
 
 
-def user_dir() -> Path | None:
-    """Return `./conf` of the working folder; None if it does not exist or is the shipped one."""
-    candidate = Path.cwd() / "conf"
-    if candidate.is_dir() and candidate.resolve() != shipped_dir().resolve():
-        return candidate
-    return None
-
-
 def search_dirs() -> list[Path]:
-    """Return the folders in order of precedence, the user's first."""
-    user = user_dir()
-    return [user, shipped_dir()] if user else [shipped_dir()]
+    """Return the user's `./conf`, unless it does not exist or is the shipped one, and the shipped folder."""
+    user = Path.cwd() / "conf"
+    is_theirs = user.is_dir() and user.resolve() != shipped_dir().resolve()
+    return [user, shipped_dir()] if is_theirs else [shipped_dir()]
 
 
 def find(config_path: str) -> Path | None:
     """Return the file for a config path such as `trainer/grpo`, or None."""
-    for folder in search_dirs():
-        file = folder / f"{config_path}.yaml"
-        if file.is_file():
-            return file
-    return None
+    files = (folder / f"{config_path}.yaml" for folder in search_dirs())
+    return next((file for file in files if file.is_file()), None)
 
 
 def groups() -> Groups:

@@ -17,10 +17,9 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from rlhf_cli.config.schema.experiment import Experiment, leaves
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.text.json_values import JsonTree, JsonValue
-from rlhf_cli.text.redaction import remember_variable, secret_shape
+from rlhf_cli.text.json_values import JsonTree, JsonValue, leaves
+from rlhf_cli.text.redaction import remember_variable, secret_in
 
 Path: TypeAlias = tuple[str | int, ...]
 References: TypeAlias = dict[Path, tuple[str, str]]
@@ -50,7 +49,7 @@ def references_of(config: DictConfig) -> References:
         value = values.get(path)
         if _MARK.search(text) is None or value is None:
             continue
-        if path[-1] in _NAMES_OF_THINGS and secret_shape(value) is None:
+        if path[-1] in _NAMES_OF_THINGS and secret_in(value) is None:
             continue
         for name in _MARK.findall(text):
             remember_variable(name, os.environ[name], key=str(path[-1]))
@@ -63,12 +62,12 @@ def with_references(tree: JsonTree, references: References) -> JsonTree:
 
     Escape a text that only looks like a reference, so that reading it returns the same text.
     """
-
-    def written(text: str, path: Path) -> str:
-        reference, value = references.get(path, ("", None))
-        return reference if value == text else text.replace("${oc.env:", r"\${oc.env:")
-
-    return _with_texts(tree, written)
+    by_text = {(path, value): reference for path, (reference, value) in references.items()}
+    written = _with_texts(
+        tree, lambda text, path: by_text.get((path, text)) or text.replace("${oc.env:", r"\${oc.env:")
+    )
+    assert isinstance(written, dict)
+    return written
 
 
 def resolved_references(tree: JsonTree) -> JsonTree:
@@ -76,16 +75,12 @@ def resolved_references(tree: JsonTree) -> JsonTree:
 
     Raise ConfigError for a variable that is not set, with the key that reads it.
     """
-
-    def resolved(text: str, path: Path) -> str:
-        return _REFERENCE.sub(lambda match: match[0][1:] if match[1] else _value_of(match[2], path), text)
-
-    return _with_texts(tree, resolved)
-
-
-def frozen_experiment(config: JsonTree) -> Experiment:
-    """Return the experiment of a frozen configuration, with its environment references resolved."""
-    return Experiment.model_validate(resolved_references(config))
+    resolved = _with_texts(
+        tree,
+        lambda text, path: _REFERENCE.sub(lambda match: match[0][1:] if match[1] else _value_of(match[2], path), text),
+    )
+    assert isinstance(resolved, dict)
+    return resolved
 
 
 def for_composing(tree: JsonTree) -> JsonTree:
@@ -100,20 +95,18 @@ def for_composing(tree: JsonTree) -> JsonTree:
             end = match.end()
         return "".join([*parts, text[end:].replace("${", r"\${")])
 
-    return _with_texts(tree, escaped)
+    changed = _with_texts(tree, escaped)
+    assert isinstance(changed, dict)
+    return changed
 
 
-def _with_texts(tree: JsonTree, change: Callable[[str, Path], str]) -> JsonTree:
+def _with_texts(node: JsonValue, change: Callable[[str, Path], str], path: Path = ()) -> JsonValue:
     """Return the same tree with every text changed."""
-
-    def walk(node: JsonValue, path: Path) -> JsonValue:
-        if isinstance(node, dict):
-            return {key: walk(value, (*path, key)) for key, value in node.items()}
-        if isinstance(node, list):
-            return [walk(value, (*path, index)) for index, value in enumerate(node)]
-        return change(node, path) if isinstance(node, str) else node
-
-    return {key: walk(value, (key,)) for key, value in tree.items()}
+    if isinstance(node, dict):
+        return {key: _with_texts(value, change, (*path, key)) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_with_texts(value, change, (*path, place)) for place, value in enumerate(node)]
+    return change(node, path) if isinstance(node, str) else node
 
 
 def _value_of(name: str, path: Path) -> str:

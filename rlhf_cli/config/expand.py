@@ -12,24 +12,29 @@ from collections.abc import Iterator
 
 from rlhf_cli.config.rules.trainer_rules import class_file
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import AGGREGATES, Gate, Reward
+from rlhf_cli.config.schema.reward_sections import AGGREGATES, TRUNCATION_MODES, Gate, Reward
 
 
-def expand_primary(experiment: Experiment) -> Experiment:
-    """Return the experiment with `primary` turned into ordinary gates, so that the code handles only gates.
+def expanded(experiment: Experiment) -> Experiment:
+    """Return the experiment with `primary` turned into ordinary gates, and with `truncation.mode` filled in.
 
-    The primary reward and those it depends on come before it and get no gate. An experiment without `primary`, or whose
-    `primary` does not name one of its rewards, is returned unchanged.
+    The primary reward and those it depends on come before it and get no gate.
     """
-    gate = experiment.primary
-    if gate is None or gate.by not in experiment.rewards:
-        return experiment
-    before = _waits_for(experiment.rewards, gate.by) | {gate.by}
-    rewards = {
-        name: reward if name in before else reward.model_copy(update={"gate": [*reward.gates, gate]})
-        for name, reward in experiment.rewards.items()
-    }
-    return experiment.model_copy(update={"rewards": rewards, "primary": None})
+    gate, rewards, truncation = experiment.primary, experiment.rewards, experiment.truncation
+    changes: dict[str, object] = {}
+    if gate is not None and gate.by in rewards:
+        before = _waits_for(rewards, gate.by) | {gate.by}
+        changes["primary"] = None
+        changes["rewards"] = {
+            name: reward if name in before else reward.model_copy(update={"gate": [*reward.gates, gate]})
+            for name, reward in rewards.items()
+        }
+    modes = TRUNCATION_MODES.get(truncation.policy)
+    if modes is not None and truncation.mode is None:
+        is_added = truncation.policy == "bootstrap" and _has_dense_rewards_alone(experiment)
+        mode = "add" if is_added else modes[0]
+        changes["truncation"] = truncation.model_copy(update={"mode": mode})
+    return experiment.model_copy(update=changes) if changes else experiment
 
 
 def _waits_for(rewards: dict[str, Reward], name: str) -> set[str]:
@@ -44,22 +49,9 @@ def _waits_for(rewards: dict[str, Reward], name: str) -> set[str]:
     return earlier
 
 
-def with_truncation_mode(experiment: Experiment) -> Experiment:
-    """Return the experiment with `truncation.mode` filled in, if its policy has modes and none was chosen."""
-    truncation = experiment.truncation
-    if truncation.mode is not None or not truncation.row.modes:
-        return experiment
-    mode = truncation.row.modes[0]
-    if truncation.row.mode_if_dense is not None and _has_dense_rewards_alone(experiment):
-        mode = truncation.row.mode_if_dense
-    return experiment.model_copy(update={"truncation": truncation.model_copy(update={"mode": mode})})
-
-
 def truncation_warnings(experiment: Experiment) -> Iterator[str]:
-    """Yield a warning if the chosen mode does not fit the rewards, with its effect."""
+    """Yield a warning if the mode chosen for `bootstrap` does not fit the rewards, with its effect."""
     truncation = experiment.truncation
-    if truncation.row.mode_if_dense is None:
-        return
     plain = [name for name, reward in experiment.rewards.items() if reward.weight != 0 and not is_dense(reward)]
     if truncation.mode == "add" and not _has_dense_rewards_alone(experiment):
         whose = ", ".join(plain) or "the aggregate"

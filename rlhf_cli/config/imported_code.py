@@ -17,7 +17,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.text.json_values import JsonTree, JsonValue, section
+from rlhf_cli.text.json_values import JsonTree, leaves, section
 
 _KEY = "code["
 _IMPORTING_CALLS = ("import_module", "__import__")
@@ -34,7 +34,7 @@ def imported_code(experiment: Experiment) -> dict[str, Path]:
     that is not valid Python counts as having no imports: importing it reports the error.
     """
     folders = code_folders(experiment)
-    waiting = [place for module in _modules(experiment) for place in _named(module, folders)]
+    waiting = [place for module in _modules(experiment) for place in _files_of(module, folders)]
     model, found = experiment.model, set[Path]()
     if model.trust_remote_code and model.path and (folder := Path(model.path).expanduser()).is_dir():
         found = {file.resolve() for file in folder.rglob("*.py")}
@@ -52,7 +52,7 @@ def imported_code(experiment: Experiment) -> dict[str, Path]:
 def imported_since(known: frozenset[str], experiment: Experiment) -> dict[str, Path]:
     """Return the user's files imported since `sys.modules` held `known`, except those named in the configuration."""
     folders = code_folders(experiment)
-    named = {file.resolve() for module in _modules(experiment) for file, _ in _named(module, folders)[-1:]}
+    named = {file.resolve() for module in _modules(experiment) for file, _ in list(_files_of(module, folders))[-1:]}
     files = [getattr(module, "__file__", None) for name, module in list(sys.modules.items()) if name not in known]
     own = {
         Path(file).resolve() for file in files if isinstance(file, str) and not any(map(file.__contains__, _INSTALLED))
@@ -93,12 +93,11 @@ def _is_users(file: Path, folders: set[Path]) -> bool:
     return file.is_file() and not any(place in file.parents for place in _NOT_THEIRS)
 
 
-def _named(module: str, folders: set[Path]) -> list[tuple[Path, str]]:
-    return [(Path(module).expanduser(), "")] if module.endswith(".py") else list(_files_of(module, folders))
-
-
 def _files_of(module: str, folders: set[Path]) -> Iterator[tuple[Path, str]]:
-    """Yield the files that `import a.b.c` runs, each with the package that its relative imports start from."""
+    """Yield `./file.py`, or the files that `import a.b.c` runs, each with the package of its relative imports."""
+    if module.endswith(".py"):
+        yield Path(module).expanduser(), ""
+        return
     search: list[str] | None = [str(Path.cwd()), *sys.path, *map(str, sorted(folders))]
     parts = module.split(".")
     for depth in range(1, len(parts) + 1):
@@ -137,11 +136,9 @@ def code_of(config: JsonTree) -> list[str]:
     named += [("trainer.class", section(config, "trainer").get("class"))]
     named += [("aggregate", aggregate)] if isinstance(aggregate, str) and ":" in aggregate else []
     code = [f"{key}: {value}" for key, value in named if value and not str(value).startswith("rlhf_cli.rewards.")]
-    return [*code, *_trusted_remote_code(config)]
-
-
-def _trusted_remote_code(node: JsonValue, key: str = "") -> Iterator[str]:
-    for name, value in node.items() if isinstance(node, dict) else ():
-        if name == "trust_remote_code" and value is True and isinstance(node, dict):
-            yield f"{key}.{name}: the code that comes with {node.get('path') or node.get('model') or 'the model'}"
-        yield from _trusted_remote_code(value, f"{key}.{name}" if key else name)
+    entries = dict(leaves(config))
+    for key in [key for key, value in entries.items() if key.endswith(".trust_remote_code") and value is True]:
+        parent = entries[key.rpartition(".")[0]]
+        model = (parent.get("path") or parent.get("model")) if isinstance(parent, dict) else None
+        code.append(f"{key}: the code that comes with {model or 'the model'}")
+    return code

@@ -105,7 +105,7 @@ def _arguments() -> JsonTree:
     """Return the schema of `trainer.args`: the arguments of any trainer, except those set in our own sections."""
     by_name: dict[str, list[JsonValue]] = {}
     for row in TRAINERS.values():
-        for name, field in trl_args.config_fields(row.config_class).items():
+        for name, field in trl_args.fields_of(row.name).items():
             if name not in RESERVED_ARGS and (one := trl_args.json_schema(field)) not in by_name.setdefault(name, []):
                 by_name[name].append(one)
     for name, of_ppo in _at(PpoArgs.model_json_schema(), "properties").items():

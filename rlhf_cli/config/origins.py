@@ -7,7 +7,7 @@ its origin. `rlhf show` prints it, and every error about a key names it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,13 +46,18 @@ class Origins:
         if package:
             self.by_key.setdefault(package, Origin(file))
         with file.open(encoding="utf-8") as stream:
-            tree = yaml.compose(stream, Loader=SAFE_LOADER)
-        for key, line, node in _keys(tree, package):
-            self.by_key[key] = Origin(file, line)
-            if isinstance(node, yaml.MappingNode):
+            waiting = [(package, 0, yaml.compose(stream, Loader=SAFE_LOADER))]
+        while waiting:
+            key, line, node = waiting.pop()
+            entries = node.value if isinstance(node, yaml.MappingNode) else None
+            if line:
+                self.by_key[key] = Origin(file, line)
                 self._single.discard(key)
-            else:
-                self._single.add(key)
+                self._single |= {key} if entries is None else set()
+            for key_node, below in reversed(entries or ()):
+                name = f"{key}.{key_node.value}" if key else str(key_node.value)
+                if name != "defaults":
+                    waiting.append((name, key_node.start_mark.line + 1, below))
 
     def add_command_line(self, keys: Iterable[str]) -> None:
         """Record that these dotted keys were given on the command line."""
@@ -82,12 +87,3 @@ class Origins:
         """Return `rewards.x.weight (conf/exp/mine.yaml:12)` for error messages; without an origin only the key."""
         origin = self.of(key)
         return f"{key} ({origin})" if origin else key
-
-
-def _keys(mapping: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int, yaml.Node]]:
-    """Yield (dotted key, line, value) for every key of a YAML mapping whose content goes under `prefix`."""
-    for key_node, node in mapping.value if isinstance(mapping, yaml.MappingNode) else ():
-        key = f"{prefix}.{key_node.value}" if prefix else str(key_node.value)
-        if key != "defaults":
-            yield key, key_node.start_mark.line + 1, node
-            yield from _keys(node, key)

@@ -183,6 +183,8 @@ def _expected(detail: ErrorDetails, path: Path) -> str:
         return f"a section with {', '.join(keys)}{or_none}"
     if detail["type"] == "string_pattern_mismatch" and path[0] in _FORMS:
         return _FORMS[str(path[0])]
+    if detail["type"] == "bool_type" and path[0] == "warn":
+        return "on or off"
     if detail["type"] == "tuple_type":
         return "[LOW, HIGH], two numbers"
     text = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")

@@ -131,8 +131,8 @@ def _part_distance(typed: str, part: str) -> int | None:
 
 def _keys_there_are(tree: JsonTree) -> Iterator[Path]:
     """Yield every key that the experiment has or could have: from the schema, the trainer and the composed tree."""
-    has_critic = _has_critic(tree)
-    free = [name for name in _trainer_fields(tree) if trl_args.own_key_for(name, has_critic=has_critic) is None]
+    reserved = trl_args.RESERVED_WITH_A_CRITIC if _has_critic(tree) else trl_args.RESERVED_ARGS
+    free = [name for name in _trainer_fields(tree) if name not in reserved]
     yield from dict.fromkeys([*_of_section(Experiment, (), tree), *((*_ARGS, name) for name in free)])
 
 
@@ -173,7 +173,7 @@ def _trainer_fields(tree: JsonTree) -> list[str]:
     name = section(tree, "trainer").get("trl")
     if not isinstance(name, str) or name not in TRAINERS:
         return []
-    return [*trl_args.trainer(name).fields, *(PpoArgs.model_fields if _has_critic(tree) else ())]
+    return [*trl_args.fields_of(name), *(PpoArgs.model_fields if _has_critic(tree) else ())]
 
 
 def _has_critic(tree: JsonTree) -> bool:

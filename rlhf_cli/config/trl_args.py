@@ -11,7 +11,6 @@ import ast
 import importlib.util
 import re
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,15 +33,6 @@ class TrlField:
     choices: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class TrainerFields:
-    """A TRL trainer: its name, its config class and the fields of that class."""
-
-    name: str
-    config_class: str
-    fields: dict[str, TrlField]
-
-
 @cache
 def package_dir(package: str) -> Path:
     """Return the folder of an installed package without importing it.
@@ -56,17 +46,13 @@ def package_dir(package: str) -> Path:
 
 
 @cache
-def trainer(name: str) -> TrainerFields:
-    """Return the arguments of a trainer's config class. Raise KeyError for a trainer without a row in the table."""
-    config_class = TRAINERS[name].config_class
-    return TrainerFields(name, config_class, config_fields(config_class))
+def fields_of(trainer: str) -> dict[str, TrlField]:
+    """Return the arguments of a trainer: the fields of its config class that `__init__` takes, inherited ones first.
 
-
-@cache
-def config_fields(config_class: str) -> dict[str, TrlField]:
-    """Return the fields of a TRL config class, including inherited ones, in the order of the dataclass."""
+    Raise KeyError for a trainer without a row in the table.
+    """
     fields: dict[str, TrlField] = {}
-    for node in class_bodies(config_class):
+    for node in class_bodies(TRAINERS[trainer].config_class):
         docstring = ast.get_docstring(node) or ""
         documented = _documented_choices(docstring)
         # `scale_rewards: str` is documented, and used, as "`str` or `bool`".
@@ -74,16 +60,24 @@ def config_fields(config_class: str) -> dict[str, TrlField]:
         for item in node.body:
             if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
                 continue
-            name, annotation = item.target.id, ast.unparse(item.annotation)
-            default, is_init = _default(item.value)
-            if "ClassVar" in annotation or not is_init:
+            name, annotation, default = item.target.id, ast.unparse(item.annotation), item.value
+            is_init = "ClassVar" not in annotation
+            if isinstance(default, ast.Call):  # field(default=..., init=...)
+                named = {keyword.arg: keyword.value for keyword in default.keywords}
+                is_init = is_init and not ("init" in named and ast.unparse(named["init"]) == "False")
+                default = named.get("default")
+            if not is_init:
                 continue
+            try:
+                literal = ast.literal_eval(default) if default is not None else None
+            except ValueError:
+                literal = None
             enums = [_enums()[word] for word in re.findall(r"\w+", annotation) if word in _enums()]
             choices = enums[0] if enums else documented.get(name, ())
             choices = choices or CHOICES.get(f"{node.name}.{name}") or CHOICES.get(name, ())
             if name in also_bool and "bool" not in annotation:
                 annotation += " | bool"
-            fields[name] = TrlField(name, annotation, default, choices)
+            fields[name] = TrlField(name, annotation, literal, choices)
     return fields
 
 
@@ -115,19 +109,6 @@ def class_bodies(config_class: str) -> list[ast.ClassDef]:
         bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
         name = next((base for base in bases if base.endswith("Config") or base in files), None)
     return chain[::-1]
-
-
-def _default(value: ast.expr | None) -> tuple[object, bool]:
-    """Return the default in a dataclass field, None if it is not a literal, and whether `__init__` takes the field."""
-    is_init = True
-    if isinstance(value, ast.Call):
-        named = {keyword.arg: keyword.value for keyword in value.keywords}
-        is_init = not (isinstance(flag := named.get("init"), ast.Constant) and flag.value is False)
-        value = named.get("default")
-    try:
-        return (ast.literal_eval(value) if value is not None else None), is_init
-    except ValueError:
-        return None, is_init
 
 
 def _documented_choices(docstring: str) -> dict[str, tuple[str, ...]]:
@@ -236,16 +217,5 @@ RESERVED_ARGS: dict[str, str] = {
 }
 """Maps a TRL field to the key that replaces it."""
 
-RESERVED_WITH_A_CRITIC = {"beta": "kl.coef"}
+RESERVED_WITH_A_CRITIC = RESERVED_ARGS | {"beta": "kl.coef"}
 """The same for trainers with a critic (`trainer.baseline`); without a critic these fields stay TRL's."""
-
-
-def own_key_for(name: str, *, has_critic: bool) -> str | None:
-    """Return the key that replaces a TRL argument, or None if it may be set under `trainer.args`."""
-    return RESERVED_ARGS.get(name) or (RESERVED_WITH_A_CRITIC.get(name) if has_critic else None)
-
-
-def setting(trainer: TrainerFields, args: Mapping[str, object], name: str) -> object:
-    """Return the value of an argument: the experiment's, else TRL's default, else None."""
-    field = trainer.fields.get(name)
-    return args.get(name, field.default if field else None)

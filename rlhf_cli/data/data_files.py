@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 
 from rlhf_cli.data import json_files
-from rlhf_cli.data.file_readers import read_csv, shorten
-from rlhf_cli.data.source import MIXED, NULL, SUFFIXES, DataSource, Kind, Row, kind_of, label, merge
+from rlhf_cli.data.file_readers import MIXED, NULL, Kind, kind_of, label, merge, read_csv, shorten
+from rlhf_cli.data.source import SUFFIXES, DataSource, Row
 from rlhf_cli.errors import DataError, Prose
 
 

@@ -3,6 +3,8 @@
 A CSV column is integer, number or true/false only if every filled cell of it is, in canonical form (`007` and `1,5`
 stay text, and so do `NA` and `None`, which are possible answers). An empty cell is a null. A column to be read as text
 always stays text: `7` is an answer like `seven`, and `1.50` is not `1.5`.
+
+A kind is `null`, `true/false`, `integer`, `number` or `text`, a list of one kind, a record of named kinds, or `mixed`.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, Row, merge
+from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError, Prose
 
 _BOM = b"\xef\xbb\xbf"
@@ -54,6 +57,70 @@ def shorten(text: str, around: int = 0, width: int = 80) -> str:
     text = text.rstrip("\r\n")
     start = max(0, min(around - width // 2, len(text) - width))
     return ("…" if start else "") + text[start : start + width] + ("…" if start + width < len(text) else "")
+
+
+NULL, BOOL, INTEGER, NUMBER, TEXT, MIXED = "null", "true/false", "integer", "number", "text", "mixed"
+
+
+@dataclass(frozen=True)
+class ListKind:
+    """A list whose items are of one kind."""
+
+    item: Kind
+
+
+@dataclass(frozen=True)
+class RecordKind:
+    """A JSON object with one kind per field; a field missing from a row is null there."""
+
+    fields: Mapping[str, Kind]
+
+
+Kind = str | ListKind | RecordKind
+
+
+_SCALARS = {str: TEXT, type(None): NULL, bool: BOOL, int: INTEGER, float: NUMBER}
+
+
+def kind_of(value: object) -> Kind:
+    """Return the kind of a JSON value."""
+    if (scalar := _SCALARS.get(type(value))) is not None:
+        return scalar
+    if isinstance(value, list):
+        item: Kind = NULL
+        for element in value:
+            item = merge(item, kind_of(element))
+        return ListKind(item)
+    if isinstance(value, dict):
+        return RecordKind({key: kind_of(field) for key, field in value.items()})
+    return MIXED
+
+
+def merge(first: Kind, second: Kind) -> Kind:
+    """Return the kind of a column that holds both kinds.
+
+    Null merges with any kind, integer and number give number, lists and records are merged recursively; all other pairs
+    are `mixed`.
+    """
+    if first == second or second == NULL:
+        return first
+    if first == NULL:
+        return second
+    if {label(first), label(second)} == {INTEGER, NUMBER}:
+        return NUMBER
+    if isinstance(first, ListKind) and isinstance(second, ListKind):
+        return ListKind(merge(first.item, second.item))
+    if isinstance(first, RecordKind) and isinstance(second, RecordKind):
+        names = [*first.fields, *(name for name in second.fields if name not in first.fields)]
+        return RecordKind({name: merge(first.fields.get(name, NULL), second.fields.get(name, NULL)) for name in names})
+    return MIXED
+
+
+def label(kind: Kind) -> str:
+    """Return a word for messages: `text`, `integer`, `list`, `object` ..."""
+    if isinstance(kind, str):
+        return kind
+    return "list" if isinstance(kind, ListKind) else "object"
 
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")  # 18 digits fit an int64

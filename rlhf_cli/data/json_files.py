@@ -12,8 +12,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.data.file_readers import numbered_lines, shorten
-from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, Kind, ListKind, RecordKind, Row
+from rlhf_cli.data.file_readers import (
+    BOOL,
+    INTEGER,
+    NULL,
+    NUMBER,
+    TEXT,
+    Kind,
+    ListKind,
+    RecordKind,
+    numbered_lines,
+    shorten,
+)
+from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:

@@ -10,19 +10,19 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
 import datasets
 
 from rlhf_cli.data import worlds
 from rlhf_cli.data.rows import renamed
-from rlhf_cli.data.source import BOOL, INTEGER, NULL, NUMBER, TEXT, DataSource, Kind, ListKind, RecordKind, Row
-from rlhf_cli.data.template import Template, refuse_missing_columns, render
+from rlhf_cli.data.source import DataSource, Row, Template
 from rlhf_cli.errors import DataError, Prose
-from rlhf_cli.services.hub_lookup import HubQuestion, look_up
 
-_ARROW_TYPES = {NULL: "null", BOOL: "bool", INTEGER: "int64", NUMBER: "float64", TEXT: "string"}
+if TYPE_CHECKING:
+    from rlhf_cli.data.file_readers import Kind
+
 Feature: TypeAlias = "datasets.List | datasets.Json | datasets.Value | dict[str, Feature]"
 
 _READER_REVISION = 3
@@ -56,7 +56,15 @@ def load_split(
 
 
 def _read(source: DataSource, seed: int, prompt: Template | None, *, transcripts: bool) -> datasets.Dataset:
-    dataset = _read_hub(source) if source.is_hub else _read_local(source, seed)
+    if source.is_hub:
+        dataset = _read_hub(source)
+    elif source.world is not None:
+        dataset = datasets.Dataset.from_list(worlds.generate(source.world, source.args, seed=seed, name=source.name))
+    else:
+        with quiet():
+            dataset = _read_files(source)
+    if source.split is not None and not source.is_hub:
+        dataset = _split(dataset, source)
     renamed(dataset.column_names, source.rename, name=source.name)
     if source.rename:
         dataset = dataset.rename_columns({old: new for new, old in source.rename.items()})
@@ -70,22 +78,17 @@ def _read(source: DataSource, seed: int, prompt: Template | None, *, transcripts
 
             dataset = split_transcripts(dataset, name=source.name)
         if prompt is not None:
+            from rlhf_cli.data.template import refuse_missing_columns
+
             refuse_missing_columns(prompt, dataset.column_names)
             named = {"template": prompt, "name": source.name}
             dataset = dataset.map(_add_prompt, with_indices=True, fn_kwargs=named)
     return dataset
 
 
-def _read_local(source: DataSource, seed: int) -> datasets.Dataset:
-    """Read a world or files, and take the part of them that `split` names."""
-    if source.world is not None:
-        rows = worlds.generate(source.world, source.args, seed=seed, name=source.name)
-        dataset = datasets.Dataset.from_list(rows)
-    else:
-        with quiet():
-            dataset = _read_files(source)
-    if source.split is None:
-        return dataset
+def _split(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
+    """Take the part of a world or of files that `split` names."""
+    assert source.split is not None
     try:
         ranges = datasets.ReadInstruction.from_spec(source.split).to_absolute({"train": len(dataset)})
     except (ValueError, AssertionError, KeyError) as error:
@@ -95,13 +98,14 @@ def _read_local(source: DataSource, seed: int) -> datasets.Dataset:
             got=source.split,
             expected="train, or a part of it such as train[:90%]: files and worlds have no other split",
         ) from error
-    sliced: datasets.Dataset = dataset.select(
-        [index for part in ranges for index in range(part.from_ or 0, part.to or 0)]
-    )
+    rows = [index for part in ranges for index in range(part.from_ or 0, part.to or 0)]
+    sliced: datasets.Dataset = dataset.select(rows)
     return sliced
 
 
 def _add_prompt(row: Mapping[str, object], index: int, template: Template, name: str) -> Row:
+    from rlhf_cli.data.template import render
+
     return {"prompt": render(template, row, name=f"data.prompt, row {index + 1} of {name}")}
 
 
@@ -170,16 +174,21 @@ def features_of(kinds: Mapping[str, Kind]) -> datasets.Features:
 
 
 def _feature(kind: Kind) -> Feature:
+    from rlhf_cli.data.file_readers import BOOL, INTEGER, NULL, NUMBER, TEXT, ListKind, RecordKind
+
     if isinstance(kind, ListKind):
         return datasets.List(_feature(kind.item))
     if isinstance(kind, RecordKind):
         return {name: _feature(of) for name, of in kind.fields.items()}
+    types = {NULL: "null", BOOL: "bool", INTEGER: "int64", NUMBER: "float64", TEXT: "string"}
     # A mixed type inside a column is stored as JSON, e.g. message contents that are text in one row and a list in
     # another.
-    return datasets.Value(_ARROW_TYPES[kind]) if kind in _ARROW_TYPES else datasets.Json()
+    return datasets.Value(types[kind]) if kind in types else datasets.Json()
 
 
 def _read_hub(source: DataSource) -> datasets.Dataset:
+    from rlhf_cli.services.hub_lookup import HubQuestion, look_up
+
     hub_id = source.paths[0]
     # Without a network `datasets` tries six times, which takes 25 seconds or more.
     answer = look_up([HubQuestion("dataset", hub_id, source.revision)])[0]

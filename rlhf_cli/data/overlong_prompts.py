@@ -60,11 +60,9 @@ def without_overlong(
 ) -> Dataset:
     """Return the dataset without prompts longer than `limit` tokens, according to `policy`.
 
-    `overlong` comes from `overlong_in`; `last(text, limit)` returns the end of a text. Raise DataError like
-    `check_overlong`.
+    `overlong` comes from `overlong_in` and has at least one row; `last(text, limit)` returns the end of a text. Raise
+    DataError like `check_overlong`.
     """
-    if not overlong:
-        return dataset
     check_overlong(dataset, overlong, limit, policy=policy, name=name)
     if policy == "drop":
         fitting: Dataset = dataset.select([row for row in range(len(dataset)) if row not in overlong])

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from rlhf_cli.data import worlds
 from rlhf_cli.data.rows import RowTable, renamed
-from rlhf_cli.data.source import DataSource, Row
-from rlhf_cli.data.template import Template, refuse_missing_columns, render, template_columns
+from rlhf_cli.data.source import DataSource, Row, Template
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,8 @@ def column_names_after(
     uses a column that the source lacks.
     """
     if prompt is not None:
+        from rlhf_cli.data.template import refuse_missing_columns, template_columns
+
         template_columns(prompt)  # checks the template's syntax even if the columns are unknown
     if not preview.columns:
         return ()
@@ -99,6 +100,8 @@ def prepared_rows(
         if prompt_is_made([new_names.get(name, name) for name in preview.columns]):
             rows = [row | split_row(row) for row in rows]
     if prompt is not None:
+        from rlhf_cli.data.template import render
+
         for number, row in enumerate(rows, 1):
             row["prompt"] = render(prompt, row, name=f"data.prompt, row {number} of {source.name}")
     return RowTable(rows, columns)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rlhf_cli.data.rows import Table, is_empty, numbered, values_of
-from rlhf_cli.data.template import missing_column
+from rlhf_cli.data.source import missing_column
 from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:

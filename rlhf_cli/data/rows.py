@@ -9,11 +9,11 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
-from rlhf_cli.data.source import Row
-from rlhf_cli.data.template import missing_column
+from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import DataError, Prose
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     Dataset: TypeAlias = datasets.Dataset
 
 
+@dataclass
 class RowTable:
     """Rows in memory, with the methods of a `datasets.Dataset`; a column missing from a row is null there."""
 
-    def __init__(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
-        self._rows = rows
-        self.column_names = list(columns)
+    _rows: Sequence[Row]
+    column_names: Sequence[str]
 
     def __len__(self) -> int:
         return len(self._rows)

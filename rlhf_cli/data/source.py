@@ -1,7 +1,4 @@
-"""Define a data source and the kinds of data that trainers read.
-
-A kind is `null`, `true/false`, `integer`, `number` or `text`, a list of one kind, a record of named kinds, or `mixed`.
-"""
+"""Define a data source: where rows come from, under which names, and how many of them."""
 
 from __future__ import annotations
 
@@ -9,10 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from rlhf_cli.errors import DataError
+from rlhf_cli.text.suggest import nearest
 
 Row = dict[str, object]
+Template: TypeAlias = str | Sequence[Mapping[str, str]]
+"""A prompt with `{column}` fields: a text, or messages with `role` and `content`."""
 
 SUFFIXES = {
     ".jsonl": "jsonl",
@@ -34,7 +35,7 @@ READ_AS_TEXT = ("prompt", "completion", "chosen", "rejected", "reference", "text
 """Columns that a trainer reads as text or messages. In a CSV, which has no types, they are always text."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class DataSource:
     """A source of rows, in plain Python values. Raise DataError if its settings contradict each other.
 
@@ -58,6 +59,12 @@ class DataSource:
     select: int | Sequence[int] | None = None
     weight: float = 1.0
     name: str = "data"
+    paths: tuple[str, ...] = field(init=False)
+    """`path` as a tuple; empty for a world."""
+    is_hub: bool = field(init=False)
+    """Whether `path` is a hub id: like `owner/name` or `name`, without a file suffix, and not on disk."""
+    bounds: tuple[int, int] | None = field(init=False)
+    """`select` as [start, stop) in rows; None for all of them."""
 
     def __post_init__(self) -> None:
         if (self.world is None) == (self.path is None):
@@ -67,28 +74,25 @@ class DataSource:
                 got="neither" if self.world is None else f"world={self.world!r} and path={self.path!r}",
                 hint=f"{self.name}.world=toy_sums, or {self.name}.path=FILE",
             )
+        self.paths = (self.path,) if isinstance(self.path, str) else tuple(self.path or ())
         if self.path is not None and not self.paths:
             raise DataError("an empty list of paths", where=f"{self.name}.path")
+        only = self.paths[0] if len(self.paths) == 1 else ""
+        is_id = _HUB_ID.fullmatch(only) is not None and not only.lower().endswith((*SUFFIXES, *_UNREADABLE))
+        self.is_hub = is_id and not Path(only).exists()
         for key in ("subset", "revision"):
             if getattr(self, key) is not None and not self.is_hub:
                 where = f"{self.name}.{key}"
                 raise DataError(f"`{key}` belongs to a dataset of the hub", where=where, hint=f"~{where}")
-        is_pair = isinstance(self.select, int | None) or len(self.select) == 2
-        start, stop = (self.bounds or (0, 1)) if is_pair else (0, 0)
-        if not 0 <= start < stop:
+        select = (0, self.select) if isinstance(self.select, int) else self.select
+        if select is not None and not (len(select) == 2 and 0 <= select[0] < select[1]):
             raise DataError(
                 "`select` names no rows",
                 where=f"{self.name}.select",
                 got=self.select,
                 expected="a number of rows above 0, or [start, stop] with 0 <= start < stop",
             )
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Return `path` as a tuple; empty for a world."""
-        if self.path is None:
-            return ()
-        return (self.path,) if isinstance(self.path, str) else tuple(self.path)
+        self.bounds = None if select is None else (select[0], select[1])
 
     def check_selection(self, num_rows: int) -> None:
         """Raise DataError if `select` names more rows than there are."""
@@ -102,86 +106,16 @@ class DataSource:
             )
 
     @property
-    def is_hub(self) -> bool:
-        """Return whether `path` is a hub id: like `owner/name` or `name`, without a file suffix, and not on disk."""
-        if len(self.paths) != 1 or self.paths[0].lower().endswith((*SUFFIXES, *_UNREADABLE)):
-            return False
-        return _HUB_ID.fullmatch(self.paths[0]) is not None and not Path(self.paths[0]).exists()
-
-    @property
     def texts(self) -> frozenset[str]:
         """Return the source's names of the columns that are text in an untyped format."""
         return frozenset(self.rename.get(name, name) for name in READ_AS_TEXT)
 
-    @property
-    def bounds(self) -> tuple[int, int] | None:
-        """Return `select` as [start, stop) in rows; None for all of them."""
-        if self.select is None:
-            return None
-        if isinstance(self.select, int):
-            return 0, self.select
-        return self.select[0], self.select[1]
 
-
-NULL, BOOL, INTEGER, NUMBER, TEXT, MIXED = "null", "true/false", "integer", "number", "text", "mixed"
-
-
-@dataclass(frozen=True)
-class ListKind:
-    """A list whose items are of one kind."""
-
-    item: Kind
-
-
-@dataclass(frozen=True)
-class RecordKind:
-    """A JSON object with one kind per field; a field missing from a row is null there."""
-
-    fields: Mapping[str, Kind]
-
-
-Kind = str | ListKind | RecordKind
-
-
-_SCALARS = {str: TEXT, type(None): NULL, bool: BOOL, int: INTEGER, float: NUMBER}
-
-
-def kind_of(value: object) -> Kind:
-    """Return the kind of a JSON value."""
-    if (scalar := _SCALARS.get(type(value))) is not None:
-        return scalar
-    if isinstance(value, list):
-        item: Kind = NULL
-        for element in value:
-            item = merge(item, kind_of(element))
-        return ListKind(item)
-    if isinstance(value, dict):
-        return RecordKind({key: kind_of(field) for key, field in value.items()})
-    return MIXED
-
-
-def merge(first: Kind, second: Kind) -> Kind:
-    """Return the kind of a column that holds both kinds.
-
-    Null merges with any kind, integer and number give number, lists and records are merged recursively; all other pairs
-    are `mixed`.
-    """
-    if first == second or second == NULL:
-        return first
-    if first == NULL:
-        return second
-    if {label(first), label(second)} == {INTEGER, NUMBER}:
-        return NUMBER
-    if isinstance(first, ListKind) and isinstance(second, ListKind):
-        return ListKind(merge(first.item, second.item))
-    if isinstance(first, RecordKind) and isinstance(second, RecordKind):
-        names = [*first.fields, *(name for name in second.fields if name not in first.fields)]
-        return RecordKind({name: merge(first.fields.get(name, NULL), second.fields.get(name, NULL)) for name in names})
-    return MIXED
-
-
-def label(kind: Kind) -> str:
-    """Return a word for messages: `text`, `integer`, `list`, `object` ..."""
-    if isinstance(kind, str):
-        return kind
-    return "list" if isinstance(kind, ListKind) else "object"
+def missing_column(column: str, columns: Sequence[str], name: str) -> DataError:
+    """Return the error for an unknown column: its name, the config key, the existing columns, the nearest of them."""
+    return DataError(
+        f"no column {column!r} in the data",
+        where=name,
+        expected=f"one of {', '.join(columns)}",
+        hint=nearest(column, columns),
+    )

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
 
+from rlhf_cli.data.source import Template, missing_column
 from rlhf_cli.errors import DataError
-from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.template_grammar import is_text, parse
-
-Message: TypeAlias = Mapping[str, str]
-Template: TypeAlias = str | Sequence[Message]
 
 
 def render(template: Template, row: Mapping[str, object], *, name: str = "data.prompt") -> str | list[dict[str, str]]:
@@ -33,16 +29,6 @@ def template_columns(template: Template, *, name: str = "data.prompt") -> set[st
         return set(parse(template, where=name, error=DataError).columns)
     contents = [message["content"] for message in template]
     return {column for content in contents for column in parse(content, where=name, error=DataError).columns}
-
-
-def missing_column(column: str, columns: Sequence[str], name: str) -> DataError:
-    """Return the error for an unknown column: its name, the config key, the existing columns, the nearest of them."""
-    return DataError(
-        f"no column {column!r} in the data",
-        where=name,
-        expected=f"one of {', '.join(columns)}",
-        hint=nearest(column, columns),
-    )
 
 
 def refuse_missing_columns(template: Template, columns: Sequence[str]) -> None:

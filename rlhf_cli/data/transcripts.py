@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from rlhf_cli.data.template import missing_column
+from rlhf_cli.data.source import missing_column
 from rlhf_cli.errors import DataError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from rlhf_cli.config.conf_folders import caption, user_dir
+from rlhf_cli.config.conf_folders import caption, search_dirs
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.display.tables import facts_grid, plain_table
 from rlhf_cli.project.reference.function_source import NO_DEFAULT
@@ -29,13 +29,13 @@ def show_groups(console: Console, groups: Mapping[str, Mapping[str, Path]], *, m
 
     At a terminal, print the hint `more` at the end.
     """
-    mine = user_dir()
+    mine = search_dirs()[:-1]
     for number, (group, options) in enumerate(groups.items()):
         if number:
             console.print()
         console.print(Text(group, style="bold cyan"))
         pairs = [
-            (f"  {option}", caption(file) + (" (yours)" if mine is not None and file.is_relative_to(mine) else ""))
+            (f"  {option}", caption(file) + (" (yours)" if any(map(file.is_relative_to, mine)) else ""))
             for option, file in options.items()
         ]
         show_pairs(console, pairs)

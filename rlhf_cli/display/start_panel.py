@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rlhf_cli.config.expand import truncation_warnings
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import Gate, Reward
+from rlhf_cli.config.schema.reward_sections import TRUNCATION_MODES, TRUNCATION_POLICIES, Gate, Reward
 from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.plan.run_plan import Plan
@@ -60,7 +60,8 @@ def show_start(
         most_rewards -= 1
         panel = _panel(facts, experiment, plan, title, most_rewards, is_whole=is_whole)
     console.print(panel)
-    warnings = [("truncation", text) for text in truncation_warnings(experiment)]
+    modes = truncation_warnings(experiment) if experiment.truncation.policy == "bootstrap" else ()
+    warnings = [("truncation", text) for text in modes]
     warnings += [(notice.subject, notice.text) for notice in plan.notices]
     warnings += [("wandb", plan.tracking.notice)] if plan.tracking.notice is not None else []
     for subject, text in warnings:
@@ -103,10 +104,10 @@ def _facts(experiment: Experiment, plan: Plan, folder: str | None, *, is_whole: 
     else:
         facts["steps"] = plan.describe_steps()
     if truncation.policy != "none":
-        row = truncation.row
-        mode = f", {truncation.mode or row.modes[0]}" if row.modes else ""
-        size = f" {truncation.penalty:g}" if mode and "penalty" in row.reads else ""
-        facts["truncation"] = f"{row.name}{mode}{size}"
+        modes = TRUNCATION_MODES.get(truncation.policy)
+        mode = f", {truncation.mode or modes[0]}" if modes else ""
+        size = f" {truncation.penalty:g}" if mode and "penalty" in TRUNCATION_POLICIES[truncation.policy] else ""
+        facts["truncation"] = f"{truncation.policy}{mode}{size}"
     facts["processes"] = f"{plan.processes} (device {launch.device}, precision {launch.precision})"
     if launch.strategy != "ddp":
         offload = ", what is not being used in the host's memory" if launch.offload else ""
@@ -137,8 +138,8 @@ def _method_and_workload(experiment: Experiment, plan: Plan) -> dict[str, str]:
         lines["critic"] = f"{critic.init}, {body}{wait}"
     if kl is not None:
         adapts = "" if kl.controller == "fixed" else f" at first, towards {kl.controller.target:g}"
-        penalty = f"{kl.where}, {kl.form.estimator}, {kl.coef:g}{adapts}"
-        lines["kl"] = penalty if kl.form.needs_reference else "none"
+        penalty = f"{kl.where}, {'k1' if kl.where == 'reward' else 'k3'}, {kl.coef:g}{adapts}"
+        lines["kl"] = "none" if kl.where == "none" else penalty
     if model is not None:
         lines["margin"] = "none"
         if (margin := model.margin) is not None:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.text import Text
 
-from rlhf_cli.text.terminal_output import DrawnOn, control_codes, printable
+from rlhf_cli.text.terminal_output import CONTROL, DrawnOn, printable
 
 
 def one_line(value: object) -> str:
@@ -109,8 +109,9 @@ def wide_console(pipe_width: int = _PIPE_WIDTH) -> Screen:
 
 def _spelled(renderable: RenderableType) -> RenderableType:
     """Escape the control codes of a Text before it is fitted into its column. Return anything else unchanged."""
-    if not isinstance(renderable, Text) or not (codes := control_codes(renderable.plain)):
+    if not isinstance(renderable, Text) or CONTROL.search(renderable.plain) is None:
         return renderable
+    codes = [match.start() for match in CONTROL.finditer(renderable.plain)]
     spelled = renderable.blank_copy()
     for part in renderable.divide([edge for start in codes for edge in (start, start + 1)]):
         part.plain = printable(part.plain)

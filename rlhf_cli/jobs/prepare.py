@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.config.compose import Composed, compose, compose_frozen
+from rlhf_cli.config.compose import Composed, compose
 from rlhf_cli.config.conf_folders import groups
-from rlhf_cli.config.expand import expand_primary, with_truncation_mode
+from rlhf_cli.config.expand import expanded
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
@@ -154,13 +154,13 @@ def prepare(words: list[str], *, adjust: Adjust | None = None, keep_run_names: b
 
 def prepare_from(run: RunFolder, words: list[str], *, adjust: Adjust | None = None) -> Prepared:
     """Return the experiment frozen in a run, with the overrides in `words` on top. Raises as `prepare` does."""
-    return _checked(compose_frozen(run.read_config(), run.config, words), adjust, keep_run_names=False)
+    return _checked(compose(words, (run.read_config(), run.config)), adjust, keep_run_names=False)
 
 
 def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool) -> Prepared:
     if adjust is not None:
         adjust(composed.tree, composed.origins)
-    experiment = with_truncation_mode(expand_primary(validate(composed)))
+    experiment = expanded(validate(composed))
     return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed, experiment)
 
 

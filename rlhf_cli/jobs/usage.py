@@ -7,8 +7,8 @@ A docstring line that begins with a dash describes a flag; at least two blanks p
     --allow KEY ...      may be typed several times
     -m, --multirun       a switch, with another name
 
-So `rlhf VERB --help`, the parser and tab completion always agree. The docstring is read from the source, so that help
-and completion do not import the verb.
+So `rlhf VERB --help` and the parser always agree. The docstring is read from the source, so that help does not import
+the verb.
 """
 
 from __future__ import annotations
@@ -161,12 +161,19 @@ def read_options(text: str | None, argv: Iterable[str], *, verb: str) -> Options
 
 def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str | None:
     """Return our way to write another tool's flag (`--cfg job`, `--output_dir X`), or None if unknown."""
-    from rlhf_cli.tables.former_names import FLAGS_OF_OTHERS  # needed only for a mistake
+    from rlhf_cli.config.trl_args import RESERVED_ARGS  # needed only for a mistake
+    from rlhf_cli.tables.former_names import FLAGS_OF_OTHERS, FORMER_NAMES
 
     known = FLAGS_OF_OTHERS.get(name)
     takes_experiment = "+exp=" in options.usage.text
-    if known is None and takes_experiment and re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name):
-        known = f"trainer.args.{name[2:]}={{value}}"
+    argument = name.removeprefix("--").replace("-", "_")
+    if known is None and argument in RESERVED_ARGS:
+        known = RESERVED_ARGS[argument]
+    elif known is None and argument in FORMER_NAMES:
+        today = FORMER_NAMES[argument].today.partition(",")[0]
+        known = today if "=" in today else f"{today}={{value}}"
+    elif known is None and takes_experiment and re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name):
+        known = f"trainer.args.{argument}={{value}}"
     if known is None or not (takes_experiment or known.startswith("rlhf show")):
         return None
     words = [*options.words, *(word for word in left if not word.startswith("-"))]

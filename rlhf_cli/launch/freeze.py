@@ -11,7 +11,7 @@ from typing import cast
 import yaml
 
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.environment_references import References, frozen_experiment, with_references
+from rlhf_cli.config.environment_references import References, resolved_references, with_references
 from rlhf_cli.config.imported_code import code_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
@@ -161,7 +161,7 @@ def plan_frozen(
 
     Returns the plan and the run's launch settings.
     """
-    experiment = frozen_experiment(folder.read_config())
+    experiment = Experiment.model_validate(resolved_references(folder.read_config()))
     accelerate_env = None
     if (file := experiment.launch.accelerate_config) is not None:
         from rlhf_cli.config.accelerate_file import accelerate_environment

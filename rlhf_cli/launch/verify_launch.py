@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError, Prose, UserError
 from rlhf_cli.runs.provenance import code_hash, weights_hash
+from rlhf_cli.tables.passes import ALL_ROWS_AT_ONCE
 from rlhf_cli.tables.strategies import STRATEGIES
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ def trainer_notes(trainer: ExtendedTrainer) -> list[str]:
     if passes is not None and passes.mode != "packed" and rewards is not None and rewards.passes == "auto":
         said.append(f"note: rows go through the model {passes.describe()} (docs/reference/passes.md)")
     attention = getattr(trainer, "row_attention", None)
-    if attention is not None and attention.why_no_varlen is not None and trainer.accelerator.device.type == "cuda":
-        said.append(f"note: packed rows attend {attention.describe()} (docs/reference/passes.md)")
+    if attention not in (None, ALL_ROWS_AT_ONCE) and trainer.accelerator.device.type == "cuda":
+        said.append(f"note: packed rows attend {attention} (docs/reference/passes.md)")
     lengths = getattr(trainer, "lengths", {}).values()
     return said + [f"warning: {one.describe()}" for one in lengths if one.dropped or one.cut]
 
@@ -107,5 +108,5 @@ def pass_facts(trainer: ExtendedTrainer) -> dict[str, object]:
     if passes is None or generation is None:
         return {}
     attention = getattr(trainer, "row_attention", None)
-    attends = {"attention": attention.describe()} if attention is not None else {}
+    attends = {"attention": attention} if attention is not None else {}
     return {"passes": passes.describe(), **attends, "generation": f"{generation.name}: {generation.why}"}

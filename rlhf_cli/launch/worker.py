@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, cast
 
 import rlhf_cli
-from rlhf_cli.config.environment_references import frozen_experiment
+from rlhf_cli.config.environment_references import resolved_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.display.progress_bars import spinner
@@ -90,7 +90,7 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
 
     with environment({**_QUIET, **os.environ}), logging_into(folder, rank) as warnings_seen:
         try:
-            experiment = frozen_experiment(folder.read_config())
+            experiment = Experiment.model_validate(resolved_references(folder.read_config()))
             launch = experiment.launch
             stopping = Stopping(grace_s=launch.grace_s, must_save_by=must_save_by(launch), on_late=say_late)
             with stopped_by_signals(stopping), watched(folder, launch.hang_timeout_s, rank) as heartbeat:
@@ -170,7 +170,7 @@ def _train(
             print(line)
         recorded_to = rewind(folder.metrics, start)
         added.append(callbacks.Recorder(folder, mirror, experiment, functools.partial(pass_facts, trainer)))
-        added += [bar, callbacks.SayFindings(folder, bar, experiment.warn.kinds)]
+        added += [bar, callbacks.SayFindings(folder, bar, [kind for kind, is_on in experiment.warn if is_on])]
     stop, by_rule = callbacks.StopBetweenSteps(stopping), None
     if rules := entries_of(experiment.stop):
         from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from rlhf_cli.config.schema import model_and_data as schema
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RewardModel
-from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.template import missing_column
+from rlhf_cli.data.source import DataSource, missing_column
 from rlhf_cli.errors import UserError
 
 if TYPE_CHECKING:

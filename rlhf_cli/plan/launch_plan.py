@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.plan.devices import count_processes, visible_gpus
-from rlhf_cli.tables.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from rlhf_cli.plan.rollout_server_plan import ServerPlan
@@ -124,7 +123,7 @@ def plan_launch(
         server = plan_server(experiment, run, gpus[local : local + launch.rollout_gpus])
     argv = (sys.executable, "-m", WORKER, str(run), *(["--resume"] if resume else []))
     meets_at = meets_at or os.environ.get(MEETS_AT) or launch.rdzv
-    is_alone = local == 1 and launch.nodes == 1 and not STRATEGIES[launch.strategy].shards
+    is_alone = local == 1 and launch.nodes == 1 and launch.strategy == "ddp"
     in_this_process = is_alone and launch.accelerate_config is None and server is None
     shared = {"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}
     if not in_this_process:

@@ -339,8 +339,7 @@ class _RunMemory:
         if self._passes != "packed" or not self._completions:
             return Batch(rows, self.tokens, self._lengths.padded and self._setting("packing") is not True)
         micro_batches = max(1, self._completions // self._rows)
-        loss = POLICY_LOSSES.get(str(self._setting("loss_type")))
-        may_sort = loss is None or loss.normaliser != "micro-batch"
+        may_sort = POLICY_LOSSES.get(str(self._setting("loss_type"))) != "micro-batch"
         is_sorted = micro_batches == 1 or (may_sort and self._accumulation % micro_batches == 0)
         slice_rows = rows if is_sorted else max(rows, self._completions)
         prompts = min(rows, most_prompts(slice_rows, self._whole("num_generations") or 1))
@@ -355,7 +354,7 @@ class _RunMemory:
         if experiment.trainer.trl in ("DPOTrainer", "KTOTrainer"):
             return self._setting("precompute_ref_log_probs") is not True
         if experiment.kl is not None:
-            return experiment.kl.form.needs_reference
+            return experiment.kl.where != "none"
         return experiment.trainer.row.generates and self._setting("beta") not in (0, 0.0, None)
 
     def _load_policy(self) -> LoadedModel:

@@ -3,7 +3,7 @@
 Only the rows with the most characters are counted, with the policy's own tokenizer and without torch. The chat template
 is not rendered: a message counts a few more tokens than its text.
 
-The run itself decides from the loaded model (trainers/pass_mixin.py). Both use tables/packable_models.py.
+The run itself decides from the loaded model (trainers/pass_mixin.py). Both use tables/passes.py.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.checks.prompt_checks import TEMPLATE_ERRORS, rendered
 from rlhf_cli.plan.devices import answer_of, host_bytes, uses_gpu
 from rlhf_cli.plan.memory_estimate import Device, MemoryPlan, RowLengths, memory_plan
-from rlhf_cli.tables.packable_models import ATTENTIONS, why_config_not_packed
-from rlhf_cli.tables.passes import Passes
+from rlhf_cli.tables.passes import ATTENTIONS, Passes, why_config_not_packed
 from rlhf_cli.text.json_values import JsonTree
 
 

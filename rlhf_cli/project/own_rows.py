@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rlhf_cli.data.file_readers import BOOL, INTEGER, NUMBER, TEXT, kind_of, label
 from rlhf_cli.data.peeking import Preview, peek
-from rlhf_cli.data.source import BOOL, INTEGER, NUMBER, TEXT, DataSource, kind_of, label
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, DataError, Prose
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.suggest import nearest

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rlhf_cli.errors import Prose, RewardError
 from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
-from rlhf_cli.services.cache_folder import ReplyCache, cache_folder
-from rlhf_cli.services.http_client import JsonClient, Post, shown, together
+from rlhf_cli.services.cache_folder import cache_folder
+from rlhf_cli.services.http_client import JsonClient, Post, ReplyCache, shown, together
 from rlhf_cli.text.template_grammar import is_text, parse
 
 _SCORE = r"(?:score|rating)\s*[:=]\s*(-?\d+(?:\.\d+)?)"

@@ -42,4 +42,4 @@ def time_shares(names: Iterable[str], values: Callable[[str], Sequence[float]]) 
 def phase_label(key: str) -> str:
     """Return the display name of a phase."""
     reward = key.removeprefix(OF_REWARD.removeprefix(SHARE))
-    return f"reward {reward}" if reward != key else PHASES[key].label if key in PHASES else key
+    return f"reward {reward}" if reward != key else PHASES.get(key, key)

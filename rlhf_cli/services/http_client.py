@@ -1,4 +1,4 @@
-"""Post JSON to a server that may be busy, without revealing its key.
+"""Post JSON to a server that may be busy, without revealing its key, and keep its replies on disk.
 
 Used by `rewards/server.py` and `rewards/judge.py`. All failures are RewardErrors, whose text never contains a key.
 """
@@ -6,14 +6,18 @@ Used by `rewards/server.py` and `rewards/judge.py`. All failures are RewardError
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import email.utils
+import hashlib
 import json
 import math
 import os
 import random
+import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import httpx2
@@ -232,3 +236,36 @@ def _retry_after(answer: httpx2.Response) -> float:
         except (ValueError, TypeError):
             return 0.0
     return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+
+
+class ReplyCache:
+    """A cache that several processes can share: files are renamed into place, so each is whole or absent."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, request: Mapping[str, object]) -> str | None:
+        """Return the reply to an equal request, or None if it is missing or unreadable."""
+        try:
+            reply = json.loads(self._file(request).read_text(encoding="utf-8"))["reply"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return reply if isinstance(reply, str) else None
+
+    def write(self, request: Mapping[str, object], reply: str) -> None:
+        """Store a reply. A full or read-only disk is ignored, so that the run continues."""
+        file = self._file(request)
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, beside = tempfile.mkstemp(dir=file.parent, suffix=".new")
+            try:
+                with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
+                    json.dump({"model": request["model"], "reply": reply}, stream, ensure_ascii=False)
+                os.replace(beside, file)
+            except BaseException:
+                os.unlink(beside)
+                raise
+
+    def _file(self, request: Mapping[str, object]) -> Path:
+        digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+        return self._folder / digest[:2] / f"{digest}.json"

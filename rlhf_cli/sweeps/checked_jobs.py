@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_cli.config.compose import composing
-from rlhf_cli.config.rules.logged_metrics import unlogged
+from rlhf_cli.config.rules.logged_metrics import examples_of_metrics, unlogged
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError
 from rlhf_cli.jobs.one_run import take_as_ours
@@ -143,19 +143,19 @@ class ReadyJob:
         return "CUDA_VISIBLE_DEVICES" in self.plan.accelerate_env
 
 
-def refuse_unlogged_watch(metric: str | None, experiments: Iterable[Experiment]) -> None:
+def refuse_unlogged_watch(metric: str | None, experiments: Sequence[Experiment]) -> None:
     """Raise ConfigError if no experiment can log the watched metric. With `metric` None, do nothing."""
     problems = [unlogged(metric, experiment) for experiment in experiments] if metric is not None else []
     if not problems or not all(problems):
         return
-    problem = problems[0]
-    assert problem is not None
+    assert problems[0] is not None
+    why, close = problems[0]
     raise ConfigError(
-        f"no run of this sweep logs {metric}: {problem.why}",
+        f"no run of this sweep logs {metric}: {why}",
         where="command line",
         got=f"--watch {metric}",
-        expected=problem.examples,
-        hint=f"--watch {problem.nearest}" if problem.nearest is not None else None,
+        expected=examples_of_metrics(experiments[0]),
+        hint=f"--watch {close}" if close is not None else None,
     )
 
 

@@ -13,8 +13,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, QuotedString, Sweep, ValueType
 from hydra.errors import HydraException
 
+from rlhf_cli.config.compose import quote_paths
+from rlhf_cli.config.composing_errors import no_such_group
 from rlhf_cli.config.conf_folders import groups
-from rlhf_cli.config.overrides import quote_paths, refuse_hydra
 from rlhf_cli.errors import ConfigError, Prose, UserError, raise_any
 
 _MOST_OF_A_VALUE = 32
@@ -150,7 +151,8 @@ def _parsed(text: str) -> Override | None:
     key, equals, value = text.lstrip("+").partition("=")
     if text.startswith("~") or not equals:
         return None
-    refuse_hydra(key, text)
+    if re.match(r"hydra[./]", key):
+        raise no_such_group(key, text)
     if key in ("run.name", "run.root") and "," in value:
         raise ConfigError(
             f"{key} says where the whole sweep lies, and is not swept over",

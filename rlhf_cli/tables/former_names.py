@@ -226,7 +226,6 @@ _FLAGS = {
     "+exp={value}": "--config-name --exp",
     "rlhf list": "--config-path --config-dir",
     "rlhf --help": "--hydra-help",
-    "rlhf completion bash": "--shell-completion",
     "rlhf train -m {words}": "--multirun -m --sweep",
     "rlhf train --dry-run {words}": "--dry-run --dryrun",
     "+exp=NAME": "--config",
@@ -235,28 +234,12 @@ _FLAGS = {
     "rlhf resume RUN": "--resume --resume_from_checkpoint",
     "track=wandb": "--wandb",
     "launch.accelerate_config={value}": "--config_file",
-    "launch.processes={value}": "--num_processes --nproc_per_node",
-    "launch.nodes={value}": "--num_machines",
-    "model=local model.path={value}": "--model_name_or_path --model",
-    "data=file data.path={value}": "--dataset_name --dataset",
     "data.split={value}": "--dataset_train_split",
-    "reward@rewards.NAME=OPTION, or rlhf list reward": "--reward_funcs",
-    "rewards.NAME.model={value}": "--reward_model_name_or_path --reward_model_path",
-    "run.root={value}": "--output_dir --output-dir",
-    "track={value}": "--report_to",
-    "launch.precision=bf16": "--bf16",
-    "launch.precision=fp16": "--fp16",
-    "launch.device=cpu": "--use_cpu",
-    "launch.rollout=vllm": "--use_vllm",
     "model.lora.r=16": "--use_peft",
-    "model.lora.r={value}": "--lora_r",
     "model.lora.lora_alpha={value}": "--lora_alpha",
-    "model.quantize=4bit": "--load_in_4bit",
-    "model.trust_remote_code=true": "--trust_remote_code",
-    "launch.strategy=zero2, or launch.strategy=zero3": "--deepspeed",
-    "launch.strategy=fsdp2": "--fsdp",
 }
 FLAGS_OF_OTHERS = {flag: today for today, flags in _FLAGS.items() for flag in flags.split()}
-"""A flag of Hydra, TRL's scripts, transformers or accelerate -> what to type instead, unless it is an argument of the
-trainer here. `{words}` are the other words of the command, `{value}` its value.
+"""A flag of Hydra or of TRL's scripts that is no argument or former name of one -> what to type instead.
+
+`{words}` are the other words of the command, `{value}` its value.
 """

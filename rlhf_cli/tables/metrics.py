@@ -7,8 +7,6 @@ of the families listed here. The time of a phase excludes phases nested in it, s
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 CLOCK_METRICS: tuple[str, ...] = (
     *("time_s", "time/elapsed_s", "time/share/*", "time/share/reward/*", "step_time", "eval_step_time"),
@@ -99,40 +97,25 @@ SLOTS, TOKENS, SLOTS_PER_TOKEN = "passes/slots", "passes/tokens", "passes/slots_
 WAITING, REST, EVALUATION = "waiting", "rest", "evaluation"
 
 
-Where: TypeAlias = Literal["all", "rollouts", "critic", "ranks"]
-
-
-@dataclass(frozen=True)
-class PhaseRow:
-    """A phase of a step: the end of its metric's name and its label in a table (docs/how-to/profile.md).
-
-    `where` it is logged: by all trainers, by those that generate, by those with a critic, or with several ranks.
-    """
-
-    key: str
-    label: str
-    where: Where = "all"
-
-
-_ROWS = (
-    PhaseRow("data", "data"),
-    PhaseRow("generation", "generation", "rollouts"),
-    PhaseRow("rollout", "rest of a rollout", "rollouts"),
-    PhaseRow("scoring", "around rewards", "rollouts"),
-    PhaseRow("old_logps", "old log-probabilities", "rollouts"),
-    PhaseRow("reference_logps", "reference log-probabilities"),
-    PhaseRow("values", "values", "critic"),
-    PhaseRow("forward", "forward"),
-    PhaseRow("backward", "backward"),
-    PhaseRow("critic", "critic", "critic"),
-    PhaseRow("checks", "checks of numbers"),
-    PhaseRow("optimizer", "optimizer"),
-    PhaseRow("logging", "logging"),
-    PhaseRow("saving", "saving"),
-    PhaseRow(EVALUATION, "evaluation"),
-    PhaseRow(WAITING, "waiting for other ranks", "ranks"),
-    PhaseRow(REST, "the rest"),
-)
-
-PHASES: dict[str, PhaseRow] = {row.key: row for row in _ROWS}
-"""The end of a metric's name -> row."""
+PHASES: dict[str, str] = {
+    "data": "data",
+    "generation": "generation",
+    "rollout": "rest of a rollout",
+    "scoring": "around rewards",
+    "old_logps": "old log-probabilities",
+    "reference_logps": "reference log-probabilities",
+    "values": "values",
+    "forward": "forward",
+    "backward": "backward",
+    "critic": "critic",
+    "checks": "checks of numbers",
+    "optimizer": "optimizer",
+    "logging": "logging",
+    "saving": "saving",
+    EVALUATION: "evaluation",
+    WAITING: "waiting for other ranks",
+    REST: "the rest",
+}
+"""Phase of a step, the end of its metric's name -> its label in a table (docs/how-to/profile.md)."""
+OF_ROLLOUTS, OF_THE_CRITIC = ("generation", "rollout", "scoring", "old_logps"), ("values", "critic")
+"""Phases that only a trainer that generates has, or one with a critic; only several ranks wait for one another."""

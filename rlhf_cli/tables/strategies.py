@@ -7,7 +7,8 @@ accelerate 1.15 and transformers 5.23. The rules and the messages read this tabl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 Feature = Literal[
@@ -21,13 +22,8 @@ Feature = Literal[
 """Features of an experiment that some strategy does not support."""
 
 
-@dataclass(frozen=True)
-class Conflict:
-    """Why a feature does not work with a strategy, and what to type instead."""
-
-    feature: Feature
-    why: str
-    instead: str
+Conflicts = Mapping[Feature, tuple[str, str]]
+"""Feature -> why it does not work with a strategy, and what to type instead."""
 
 
 @dataclass(frozen=True)
@@ -46,34 +42,30 @@ class StrategyRow:
     memory_stage: int = 0
     package: str | None = None
     runs_on_cpu: bool = True
-    conflicts: tuple[Conflict, ...] = ()
-
-    @property
-    def shards(self) -> bool:
-        """Return whether a process holds less than all weights, gradients and optimizer state."""
-        return self.name != "ddp"
+    conflicts: Conflicts = field(default_factory=dict)
 
 
-_SHARED_BODY = Conflict(
-    "critic.share=lora",
-    "the critic's adapter is on the policy's body, which the strategy shards and calls only as a whole",
-    "critic.share=none, or launch.strategy=ddp",
-)
-_MOVING_REFERENCE = Conflict(
-    "sync_ref_model",
-    "the moving reference is not in the checkpoints of a sharded run, which could not be resumed",
-    "trainer.args.sync_ref_model=false, or launch.strategy=ddp",
-)
+_SHARED_BODY: Conflicts = {
+    "critic.share=lora": (
+        "the critic's adapter is on the policy's body, which the strategy shards and calls only as a whole",
+        "critic.share=none, or launch.strategy=ddp",
+    )
+}
+_MOVING_REFERENCE: Conflicts = {
+    "sync_ref_model": (
+        "the moving reference is not in the checkpoints of a sharded run, which could not be resumed",
+        "trainer.args.sync_ref_model=false, or launch.strategy=ddp",
+    )
+}
 _WARMUP_INSTEAD = "critic.warmup_steps=0, or launch.strategy=ddp"
-_ZERO = (
-    _SHARED_BODY,
-    Conflict(
-        "critic.warmup_steps",
+_ZERO: Conflicts = {
+    **_SHARED_BODY,
+    "critic.warmup_steps": (
         "DeepSpeed's engine steps at the end of its backward pass, and the policy would be trained from the first step",
         _WARMUP_INSTEAD,
     ),
-    _MOVING_REFERENCE,
-)
+    **_MOVING_REFERENCE,
+}
 _DEEPSPEED = frozenset({"DEEPSPEED"})
 
 _ROWS = (
@@ -81,11 +73,9 @@ _ROWS = (
         "ddp",
         "all of it",
         frozenset({"NO", "MULTI_CPU", "MULTI_GPU"}),
-        conflicts=(
-            Conflict(
-                "offload", "every process holds all of the model", "launch.strategy=fsdp2, or launch.strategy=zero3"
-            ),
-        ),
+        conflicts={
+            "offload": ("every process holds all of the model", "launch.strategy=fsdp2, or launch.strategy=zero3")
+        },
     ),
     StrategyRow(
         "fsdp2",
@@ -93,27 +83,24 @@ _ROWS = (
         frozenset({"FSDP"}),
         memory_stage=3,
         runs_on_cpu=False,
-        conflicts=(
-            _SHARED_BODY,
-            Conflict(
-                "critic.warmup_steps",
+        conflicts={
+            **_SHARED_BODY,
+            "critic.warmup_steps": (
                 "torch makes the state of an optimizer that never stepped by a step of zeros when it saves it, so that"
                 " a checkpoint during the warm-up would change the run",
                 _WARMUP_INSTEAD,
             ),
-            Conflict(
-                "model.quantize",
+            "model.quantize": (
                 "accelerate leaves 4-bit weights out of the shards (bitsandbytes keeps them as uint8), so that every"
                 " GPU holds them all the same",
                 "launch.strategy=ddp",
             ),
-            _MOVING_REFERENCE,
-            Conflict(
-                "rollout=continuous",
+            **_MOVING_REFERENCE,
+            "rollout=continuous": (
                 "each process would take another number of forward passes, and each pass waits for all processes",
                 "launch.rollout=hf, or launch.rollout=vllm",
             ),
-        ),
+        },
     ),
     StrategyRow("zero1", "all of it but a shard of the optimizer", _DEEPSPEED, 1, 1, "deepspeed", conflicts=_ZERO),
     StrategyRow(
@@ -126,14 +113,13 @@ _ROWS = (
         3,
         3,
         "deepspeed",
-        conflicts=(
-            *_ZERO,
-            Conflict(
-                "model.quantize",
+        conflicts={
+            **_ZERO,
+            "model.quantize": (
                 "bitsandbytes keeps 4-bit weights as uint8, which ZeRO-3 cannot shard",
                 "launch.strategy=zero2",
             ),
-        ),
+        },
     ),
 )
 

@@ -15,33 +15,15 @@ completion length, the tokens of the accumulation window, or the tokens of the m
 """
 
 
-@dataclass(frozen=True)
-class LossRow:
-    """A value of `loss_type`. `is_clipped_ppo`: it is PPO's clipped loss with per-token advantages.
-
-    `takes_token_advantages`: it does not use one number per sequence.
-    """
-
-    name: str
-    normaliser: Normaliser
-    is_clipped_ppo: bool = False
-    takes_token_advantages: bool = True
-
-
-_LOSS_ROWS = (
-    LossRow("grpo", "row", is_clipped_ppo=True),
-    LossRow("dr_grpo", "max_length", is_clipped_ppo=True),
-    LossRow("dapo", "window", is_clipped_ppo=True),
-    LossRow("bnpo", "micro-batch", is_clipped_ppo=True),
-    LossRow("cispo", "window"),
-    LossRow("sapo", "row"),
-    LossRow("luspo", "rows", takes_token_advantages=False),
-    LossRow("vespo", "window"),
-)
-
-POLICY_LOSSES: dict[str, LossRow] = {row.name: row for row in _LOSS_ROWS}
-"""`loss_type` -> row. A contract test compares the names with TRL's."""
-
+POLICY_LOSSES: dict[str, Normaliser] = {
+    **{"grpo": "row", "dr_grpo": "max_length", "dapo": "window", "bnpo": "micro-batch"},
+    **{"cispo": "window", "sapo": "row", "luspo": "rows", "vespo": "window"},
+}
+"""`loss_type` -> what it divides by. A contract test compares the names with TRL's."""
+CLIPPED_PPO_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
+"""Those that are PPO's clipped loss with per-token advantages."""
+SEQUENCE_LOSSES = ("luspo",)
+"""Those that take one advantage per sequence."""
 
 TEXT = "text"
 """The column that SFTTrainer reads plain text from; `trainer.args.dataset_text_field` may name another."""

@@ -62,6 +62,9 @@ RANGES: tuple[Range, ...] = (
 )
 
 
+MAX_RELATIVE_KL_ERROR = 0.2
+"""Bound on |KL / target - 1| in the adaptive controller (Ziegler et al., arXiv 1909.08593, section 2.2)."""
+
 _LOG_LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -82,31 +85,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """Argument, or CONFIG.argument if configs differ -> its valid values."""
 
 
-@dataclass(frozen=True)
-class RewardArgument:
-    """An argument of a reward function. `is_by_row`: it has one entry per completion, else one for the whole batch.
-
-    `is_text`: it holds prompts or completions, as texts, messages or token ids. A function needs one of these to count
-    as a reward, and only these are sent to a worker process.
-    """
-
-    name: str
-    is_by_row: bool = False
-    is_text: bool = False
-
-
-_ROWS = (
-    RewardArgument("prompts", is_by_row=True, is_text=True),
-    RewardArgument("completions", is_by_row=True, is_text=True),
-    RewardArgument("completion_ids", is_by_row=True, is_text=True),
-    RewardArgument("environments", is_by_row=True),
-    RewardArgument("trainer_state"),
-    RewardArgument("log_extra"),
-    RewardArgument("log_metric"),
-)
-
-REWARD_ARGUMENTS: dict[str, RewardArgument] = {row.name: row for row in _ROWS}
-"""Name -> row. Every other argument that a reward function requires is a column of the dataset."""
+TEXT_ARGUMENTS = ("prompts", "completions", "completion_ids")
+"""Arguments of a reward that hold texts, messages or token ids by row. A function needs one to count as a reward."""
+TRAINERS_OWN = frozenset(("environments", "trainer_state", "log_extra", "log_metric"))
+"""Arguments of a reward that are not data, and so stay in the training process. Only `environments` are by row."""
+REWARD_ARGUMENTS = frozenset(TEXT_ARGUMENTS) | TRAINERS_OWN
+"""Every other argument that a reward function requires is a column of the dataset."""
 
 
 ROUND = "rollout.round"

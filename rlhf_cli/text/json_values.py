@@ -25,6 +25,15 @@ def section(tree: JsonTree, name: str) -> JsonTree:
     return found if isinstance(found, dict) else {}
 
 
+def leaves(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield (dotted key, value) of every entry of a tree, branches included; a list's keys are 0, 1, ..."""
+    entries = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, value in entries:
+        key = f"{prefix}.{name}" if prefix else str(name)
+        yield key, value
+        yield from leaves(value, key)
+
+
 def finite_or_none(value: _Value) -> _Value | None:
     """Return None for a NaN or infinite float; any other value unchanged."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

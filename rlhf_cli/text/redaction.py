@@ -42,6 +42,9 @@ _SECRET_VARIABLE = re.compile(
     re.IGNORECASE,
 )
 
+_PASSWORD = re.compile(r"://[^/?#\s:@]*:([^/?#\s]{6,})@")
+"""The password in an address, if it is long enough to hide."""
+
 _SHAPES = {
     "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
     "an OpenAI or Anthropic key": re.compile(r"\bsk-[A-Za-z0-9_-]{20,}"),
@@ -88,9 +91,15 @@ def is_secret_key(name: str) -> bool:
     return bool(_SECRET_KEY.search(name)) and not _OF_TEXT.match(name)
 
 
-def secret_shape(text: str) -> str | None:
-    """Return the kind of secret whose shape occurs in a text, or None."""
-    return next((kind for kind, shape in _SHAPES.items() if shape.search(text)), None)
+def secret_in(text: str) -> tuple[str, str | None] | None:
+    """Return which secret a text holds, by its shape or as an environment variable's value, and that variable."""
+    for kind, shape in _SHAPES.items():
+        if shape.search(text):
+            return kind, None
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST_TYPED and value in text and _holds_secret(name, value):
+            return f"the value of the environment variable {name}", name
+    return None
 
 
 def remember(value: object) -> None:
@@ -107,14 +116,6 @@ def remember_variable(name: str, value: str, *, key: str) -> None:
     """
     if is_secret_key(key.rpartition(".")[2]) or _SECRET_VARIABLE.search(name) or not _WORD.fullmatch(value):
         remember(value)
-
-
-def secret_variable_in(text: str) -> str | None:
-    """Return the name of an environment variable whose secret occurs in a text, or None."""
-    for name, value in os.environ.items():
-        if len(value) >= _SHORTEST_TYPED and _holds_secret(name, value) and value in text:
-            return name
-    return None
 
 
 def remember_typed(words: Iterable[str]) -> None:
@@ -180,7 +181,8 @@ def text_hider(*, values_only: bool = False) -> Callable[[str], str]:
 
     It reads the environment once, because a table has thousands of texts.
     """
-    values = _known_values()
+    of_environment = {value for name, value in os.environ.items() if _holds_secret(name, value)}
+    values = _forms(frozenset(_remembered | of_environment))
 
     def hide(text: str) -> str:
         for value in values:
@@ -201,19 +203,14 @@ def is_hidden_by_key(key: object, value: object) -> bool:
     return isinstance(key, str) and isinstance(value, str) and not is_reference and is_secret_key(key)
 
 
-def _known_values() -> list[str]:
-    """Return the texts to hide, in every form in which they may be written, longest first."""
-    of_environment = {value for name, value in os.environ.items() if _holds_secret(name, value)}
-    return _forms(frozenset(_remembered | of_environment))
-
-
 @lru_cache(maxsize=16)
 def _forms(values: frozenset[str]) -> list[str]:
+    """Return the texts to hide, in every form in which they may be written, longest first."""
     found: set[str] = set()
     for value in values:
         parts = {value, *(line for line in value.splitlines() if len(line) >= _SHORTEST_LINE)}
-        password = _password_in(value)
-        parts |= {password, urllib.parse.unquote(password)} if password else set()
+        if (match := _PASSWORD.search(value)) is not None:
+            parts |= {match[1], urllib.parse.unquote(match[1])}
         for part in parts:
             # As written by Python, JSON and addresses.
             quoted = (urllib.parse.quote(part, safe=""), urllib.parse.quote_plus(part))
@@ -224,15 +221,7 @@ def _forms(values: frozenset[str]) -> list[str]:
 @lru_cache(maxsize=1024)
 def _holds_secret(name: str, value: str) -> bool:
     """Return whether a variable's name marks a secret, or its value is an address with a password."""
-    return bool(_SECRET_VARIABLE.search(name) or _password_in(value)) and _is_worth_hiding(value)
-
-
-def _password_in(address: str) -> str | None:
-    """Return the password in an address, or None if it has none or it is too short to hide."""
-    with contextlib.suppress(ValueError):
-        password = urllib.parse.urlsplit(address).password if "://" in address else None
-        return password if password and len(password) >= _SHORTEST else None
-    return None
+    return bool(_SECRET_VARIABLE.search(name) or _PASSWORD.search(value)) and _is_worth_hiding(value)
 
 
 @lru_cache(maxsize=1024)

@@ -15,7 +15,7 @@ from typing import TextIO, cast
 
 from rlhf_cli.text.redaction import redacted, remember
 
-_CONTROL = re.compile(r"[\0-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
+CONTROL = re.compile(r"[\0-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
 """C0 except tab and line ends, DEL, C1, bidirectional embeddings, overrides and isolates, and lone surrogates."""
 _PADDING = re.compile(r" +(?=\n)")
 _BARS = "tqdm"
@@ -28,28 +28,30 @@ class Drawn(str):
 
 def printable(text: str) -> str:
     """Return a text with its control codes escaped as `\\x1b`; keep tabs and line ends."""
-    return _CONTROL.sub(lambda match: _spelled(match[0]), text)
-
-
-def control_codes(text: str) -> list[int]:
-    """Return the positions of the control codes in a text."""
-    return [match.start() for match in _CONTROL.finditer(text)]
+    return CONTROL.sub(lambda match: _spelled(match[0]), text)
 
 
 def spelled_in_json(quoted: str) -> str:
     """Return a JSON string with control codes as JSON's `\\u009b`: the same value, safe to print."""
-    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
+    return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
 
 
 def _spelled(code: str) -> str:
     return f"\\x{ord(code):02x}" if ord(code) < 0x100 else f"\\u{ord(code):04x}"
 
 
-class SafeStream:
-    """A text stream that removes secrets and foreign control codes and writes to another stream."""
+class _Over:
+    """A text stream that changes what is written to another stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+class SafeStream(_Over):
+    """A text stream that removes secrets and foreign control codes and writes to another stream."""
 
     def write(self, text: str) -> int:
         """Write a text made safe; return the length of the original text."""
@@ -63,25 +65,16 @@ class SafeStream:
         for line in lines:
             self.write(line)
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
 
-
-class DrawnOn:
+class DrawnOn(_Over):
     """A text stream that passes its text on as `Drawn`.
 
     Tables pad their lines with blanks, which are removed if the output is not a terminal.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
     def write(self, text: str) -> int:
         """Write a text whose control codes are our own."""
         return self._stream.write(Drawn(text if self._stream.isatty() else _PADDING.sub("", text)))
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,8 @@ class _LimitedLoader(_BASE):  # type: ignore[misc, valid-type]
     def __init__(self, stream: str | bytes | IO[str]) -> None:
         text = stream if isinstance(stream, str | bytes) else stream.read()
         text = text if isinstance(text, str) else text.decode("utf-8", "replace")
-        _refuse_deep(text)
+        if sum(map(text.count, ("[", "{", "- ", "? "))) > _DEEPEST or _INDENTED in text:
+            _refuse_deep(text)
         self._has_aliases = "*" in text
         if not isinstance(stream, str | bytes):
             stream.seek(0)
@@ -43,8 +44,6 @@ SAFE_LOADER: type[yaml.SafeLoader] = _LimitedLoader
 
 def _refuse_deep(text: str) -> None:
     """Raise OversizedYaml for nesting so deep that libyaml's recursion would crash the process."""
-    if sum(map(text.count, ("[", "{", "- ", "? "))) <= _DEEPEST and _INDENTED not in text:
-        return
     depth = 0
     for event in yaml.parse(text, Loader=_BASE):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

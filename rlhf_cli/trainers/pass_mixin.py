@@ -21,8 +21,7 @@ from rlhf_cli.errors import in_a_line
 from rlhf_cli.models.packing.packed_rows import rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, register, why_not_packed
 from rlhf_cli.models.packing.varlen_kernel import disable_varlen, heads_of_model, why_no_varlen
-from rlhf_cli.tables.packable_models import refused_packing
-from rlhf_cli.tables.passes import Passes, PassSetting, RowAttention
+from rlhf_cli.tables.passes import ALL_ROWS_AT_ONCE, Passes, PassSetting, refused_packing
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.forward_pass import (
@@ -177,12 +176,13 @@ class PassMixin(ExtendedTrainer):
         return None
 
     @property
-    def row_attention(self) -> RowAttention | None:
+    def row_attention(self) -> str | None:
         """Return how packed rows attend, None if rows are not packed."""
         if self.passes.mode != "packed":
             return None
         model = self.accelerator.unwrap_model(self.model)
-        return RowAttention(why_no_varlen_for(model, self.accelerator))
+        why = why_no_varlen_for(model, self.accelerator)
+        return ALL_ROWS_AT_ONCE if why is None else f"a row each (SDPA): {why}"
 
     # --- which rows go together ---
 
@@ -213,7 +213,7 @@ class PassMixin(ExtendedTrainer):
         if self._mixes_rows:
             return False
         loss = getattr(self, "loss_type", None)  # RLOO has one loss, the mean over rows
-        return loss is None or POLICY_LOSSES[loss].normaliser != "micro-batch"
+        return loss is None or POLICY_LOSSES[loss] != "micro-batch"
 
     @property
     def _mixes_rows(self) -> bool:

@@ -339,7 +339,7 @@ class RewardMixin(ExtendedTrainer):
 
     def kept_share(self, inputs: TrlBatch) -> float:
         """Return the share of the loss's divisor that is not left out; 1 if it divides by tokens of the round."""
-        divisor = self.loss_divisor or POLICY_LOSSES[self.loss_type].normaliser
+        divisor = self.loss_divisor or POLICY_LOSSES[self.loss_type]
         if divisor == "window":
             return 1.0
         share: float = inputs.get(KEPT_BATCHES if divisor == "micro-batch" else KEPT_ROWS, 1.0)

@@ -19,7 +19,17 @@ from torch import Tensor
 from trl.extras.profiling import ProfilingContext
 
 from rlhf_cli.runs.phase_clock import REWARD, PhaseClock
-from rlhf_cli.tables.metrics import ELAPSED, PHASES, SHARE, SLOTS, SLOTS_PER_TOKEN, TOKENS, Where
+from rlhf_cli.tables.metrics import (
+    ELAPSED,
+    OF_ROLLOUTS,
+    OF_THE_CRITIC,
+    PHASES,
+    SHARE,
+    SLOTS,
+    SLOTS_PER_TOKEN,
+    TOKENS,
+    WAITING,
+)
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.token_slots import TokenSlots, count
 from rlhf_cli.trainers.trl_protocol import TrlBatch
@@ -40,8 +50,8 @@ class StepProfile:
         self._clock, self._slots = clock, slots
         self._keys = [*PHASES, *(f"{REWARD}{name}" for name in rewards or ())]
         self._metrics = [f"{SHARE}{key}" for key in self._keys]
-        is_logged: dict[Where, bool] = {"all": True, "rollouts": rewards is not None, "critic": has_critic}
-        self._is_logged = [key not in PHASES or is_logged.get(PHASES[key].where, False) for key in self._keys]
+        absent = {WAITING, *(OF_ROLLOUTS if rewards is None else ()), *(() if has_critic else OF_THE_CRITIC)}
+        self._is_logged = [key not in absent for key in self._keys]
 
     def taken(self, accelerator: Accelerator) -> dict[str, float]:
         """Return the metrics since the last call; every rank must call this.

@@ -12,8 +12,8 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf, open_dict
 
 from rlhf_cli.config import compose as composition
-from rlhf_cli.config.compose import CONFIG_NAME, Composed, compose, compose_frozen, composing
-from rlhf_cli.config.conf_folders import groups, shipped_dir, user_dir
+from rlhf_cli.config.compose import CONFIG_NAME, Composed, compose, composing
+from rlhf_cli.config.conf_folders import groups, search_dirs, shipped_dir
 from rlhf_cli.text.yaml_loader import SAFE_LOADER
 from tests.support import small_reward_runs
 from tests.support.quick_loader import QuickLoader
@@ -99,7 +99,7 @@ def test_the_users_file_wins_over_the_shipped_one_of_the_same_name(write: Write)
     assert origin(composed, "data.args.max_value") == "conf/data/toy_sums.yaml:3"
     assert groups()["data"]["toy_sums"] == file
     assert groups()["data"]["gsm8k"] != file
-    assert user_dir() == file.parents[1]
+    assert search_dirs() == [file.parents[1], shipped_dir()]
 
 
 class TestAFileInPlaceOfAHubDataset:
@@ -168,7 +168,7 @@ def test_it_composes_what_the_other_does(monkeypatch: pytest.MonkeyPatch, words:
 @pytest.mark.parametrize("words", [[], ["seed=5", "~rewards.brevity"], ["truncation=none", "seed=2"]])
 def test_it_composes_what_was_frozen(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     tree = compose(SMALL).tree
-    slow, *quick = both(monkeypatch, compose_frozen, tree, None, words)
+    slow, *quick = both(monkeypatch, compose, words, (tree, None))
     for composed in quick:
         assert composed.tree == slow.tree
         assert (composed.choices, composed.origins) == (slow.choices, slow.origins)

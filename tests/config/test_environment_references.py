@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from rlhf_cli.config.compose import compose, compose_frozen
+from rlhf_cli.config.compose import compose
 from rlhf_cli.config.environment_references import resolved_references, with_references
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.json_values import JsonTree
@@ -54,7 +54,7 @@ def test_a_text_is_kept_as_a_reference_and_read_as_what_it_is(typed: str, kept: 
     assert at(written, key) == kept
     assert resolved_references(written) == tree
     # Composing a frozen configuration anew, as resume and eval do, gives the same tree, and keeps the reference.
-    again = compose_frozen(written, None, [])
+    again = compose([], (written, None))
     assert again.tree == tree
     assert at(with_references(again.tree, again.references), key) == kept
 
@@ -77,7 +77,7 @@ def test_a_name_that_holds_a_password_is_none(monkeypatch: pytest.MonkeyPatch) -
 def test_a_variable_that_is_gone_is_named_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     _, written = frozen("track.notes=${oc.env:PW}")
     monkeypatch.delenv("PW")
-    for read in (resolved_references, lambda tree: compose_frozen(tree, None, [])):
+    for read in (resolved_references, lambda tree: compose([], (tree, None))):
         with pytest.raises(ConfigError) as caught:
             read(written)
         assert caught.value.where == "track.notes"

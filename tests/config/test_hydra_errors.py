@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.config.overrides import rewrite
+from rlhf_cli.config.compose import rewrite
 from rlhf_cli.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("place", "by_hydra")
@@ -129,21 +129,6 @@ def test_bare_words(refused: Refused, words: list[str], hint: str) -> None:
     error = refused("exp=quickstart", *words)
     assert error.hint == hint
     assert error.what.endswith("is not an override")
-
-
-@pytest.mark.parametrize(
-    ("typed", "expected", "hint"),
-    [
-        ("model.lora=8", "a section with r, lora_alpha", "model.lora.r=8"),
-        ("rewards.brevity=0.5", "a section with fn, model", "rewards.brevity.weight=0.5"),
-        ("+rewards.short=brevity", "a section with fn, model", "reward@rewards.short=brevity"),
-        ("rewards.brevity.gate=correct", "a section with by", "'rewards.brevity.gate={by: correct, ...}'"),
-    ],
-)
-def test_a_value_in_the_place_of_a_section(refused: Refused, typed: str, expected: str, hint: str) -> None:
-    error = refused("exp=quickstart", typed)
-    assert str(error.expected).startswith(expected)
-    assert error.hint == hint
 
 
 @pytest.mark.parametrize("typed", ["stop.whn=reward > 1", "stop={whn: 'reward > 1'}", "stop={when: 3}"])

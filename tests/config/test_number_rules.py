@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.validate import _not_finite
+from rlhf_cli.config.validate import _wrong_leaves
 from rlhf_cli.errors import Problems
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
@@ -54,7 +55,7 @@ def tree_of(path: tuple[str, ...], value: object) -> Any:
 
 
 def complaints(tree: dict[str, Any]) -> list[str]:
-    return [str(problem.where) for problem in _not_finite(tree, Origins())]
+    return [str(problem.where) for problem in _wrong_leaves(Composed(tree, {}, Origins(), ()))]
 
 
 @pytest.mark.fault(33)

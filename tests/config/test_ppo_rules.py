@@ -127,13 +127,6 @@ class TestArguments:
         assert error.where == f"{key} (command line)"
         assert (error.got, error.expected) == (got, expected)
 
-    def test_a_typo_gets_the_nearest_of_both(self, refused: Refused) -> None:
-        error = refused(*PPO, "trainer.args.gae_lamda=1")
-        assert error.what == "unknown option 'gae_lamda' for GRPOConfig"
-        assert "or one of gamma, gae_lambda, whiten_advantages" in str(error.expected)
-        assert error.hint == "trainer.args.gae_lambda"
-        assert refused(*PPO, "trainer.args.num_iteration=1").hint == "trainer.args.num_iterations"
-
     def test_beta_has_a_home_of_ours_here_and_is_trls_elsewhere(self, refused: Refused, judged: Judged) -> None:
         error = refused(*PPO, "trainer.args.beta=0.1")
         assert (error.what, error.hint) == ("trainer.args.beta is set elsewhere", "kl.coef")

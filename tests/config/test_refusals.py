@@ -52,15 +52,6 @@ def test_a_typo_in_a_file(write: Write, text: str, key: str, line: int, hint: st
     assert "unknown" in error.what
 
 
-def test_a_key_like_none_gets_no_guess(refused: Refused) -> None:
-    error = refused("exp=quickstart", "xyzzy=3")
-    assert error.hint is None
-    assert error.expected == (
-        "one of aggregate, critic, data, expect, guards, kl, launch, model, primary, profile, reward_model, rewards, "
-        "run, seed, stop, sweep, track, trainer, truncation, warn"
-    )
-
-
 @pytest.mark.parametrize(
     ("typed", "got", "expected"),
     [

@@ -117,8 +117,6 @@ def test_a_function_says_by_its_annotation_that_it_is_dense(name: str, expected:
         ((DENSE, "truncation.mode=replace"), "every reward is dense"),
         ((PLAIN,), None),
         ((PLAIN, "truncation.mode=replace"), None),
-        ((PLAIN, "truncation=none"), None),
-        ((PLAIN, "truncation=eos_penalty", "truncation.mode=replace"), None),
     ],
 )
 def test_a_mode_that_contradicts_the_rewards_is_warned_of(judged: Judged, words, said: str | None) -> None:

@@ -12,7 +12,7 @@ from rlhf_cli.tables.metrics import FINDING_KINDS
 
 
 def kinds_off(*words: str) -> set[str]:
-    return set(FINDING_KINDS) - set(prepare(["+exp=quickstart", *words]).experiment.warn.kinds)
+    return {kind for kind, is_on in prepare(["+exp=quickstart", *words]).experiment.warn if not is_on}
 
 
 def test_every_kind_has_a_switch_and_a_function() -> None:

@@ -17,25 +17,6 @@ FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "data").glob("*.y
 SOURCE_KEYS = {"world", "args", "path", "subset", "split", "revision", "rename", "select", "weight"}
 
 
-def test_all_are_here() -> None:
-    shipped = [
-        "file",
-        "gsm8k",
-        "hh_pairs",
-        "hh_rlhf",
-        "reasoning_gym",
-        "split_sums",
-        "tldr",
-        "toy_demonstrations",
-        "toy_judgements",
-        "toy_preferences",
-        "toy_speakers",
-        "toy_sums",
-        "ultrafeedback",
-    ]
-    assert [file.stem for file in FILES] == shipped
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_file(file: Path) -> None:
     text = file.read_text()

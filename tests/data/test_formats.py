@@ -12,22 +12,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf_cli.data.data_files import Scan
-from rlhf_cli.data.file_readers import parquet_head, read_csv
-from rlhf_cli.data.peeking import peek
-from rlhf_cli.data.source import (
+from rlhf_cli.data.file_readers import (
     BOOL,
     INTEGER,
     MIXED,
     NULL,
     NUMBER,
     TEXT,
-    DataSource,
     ListKind,
     RecordKind,
     kind_of,
     label,
     merge,
+    parquet_head,
+    read_csv,
 )
+from rlhf_cli.data.peeking import peek
+from rlhf_cli.data.source import DataSource
 
 KINDS: dict[str, Any] = {
     "null": None, "flag": True, "integer": 1, "number": 0.5, "text": "x", "list": [1], "object": {"a": 1}, "set": {1},

@@ -13,9 +13,10 @@ import pytest
 
 from rlhf_cli.data import data_files
 from rlhf_cli.data.data_files import scan
+from rlhf_cli.data.file_readers import INTEGER, MIXED, NULL, TEXT, ListKind, RecordKind
 from rlhf_cli.data.json_files import arrow_schema
 from rlhf_cli.data.loading import features_of, load_split
-from rlhf_cli.data.source import INTEGER, MIXED, NULL, TEXT, DataSource, ListKind, RecordKind
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError
 
 FINE = '{"a": "x", "n": 1}'

@@ -51,10 +51,6 @@ def test_their_ends_stay() -> None:
     assert fitted("truncate")[:] == {"prompt": ["a", "b b", "c c", "d d"], "answer": [1, 2, 3, 4]}
 
 
-def test_where_all_fit_nothing_is_done() -> None:
-    assert fitted("error", limit=4) is ROWS
-
-
 def test_where_none_fits_nothing_is_left() -> None:
     with pytest.raises(DataError, match="every prompt has more than 2 tokens"):
         fitted("drop", ROWS.select([1, 3]))

@@ -14,7 +14,7 @@ import pytest
 from rlhf_cli.data import worlds
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.worlds import WORLDS, toy_preferences, toy_tasks
+from rlhf_cli.data.worlds import DEMONSTRATIONS, WORLDS, maker, toy_preferences, toy_tasks
 from rlhf_cli.data.worlds.toy_preferences import true_score
 from rlhf_cli.errors import DataError
 from rlhf_cli.rewards.toy import score_speakers
@@ -24,11 +24,12 @@ EMBEDDED = sorted(set(WORLDS) - {"reasoning_gym"})
 
 @pytest.mark.parametrize("world", EMBEDDED)
 def test_the_same_seed_gives_the_same_rows_and_fewer_are_the_first_of_more(world: str) -> None:
-    generate = WORLDS[world].generate
+    generate = maker(WORLDS[world])
     assert generate(700, 3) == generate(700, 3)
     assert generate(700, 3)[:20] == generate(20, 3)
     assert generate(700, 3) != generate(700, 4)
-    if demonstrations := WORLDS[world].demonstrations:
+    if world in DEMONSTRATIONS:
+        demonstrations = maker(DEMONSTRATIONS[world])
         assert demonstrations(700, 3)[:20] == demonstrations(20, 3)
         assert demonstrations(20, 3) != demonstrations(20, 4)
 

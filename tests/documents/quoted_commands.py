@@ -46,6 +46,16 @@ def commands_in_sentences() -> list[Quoted]:
     return [Quoted(place, tuple(shlex.split(words))) for words, place in found.items()]
 
 
+def commands_of_experiments() -> list[Quoted]:
+    """Every command in the comments of conf/exp."""
+    found = []
+    for file in sorted((ROOT / "conf" / "exp").glob("*.yaml")):
+        comments = [line.lstrip("# ") for line in file.read_text(encoding="utf-8").splitlines() if line[:1] == "#"]
+        lines = re.sub(r" \\\n", " ", "\n".join(comments)).splitlines()
+        found += [Quoted(f"conf/exp/{file.name}", _words(line)) for line in lines if line.startswith("rlhf ")]
+    return found
+
+
 def _commands(document: Path) -> Iterator[Quoted]:
     text = document.read_text(encoding="utf-8")
     for fence in _FENCE.finditer(text):

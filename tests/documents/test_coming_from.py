@@ -37,7 +37,7 @@ def rows() -> list[tuple[str, str, str]]:
 @cache
 def theirs(project: str) -> frozenset[str]:
     if project == "TRL":
-        return frozenset(name for row in TRAINERS.values() for name in trl_args.config_fields(row.config_class))
+        return frozenset(name for row in TRAINERS.values() for name in trl_args.fields_of(row.name))
     return frozenset((LISTS / f"{project.lower()}.txt").read_text(encoding="utf-8").split())
 
 

@@ -26,54 +26,6 @@ def test_a_shell_can_read_it() -> None:
         assert done.stderr == "", name
 
 
-PAGE = """
-<!-- before: small +exp=quickstart -->
-<!-- smaller: trainer.args.max_steps=2 -->
-```sh
-cd there
-rlhf train +exp=a   # a run
-rlhf train +exp=b   # many; needs 8 GPUs
-```
-
-```
-$ rlhf check +exp=a b=1 \\
-    c=2
-error: no
-  try:  rlhf why
-```
-
-```
-rlhf list           all there is
-rlhf show +exp=a
-```
-
-```text
-  rlhf train printed
-```
-
-```sh title="needs Slurm"
-rlhf train launch=slurm
-```
-
-```yaml title="conf/a.yaml"
-seed: 1
-```
-"""
-
-
-def test_a_page_is_read_as_it_is_meant() -> None:
-    shell, refused, listed, printed, marked, file = blocks(PAGE, "page")
-    assert (shell.before, shell.smaller) == ("small +exp=quickstart", "trainer.args.max_steps=2")
-    assert shell.text == "cd there\nrlhf train +exp=a   # a run\n"
-    assert shell.needs == (("rlhf train +exp=b", "8 GPUs"),)
-    assert (refused.commands, refused.exits) == (("rlhf check +exp=a b=1      c=2",), 2)
-    assert refused.text == "rlhf check +exp=a b=1 \\\n    c=2\n"
-    assert listed.commands == ("rlhf list", "rlhf show +exp=a")
-    assert (printed.text, printed.unread) == ("", ())
-    assert (marked.text, marked.needs) == ("", (("rlhf train launch=slurm", "Slurm"),))
-    assert (file.file, file.text) == ("conf/a.yaml", "seed: 1\n")
-
-
 def test_negative_control_what_is_neither_typed_nor_marked_is_seen() -> None:
     (block,) = blocks("```\ngpu1$ rlhf train +exp=a\n  rlhf join gpu1:1\n```\n", "page")
     assert len(block.unread) == 2

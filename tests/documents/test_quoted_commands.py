@@ -12,7 +12,7 @@ from rlhf_cli.errors import UserError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.usage import read_options, usage_of
 from rlhf_cli.plan.preflight import preflight
-from tests.documents.quoted_commands import Quoted, commands_in_sentences, quoted_commands
+from tests.documents.quoted_commands import Quoted, commands_in_sentences, commands_of_experiments, quoted_commands
 
 pytestmark = pytest.mark.usefixtures("place")
 COMPOSE = ("train", "check", "show", "audit", "score")
@@ -22,11 +22,12 @@ OF_THE_READER = ("+exp=NAME", "+exp=mine", "+exp=first", "+exp=capitals")
 ON_PURPOSE = ("tarin", "--cfg", "rewards.brevity.wieght=0.5")
 """Words that the documents say are answered with the right ones."""
 IN_SENTENCES = commands_in_sentences()
-COMMANDS = list({one.words: one for one in quoted_commands()}.values())
+COMMANDS = list({one.words: one for one in (*quoted_commands(), *commands_of_experiments())}.values())
 
 
 def test_there_are_some() -> None:
     assert len(COMMANDS) > 80
+    assert len({command.place for command in commands_of_experiments()}) >= 18
 
 
 def type_it(command: Quoted) -> None:

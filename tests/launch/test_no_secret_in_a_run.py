@@ -37,13 +37,13 @@ def told(workplace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 @pytest.fixture
 def switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is hidden, nothing stays a reference."""
-    monkeypatch.setattr(redaction, "_known_values", list)
+    monkeypatch.setattr(redaction, "_forms", lambda values: [])
     monkeypatch.setattr(redaction, "_SHAPES", {})
     monkeypatch.setattr(redaction, "_IN_TEXT", ())
     monkeypatch.setattr(redaction, "is_hidden_by_key", lambda key, value: False)
     monkeypatch.setattr(compose, "references_of", lambda config: {})
     monkeypatch.setattr(validate, "is_secret_key", lambda name: False)
-    monkeypatch.setattr(validate, "secret_variable_in", lambda text: None)
+    monkeypatch.setattr(validate, "secret_in", lambda text: None)
 
 
 @pytest.mark.fault(48)

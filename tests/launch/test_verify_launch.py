@@ -10,7 +10,7 @@ import pytest
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.launch.verify_launch import refuse_unless_as_asked, trainer_notes
-from rlhf_cli.tables.passes import Passes, RowAttention
+from rlhf_cli.tables.passes import ALL_ROWS_AT_ONCE, Passes
 
 
 def built(
@@ -93,7 +93,7 @@ def trainer_on(device: str, why: str | None, mode: Any = "packed") -> Any:
         extensions=SimpleNamespace(rewards=SimpleNamespace(passes="auto")),
         accelerator=SimpleNamespace(device=SimpleNamespace(type=device)),
         passes=Passes(mode),
-        row_attention=RowAttention(why) if mode == "packed" else None,
+        row_attention=(why and f"a row each (SDPA): {why}") or ALL_ROWS_AT_ONCE if mode == "packed" else None,
         generation_mode=SimpleNamespace(name="live", why="fast"),
     )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 
 from rlhf_cli.numerics.ppo_losses import adapted_coef, k1, k3, value_losses
-from rlhf_cli.tables.kl_forms import MAX_RELATIVE_ERROR
+from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR
 from tests.support.tolerances import ARITHMETIC, ARITHMETIC_OF_TENSORS
 
 
@@ -123,5 +123,5 @@ def test_k3_is_never_negative(dtype: torch.dtype) -> None:
     ],
 )
 def test_controller_by_hand(kl: float, coef: float) -> None:
-    found = adapted_coef(0.1, kl, 256, target=6.0, horizon=10_000, max_error=MAX_RELATIVE_ERROR)
+    found = adapted_coef(0.1, kl, 256, target=6.0, horizon=10_000, max_error=MAX_RELATIVE_KL_ERROR)
     assert found == pytest.approx(coef, rel=1e-12)

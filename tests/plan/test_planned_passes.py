@@ -14,8 +14,7 @@ from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.packing.row_attention import why_not_packed
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.planned_memory import planned_passes
-from rlhf_cli.tables.packable_models import DEFAULTS_IF_OMITTED, why_config_not_packed
-from rlhf_cli.tables.passes import Passes
+from rlhf_cli.tables.passes import DEFAULTS_IF_OMITTED, Passes, why_config_not_packed
 from rlhf_cli.trainers.forward_pass import drops_in_training
 from tests.support.planning import planned
 from tests.support.small_runs import PPO_SMALL, SMALL

@@ -112,14 +112,6 @@ def test_a_refusal_is_not_tried_again(runner: asyncio.Runner) -> None:
     assert len(server.asked) == 1
 
 
-def test_several_servers_take_turns(runner: asyncio.Runner) -> None:
-    with serving(OK) as one, serving(OK) as two:
-        client = JsonClient([one.url, two.url])
-        for _ in range(6):
-            runner.run(posting(client, {}))
-        assert (len(one.asked), len(two.asked)) == (3, 3)
-
-
 def test_another_server_is_asked_at_once(runner: asyncio.Runner, waits: list[float]) -> None:
     with serving(Answer("", 429, {"Retry-After": "30"})) as busy, serving(OK) as idle:
         client = JsonClient([busy.url, f"http://127.0.0.1:{closed_port()}/", idle.url])

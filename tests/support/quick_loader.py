@@ -13,6 +13,7 @@ import pickle
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -31,11 +32,13 @@ class QuickLoader(NotingLoader):
         values = [text for text in overrides if text.startswith("++") or (text[0] == "~" and text[1:] not in known)]
         choices = tuple(text for text in overrides if text not in values)
         is_frozen = config_name != CONFIG_NAME
-        if (choices if is_frozen else conf_folders.user_dir()) or any("hydra" in text for text in overrides):
+        if (choices if is_frozen else conf_folders.search_dirs()[1:]) or any("hydra" in text for text in overrides):
             return super().compose(config_name, overrides)
         try:
             config, chosen = self._frozen(config_name) if is_frozen else self._chosen(choices)
-            self._apply_overrides_to_config(OverridesParser.create().parse_overrides(values), config)
+            parsed = OverridesParser.create().parse_overrides(values)
+            self.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
+            self._apply_overrides_to_config(parsed, config)
         except (HydraException, OmegaConfBaseException):
             return super().compose(config_name, overrides)
         return config, chosen

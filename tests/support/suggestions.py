@@ -87,7 +87,7 @@ def _is_command(words: Sequence[str]) -> bool:
     # `rlhf eval mine --data FILE`: one bare name behind a verb that takes a run; two bare words are a sentence.
     takes_run = re.search(rf"^rlhf {words[0]} \[?(RUN|MODEL|SWEEP)\b", usage.text, re.MULTILINE) is not None
     is_name = takes_run and len(words) > 1 and not any(map(_ENGLISH.match, words[2:3]))
-    of_list = words[0] in ("list", "schema", "completion")
+    of_list = words[0] in ("list", "schema")
     for place, (before, word) in enumerate(itertools.pairwise(words)):
         if word.startswith("-") and word.partition("=")[0] not in (*flags, "--help", "-m"):
             return False
@@ -203,7 +203,9 @@ def watch_refusals() -> None:
     compose, checked = prepare_module.compose, prepare_module._checked
     composed_last: list[tuple[Composed, list[str]]] = []
 
-    def compose_watched(words: list[str]) -> Composed:
+    def compose_watched(words: list[str], frozen: Any = None) -> Composed:
+        if frozen is not None:
+            return compose(words, frozen)
         try:
             composed = compose(words)
         except UserError as error:

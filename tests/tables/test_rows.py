@@ -18,16 +18,13 @@ from accelerate import DistributedType
 from transformers.generation import logits_process as warpers
 from trl.trainer import dpo_trainer, grpo_trainer
 
-from rlhf_cli.numerics import ppo_losses
+from rlhf_cli.config.schema.reward_sections import TRUNCATION_POLICIES
 from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy
-from rlhf_cli.tables.kl_forms import KL_FORMS
-from rlhf_cli.tables.packable_models import DEFAULTS_IF_OMITTED, why_config_not_packed, why_values_not_packed
-from rlhf_cli.tables.passes import MAX_SOFTMAX_BYTES
+from rlhf_cli.tables.passes import DEFAULTS_IF_OMITTED, MAX_SOFTMAX_BYTES, why_config_not_packed, why_values_not_packed
 from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
 from rlhf_cli.tables.strategies import STRATEGIES
-from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS
+from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES, SEQUENCE_LOSSES, TRAINERS
 from rlhf_cli.tables.trl_values import CHOICES, RANGES, REWARD_ARGUMENTS, Range
-from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES
 from rlhf_cli.trainers.ppo.rollout import KlPenalty
 
 Try = Callable[[float], object]
@@ -222,11 +219,11 @@ def test_what_transformers_takes_for_a_key_that_is_left_out() -> None:
 
 
 def test_what_a_policy_does_is_what_its_row_says() -> None:
-    for name, row in TRUNCATION_POLICIES.items():
+    for name, reads in TRUNCATION_POLICIES.items():
         policy = TruncationPolicy(name)
         cut = Endings(torch.tensor([True]), torch.tensor([4]), 4)
-        assert policy.goes_on(cut).item() == row.needs_critic
-        assert policy.changes_total == ("penalty" in row.reads)
+        assert policy.goes_on(cut).item() == (name == "bootstrap")
+        assert policy.changes_total == ("penalty" in reads)
 
 
 def test_strategies_by_their_stage() -> None:
@@ -236,7 +233,7 @@ def test_strategies_by_their_stage() -> None:
         **{f"zero{stage}": (stage, stage) for stage in (1, 2, 3)},
     }
     assert [name for name, row in STRATEGIES.items() if not row.runs_on_cpu] == ["fsdp2"]
-    refused = [{one.feature for one in STRATEGIES[f"zero{stage}"].conflicts} for stage in (1, 2, 3)]
+    refused = [set(STRATEGIES[f"zero{stage}"].conflicts) for stage in (1, 2, 3)]
     assert refused[0] == refused[1] == refused[2] - {"model.quantize"}
     assert len(refused[0]) == 3
     assert all(hasattr(DistributedType, one) for row in STRATEGIES.values() for one in row.distributed_types)
@@ -246,11 +243,7 @@ def test_the_softmax_of_one_pass_is_as_large_as_a_tile_of_trl() -> None:
     assert MAX_SOFTMAX_BYTES == 2048 * 32_768 * 4  # of a vocabulary of 32,768
 
 
-def test_estimators_are_functions() -> None:
-    named = [form.estimator for form in KL_FORMS.values() if form.estimator is not None]
-    assert named == ["k1", "k3"]
-    assert all(callable(getattr(ppo_losses, name)) for name in named)
-    assert not any(form.in_reward and form.in_loss for form in KL_FORMS.values())  # it would count twice
+def test_a_coefficient_adapts_within_bounds() -> None:
     # Ziegler et al.: coef * (1 + clip(KL / target - 1, -0.2, 0.2) * n / horizon), here with a KL far above and below
     found = [KlPenalty("reward", 2.0, target=1.0, horizon=10).updated(kl, 1).coef for kl in (9.0, 0.0)]
     assert found == pytest.approx([2.04, 1.96])
@@ -260,9 +253,6 @@ def test_the_arguments_of_a_reward_are_those_that_trl_gives() -> None:
     source = inspect.getsource(trl.GRPOTrainer._calculate_rewards)
     given = set(re.findall(r'reward_kwargs\["(\w+)"\] = ', source)) | set(re.findall(r"(\w+)=\w+,? ?", source))
     assert set(REWARD_ARGUMENTS) <= given
-    texts = {"prompts", "completions", "completion_ids"}
-    assert {name for name, row in REWARD_ARGUMENTS.items() if row.is_text} == texts
-    assert {name for name, row in REWARD_ARGUMENTS.items() if row.is_by_row} == texts | {"environments"}
 
 
 def test_normalisers_are_those_of_trl() -> None:
@@ -281,15 +271,13 @@ def test_normalisers_are_those_of_trl() -> None:
     }
     for names, body in branches:
         for name in re.findall(r"\w+", names):
-            assert divided_by[POLICY_LOSSES[name].normaliser] in body, name
+            assert divided_by[POLICY_LOSSES[name]] in body, name
     by_sequence = re.findall(r'args.loss_type == "(\w+)" and args.importance_sampling_level != "sequence"',
                              inspect.getsource(trl.GRPOTrainer.__init__))  # fmt: skip
-    assert by_sequence == [name for name, row in POLICY_LOSSES.items() if not row.takes_token_advantages]
+    assert by_sequence == [*SEQUENCE_LOSSES]
     clipped = re.search(r"self\.loss_type in (\[[^\]]*\]):\n +coef_2 = torch\.clamp\(", source)
     assert clipped is not None
-    assert {name for name, row in POLICY_LOSSES.items() if row.is_clipped_ppo} == {
-        name for name in ast.literal_eval(clipped[1]) if name not in by_sequence
-    }
+    assert set(CLIPPED_PPO_LOSSES) == {name for name in ast.literal_eval(clipped[1]) if name not in by_sequence}
 
 
 def listed(config: Any, name: str) -> set[str]:

@@ -50,9 +50,10 @@ def test_what_is_said_instead_exists(hint: str) -> None:
         ("train +exp=quickstart --cfg=job", "rlhf show +exp=quickstart"),
         ("why runs/a --cfg job", "rlhf show runs/a"),
         ("check +exp=quickstart --dry-run", "rlhf train --dry-run +exp=quickstart"),
-        ("train --output_dir out", "run.root=out"),
+        ("train --output_dir out", "run.root, or run.name"),
         ("train --learning_rate=1e-5", "trainer.args.learning_rate=1e-5"),
-        ("train --model_name_or_path a/b --bf16", "model=local model.path=a/b"),
+        ("train --model_name_or_path a/b --bf16", "model.path=a/b"),
+        ("train --lr 1e-5", "trainer.args.learning_rate=1e-5"),
         ("train --multirn", "--multirun"),
     ],
 )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import rlhf_cli.trainers.assemble.trainer
 from rlhf_cli.cli import main
-from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
+from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES
 from rlhf_cli.trainers import reward_mixin
 from rlhf_cli.trainers.ppo.rollout import KlPenalty
 from rlhf_cli.trainers.reward_mixin import RewardMixin
@@ -113,12 +113,12 @@ WORDS = {
     "gmpo": ["trainer=gmpo", "trainer.args.beta=0.3"],
     "ppo": [*PPO_SMALL, "kl.where=loss", "kl.coef=0.3"],
 }
-BY_MICRO_BATCH = [name for name, row in POLICY_LOSSES.items() if row.normaliser == "micro-batch"]
+BY_MICRO_BATCH = [name for name, divisor in POLICY_LOSSES.items() if divisor == "micro-batch"]
 CASES = [
     *(("grpo", loss_type) for loss_type in POLICY_LOSSES),
     ("rloo", None),
     ("gmpo", None),
-    *(("ppo", name) for name, row in POLICY_LOSSES.items() if row.is_clipped_ppo),
+    *(("ppo", name) for name in CLIPPED_PPO_LOSSES),
 ]
 
 
@@ -202,7 +202,7 @@ def test_control_left_as_it_is_the_step_shrinks(
     made = round_of(trainer, is_per_token=name == "ppo")
     monkeypatch.setattr(reward_mixin, "kept_shares", lambda *_: {"kept_rows": 1.0, "kept_batches": 1.0})
     found, expected = learn_from(trainer, made, NUM_ROWS), learn_from(trainer, kept_rows(made), len(KEPT.nonzero()))
-    is_right = loss_type is not None and name != "gmpo" and POLICY_LOSSES[loss_type].normaliser == "window"
+    is_right = loss_type is not None and name != "gmpo" and POLICY_LOSSES[loss_type] == "window"
     assert_near(found.gradient, expected.gradient * (1.0 if is_right else 0.5))
 
 

@@ -20,10 +20,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from types import CodeType, FunctionType, MappingProxyType
 
-from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.source import Row
-from rlhf_cli.data.template import missing_column
+from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, score_with
 from rlhf_cli.rewards.stack.reward_functions import required_columns
@@ -236,10 +234,7 @@ class Trial:
         required = [column for component in stack.components for column in required_columns(component.score)]
         self.gold: Gold | None = find_gold(rows, required, named=gold)
         self.is_gold_named = gold is not None
-        limit = trl_args.setting(
-            trl_args.trainer(experiment.trainer.trl), experiment.trainer.trl_args, "max_completion_length"
-        )
-        self.limit_tokens = limit if isinstance(limit, int) else None
+        self.limit_tokens = experiment.trainer.whole("max_completion_length")
         self.tags = _tags(experiment)
 
     def scored(self, texts: Sequence[tuple[int, str]], *, is_cut: Sequence[bool] | None = None) -> list[ScoredRow]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.analysis.audit.attack import experiment_rows, loaded_rows, prompt_text, unreachable
 from rlhf_cli.analysis.audit.trial import GoldAnswers, Trial, open_trial
-from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.learnt_columns import check_learnt
 from rlhf_cli.data.rows import RowTable
@@ -55,11 +54,7 @@ def learned_texts(
 ) -> list[list[LearnedText]]:
     """Return the texts of each row that the trainer learns from. Raise DataError if it cannot read the rows."""
     trainer = experiment.trainer
-    args = trl_args.trainer(trainer.trl)
-
-    def setting(name: str) -> object:
-        return trl_args.setting(args, trainer.trl_args, name)
-
+    setting = trainer.setting
     field = str(setting("dataset_text_field") or TEXT)
     names = list(dict.fromkeys(name for row in rows for name in row))
     read = check_learnt(RowTable(rows, names), trainer.row, text_field=field)
@@ -173,8 +168,7 @@ def prompts_seen(
     Raise ModelError if the policy's tokenizer cannot be loaded, or if it has no chat template for conversations.
     """
     tokenizer = policy_tokenizer(experiment, wanted_by="a prompt as the model sees it")
-    args = experiment.trainer.trl_args
-    settings = trl_args.setting(trl_args.trainer(experiment.trainer.trl), args, "chat_template_kwargs")
+    settings = experiment.trainer.setting("chat_template_kwargs")
     ids = _encoded(tokenizer, prompts, settings if isinstance(settings, Mapping) else {})
     lengths = [_token_lengths("prompts", [len(one) for one in ids])]
     if answers:

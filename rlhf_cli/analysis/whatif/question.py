@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal, cast
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Prose
 from rlhf_cli.text.json_values import JsonValue
@@ -111,11 +110,7 @@ class AdvantageRecipe:
 def recipe_of(experiment: Experiment) -> AdvantageRecipe:
     """Return how this experiment's trainer computes advantages from totals."""
     trainer = experiment.trainer
-    fields = trl_args.trainer(trainer.trl)
-
-    def setting(name: str) -> object:
-        return trl_args.setting(fields, trainer.trl_args, name) if name in fields.fields else None
-
+    setting = trainer.setting
     each = int(cast(int, setting("num_generations")))
     if trainer.baseline == "critic":
         return AdvantageRecipe(

@@ -28,7 +28,6 @@ from torch import Tensor
 
 from rlhf_cli.analysis.whatif.question import AdvantageRecipe, KeyChange, WhatIfQuestion, recipe_of
 from rlhf_cli.analysis.whatif.stored_rounds import ROW, StoredRound, StoredRounds, StoredScores
-from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.numerics.calibration import best_changes, kendall_tau_b
@@ -84,10 +83,7 @@ class RoundRecomputer:
         self.stack = RewardStack([replace(one, timeout_s=None, eager=False) for one in components])
         self._max_steps = max_steps
         self._known = list(dict.fromkeys([*self.stack.names, *known, COMPONENT]))
-        limit = trl_args.setting(
-            trl_args.trainer(experiment.trainer.trl), experiment.trainer.trl_args, "max_completion_length"
-        )
-        self._limit = limit if isinstance(limit, int) else None
+        self._limit = experiment.trainer.whole("max_completion_length")
         self._running: dict[str, RunningDeviation] = {}
         self._next_round = 0
         self._has_gap = False

@@ -17,24 +17,20 @@ submitted to Slurm; `rlhf status` shows its state.
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.jobs.one_run import planned_json, resume_once, run_once, show_plan
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.jobs.usage import Options, read_options, resume_options
+from rlhf_cli.jobs.usage import read_options, resume_options
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_status import run_result
 from rlhf_cli.sweeps.sweep_options import refuse_of_sweeps, sweep_options
 
-DRY_RUN = "--dry-run"
-
 
 def run(argv: list[str]) -> int:
-    """Train one experiment, or every combination of a sweep, and return the exit code."""
+    """Train one experiment, submit it to Slurm, show its plan, or run every combination of a sweep."""
     options = read_options(__doc__, argv, verb="train")
     if options.on("-m"):
         from rlhf_cli.sweeps import sweep
@@ -44,47 +40,42 @@ def run(argv: list[str]) -> int:
             print_json(end.as_json())
         return end.code
     refuse_of_sweeps(options, "rlhf train -m ...")
-    result = _train(Screen(), options)
+    how, words, console, is_dry = resume_options(options), options.words, Screen(), options.on("--dry-run")
+    for word in words:
+        if word.lstrip("+").startswith(("sweep=", "sweep.")) and word != "sweep=null":
+            raise ConfigError(
+                "a search is many runs and needs -m",
+                where="command line",
+                got=word,
+                expected="-m, or no search",
+                hint=f"rlhf train -m ... {word}",
+            )
+    prepared = prepare(words)
+    folder = existing_run(prepared.experiment, prepared.composed)
+    if folder is not None:
+        from rlhf_cli.jobs.resuming import resumed  # needed only by a run that exists
+
+        going_on = resumed(folder, prepared, how.allowed)
+        prepared, plan = going_on.prepared, going_on.plan
+        is_dry = is_dry and plan is not None
+        if not is_dry:
+            resume_once(console, going_on, take_over=how.take_over)
+    else:
+        plan = preflight(prepared.experiment, prepared.composed, is_shown=is_dry)
+    if is_dry:
+        assert plan is not None
+        show_plan(console, prepared, plan, earlier=folder)
+        result = {"dry_run": True, **planned_json(prepared, plan, earlier=folder)}
+    else:
+        if folder is None:
+            assert plan is not None
+            if prepared.experiment.launch.slurm is not None:
+                from rlhf_cli.jobs.run_states import submit_once
+
+                folder = submit_once(console, prepared, plan)
+            else:
+                folder = run_once(console, prepared, plan)
+        result = {"dry_run": False, **run_result(folder)}
     if options.as_json:
         print_json(result)
     return EXIT_OK
-
-
-def _train(console: Console, options: Options) -> dict[str, object]:
-    """Train one experiment, submit it to Slurm or, with --dry-run, show its plan; return the JSON of the result."""
-    words, is_dry = options.words, options.on(DRY_RUN)
-    how = resume_options(options)
-    _refuse_search(words)
-    prepared = prepare(words)
-    earlier = existing_run(prepared.experiment, prepared.composed)
-    if earlier is not None:
-        from rlhf_cli.jobs.resuming import resumed  # needed only by a run that exists
-
-        going_on = resumed(earlier, prepared, how.allowed)
-        if is_dry and going_on.plan is not None:
-            show_plan(console, going_on.prepared, going_on.plan, earlier=earlier)
-            return {"dry_run": True, **planned_json(going_on.prepared, going_on.plan, earlier=earlier)}
-        resume_once(console, going_on, take_over=how.take_over)
-        return {"dry_run": False, **run_result(earlier)}
-    plan = preflight(prepared.experiment, prepared.composed, is_shown=is_dry)
-    if is_dry:
-        show_plan(console, prepared, plan)
-        return {"dry_run": True, **planned_json(prepared, plan)}
-    if prepared.experiment.launch.slurm is not None:
-        from rlhf_cli.jobs.run_states import submit_once
-
-        return {"dry_run": False, **run_result(submit_once(console, prepared, plan))}
-    return {"dry_run": False, **run_result(run_once(console, prepared, plan))}
-
-
-def _refuse_search(words: list[str]) -> None:
-    """Raise ConfigError for a search without `-m`: a single run cannot search."""
-    asked = [word for word in words if word.lstrip("+").startswith(("sweep=", "sweep.")) and word != "sweep=null"]
-    if asked:
-        raise ConfigError(
-            "a search is many runs and needs -m",
-            where="command line",
-            got=asked[0],
-            expected="-m, or no search",
-            hint=f"rlhf train -m ... {asked[0]}",
-        )

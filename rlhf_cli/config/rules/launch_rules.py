@@ -8,7 +8,6 @@ from datetime import datetime
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.tables.strategies import STRATEGIES, Feature
 
@@ -55,6 +54,22 @@ NAMES_A_SERVER = ("vllm_server_base_url", "vllm_server_host")
 """TRL's arguments that give the address of an external vLLM server."""
 
 
+_KEY_OF_SERVER_OPTION = {
+    "model": "model.path",
+    "revision": "model.revision",
+    "tokenizer": "model.tokenizer",
+    "trust-remote-code": "model.trust_remote_code",
+    "dtype": "launch.precision",
+    "tensor-parallel-size": "launch.rollout_gpus",
+    "port": "trainer.args.vllm_server_port",
+    "max-model-len": "trainer.args.vllm_max_model_length",
+    "gpu-memory-utilization": "trainer.args.vllm_gpu_memory_utilization",
+    "model-impl": "trainer.args.vllm_model_impl",
+    **dict.fromkeys(("host", "enable-scale-out", "weight-transfer-config", "logprobs-mode", "max-logprobs")),
+}
+"""Options of `vllm serve` that a run sets -> the key that sets it, None for what TRL's client needs as it is."""
+
+
 def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with generation."""
     launch, args, trainer = experiment.launch, experiment.trainer.args, experiment.trainer
@@ -87,27 +102,6 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
         what, got = "a vLLM server that the run starts is for one machine", f"launch.nodes={launch.nodes}"
         hint = "launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000"
         yield ConfigError(what, where=where, got=got, hint=hint)
-    yield from _server_option_problems(launch, origins)
-
-
-_KEY_OF_SERVER_OPTION = {
-    "model": "model.path",
-    "revision": "model.revision",
-    "tokenizer": "model.tokenizer",
-    "trust-remote-code": "model.trust_remote_code",
-    "dtype": "launch.precision",
-    "tensor-parallel-size": "launch.rollout_gpus",
-    "port": "trainer.args.vllm_server_port",
-    "max-model-len": "trainer.args.vllm_max_model_length",
-    "gpu-memory-utilization": "trainer.args.vllm_gpu_memory_utilization",
-    "model-impl": "trainer.args.vllm_model_impl",
-    **dict.fromkeys(("host", "enable-scale-out", "weight-transfer-config", "logprobs-mode", "max-logprobs")),
-}
-"""Options of `vllm serve` that a run sets -> the key that sets it, None for what TRL's client needs as it is."""
-
-
-def _server_option_problems(launch: Launch, origins: Origins) -> Iterator[UserError]:
-    """Yield every option in `launch.vllm.args` that no server would get, or that the run sets itself."""
     if launch.vllm.args and not launch.rollout_gpus:
         yield ConfigError(
             "launch.vllm.args is for a vLLM server that the run starts",
@@ -117,8 +111,7 @@ def _server_option_problems(launch: Launch, origins: Origins) -> Iterator[UserEr
         )
         return
     for name in launch.vllm.args:
-        option = name.lstrip("-").replace("_", "-")
-        option = option.removeprefix("no-") if option.removeprefix("no-") in _KEY_OF_SERVER_OPTION else option
+        option = name.lstrip("-").replace("_", "-").removeprefix("no-")
         if option in _KEY_OF_SERVER_OPTION:
             key = _KEY_OF_SERVER_OPTION[option]
             yield ConfigError(
@@ -220,12 +213,12 @@ def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[User
     )
     used = {feature: key for feature, key, is_used in known if is_used}
     without_file = "launch.accelerate_config=null " if launch.accelerate_config is not None else ""
-    for conflict in [conflict for conflict in row.conflicts if conflict.feature in used]:
-        key = used[conflict.feature]
+    for feature in [feature for feature in row.conflicts if feature in used]:
+        key, (why, instead) = used[feature], row.conflicts[feature]
         yield ConfigError(
-            f"{conflict.feature} does not work with launch.strategy={row.name}",
+            f"{feature} does not work with launch.strategy={row.name}",
             where=origins.where(key),
             got=f"{key} and {origins.where('launch.strategy')}",
-            expected=f"something else: {conflict.why}",
-            hint=conflict.instead.replace("launch.strategy=", f"{without_file}launch.strategy="),
+            expected=f"something else: {why}",
+            hint=instead.replace("launch.strategy=", f"{without_file}launch.strategy="),
         )

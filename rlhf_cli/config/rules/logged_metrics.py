@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RESERVED_REWARD_NAMES
@@ -17,6 +16,8 @@ STEP = "step"
 EVAL = "eval_"
 _EVAL_BY_TRACKERS = "eval/"
 """The tracker's spelling of what transformers logs as `eval_...`."""
+EVALUATED = (EVAL, _EVAL_BY_TRACKERS)
+"""Prefixes of the metrics of an evaluation."""
 _TOTAL = "total"
 _SHORT = 4
 """Words of up to this many letters resemble too many others."""
@@ -28,13 +29,8 @@ PARTS = ("total", "total/low", "total/high", "truncated", "tokens")
 """What may follow `greedy/` and `sampled/`, beside `rewards/NAME`."""
 
 
-@dataclass(frozen=True)
-class Unlogged:
-    """Why an experiment does not log a metric, the nearest that it logs (None if no name is near), and examples."""
-
-    why: str
-    nearest: str | None
-    examples: str
+Unlogged = tuple[str, str | None]
+"""Why an experiment does not log a metric, and the nearest that it logs (None if no name is near)."""
 
 
 def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
@@ -43,54 +39,46 @@ def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
     The nearest metric of an evaluation has its logged name, `eval_rewards/NAME/mean` for a reward. If the run has no
     evaluations, it is the training metric.
     """
-    if not is_of_evaluation(metric):
-        return unlogged_name(metric, experiment)
-    plain = metric.removeprefix(EVAL).removeprefix(_EVAL_BY_TRACKERS)
-    found = unlogged_name(plain, experiment)
-    close = plain if found is None else found.nearest
-    if not evaluates(experiment):
-        return Unlogged("nothing is evaluated while it trains", close, _examples(experiment))
-    if found is None and metric.startswith(EVAL) and logged_name(plain, experiment.rewards) == plain:
-        return None
-    logged = None if close is None else close if _SAMPLED.match(close) else logged_name(close, experiment.rewards)
-    why = "there is no such metric" if found is None else found.why
-    return Unlogged(why, None if logged is None else EVAL + logged, _examples(experiment))
-
-
-def unlogged_name(name: str, experiment: Experiment) -> Unlogged | None:
-    """Return the same for a name without the prefix of an evaluation."""
+    if metric.startswith(EVALUATED):
+        plain = metric.removeprefix(EVAL).removeprefix(_EVAL_BY_TRACKERS)
+        found = unlogged(plain, experiment)
+        why, close = found or ("there is no such metric", plain)
+        if not evaluates(experiment):
+            return "nothing is evaluated while it trains", close
+        if found is None and metric.startswith(EVAL) and logged_name(plain, experiment.rewards) == plain:
+            return None
+        logged = None if close is None else close if _SAMPLED.match(close) else logged_name(close, experiment.rewards)
+        return why, None if logged is None else EVAL + logged
     names = _known(experiment)
-    why, close = _of_sampled(name, experiment) or (_why_not(name, experiment, names), None)
-    if why is None:
+    if metric in names or (metric == _TOTAL and experiment.rewards):
         return None
-    return Unlogged(why, close or nearest(name, names) or _by_word(name, names), _examples(experiment))
-
-
-def _why_not(name: str, experiment: Experiment, names: list[str]) -> str | None:
-    if name in names or _SAMPLED.match(name) or (name == _TOTAL and experiment.rewards):
-        return None
-    first, _, rest = name.partition("/")
+    close = nearest(metric, names)
+    if _SAMPLED.match(metric):
+        wrong = _of_sampled(metric, experiment) if experiment.trainer.row.generates else None
+        return None if wrong is None else (wrong[0], wrong[1] or close or _by_word(metric, names))
+    first, _, rest = metric.partition("/")
+    # Rewards may log names of their own, so only a name very similar to a known one is a typo.
+    is_typo = close is not None and "/" not in metric and abs(len(metric) - len(close)) <= 2 and metric[:1] == close[:1]
+    has_typo = "/" not in metric and _by_word(metric, names) is not None
     if first == "rewards" and experiment.rewards:
         pair = rest.split("/")[1:]
         if rest.startswith("correlation/") and len(pair) == 2 and set(pair) <= set(experiment.rewards):
             return None
-        return f"no reward logs that; the rewards are {', '.join(experiment.rewards)}"
-    if name in (*metrics.OF_A_CRITIC, *metrics.OF_REWARDS, *metrics.WITH_BETA):
-        without = " without trainer.args.beta" if name in metrics.WITH_BETA and experiment.rewards else ""
-        return f"trainer={experiment.trainer.name}{without} does not log it"
-    close = nearest(name, names)
-    # Rewards may log names of their own, so only a name very similar to a known one is a typo.
-    is_typo = close is not None and "/" not in name and abs(len(name) - len(close)) <= 2 and name[:1] == close[:1]
-    has_typo = "/" not in name and _by_word(name, names) is not None
-    is_of_family = first in metrics.FAMILIES and "/" in name
-    return "there is no such metric" if is_typo or has_typo or is_of_family else None
-
-
-def _of_sampled(name: str, experiment: Experiment) -> tuple[str, str | None] | None:
-    """Return what is wrong with a metric of an evaluation's answers, and the nearest; None if it is logged."""
-    match = _SAMPLED.match(name) if experiment.trainer.row.generates else None
-    if match is None:
+        why = f"no reward logs that; the rewards are {', '.join(experiment.rewards)}"
+    elif metric in (*metrics.OF_A_CRITIC, *metrics.OF_REWARDS, *metrics.WITH_BETA):
+        without = " without trainer.args.beta" if metric in metrics.WITH_BETA and experiment.rewards else ""
+        why = f"trainer={experiment.trainer.name}{without} does not log it"
+    elif is_typo or has_typo or (first in metrics.FAMILIES and "/" in metric):
+        why = "there is no such metric"
+    else:
         return None
+    return why, close or _by_word(metric, names)
+
+
+def _of_sampled(name: str, experiment: Experiment) -> Unlogged | None:
+    """Return what is wrong with a metric of an evaluation's answers, and the nearest; None if it is logged."""
+    match = _SAMPLED.match(name)
+    assert match is not None
     head, rest = name.split("/", 1)
     if match["how"] and not rest.startswith("rewards/"):
         expected = f"{head}/ is followed by one of {', '.join(PARTS)}, rewards/NAME"
@@ -131,7 +119,8 @@ def _known(experiment: Experiment) -> list[str]:
     return [*known, *(f"rewards/{name}/{what}" for name, whats in parts.items() for what in whats)]
 
 
-def _examples(experiment: Experiment) -> str:
+def examples_of_metrics(experiment: Experiment) -> str:
+    """Return some metrics that an experiment logs, for a message."""
     names = _known(experiment)
     usual: list[str] = [name for name in ("reward", "entropy", "kl/k1_policy_ref", "kl", "loss") if name in names]
     examples = ", ".join([*experiment.rewards][:3] + usual[:3])
@@ -143,11 +132,6 @@ def logged_name(name: str, rewards: Iterable[str]) -> str:
     if name in rewards and name not in _ALWAYS:
         return f"rewards/{name}/mean"
     return "reward" if name == _TOTAL else name
-
-
-def is_of_evaluation(metric: str) -> bool:
-    """Return whether a name is that of an evaluation metric, in our spelling or the trackers'."""
-    return metric.startswith((EVAL, _EVAL_BY_TRACKERS))
 
 
 def evaluates(experiment: Experiment) -> bool:

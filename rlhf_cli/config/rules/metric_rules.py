@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.logged_metrics import (
     EVAL,
+    EVALUATED,
     STEP,
     evaluates,
-    is_of_evaluation,
+    examples_of_metrics,
     logged_name,
     unlogged,
-    unlogged_name,
 )
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import entries_of
@@ -29,15 +29,16 @@ def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
         problem = None if rule.metric == STEP else unlogged(rule.metric, experiment)
         if problem is None:
             continue
+        why, close = problem
         key = ".".join(part for part in ("stop", name, "when") if part)
-        instead = rule.when.replace(rule.metric, problem.nearest, 1) if problem.nearest else None
+        instead = rule.when.replace(rule.metric, close, 1) if close else None
         # A part of a list entry cannot be typed alone.
         is_typed = not isinstance(experiment.stop, list)
         yield ConfigError(
-            f"a stop rule waits for {rule.metric!r}: {problem.why}",
+            f"a stop rule waits for {rule.metric!r}: {why}",
             where=origins.where(key if is_typed else "stop"),
             got=rule.when,
-            expected=problem.examples,
+            expected=examples_of_metrics(experiment),
             hint=None if instead is None else f"'{key}={instead}'" if is_typed else f"when: {instead}",
         )
 
@@ -48,18 +49,21 @@ _NOTHING = "expect=null"
 
 def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every expectation that this experiment cannot meet."""
-    expected = entries_of(experiment.expect)
-    for name, one in expected.items():
-        where, key = _place(experiment, origins, name)
+    for name, one in entries_of(experiment.expect).items():
+        key = ".".join(part for part in ("expect", name) if part)
+        where, prefix = origins.where(key), f"{key}."
+        if isinstance(experiment.expect, list):  # a part of a list entry cannot be typed alone
+            where, prefix = f"{origins.where('expect')}, entry {int(name) + 1}", ""
+        equals = "=" if prefix else ": "
         if (problem := unlogged(one.metric, experiment)) is not None:
-            instead = f"{key}.metric={problem.nearest}" if key else f"metric: {problem.nearest}"
-            not_yet = is_of_evaluation(one.metric) and not evaluates(experiment)
+            why, close = problem
+            not_yet = one.metric.startswith(EVALUATED) and not evaluates(experiment)
             yield ConfigError(
-                f"a result of {one.metric!r} is expected: {problem.why}",
+                f"a result of {one.metric!r} is expected: {why}",
                 where=where,
                 got=f"metric: {one.metric}",
-                expected=problem.examples,
-                hint=instead + (_EVALUATE if not_yet else "") if problem.nearest else _NOTHING,
+                expected=examples_of_metrics(experiment),
+                hint=f"{prefix}metric{equals}{close}{_EVALUATE if not_yet else ''}" if close else _NOTHING,
             )
         last_step = experiment.trainer.args.get("max_steps")
         if isinstance(one.at, int) and isinstance(last_step, int) and 0 < last_step < one.at:
@@ -68,16 +72,8 @@ def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
                 where=where,
                 got=f"at: {one.at}",
                 expected=f"a step up to {last_step}, or end",
-                hint=f"{key}.at=end" if key else f"at: end, or {_NOTHING}",
+                hint=f"{prefix}at=end" if prefix else f"at: end, or {_NOTHING}",
             )
-
-
-def _place(experiment: Experiment, origins: Origins, name: str) -> tuple[str, str | None]:
-    """Return where an expectation was written, and its key for typing; None for the entry of a list."""
-    if isinstance(experiment.expect, list):
-        return f"{origins.where('expect')}, entry {int(name) + 1}", None
-    key = ".".join(part for part in ("expect", name) if part)
-    return origins.where(key), key
 
 
 def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -107,13 +103,13 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
             expected=f"greedy/rewards/NAME, the mean raw score of {' or '.join(experiment.rewards)}",
             hint=f"{_BEST}={prefix}greedy/rewards/{foremost}",
         )
-    elif (problem := unlogged_name(name, experiment)) is not None:
+    elif (problem := unlogged(name, experiment)) is not None:
         yield ConfigError(
             f"no evaluation logs {metric}",
             where=origins.where(_BEST),
             got=metric,
-            expected=problem.why,
-            hint=f"{_BEST}={prefix}{problem.nearest}" if problem.nearest else None,
+            expected=problem[0],
+            hint=f"{_BEST}={prefix}{problem[1]}" if problem[1] else None,
         )
 
 
@@ -145,12 +141,12 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
     for objective in sweep.objective:
         typed = objective.removeprefix("-").strip()
         if (problem := unlogged(typed, experiment)) is not None:
-            close = problem.nearest
+            why, close = problem
             yield ConfigError(
-                f"no run of this experiment logs {typed}: {problem.why}",
+                f"no run of this experiment logs {typed}: {why}",
                 where=where,
                 got=objective,
-                expected=problem.examples,
+                expected=examples_of_metrics(experiment),
                 hint=f"sweep.objective={objective.replace(typed, close, 1)}" if close else None,
             )
         is_total = logged_name(typed, experiment.rewards) in _TOTALS

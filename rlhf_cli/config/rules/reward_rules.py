@@ -6,15 +6,20 @@ from collections.abc import Iterator
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import AGGREGATES, RESERVED_REWARD_NAMES, Gate
+from rlhf_cli.config.schema.reward_sections import (
+    AGGREGATES,
+    RESERVED_REWARD_NAMES,
+    TRUNCATION_MODES,
+    TRUNCATION_POLICIES,
+    Gate,
+)
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.gates import GateCycle, levels
-from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
-from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES
+from rlhf_cli.tables.trl_trainers import SEQUENCE_LOSSES
 from rlhf_cli.text.suggest import nearest
 
 _TOKEN_LEVEL_ONLY = {
-    "loss_type": tuple(row.name for row in POLICY_LOSSES.values() if not row.takes_token_advantages),
+    "loss_type": SEQUENCE_LOSSES,
     "importance_sampling_level": ("sequence",),
 }
 """TRL argument values without per-token advantages: they would collapse them to the row's mean."""
@@ -34,6 +39,9 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
     if experiment.rewards and not takes_rewards:
         got, what = ", ".join(experiment.rewards), f"trainer={trainer.name} does not use rewards"
         yield ConfigError(what, where=where("rewards"), got=got, hint="trainer=grpo, or '~rewards'")
+    if experiment.reward_model is not None and "reward_model" not in trainer.row.sections:
+        what, got = f"trainer={trainer.name} trains no reward model", "a section `reward_model`"
+        yield ConfigError(what, where=where("reward_model"), got=got, hint="trainer=reward, or ~reward_model")
     for name, reward in experiment.rewards.items():
         own_s, watched_s = reward.timeout_s, experiment.launch.hang_timeout_s
         if isinstance(own_s, float) and isinstance(watched_s, float) and own_s >= watched_s:
@@ -55,7 +63,8 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             expected=f"{', '.join(AGGREGATES)}, or a function of yours: ./file.py:function",
             hint=f"aggregate={close}" if close is not None else None,
         )
-    yield from _gate_problems(experiment, origins)
+    if experiment.primary is not None or any(reward.gate is not None for reward in experiment.rewards.values()):
+        yield from _gate_problems(experiment, origins)
     if trainer.dense:
         yield from _dense_problems(experiment, origins)
 
@@ -112,11 +121,14 @@ def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
 def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with the policy for truncated completions."""
     truncation, trainer, where = experiment.truncation, experiment.trainer, origins.where("truncation.policy")
-    row = truncation.row
+    modes = TRUNCATION_MODES.get(truncation.policy, ())
     for key in ("penalty", "mode", "cache"):
         # A frozen configuration holds every key, so only values other than the default count.
-        if key not in row.reads and getattr(truncation, key) != type(truncation).model_fields[key].default:
-            readers = [other.name for other in TRUNCATION_POLICIES.values() if key in other.reads]
+        if (
+            key not in TRUNCATION_POLICIES[truncation.policy]
+            and getattr(truncation, key) != type(truncation).model_fields[key].default
+        ):
+            readers = [other for other, reads in TRUNCATION_POLICIES.items() if key in reads]
             yield ConfigError(
                 f"truncation.{key} means nothing to policy {truncation.policy}",
                 where=origins.where(f"truncation.{key}"),
@@ -124,37 +136,39 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
                 expected=f"{' or '.join(readers)}, which read{'s' if len(readers) == 1 else ''} it",
                 hint=f"truncation={truncation.policy}, or truncation={readers[0]}",
             )
-    if row.modes and truncation.mode is not None and truncation.mode not in row.modes:
+    if modes and truncation.mode is not None and truncation.mode not in modes:
         yield ConfigError(
             f"{truncation.policy} has no mode {truncation.mode}",
             where=origins.where("truncation.mode"),
             got=truncation.mode,
-            expected=" or ".join(row.modes),
-            hint=f"truncation.mode={row.modes[0]}",
+            expected=" or ".join(modes),
+            hint=f"truncation.mode={modes[0]}",
         )
     if truncation.policy != "none" and "truncation" not in trainer.row.sections:
         what = f"trainer={trainer.name} generates nothing that could be cut off"
         yield ConfigError(what, where=where, got=truncation.policy, hint="truncation=none")
         return
-    if row.needs_critic and trainer.baseline != "critic":
-        able = [other.name for other in TRUNCATION_POLICIES.values() if not other.needs_critic]
+    if truncation.policy == "bootstrap" and trainer.baseline != "critic":
+        able = [other for other in TRUNCATION_POLICIES if other != "bootstrap"]
         yield ConfigError(
-            f"trainer={trainer.name} cannot {row.name}: it has no critic to estimate the missing rest",
+            f"trainer={trainer.name} cannot bootstrap: it has no critic to estimate the missing rest",
             where=where,
             got=truncation.policy,
             expected="one of " + ", ".join(able),
             hint="trainer=ppo, or truncation=eos_penalty",
         )
+    if truncation.policy != "soft_overlong":
+        return
     limit = trainer.setting("max_completion_length")
-    if row.needs_limit and not isinstance(limit, int):
+    if not isinstance(limit, int):
         yield ConfigError(
-            f"{row.name} needs a limit of the length",
+            "soft_overlong needs a limit of the length",
             where=origins.where("trainer.args.max_completion_length"),
             got=limit,
             expected="a number of tokens",
             hint="trainer.args.max_completion_length=512",
         )
-    elif isinstance(limit, int) and truncation.cache is not None and row.needs_limit and truncation.cache >= limit:
+    elif truncation.cache is not None and truncation.cache >= limit:
         yield ConfigError(
             "the penalty's ramp is as long as a completion may be",
             where=origins.where("truncation.cache"),
@@ -162,12 +176,3 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
             expected=f"below {limit}",
             hint="truncation.cache=null",
         )
-
-
-def reward_model_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield every problem with a section `reward_model`."""
-    section = experiment.reward_model
-    assert section is not None
-    if "reward_model" not in experiment.trainer.row.sections:
-        what, where = f"trainer={experiment.trainer.name} trains no reward model", origins.where("reward_model")
-        yield ConfigError(what, where=where, got="a section `reward_model`", hint="trainer=reward, or ~reward_model")

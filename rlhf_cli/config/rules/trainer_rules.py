@@ -17,7 +17,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.errors import ConfigError, UserError
-from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS
+from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES, TRAINERS
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import nearest
 
@@ -31,19 +31,20 @@ def trainer_problems(tree: JsonTree, origins: Origins) -> Iterator[UserError]:
     if name_of_trainer not in TRAINERS:
         yield _cannot_run(name_of_trainer, origins)
         return
-    trainer = trl_args.trainer(name_of_trainer)
+    fields = trl_args.fields_of(name_of_trainer)
     has_critic = composed.get("baseline", "group") != "group"  # the schema reports a misspelt value
+    reserved = trl_args.RESERVED_WITH_A_CRITIC if has_critic else trl_args.RESERVED_ARGS
     for name, value in section(composed, "args").items():
         key = f"trainer.args.{name}"
-        where, home = origins.where(key), trl_args.own_key_for(name, has_critic=has_critic)
-        if home is not None:
-            yield ConfigError(f"{key} is set elsewhere", where=where, hint=home)
+        where = origins.where(key)
+        if name in reserved:
+            yield ConfigError(f"{key} is set elsewhere", where=where, hint=reserved[name])
         elif has_critic and name in PpoArgs.model_fields:
             yield from _ppo_argument_problems(name, value, where)
-        elif name not in trainer.fields:
-            yield _unknown_argument(trainer, name, tree, where, has_critic=has_critic)
-        elif (expected := trl_args.expected_instead(trainer.fields[name], value)) is not None:
-            yield _wrong_argument(trainer.fields[name], value, expected, where)
+        elif name not in fields:
+            yield _unknown_argument(name_of_trainer, name, tree, where, has_critic=has_critic)
+        elif (expected := trl_args.expected_instead(fields[name], value)) is not None:
+            yield _wrong_argument(fields[name], value, expected, where)
 
 
 def _cannot_run(name: str, origins: Origins) -> UserError:
@@ -78,12 +79,10 @@ def _wrong_argument(field: trl_args.TrlField, value: object, expected: str, wher
     return ConfigError(f"wrong value for {key}", where=where, got=repr(value), expected=expected, hint=meant)
 
 
-def _unknown_argument(
-    trainer: trl_args.TrainerFields, name: str, tree: JsonTree, where: str, *, has_critic: bool
-) -> UserError:
+def _unknown_argument(trainer: str, name: str, tree: JsonTree, where: str, *, has_critic: bool) -> UserError:
     from rlhf_cli.config.suggestions import former_name, meant_key  # needed only for a mistake
 
-    key, config = f"trainer.args.{name}", trainer.config_class
+    key, config = f"trainer.args.{name}", TRAINERS[trainer].config_class
     former = former_name(name, tree)
     if former is not None:
         row, today = former
@@ -214,7 +213,7 @@ def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError
     trainer, where = experiment.trainer, origins.where
     sections = (("critic", experiment.critic, "critic.init=policy"), ("kl", experiment.kl, "kl.where=none"))
     if trainer.baseline != "critic":
-        has_beta = "beta" in trl_args.trainer(trainer.trl).fields
+        has_beta = "beta" in trl_args.fields_of(trainer.trl)
         for name, section, _ in sections:
             if section is not None:
                 expected = f"{_ARGS}beta, TRL's own" if name == "kl" and has_beta else None
@@ -245,7 +244,7 @@ def _against_a_critic(experiment: Experiment) -> Iterator[Conflict]:
     """Yield what does not go with PPO: losses of whole sequences, settings relative to a group, fp16."""
     args, kl = experiment.trainer.args, experiment.kl
     loss = args.get("loss_type")
-    if experiment.trainer.row.can_have_critic and loss in POLICY_LOSSES and not POLICY_LOSSES[loss].is_clipped_ppo:
+    if experiment.trainer.row.can_have_critic and loss in POLICY_LOSSES and loss not in CLIPPED_PPO_LOSSES:
         yield f"{_ARGS}loss_type", f"loss_type={loss} is not PPO's clipped loss", loss, f"'~{_ARGS}loss_type'"
     if args.get("importance_sampling_level") == "sequence":
         key = f"{_ARGS}importance_sampling_level"
@@ -266,9 +265,9 @@ def _against_a_critic(experiment: Experiment) -> Iterator[Conflict]:
     if experiment.launch.precision == "fp16":
         got = "one gradient scaler cannot serve the optimizers of the policy and of the critic"
         yield "launch.precision", "PPO does not run in fp16", got, "launch.precision=bf16"
-    if kl is not None and kl.form.needs_reference and kl.coef == 0:
+    if kl is not None and kl.where != "none" and kl.coef == 0:
         yield "kl.coef", "a KL penalty of 0 still costs a reference model", f"kl.where={kl.where}", "kl.where=none"
-    if kl is not None and args.get("use_bias_correction_kl") and not kl.form.in_loss:
+    if kl is not None and args.get("use_bias_correction_kl") and kl.where != "loss":
         key, what = f"{_ARGS}use_bias_correction_kl", "use_bias_correction_kl corrects a KL in the loss"
         yield key, what, f"kl.where={kl.where}", f"'~{key}', or kl.where=loss"
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, TypeGuard
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
 from rlhf_cli.config.schema.launch_sections import Launch, Sweep
 from rlhf_cli.config.schema.model_and_data import Data, Model
 from rlhf_cli.config.schema.reward_sections import Gate, Reward, RewardModel, Truncation
-from rlhf_cli.config.schema.run_sections import Expectations, Guards, Profile, Run, StopRules, Track, Warn, all_switches
+from rlhf_cli.config.schema.run_sections import ONE_WORD, Expectations, Guards, Profile, Run, StopRules, Track, Warn
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import Critic, Kl, Trainer
 
@@ -49,21 +49,12 @@ class Experiment(Section):
     guards: Guards = Guards()
     stop: StopRules = None
     expect: Expectations = None
-    warn: Annotated[Warn, BeforeValidator(all_switches)] = Warn()
+    warn: Annotated[Warn, ONE_WORD] = Warn()
     profile: Profile = "phases"
     launch: Launch
     track: Track
     run: Run
     sweep: Sweep | None = None
-
-
-def leaves(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (dotted key, value) of every entry of a tree, branches included; a list's keys are 0, 1, ..."""
-    entries = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for name, value in entries:
-        key = f"{prefix}.{name}" if prefix else str(name)
-        yield key, value
-        yield from leaves(value, key)
 
 
 def valid_keys(path: Sequence[int | str]) -> list[str]:

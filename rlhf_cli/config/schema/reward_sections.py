@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from rlhf_cli.config.schema.section import Bounds, Seconds, Section
-from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES, TruncationRow
 
 AGGREGATES = ("sum", "normalize_then_sum")
 """The built-in values of `aggregate`; anything else names a function of the user's."""
@@ -106,12 +105,26 @@ class Reward(Section):
         return self
 
 
+TRUNCATION_POLICIES: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "eos_penalty": ("penalty", "mode"),
+    "bootstrap": ("mode",),
+    "exclude": (),
+    "soft_overlong": ("penalty", "cache"),
+}
+"""Policy -> the keys of the section `truncation` that it reads. Its effect is in rewards/stack/truncation.py."""
+TRUNCATION_MODES: dict[str, tuple[str, ...]] = {
+    "eos_penalty": ("subtract", "replace"),
+    "bootstrap": ("replace", "add"),
+}
+"""Policy -> the values of `truncation.mode`, the default first; `bootstrap` adds if every reward is dense."""
+
 if TYPE_CHECKING:
     PolicyName: TypeAlias = str
     Mode: TypeAlias = str
 else:  # the words come from the table
     PolicyName = Literal[tuple(TRUNCATION_POLICIES)]
-    Mode = Literal[tuple(sorted({mode for row in TRUNCATION_POLICIES.values() for mode in row.modes}))]
+    Mode = Literal[tuple(sorted({mode for modes in TRUNCATION_MODES.values() for mode in modes}))]
 
 
 class Truncation(Section):
@@ -128,11 +141,6 @@ class Truncation(Section):
     penalty: float = Field(default=1.0, ge=0)
     mode: Mode | None = None
     cache: int | None = Field(default=None, gt=0)
-
-    @property
-    def row(self) -> TruncationRow:
-        """Return the policy's row in the table."""
-        return TRUNCATION_POLICIES[self.policy]
 
 
 class Margin(Section):

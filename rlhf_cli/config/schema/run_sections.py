@@ -76,27 +76,12 @@ class Run(Section):
 
 
 _WORDS = {"on": True, "off": False}
-
-
-def _switch(value: object) -> object:
-    """Return true or false; YAML turns a bare `on` or `off` into these, the command line leaves the words."""
-    if isinstance(value, str) and value in _WORDS:
-        return _WORDS[value]
-    if not isinstance(value, bool):
-        raise ValueError("on or off")
-    return value
-
-
-Switch = Annotated[bool, BeforeValidator(_switch)]
-
-
-def all_switches(value: object) -> object:
-    """Return a section for one word that sets all switches; return a section unchanged."""
-    if isinstance(value, bool) or (isinstance(value, str) and value in _WORDS):
-        return dict.fromkeys(FINDING_KINDS, _switch(value))
-    if not isinstance(value, dict | Warn):
-        raise ValueError("a switch for each kind, such as {redundant: off}; or off, for all of them")
-    return value
+ONE_WORD = BeforeValidator(
+    lambda value: dict.fromkeys(FINDING_KINDS, value) if isinstance(value, bool | str) else value
+)
+"""Accepts one word that sets all switches of `warn`."""
+Switch = Annotated[bool, BeforeValidator(lambda value: _WORDS.get(value, value) if isinstance(value, str) else value)]
+"""true or false; YAML turns a bare `on` or `off` into these, the command line leaves the words."""
 
 
 class Warn(Section):
@@ -122,11 +107,6 @@ class Warn(Section):
     explained_variance: Switch = True
     value_loss: Switch = True
     time: Switch = True
-
-    @property
-    def kinds(self) -> list[str]:
-        """Return the kinds that are on."""
-        return [kind for kind in FINDING_KINDS if getattr(self, kind)]
 
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal
 
 from pydantic import Field
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.section import Section
-from rlhf_cli.tables.kl_forms import KL_FORMS, KlForm
 from rlhf_cli.tables.passes import GenerationSetting, PassSetting
 from rlhf_cli.tables.trl_trainers import TRAINERS, TrainerRow
-
-if TYPE_CHECKING:
-    KlWhere: TypeAlias = str
-else:  # the words come from the table
-    KlWhere = Literal[tuple(KL_FORMS)]
 
 
 class PpoArgs(Section):
@@ -66,18 +60,14 @@ class KlController(Section):
 class Kl(Section):
     """The penalty on the KL divergence of the policy from its reference.
 
-    `where` puts it into the `reward` (classic PPO), the `loss` (GRPO) or nowhere (`none`), and so also determines the
-    estimator. `coef` is the coefficient; with a `controller` it is the initial value, `fixed` keeps it.
+    `where` puts it into the `reward` (classic PPO; its estimator k1 is exact for the gradient of the KL), the `loss`
+    (GRPO; k3, as in TRL) or nowhere (`none`). `coef` is the coefficient; with a `controller` it is the initial value,
+    `fixed` keeps it.
     """
 
-    where: KlWhere = "reward"
+    where: Literal["reward", "loss", "none"] = "reward"
     coef: float = Field(default=0.05, ge=0)
     controller: KlController | Literal["fixed"] = "fixed"
-
-    @property
-    def form(self) -> KlForm:
-        """Return the table's row for `where`."""
-        return KL_FORMS[self.where]
 
 
 class Trainer(Section):
@@ -109,7 +99,8 @@ class Trainer(Section):
 
     def setting(self, name: str) -> object:
         """Return the value of an argument of TRL's: as configured, else TRL's default, else None."""
-        return trl_args.setting(trl_args.trainer(self.trl), self.args, name)
+        field = trl_args.fields_of(self.trl).get(name)
+        return self.args.get(name, field.default if field is not None else None)
 
     def whole(self, name: str) -> int | None:
         """Return an argument of TRL's that is an integer, None for anything else."""

@@ -15,9 +15,6 @@ from typing import Any
 
 from rlhf_cli.errors import DataError, Prose
 
-OWN_COLUMNS = ("task", "difficulty", "entry")
-"""The columns that no other world has."""
-
 
 def generate(
     num_rows: int,

@@ -8,6 +8,7 @@ the tokens of one of them only (for example the one with the larger number).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from random import Random
 
@@ -30,16 +31,11 @@ def without_repeats(pool_size: int, count: int, rng: Random) -> Iterator[int]:
         moved[pick] = moved.get(position, position)
 
 
-def check_max_value(max_value: int) -> None:
-    """Raise DataError unless there are at least two different numbers in 0..max_value."""
-    if max_value < 1:
-        raise DataError("max_value below 1", where="max_value", got=max_value, expected="1 or more")
-
-
-def check_fraction(key: str, value: float) -> None:
-    """Raise DataError unless `value` is in [0, 1]."""
-    if not 0 <= value <= 1:
-        raise DataError(f"{key} is a share", where=key, got=value, expected="0 to 1")
+def check_bounds(key: str, value: float, least: float, most: float = math.inf) -> None:
+    """Raise DataError unless an argument is between two bounds, inclusive."""
+    if not least <= value <= most:
+        expected = f"{least} or more" if most == math.inf else f"{least} to {most}"
+        raise DataError(f"{key} is out of its range", where=key, got=value, expected=expected)
 
 
 _WORDY = ("it is {}.", " = {} ok", "I think {}", "{} I guess")
@@ -65,8 +61,8 @@ def demonstrations(
     Independently of each other, a share `wrong_fraction` is off by 1, 2 or 10 and a share `wordy_fraction` is wrapped
     in words (`it is 22.`) instead of bare digits.
     """
-    check_fraction("wrong_fraction", wrong_fraction)
-    check_fraction("wordy_fraction", wordy_fraction)
+    check_bounds("wrong_fraction", wrong_fraction, 0, 1)
+    check_bounds("wordy_fraction", wordy_fraction, 0, 1)
     rng = Random(seed)
     # A separate random stream, so that the pairs do not depend on the two shares.
     style = Random(rng.getrandbits(64))
@@ -81,7 +77,7 @@ def demonstrations(
 
 def draw_pairs(count: int, max_value: int, rng: Random) -> list[tuple[int, int]]:
     """Return `count` pairs of addends, none repeated before all were drawn. Raise DataError for max_value < 1."""
-    check_max_value(max_value)
+    check_bounds("max_value", max_value, 1)
     side = max_value + 1
     return [divmod(index, side) for index in without_repeats(side * side, count, rng)]
 
@@ -100,7 +96,7 @@ def generate_speakers(num_rows: int, seed: int, max_value: int = 9) -> list[dict
 
     Raise DataError for max_value < 1.
     """
-    check_max_value(max_value)
+    check_bounds("max_value", max_value, 1)
     return [
         {"prompt": f"{a} and {b}:", "speaker_a": a, "speaker_b": b, "max_value": max_value}
         for a, b in _draw_speakers(num_rows, Random(seed))
@@ -115,8 +111,8 @@ def speaker_demonstrations(
     A share `sloppy_fraction` of the completions has a form that `rewards.toy.score_speakers` does not parse as two
     lines. Raise DataError for max_value < 1 and for a share outside [0, 1].
     """
-    check_max_value(max_value)
-    check_fraction("sloppy_fraction", sloppy_fraction)
+    check_bounds("max_value", max_value, 1)
+    check_bounds("sloppy_fraction", sloppy_fraction, 0, 1)
     rng = Random(seed)
     style = Random(rng.getrandbits(64))
     rows = []
@@ -143,8 +139,7 @@ def generate_split(num_rows: int, seed: int, max_value: int = 30, held_out: bool
     Of the unordered pairs of addends 15 % are held out, the same ones for every seed: `held_out` draws from these, else
     from the others. No question is repeated before all of its side were drawn.
     """
-    if max_value <= _LOWEST:
-        raise DataError("max_value too small", where="max_value", got=max_value, expected=f"{_LOWEST + 1} or more")
+    check_bounds("max_value", max_value, _LOWEST + 1)
     addends = range(_LOWEST, max_value + 1)
     pairs = [(a, b) for a in addends for b in addends if a <= b]
     Random(_SPLIT_SEED).shuffle(pairs)

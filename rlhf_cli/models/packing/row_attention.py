@@ -20,7 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rlhf_cli.models.packing.packed_rows import PackedRows
 from rlhf_cli.models.packing.varlen_kernel import Heads, JoinedKeys, heads_of, joined_keys, varlen_attend, why_no_varlen
-from rlhf_cli.tables.packable_models import ATTENTIONS, READ, is_rotary, why_values_not_packed
+from rlhf_cli.tables.passes import ATTENTIONS, READ, is_rotary, why_values_not_packed
 
 ARGUMENT = "packed_rows"
 _MORE_THAN_CAUSAL = ("position_bias", "softcap", "cache")

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.overrides import EXPECT_AFRESH
+from rlhf_cli.config.compose import EXPECT_AFRESH, Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.data.worlds import with_columns
@@ -18,9 +17,8 @@ from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.devices import runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.runs.tracking.tracking_plan import missing_tracker
-from rlhf_cli.tables.kl_forms import MAX_RELATIVE_ERROR
 from rlhf_cli.tables.strategies import STRATEGIES
-from rlhf_cli.tables.trl_values import RANGES
+from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR, RANGES
 
 _ARGS = "trainer.args."
 _OPTIMIZERS = (
@@ -33,7 +31,7 @@ _OPTIMIZERS = (
 def range_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for every argument whose value is out of range."""
     args, generates = experiment.trainer.args, experiment.trainer.row.generates
-    fields = trl_args.trainer(experiment.trainer.trl).fields
+    fields = trl_args.fields_of(experiment.trainer.trl)
     for bounds in RANGES:
         value, key = args.get(bounds.name), _ARGS + bounds.name
         if not isinstance(value, int | float) or isinstance(value, bool) or bounds.holds(value):
@@ -137,12 +135,12 @@ def round_problems(experiment: Experiment, composed: Composed, context: CheckCon
         )
         context.notices.append(Notice("minibatches", text))
     kl, rows = experiment.kl, batches.completions_a_round
-    if kl is not None and kl.controller != "fixed" and kl.controller.horizon <= MAX_RELATIVE_ERROR * rows:
+    if kl is not None and kl.controller != "fixed" and kl.controller.horizon <= MAX_RELATIVE_KL_ERROR * rows:
         yield ConfigError(
             "the horizon of the KL controller is shorter than a round: one could make the coefficient negative",
             where=composed.origins.where("kl.controller.horizon"),
             got=f"{kl.controller.horizon} completions, and a round has {rows}",
-            expected=f"more than {MAX_RELATIVE_ERROR * rows:g}; 20 rounds or more steer smoothly",
+            expected=f"more than {MAX_RELATIVE_KL_ERROR * rows:g}; 20 rounds or more steer smoothly",
             hint=f"kl.controller.horizon={20 * rows}",
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
@@ -11,7 +12,9 @@ from rlhf_cli.errors import DataError, ModelError, Prose, UserError
 from rlhf_cli.models.model_folders import is_hub_id
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
-from rlhf_cli.services.hub_lookup import TIMEOUT_VARIABLE, HubAnswer, HubQuestion, look_up
+
+if TYPE_CHECKING:
+    from rlhf_cli.services.hub_lookup import HubAnswer, HubQuestion
 
 
 def hub_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
@@ -19,22 +22,29 @@ def hub_problems(experiment: Experiment, composed: Composed, context: CheckConte
 
     Notes the cache folders of models.
     """
-    model, critic, asked = experiment.model, experiment.critic, dict[str, HubQuestion]()
-    named = {
-        "model.path": HubQuestion("model", str(model.path), model.revision),
-        "model.tokenizer": HubQuestion("model", str(model.tokenizer), needs_weights=False),
-        "critic.init": HubQuestion("model", critic.init if critic is not None else "policy"),
-        **{f"rewards.{name}.model": HubQuestion("model", str(one.model)) for name, one in experiment.rewards.items()},
+    model, critic = experiment.model, experiment.critic
+    named = {"model.path": model.path, "model.tokenizer": model.tokenizer}
+    if critic is not None and critic.init != "policy":
+        named["critic.init"] = critic.init
+    named |= {f"rewards.{name}.model": reward.model for name, reward in experiment.rewards.items()}
+    models = {
+        key: path
+        for key, path in named.items()
+        if path is not None and is_hub_id(path) and not Path(path).expanduser().exists()
     }
-    for key, question in named.items():
-        is_named = question.name not in ("None", "policy")
-        if is_named and is_hub_id(question.name) and not Path(question.name).expanduser().exists():
-            asked[key] = question
-    for source in (*training_sources(experiment.data), *eval_sources(experiment.data)):
-        if source.is_hub:
-            asked[f"{source.name}.path"] = HubQuestion("dataset", source.paths[0], source.revision)
-    if not asked:
+    sources = (*training_sources(experiment.data), *eval_sources(experiment.data))
+    data = [source for source in sources if source.is_hub]
+    if not (models or data):
         return
+    from rlhf_cli.services.hub_lookup import HubQuestion, look_up
+
+    asked = {
+        key: HubQuestion(
+            "model", path, model.revision if key == "model.path" else None, needs_weights=key != "model.tokenizer"
+        )
+        for key, path in models.items()
+    }
+    asked |= {f"{one.name}.path": HubQuestion("dataset", one.paths[0], one.revision) for one in data}
     for (key, question), answer in zip(asked.items(), look_up(list(asked.values())), strict=True):
         if answer.folder is not None:
             context.cached[question.name] = answer.folder
@@ -49,12 +59,16 @@ def require_on_hub(question: HubQuestion, *, where: str, local: str) -> None:
     `local` is what to type for a local file or folder instead. This imports no large library and waits only briefly;
     the libraries that load the repository would retry for a minute.
     """
+    from rlhf_cli.services.hub_lookup import look_up
+
     answer = look_up([question])[0]
     if answer.state not in ("there", "cached"):
         raise _problem(where, where, question, answer, local)
 
 
 def _problem(key: str, where: str, question: HubQuestion, answer: HubAnswer, local: str) -> UserError:
+    from rlhf_cli.services.hub_lookup import TIMEOUT_VARIABLE
+
     name, what = question.name, f"{question.kind} {question.name}"
     is_dataset = question.kind == "dataset"
     page = f"https://huggingface.co/{'datasets/' * is_dataset}{name}"

@@ -13,7 +13,7 @@ from rlhf_cli.models.model_folders import describe_critic, describe_model, descr
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_json
 from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.check_context import CheckContext
-from rlhf_cli.tables.packable_models import refused_packing
+from rlhf_cli.tables.passes import refused_packing
 from rlhf_cli.text.suggest import nearest
 
 

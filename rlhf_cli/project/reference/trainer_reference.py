@@ -13,10 +13,11 @@ from rlhf_cli.config.compose import compose
 from rlhf_cli.config.conf_folders import caption, groups
 from rlhf_cli.config.origins import Origin
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
-from rlhf_cli.config.trl_args import own_key_for
+from rlhf_cli.config.trl_args import RESERVED_ARGS, RESERVED_WITH_A_CRITIC
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.reference.function_source import one_line, sentences_about
 from rlhf_cli.tables.former_names import FORMER_NAMES
+from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonValue, section
 from rlhf_cli.text.suggest import nearest
 
@@ -78,10 +79,10 @@ def trainer_reference(option: str) -> TrainerReference:
     composed = compose([f"trainer={option}"])
     chosen = section(composed.tree, "trainer")
     name, has_critic = str(chosen.get("trl")), chosen.get("baseline") == "critic"
-    ours = section(chosen, "args")
+    ours, homes = section(chosen, "args"), RESERVED_WITH_A_CRITIC if has_critic else RESERVED_ARGS
     arguments = []
     for argument in _all_arguments(name, has_critic=has_critic):
-        known = replace(argument, home=own_key_for(argument.name, has_critic=has_critic))
+        known = replace(argument, home=homes.get(argument.name))
         if argument.name in ours:
             origin = composed.origins.by_key.get(f"trainer.args.{argument.name}")
             known = replace(known, ours=ours[argument.name], origin=origin)
@@ -114,8 +115,8 @@ def _all_arguments(trainer: str, *, has_critic: bool) -> Iterator[TrainerArgumen
     for name, field in PpoArgs.model_fields.items() if has_critic else ():
         kind = getattr(field.annotation, "__name__", str(field.annotation))
         yield TrainerArgument(name, kind, field.default, (), sentences_about(PpoArgs.__doc__, name), "PpoArgs")
-    fields = trl_args.trainer(trainer).fields
-    texts = field_texts(trl_args.trainer(trainer).config_class)
+    fields = trl_args.fields_of(trainer)
+    texts = field_texts(TRAINERS[trainer].config_class)
     classes = list(dict.fromkeys(texts[name][0] for name in fields))
     for config_class in reversed(classes):  # the trainer's own arguments first, then those that all have
         for name, known in fields.items():

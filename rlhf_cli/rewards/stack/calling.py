@@ -41,7 +41,7 @@ from rlhf_cli.rewards.stack.component import (
     token_ids,
 )
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, as_scores, as_token_values, named_spans
-from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
+from rlhf_cli.tables.trl_values import TRAINERS_OWN
 
 _AGAIN_S = 1.0
 """Seconds between repeated alarms, for a call that catches the first one and continues."""
@@ -198,10 +198,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-_SHARED = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
-"""The trainer's own objects and functions, which are not data: its state, environments, the loggers."""
-
-_PER_BATCH = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_by_row)
+_PER_BATCH = TRAINERS_OWN - {"environments"}
 """Arguments with one value for the whole batch; all others have one entry per row."""
 
 _FIXED = {str, int, float, bool, bytes, complex, type(None)}
@@ -210,7 +207,7 @@ _ARRAYS = ("numpy", "torch")
 
 def with_own_arguments(batch: Batch) -> Batch:
     """Return the batch with deep copies of all lists, dicts, sets and arrays; texts and numbers are immutable."""
-    return {name: value if name in _SHARED else _own(value) for name, value in batch.items()}
+    return {name: value if name in TRAINERS_OWN else _own(value) for name, value in batch.items()}
 
 
 def _own(value: object) -> object:

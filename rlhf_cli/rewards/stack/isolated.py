@@ -22,7 +22,7 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from rlhf_cli.process import die_with
 from rlhf_cli.rewards.stack.component import RewardTimeout, by_row
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, resolve
-from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
+from rlhf_cli.tables.trl_values import TRAINERS_OWN
 from rlhf_cli.text.redaction import remembered
 from rlhf_cli.text.terminal_output import safe_output_for_good
 
@@ -31,7 +31,6 @@ _ROWS_A_WORKER = 1000
 _MAX_WORKERS = 8
 _MORE_TRIES = 2
 """Number of retries for a row whose process ended."""
-_STAYS_HERE = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
 
 
 WorkerAnswer = tuple[object, tuple[str, str, str] | None]
@@ -61,7 +60,7 @@ class Isolated:
         self._starter: ThreadPoolExecutor | None = None
 
     def __call__(self, **batch: object) -> list[object]:
-        columns = {name: by_row(batch, name) for name in batch if name not in _STAYS_HERE}
+        columns = {name: by_row(batch, name) for name in batch if name not in TRAINERS_OWN}
         rows = [{name: values[row] for name, values in columns.items()} for row in range(len(columns["completions"]))]
         futures = [self._schedule(row) for row in rows]
         outcomes = [_outcome(future, self._timeout_s) for future in futures]

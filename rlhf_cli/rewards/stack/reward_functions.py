@@ -15,7 +15,7 @@ from types import ModuleType
 from rlhf_cli.errors import Problems, RewardError, UserError
 from rlhf_cli.rewards.checked_arguments import try_arguments
 from rlhf_cli.rewards.stack.argument_values import anchored, argument_problems
-from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
+from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS, TEXT_ARGUMENTS
 from rlhf_cli.text.suggest import nearest
 
 RewardFunction = Callable[..., object]
@@ -33,7 +33,7 @@ def resolve(
     """
     target = import_function(fn, where=where)
     is_factory = inspect.isclass(target) or not any(
-        parameter.kind is parameter.VAR_KEYWORD or (name in REWARD_ARGUMENTS and REWARD_ARGUMENTS[name].is_text)
+        parameter.kind is parameter.VAR_KEYWORD or name in TEXT_ARGUMENTS
         for name, parameter in inspect.signature(target).parameters.items()
     )
     problems: list[UserError] = list(

@@ -63,7 +63,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _LAUNCHER_FILES = (
     "__init__.py",
     "services/__init__.py",
-    *(f"services/sandbox/{name}.py" for name in ("__init__", "launcher", "walls")),
+    *(f"services/sandbox/{name}.py" for name in ("__init__", "launcher")),
 )
 # All that a program sees of this machine besides the interpreter, read-only: no home, no project, no data.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")

@@ -157,8 +157,10 @@ def _fitting(
     rows: Dataset, limit: int, tokens: PromptTokens, policy: OverlongPrompts, name: str, *, says: bool
 ) -> Dataset:
     overlong = overlong_in(rows, limit, tokens.longer_than)
+    if not overlong:
+        return rows
     fitting = without_overlong(rows, overlong, limit, policy=policy, last=tokens.last, name=name)
-    if overlong and says:
+    if says:
         message = f"{name}: {describe_overlong(overlong, len(rows), limit, policy)}"
         logging.getLogger("rlhf").warning(message)
         print(f"warning: {message}")

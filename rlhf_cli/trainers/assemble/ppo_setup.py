@@ -41,7 +41,7 @@ def ppo_args(
         # The default of transformers is True for PEFT models; with two adapters in one backward, DDP then counts some
         # twice.
         given.setdefault("ddp_find_unused_parameters", False)
-    beta = kl.coef if kl is not None and kl.form.needs_reference else 0.0  # TRL loads a reference if it is not 0
+    beta = kl.coef if kl is not None and kl.where != "none" else 0.0  # TRL loads a reference if it is not 0
     allowed = num_generations if num_generations > 1 else _round_size(experiment.trainer)
     args = config_class(**reserved, **given, beta=beta, num_generations=allowed, num_generations_eval=in_eval)
     args.num_generations = num_generations

@@ -22,7 +22,7 @@ from rlhf_cli.rewards.stack.reward_stack import MaxErrors, RewardStack
 from rlhf_cli.runs.failed_batches import keep_batch
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
+from rlhf_cli.tables.trl_values import TRAINERS_OWN
 from rlhf_cli.text.redaction import redacted_tree
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _MOST = 8
 """Maximum number of kept batches per rank in one training, not counting that of the failure that ends it."""
 _NAMES = {"prompts": "prompt", "completions": "completion"}
-_NO_DATA = frozenset(row.name for row in REWARD_ARGUMENTS.values() if not row.is_text)
 
 
 class FailureRecorder:
@@ -65,7 +64,7 @@ class FailureRecorder:
 def _as_rows(batch: Batch, rows: Sequence[int]) -> list[dict[str, object]]:
     """Return rows of a batch, with the columns that can be written as JSON."""
     kept: dict[str, list[object]] = {}
-    for name in [name for name in batch if name not in _NO_DATA]:
+    for name in [name for name in batch if name not in TRAINERS_OWN]:
         values = [by_row(batch, name)[row] for row in rows]
         with suppress(TypeError):
             kept[_NAMES.get(name, name)] = json.loads(json.dumps(values, default=_listed))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -23,11 +23,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import distributed
 
-from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.trainer_sections import Trainer
-from rlhf_cli.config.trl_args import TrainerFields
 from rlhf_cli.errors import ConfigError, Prose
 from rlhf_cli.plan.devices import GROUP_PORT_VARIABLE, URL_VARIABLE
 from rlhf_cli.rewards.stack.reward_functions import import_function
@@ -148,14 +146,14 @@ def rollout_args(experiment: Experiment) -> dict[str, object]:
     return args
 
 
-def start_process_group(trainer: TrainerFields, args: Mapping[str, object], *, deepspeed: bool = False) -> None:
+def start_process_group(trainer: Trainer, *, deepspeed: bool = False) -> None:
     """Join the other ranks on a CPU within `ddp_timeout` seconds.
 
     Do nothing if the group exists already, or for a single process without DeepSpeed.
     """
     is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
-    seconds = trl_args.setting(trainer, args, "ddp_timeout")
-    assert isinstance(seconds, int)
+    seconds = trainer.whole("ddp_timeout")
+    assert seconds is not None
     timeout = timedelta(seconds=seconds)
     if deepspeed:
         from deepspeed import comm
@@ -190,7 +188,7 @@ def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
     if experiment.reward_model is not None:
         reserved["center_rewards_coefficient"] = experiment.reward_model.center or None
     if reserved["use_cpu"]:
-        start_process_group(trl_args.trainer(trainer.trl), trainer.args, deepspeed="deepspeed" in reserved)
+        start_process_group(trainer, deepspeed="deepspeed" in reserved)
     try:
         if experiment.critic is not None:
             from rlhf_cli.trainers.assemble.ppo_setup import ppo_args

@@ -116,7 +116,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
             advantages.returns,
             rollout.values,
         )
-        if self.kl.form.in_loss:  # the round keeps its coefficient, also in a checkpoint in the middle of it
+        if self.kl.where == "loss":  # the round keeps its coefficient, also in a checkpoint in the middle of it
             coef = 0.0 if advantages.is_rounding else self.kl.coef
             output[_COEF] = torch.tensor(coef, dtype=torch.float64)
         else:
@@ -173,7 +173,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
             return super()._prepare_inputs(generation_batch)
 
     def _compute_loss(self, model: Any, inputs: TrlBatch) -> Tensor:
-        coef = self.kl.coef if self.kl.form.in_loss else 0.0
+        coef = self.kl.coef if self.kl.where == "loss" else 0.0
         with temporary_attributes(self, beta=float(inputs.get(_COEF, coef))):
             loss = super()._compute_loss(model, inputs)
         self._log_update(loss, inputs)
@@ -217,7 +217,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         losses = losses.where(mask, 0.0)
         self._log_means(mask, {"ppo/value_loss": losses, "ppo/value_clip_fraction": is_clipped})
         accumulation = self.current_gradient_accumulation_steps
-        normaliser = POLICY_LOSSES[self.loss_type].normaliser
+        normaliser = POLICY_LOSSES[self.loss_type]
         if normaliser == "row":
             loss = (losses.sum(dim=1) / mask.sum(dim=1).clamp(min=1)).mean() / accumulation / self.kept_share(inputs)
         elif normaliser == "max_length":

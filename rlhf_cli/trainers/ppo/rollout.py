@@ -14,7 +14,7 @@ from torch import Tensor
 from rlhf_cli.numerics.gae import explained_variance, gae, whiten
 from rlhf_cli.numerics.group_advantages import token_shares
 from rlhf_cli.numerics.ppo_losses import adapted_coef, k1, k3
-from rlhf_cli.tables.kl_forms import KL_FORMS, MAX_RELATIVE_ERROR, KlForm
+from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 
@@ -34,23 +34,18 @@ class KlPenalty:
     @property
     def is_used(self) -> bool:
         """Return whether a reference model is needed."""
-        return self.form.needs_reference
-
-    @property
-    def form(self) -> KlForm:
-        """Return the properties of this form of the penalty."""
-        return KL_FORMS[self.where]
+        return self.where != "none"
 
     @property
     def coef_in_reward(self) -> float:
         """Return the coefficient in the tokens' rewards, 0 if the penalty is in the loss."""
-        return self.coef if self.form.in_reward else 0.0
+        return self.coef if self.where == "reward" else 0.0
 
     def updated(self, kl: float, num_rows: int) -> KlPenalty:
         """Return the penalty after `num_rows` completions with a mean divergence of `kl` nats; NaN: no row counted."""
         if self.target is None or self.horizon is None or math.isnan(kl):
             return self
-        error = MAX_RELATIVE_ERROR
+        error = MAX_RELATIVE_KL_ERROR
         coef = adapted_coef(self.coef, kl, num_rows, target=self.target, horizon=self.horizon, max_error=error)
         return replace(self, coef=coef)
 
@@ -270,7 +265,7 @@ def rollout_metrics(
         metrics["kl/k3_policy_ref"] = _ratio(k3_sum, num_tokens)
         metrics["kl/k1_policy_ref_per_row"] = _ratio(k1_sum, num_rows)
         metrics["kl/coef"] = kl.coef
-    if kl.form.in_reward:
+    if kl.where == "reward":
         metrics["rewards/kl/weighted_mean"] = _ratio(kl_reward, num_rows)
         metrics["ppo/rlhf_reward"] = _ratio(score + kl_reward, num_rows)
     return metrics

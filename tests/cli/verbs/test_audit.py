@@ -64,16 +64,6 @@ class TestAudit:
         assert again["is_sound"] is True
         assert not any(kind["is_near"] or kind["is_hole"] for kind in again["kinds"])
 
-    def test_a_gate_closes_what_a_reward_beside_it_let_in(self, capsys: Said) -> None:
-        words = ["audit", *EXPERIMENT, "rewards.short.weight=8", "rewards.short.clip=[0.85, 1]"]
-        found = as_json(words, capsys)
-        gate = "rewards.short.gate={by: right, at_least: 1}"
-        assert gate in [word for advice in found["advice"] for word in advice["words"]]
-        before = {kind["name"] for kind in found["kinds"] if kind["let_in"] == "short"}
-        after = as_json([*words, gate], capsys)
-        assert before
-        assert not {kind["name"] for kind in after["kinds"] if kind["let_in"] == "short"}
-
     def test_screen_and_strict(self, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "80")
         holes = ["trainer=grpo", "data=file", "data.path=rows.csv", "rewards.right.fn=./rewards.py:right"]
@@ -157,8 +147,3 @@ class TestScore:
         write("c.jsonl", "".join(f'{{"prompt": "?", "answer": "#### 18", "completion": "{n}"}}\n' for n in (18, 7)))
         found = as_json(["score", "+exp=gsm8k_grpo", "--completions", "c.jsonl"], capsys)
         assert [row["rewards"]["correct"]["raw"] for row in found["rows"]] == [1.0, 0.0]
-
-    def test_an_experiment_without_rewards(self, capsys: Said, write: Write) -> None:
-        write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2"}\n')
-        assert main(["score", "+exp=toy_dpo", "--completions", "c.jsonl"]) == 2
-        assert capsys.readouterr().err.startswith("error: there is no reward to score by\n")

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch.freeze import create_run
 from tests.support.begun_runs import begun
 from tests.support.machines import have_gpus
 
@@ -62,13 +60,6 @@ def test_who_serves_and_who_trains(place: Path, tmp_path_factory, monkeypatch, c
     (command,) = [line for line in lines if "vllm.entrypoints.cli.main serve org/model" in line]
     assert command.startswith("vLLM server  CUDA_VISIBLE_DEVICES=2 VLLM_SERVER_DEV_MODE=1 ")
     assert """--weight-transfer-config '{"backend": "nccl"}'""" in command
-
-
-def test_an_earlier_run_is_gone_on_with(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prepared = prepare(["+exp=quickstart", "track=none", *TWO, "run.name=mine"])
-    folder = create_run(prepared.experiment, prepared.composed, files={}).path
-    out = said(capsys, *TWO, "run.name=mine", "run.resume=auto")
-    assert f"rank_process {folder} --resume" in out
 
 
 def test_a_search_wants_many_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

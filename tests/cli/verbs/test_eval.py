@@ -138,16 +138,6 @@ class TestOffset:
         with pytest.raises(RunError, match=r"since the model was written(.|\n)*rlhf eval runs/rm/one"):
             self.offset()
 
-    def test_it_is_subtracted(self, run: Path, place: Path, capsys: Said) -> None:
-        assert main(["eval", "run:rm"]) == 0
-        (place / "c.jsonl").write_text('{"prompt": "q:", "completion": "x"}\n{"prompt": "q:", "completion": "z"}\n')
-        capsys.readouterr()
-        words = ["rewards={learnt: {model: 'run:rm', offset: auto}}", "--completions", "c.jsonl", "--json"]
-        assert main(["score", *words]) == 0
-        rows = json.loads(capsys.readouterr().out)["rows"]
-        assert [row["rewards"]["learnt"]["raw"] for row in rows] == pytest.approx([2.0, -1.0], **MODEL)
-        assert [row["total"] for row in rows] == pytest.approx([1.0, -2.0], **MODEL)
-
 
 class TestTextEndings:
     """A model that was trained on texts with an end-of-sequence token; the golden one scores that token 0."""

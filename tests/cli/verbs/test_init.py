@@ -17,15 +17,6 @@ from tests.support.model_copies import model_copy
 KEYS = {"folder", "files", "trains", "model", "data", "rename", "next"}
 
 
-def test_the_usual_is_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init"]) == 0
-    said = capsys.readouterr().out
-    assert (place / "conf" / "exp" / "first.yaml").is_file()
-    assert "cd " not in said
-    assert "rlhf train +exp=first" in said
-    assert "override /trainer: grpo" in (place / "conf" / "exp" / "first.yaml").read_text()
-
-
 def test_json_says_what_was_written(
     place: Path, write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

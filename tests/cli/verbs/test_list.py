@@ -56,20 +56,6 @@ def test_trainer_arguments(capsys: Said) -> None:
     )
 
 
-def test_an_option_is_its_file(capsys: Said) -> None:
-    shown = said(capsys, "exp", "quickstart")
-    assert "GRPO teaches a tiny model to add" in shown
-    assert "  - /reward@rewards.correct: sums_correct" in shown
-    assert "@package" not in shown
-    assert "a completion that was cut off is not learned from" in said(capsys, "truncation", "exclude")
-
-
-def test_keys(capsys: Said) -> None:
-    shown = said(capsys, "keys", "rewards.NAME.weight")
-    assert shown.startswith("rewards.NAME.weight  number | section, default 1.0\n")
-    assert "rewards.NAME.weight.shape" in shown
-
-
 @pytest.mark.parametrize(
     ("words", "hint"),
     [

@@ -8,18 +8,14 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.cli.verbs import VERBS
 from tests.support.logged_runs import configured, write_run
 
-ON_ONE = {
-    "why": "",
-    "verify": "",
-    "resume": "",
-    "reproduce": "",
-    "whatif": " rewards.NAME.weight=0.3",
+NEWEST = {
+    **dict.fromkeys(("why", "verify", "resume", "reproduce"), "runs/other/s/a=1,b=2"),
+    "whatif": "runs/other/s/a=1,b=2 rewards.NAME.weight=0.3",
+    **dict.fromkeys(("eval", "generate", "export"), "runs/mine/one"),  # the newest that has a model
+    **dict.fromkeys(("compare", "report"), "runs/other"),
 }
-ON_A_MODEL = ("eval", "generate", "export")
-ON_ALL = ("compare", "report")
 FIRST = "rlhf train +exp=quickstart"
 
 
@@ -40,30 +36,14 @@ def hint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().err.partition("try:")[2].strip()
 
 
-@pytest.mark.parametrize("verb", ON_ONE)
+@pytest.mark.parametrize("verb", NEWEST)
 def test_the_newest(runs: None, capsys: pytest.CaptureFixture[str], verb: str) -> None:
-    assert hint(capsys, verb) == f"rlhf {verb} runs/other/s/a=1,b=2{ON_ONE[verb]}"
-
-
-@pytest.mark.parametrize("verb", ON_A_MODEL)
-def test_the_newest_that_has_a_model(runs: None, capsys: pytest.CaptureFixture[str], verb: str) -> None:
-    assert hint(capsys, verb) == f"rlhf {verb} runs/mine/one"
-
-
-@pytest.mark.parametrize("verb", ON_ALL)
-def test_all_of_the_newest_experiment(runs: None, capsys: pytest.CaptureFixture[str], verb: str) -> None:
-    assert hint(capsys, verb) == f"rlhf {verb} runs/other"
+    assert hint(capsys, verb) == f"rlhf {verb} {NEWEST[verb]}"
 
 
 @pytest.mark.parametrize("verb", ["why", "eval", "compare"])
 def test_negative_control_where_there_is_none(place: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     assert hint(capsys, verb).startswith(f"{FIRST} && rlhf {verb} run:quickstart")
-
-
-@pytest.mark.parametrize("verb", ["why", "compare", "sync"])
-def test_a_run_that_is_not_there_in_an_empty_folder(place: Path, capsys, verb: str) -> None:
-    assert verb in VERBS
-    assert hint(capsys, verb, "runs/quickstart").startswith(FIRST)
 
 
 def test_a_name_that_no_experiment_has(runs: None, capsys: pytest.CaptureFixture[str]) -> None:

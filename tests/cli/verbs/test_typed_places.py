@@ -28,14 +28,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_run_name_is_the_finished_run(here: Path) -> None:
-    assert place_of("run:first", where="rlhf status") == here / "runs" / "first" / "b2"
-
-
-def test_other_words_are_paths(here: Path) -> None:
-    assert place_of("runs/first/a1", where="rlhf status") == Path("runs/first/a1")
-
-
 def test_run_name_of_nothing_is_refused_with_the_nearest(here: Path) -> None:
     with pytest.raises(RunError) as caught:
         place_of("run:frist", where="rlhf status")

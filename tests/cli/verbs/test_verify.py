@@ -28,15 +28,6 @@ def run(place: Path):
     return write
 
 
-def test_met(run, capsys: Said) -> None:
-    run("one", MET)
-    assert main(["verify", "runs/sweep/one"]) == 0
-    said = capsys.readouterr().out
-    assert "runs/sweep/one: met" in said
-    assert "at least 0.5" in said
-    assert "0.75" in said
-
-
 def test_missed(run, capsys: Said) -> None:
     run("one", MISSED)
     assert main(["verify", "runs/sweep/one", "--json"]) == 1

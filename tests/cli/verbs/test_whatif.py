@@ -77,12 +77,3 @@ def test_refusals(run: RunFolder, capsys: pytest.CaptureFixture[str], words: lis
     err = capsys.readouterr().err
     for text in said:
         assert text in err, err
-
-
-def test_no_run_and_no_tables(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["whatif", LESS]) == 2
-    assert "no run was named" in capsys.readouterr().err
-    assert main(["whatif", "nowhere", LESS]) == 2
-    assert "is not a run folder" in capsys.readouterr().err
-    assert main(["whatif", str(frozen(place).path), LESS]) == 2
-    assert "has stored no completions" in capsys.readouterr().err

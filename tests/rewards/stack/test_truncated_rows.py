@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rlhf_cli.config.schema.reward_sections import TRUNCATION_POLICIES
 from rlhf_cli.rewards.stack.truncation import Endings, TruncationPolicy, truncation_metrics, with_truncation
-from rlhf_cli.tables.truncation_policies import TRUNCATION_POLICIES
 from tests.support.settled_columns import NAN, Case, Rule, column
 
 CUT = Endings(torch.tensor([False, True, False, True]), torch.tensor([2, 4, 3, 4]), 4)

@@ -165,7 +165,7 @@ def test_tensorboard_gets_no_secret(place: Path, monkeypatch: pytest.MonkeyPatch
     folder = _telling(place)
     assert report(folder, "tensorboard") == []
     assert _told_in(place) == set()
-    monkeypatch.setattr(redaction, "_known_values", list)
+    monkeypatch.setattr(redaction, "_forms", lambda values: [])
     monkeypatch.setattr(redaction, "_SHAPES", {})
     monkeypatch.setattr(redaction, "_IN_TEXT", ())
     monkeypatch.setattr(redaction, "is_hidden_by_key", lambda key, value: False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,12 +20,3 @@ def processes_with(marker: str) -> list[int]:
             except OSError:
                 continue
     return found
-
-
-def gone(marker: str, within_s: float = 3.0) -> bool:
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
-        if not processes_with(marker):
-            return True
-        time.sleep(0.02)
-    return False

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from rlhf_cli.config import trl_args
+from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.trainers.assemble.trl_config import start_process_group
 
 
@@ -18,14 +18,14 @@ def test_what_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **named: given.update(named, b=args))
     monkeypatch.setenv("WORLD_SIZE", "2")
-    trainer = trl_args.trainer("GRPOTrainer")
-    start_process_group(trainer, {"ddp_timeout": 60})
+    trainer = Trainer(name="grpo", trl="GRPOTrainer", args={"ddp_timeout": 60})
+    start_process_group(trainer)
     assert given == {"timeout": timedelta(seconds=60), "b": ("gloo",)}
-    start_process_group(trainer, {})
+    start_process_group(Trainer(name="grpo", trl="GRPOTrainer"))
     assert given["timeout"] == timedelta(seconds=1800)
     given.clear()
     monkeypatch.setenv("WORLD_SIZE", "1")
-    start_process_group(trainer, {"ddp_timeout": 60})
+    start_process_group(trainer)
     assert given == {}
 
 
@@ -35,5 +35,5 @@ def test_what_deepspeed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     comm = SimpleNamespace(init_distributed=lambda *args, **named: given.update(named, b=args))
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(comm=comm))
     monkeypatch.setenv("WORLD_SIZE", "1")
-    start_process_group(trl_args.trainer("GRPOTrainer"), {"ddp_timeout": 60}, deepspeed=True)
+    start_process_group(Trainer(name="grpo", trl="GRPOTrainer", args={"ddp_timeout": 60}), deepspeed=True)
     assert given == {"b": ("gloo",), "auto_mpi_discovery": False, "timeout": timedelta(seconds=60)}
