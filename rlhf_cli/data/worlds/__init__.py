@@ -18,7 +18,6 @@ from rlhf_cli.text.suggest import nearest
 
 DEFAULT_NUM_ROWS = 1000
 WORLDS = {
-    "hh_pairs": "hh_pairs:generate",
     "reasoning_gym": "reasoning_gym:generate",
     "split_sums": "toy_tasks:generate_split",
     "toy_demonstrations": "toy_tasks:demonstrations",
@@ -26,6 +25,7 @@ WORLDS = {
     "toy_preferences": "toy_preferences:generate",
     "toy_speakers": "toy_tasks:generate_speakers",
     "toy_sums": "toy_tasks:generate",
+    "hh_pairs": "hh_pairs:generate",
 }
 """World -> the module and function of its rows, called with `(num_rows, seed, **args)`."""
 DEMONSTRATIONS = {"toy_speakers": "toy_tasks:speaker_demonstrations", "toy_sums": "toy_tasks:demonstrations"}
@@ -114,6 +114,6 @@ def num_rows(world: str, args: Mapping[str, object], *, name: str = "data") -> i
 
 def with_columns(sets: Sequence[Sequence[str]]) -> list[str]:
     """Return the names of the worlds whose rows have all columns of one of these sets."""
-    columns = {name: set(generate(name, {}, seed=0, limit=1)[0]) for name in WORLDS if name != "reasoning_gym"}
-    columns["reasoning_gym"] = {"task", "difficulty", "entry"}  # those that no other world has
+    columns = {"reasoning_gym": {"task", "difficulty", "entry"}}  # those that no other world has
+    columns |= {name: set(generate(name, {}, seed=0, limit=1)[0]) for name in WORLDS if name not in columns}
     return [name for name, has in columns.items() if any(set(needed) <= has for needed in sets)]
