@@ -113,11 +113,11 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
     for name in launch.vllm.args:
         option = name.lstrip("-").replace("_", "-").removeprefix("no-")
         if option in _KEY_OF_SERVER_OPTION:
-            key = _KEY_OF_SERVER_OPTION[option]
+            ours = _KEY_OF_SERVER_OPTION[option]
             yield ConfigError(
                 f"rlhf itself sets vLLM's --{option}",
                 where=origins.where(f"launch.vllm.args.{name}"),
-                expected=f"{key}, from which it is set" if key else "nothing: TRL's client needs it as it is",
+                expected=f"{ours}, from which it is set" if ours else "nothing: TRL's client needs it as it is",
                 hint=f"~launch.vllm.args.{name}",
             )
 
