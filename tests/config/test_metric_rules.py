@@ -204,13 +204,6 @@ def test_names_that_nobody_logs(refused: Refused, name: str, better: str | None)
     assert error.hint == (f"{BEST}={better}" if better else None)
 
 
-def test_attempts_are_as_many_as_are_sampled(judged: Judged, refused: Refused) -> None:
-    judged(*QUICK, "trainer.args.num_generations_eval=3", f"{BEST}=pass@3/correct")
-    assert refused(*QUICK, "trainer.args.num_generations_eval=3", f"{BEST}=pass@8/correct").hint == (
-        f"{BEST}=pass@3/correct"
-    )
-
-
 RELATIVE = "rewards.brevity.normalize"
 
 

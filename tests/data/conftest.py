@@ -11,8 +11,6 @@ import pytest
 
 from rlhf_cli.errors import DataError
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-
 
 @pytest.fixture(autouse=True)
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -45,10 +43,3 @@ def jsonl(workplace: Path) -> Callable[..., str]:
         return name
 
     return write
-
-
-@pytest.fixture
-def shared() -> Path:
-    if not SHARED.is_dir():
-        pytest.skip("real data files (../shared/data) are not on this machine")
-    return SHARED

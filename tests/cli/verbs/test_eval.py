@@ -173,14 +173,6 @@ class TestTextEndings:
             assert main(["check", "+exp=quickstart", "rewards.learnt.model=run:rm", *words]) == 0
             assert what in " ".join(capsys.readouterr().out.replace("│", "").split())
 
-    def test_without_a_record_nothing_is_claimed(self, run: Path, capsys: Said) -> None:
-        (run / "model" / "text_endings.json").unlink()
-        for words in ([], ["--eos"], ["--no-eos"]):
-            assert main(["eval", "run:rm", *words]) == 0
-            assert "warning" not in capsys.readouterr().out
-        assert {path.stem for path in (run / "eval").glob("*.json")} == {"held_out", "held_out_eos"}
-        assert self.scored().with_eos is False
-
 
 @pytest.mark.parametrize(
     ("words", "told"),

@@ -109,17 +109,6 @@ def test_what_is_asked_for_is_shown(place: Path, capsys: pytest.CaptureFixture[s
     assert list(rows(capsys)) == ["runs/exp/one", "runs/exp/sweep/0", "runs/exp/sweep/1"]
 
 
-def test_where_there_is_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert rows(capsys) == {}
-    assert main(["status"]) == 0
-    assert "no runs under runs/" in capsys.readouterr().out
-    assert main(["status", "nowhere"]) == 2
-    (place / "empty").mkdir()
-    assert main(["status", "empty"]) == 2
-    assert "no run lies below empty" in capsys.readouterr().err
-    assert main(["status", "--jsn"]) == 2
-
-
 def test_the_table_fits_a_terminal_and_leaves_empty_columns_out() -> None:
     row = RunState(run="runs/quickstart/20261122-044114", state="killed", reason="Slurm: TIMEOUT\nmore", job_id="7")
     lines = printed(lambda console: show_overview(console, Overview([row], "squeue did not answer")))
