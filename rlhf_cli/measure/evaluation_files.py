@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter
 from rlhf_cli.errors import RunError
 from rlhf_cli.measure.policy_results import PolicyEvaluation, is_none
 from rlhf_cli.measure.scored_pairs import SUBSET, RewardModelEvaluation
+from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.run_folder import HELD_OUT, evaluations_of, run_of
 from rlhf_cli.runs.text_endings import trained_with_eos
 
@@ -53,6 +54,20 @@ class Evaluation:
         """Return the name of the rows and how many of their prompts were also trained on."""
         trained_on, rows = self.heading.trained_on, self.measured.rows
         return self.heading.name + (f" ({trained_on} of {rows} prompts trained on)" if trained_on else "")
+
+    def figures(self) -> Iterator[tuple[str, Estimate]]:
+        """Yield what runs are compared by: `accuracy`, or `greedy/total`, `greedy/correct`, `pass@4/correct`."""
+        if isinstance(self.measured, RewardModelEvaluation):
+            yield "accuracy", self.measured.accuracy
+            return
+        for name, part in self.measured.parts.items():
+            rewards = {reward: estimates.raw for reward, estimates in part.rewards.items()}
+            beside = {"truncated": part.truncated, "tokens": part.tokens}
+            yield from ((f"{name}/{figure}", one) for figure, one in ({"total": part.total} | rewards | beside).items())
+        for reward, attempts in self.measured.attempts.items():
+            for kind, by_k in attempts.by_name().items():
+                if by_k:
+                    yield f"{kind}@{max(by_k)}/{reward}", by_k[max(by_k)]
 
 
 def evaluation_json(evaluation: Evaluation) -> dict[str, object]:

@@ -8,11 +8,11 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-import orjson
-
 from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Wanted, read_columns
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.run_folder import POLICY, RunFolder, read_json, swept_in
+from rlhf_cli.measure.evaluation_files import read_evaluation
+from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
+from rlhf_cli.runs.run_folder import RunFolder, read_json, swept_in
 from rlhf_cli.runs.run_status import FINISHED, read_status
 from rlhf_cli.tables.resume_keys import row_of
 from rlhf_cli.text.json_values import JsonTree, section
@@ -27,39 +27,15 @@ def read_figures(folder: RunFolder) -> dict[str, Figures]:
     read: list[tuple[float, str, Figures]] = []
     for file in (folder.path / "eval").glob("*.json"):
         try:
-            content = orjson.loads(file.read_bytes())
+            evaluation = read_evaluation(file)
         except (OSError, ValueError):
             continue
-        if isinstance(content, dict) and (figures := dict(_figures(content))):
-            time = content.get("time")
-            read.append((float(time) if isinstance(time, int | float) else 0.0, file.stem, figures))
+        figures = {name: one.mean for name, one in evaluation.figures() if one.mean is not None}
+        if isinstance(evaluation.measured, RewardModelEvaluation):
+            calibration = evaluation.measured.calibration
+            figures |= {"log_loss": calibration.log_loss, "ece": calibration.ece}
+        read.append((evaluation.heading.time, file.stem, figures))
     return {name: figures for _, name, figures in sorted(read, key=lambda one: (-one[0], one[1]))}
-
-
-def _figures(content: JsonTree) -> Iterator[tuple[str, float]]:
-    if content.get("kind") != POLICY:
-        yield from _mean("accuracy", content.get("accuracy"))
-        calibration = section(content, "calibration")
-        yield from ((name, value) for name in ("log_loss", "ece") if isinstance(value := calibration.get(name), float))
-        return
-    for part, measured in section(content, "parts").items():
-        if isinstance(measured, dict):
-            yield from _mean(f"{part}/total", measured.get("total"))
-            for name, reward in section(measured, "rewards").items():
-                yield from _mean(f"{part}/{name}", reward.get("raw") if isinstance(reward, dict) else None)
-            yield from _mean(f"{part}/truncated", measured.get("truncated"))
-            yield from _mean(f"{part}/tokens", measured.get("tokens"))
-    for name, attempts in section(content, "attempts").items():
-        for kind, by_k in attempts.items() if isinstance(attempts, dict) else ():
-            if isinstance(by_k, dict) and by_k:
-                most = max(by_k, key=int)
-                yield from _mean(f"{kind}@{most}/{name}", by_k[most])
-
-
-def _mean(name: str, estimate: object) -> Iterator[tuple[str, float]]:
-    mean = estimate.get("mean") if isinstance(estimate, dict) else None
-    if isinstance(mean, int | float):
-        yield name, float(mean)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
@@ -13,9 +13,6 @@ from rlhf_cli.analysis.diagnosis.finding import SEVERITIES
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose_readable
 from rlhf_cli.display.comparison_tables import estimate_texts
 from rlhf_cli.measure.evaluation_files import read_evaluation
-from rlhf_cli.measure.policy_results import PolicyEvaluation
-from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
-from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.text.json_values import section
 from rlhf_cli.text.redaction import HIDDEN, is_secret_key, redacted
 
@@ -189,26 +186,11 @@ def evaluation_tables(runs: Sequence[LoggedRun]) -> tuple[list[EvaluationTable],
             heading = evaluation.heading
             name = evaluation.rows_in_words
             table = tables.setdefault(name, EvaluationTable(name, heading.data, [], {}))
-            line = {figure: estimate_texts([estimate])[0] for figure, estimate in _figures(evaluation.measured)}
+            figures = dict(evaluation.figures())
+            line = {of: estimate_texts([one])[0] for of, one in figures.items() if not of.endswith("/total")}
             table.lines[place] = line
             table.figures.extend(figure for figure in line if figure not in table.figures)
     return list(tables.values()), notes
-
-
-def _figures(measured: RewardModelEvaluation | PolicyEvaluation) -> Iterator[tuple[str, Estimate]]:
-    if isinstance(measured, RewardModelEvaluation):
-        yield "accuracy", measured.accuracy
-        yield "reward", measured.rewards.mean
-        return
-    for name, part in measured.parts.items():
-        for reward, estimates in part.rewards.items():
-            yield f"{name} {reward}", estimates.raw
-        yield f"{name} truncated", part.truncated
-        yield f"{name} tokens", part.tokens
-    for reward, attempts in measured.attempts.items():
-        for kind, by_k in attempts.by_name().items():
-            if by_k:
-                yield f"{reward} {kind}@{max(by_k)}", by_k[max(by_k)]
 
 
 _MOST_KEYS = 4

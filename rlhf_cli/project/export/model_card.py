@@ -14,8 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import RunError
 from rlhf_cli.measure.evaluation_files import read_evaluation
-from rlhf_cli.measure.policy_results import PolicyEvaluation
-from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
 from rlhf_cli.models.tokenizer_files import architectures_of
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.project.export.source_model import SourceModel
@@ -201,16 +199,8 @@ def _scores(source: SourceModel) -> tuple[list[CardScore], list[str]]:
             continue
         of = evaluation.heading.path
         if of is None or Path(of).resolve() == source.folder.resolve():  # else another model generated the answers
-            found = _estimates(evaluation.measured)
-            scores += [(evaluation.rows_in_words, metric, estimate) for metric, estimate in found.items()]
+            scores += [(evaluation.rows_in_words, metric, estimate) for metric, estimate in evaluation.figures()]
     return scores, notes
-
-
-def _estimates(measured: PolicyEvaluation | RewardModelEvaluation) -> dict[str, Estimate]:
-    if isinstance(measured, RewardModelEvaluation):
-        return {"accuracy": measured.accuracy, "margin": measured.rewards.margin}
-    found = {f"{name}, {part}": one.raw for part, of in measured.parts.items() for name, one in of.rewards.items()}
-    return found | {f"cut off, {part}": answers.truncated for part, answers in measured.parts.items()}
 
 
 def _paths(source: JsonTree) -> list[str]:

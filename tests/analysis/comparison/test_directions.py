@@ -16,8 +16,10 @@ from rlhf_cli.analysis.comparison.comparison import (
     pareto_front,
 )
 from rlhf_cli.analysis.comparison.logged_run import read_runs
+from rlhf_cli.measure.evaluation_files import evaluation_json
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_runs import configured, write_run
+from tests.support.measured import headed, part, policy
 
 
 def of(folders: list[RunFolder], **asked: object) -> Comparison:
@@ -55,10 +57,9 @@ def test_who_beats_whom(place: Path, metric: str, label: str, winner: str) -> No
 
 
 def evaluated(run: RunFolder, name: str, time: float, **figures: float) -> None:
-    rewards = {reward: {"raw": {"mean": value}} for reward, value in figures.items()}
-    parts = {"greedy": {"rewards": rewards, "truncated": {"mean": 0.1}, "tokens": {"mean": 5.0}}}
     (run.path / "eval").mkdir(exist_ok=True)
-    content = {"kind": "policy", "time": time, "parts": parts}
+    answers = policy(parts={"greedy": part(None, **figures)}, attempts={})
+    content = evaluation_json(headed(answers, time=time))
     (run.path / "eval" / f"{name}.json").write_text(json.dumps(content))
 
 

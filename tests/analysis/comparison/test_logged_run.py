@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 from rlhf_cli.analysis.comparison.logged_run import flat, read_figures, read_runs
+from rlhf_cli.measure.evaluation_files import evaluation_json
+from rlhf_cli.measure.policy_results import Attempts
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_runs import configured, write_run
+from tests.support.measured import headed, part, policy, reward_model, sure
 
 
 def test_a_run_as_it_lies(place: Path) -> None:
@@ -48,45 +51,28 @@ def test_a_configuration_as_leaves() -> None:
     assert dict(flat(tree)) == {"a.b": 1, "a.c.d": [1, {"e": 2}], "a.c.f": {}, "g": None, "3": "h"}
 
 
-POLICY = {
-    "kind": "policy",
-    "time": 5,
-    "parts": {
-        "greedy": {
-            **{"total": {"mean": 1.5}, "truncated": {"mean": 0.25}, "tokens": {"mean": 7}},
-            "rewards": {"a": {"raw": {"mean": 0.5}}, "b": {"raw": {"mean": None}}, "c": 3, "d": {"raw": 3}},
-        },
-        "odd": 3,
-    },
-    "attempts": {
-        "a": {"pass": {"1": {"mean": 0.5}, "8": {"mean": 0.75}, "16": {"mean": 1}}, "maj": {}, "x": 3},
-        "b": 3,
-    },
-}
-
-
 def test_the_figures_of_evaluations(place: Path) -> None:
-    """The newest first, of equal times by their names; without a time it is the oldest. Other files are passed over."""
+    """The newest first, of equal times by their names. Files that are no evaluations are passed over."""
     folder = RunFolder(place)
     (place / "eval").mkdir()
-    pairs = {"kind": "reward_model", "accuracy": {"mean": 0.75}, "calibration": {"log_loss": 0.5, "ece": None}}
-    contents = {
-        "a": {**POLICY, "time": 0.5},
-        "c": POLICY,
-        "b": POLICY,
-        "pairs": {**pairs, "time": "noon"},
-        "nothing": {},
-        "list": [1],
-    }
-    for name, content in contents.items():
+    parts = {"greedy": part(1.5, a=0.5, b=None)}
+    attempts = {"a": Attempts(pass_at={1: sure(0.5), 8: sure(0.75), 16: sure(1.0)}, maj_at={})}
+    answers = policy(parts=parts, attempts=attempts)
+    evaluations = {"a": headed(answers, time=0.5), "c": headed(answers), "b": headed(answers)}
+    evaluations["pairs"] = headed(reward_model(), time=0.0)
+    contents: dict[str, object] = {name: evaluation_json(one) for name, one in evaluations.items()}
+    for name, content in {**contents, "nothing": {}, "list": [1]}.items():
         (place / "eval" / f"{name}.json").write_text(json.dumps(content))
     for number in range(6):
         (place / "eval" / f"{number}broken.json").write_text("{")
     found = read_figures(folder)
     assert list(found) == ["b", "c", "a", "pairs"]
     assert found["b"] == {
-        **{"greedy/total": 1.5, "greedy/a": 0.5, "greedy/truncated": 0.25, "greedy/tokens": 7.0},
+        **{"greedy/total": 1.5, "greedy/a": 0.5, "greedy/truncated": 0.125, "greedy/tokens": 5.5},
         "pass@16/a": 1.0,
     }
-    assert found["pairs"] == {"accuracy": 0.75, "log_loss": 0.5}
+    calibration = reward_model().calibration
+    assert found["pairs"] == {
+        **{"accuracy": reward_model().accuracy.mean, "log_loss": calibration.log_loss, "ece": calibration.ece}
+    }
     assert read_figures(RunFolder(place / "nowhere")) == {}

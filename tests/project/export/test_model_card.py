@@ -94,7 +94,7 @@ def test_metadata_is_what_the_hub_reads(tmp_path: Path) -> None:
     found = card.data.to_dict()
     assert (found["base_model"], found["datasets"]) == ("Qwen/Qwen3-0.6B", ["openai/gsm8k"])
     assert (found["library_name"], found["pipeline_tag"]) == ("transformers", "text-generation")
-    assert ["held_out", "correct, greedy", "0.75", "0.7 to 0.8", "40"] in rows_of(card.text, "rows")
+    assert ["held_out", "greedy/correct", "0.75", "0.7 to 0.8", "40"] in rows_of(card.text, "rows")
     of_seen = next(row for row in rows_of(card.text, "rows") if row[0].startswith("seen"))
     assert of_seen[0] == "seen (4 of 40 prompts trained on)"
     assert "0.99" not in card.text
