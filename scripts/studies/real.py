@@ -5,7 +5,7 @@ usage: real.py EXPERIMENT METRIC... [--root FOLDER] [--seeds N] [--picture OUT.s
     python scripts/studies/real.py smollm2_sums eval_greedy/rewards/correct eval_sampled/rewards/correct
 
 Runs what is not in the folder yet, one after another, and prints a Markdown table. With --picture it draws the metrics
-over the steps, and writes each seed's numbers into a CSV beside it.
+over the steps, those of the training as means of ten steps, and writes each seed's numbers into a CSV beside it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import csv
 import json
 import os
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -41,6 +42,11 @@ def trained(experiment: str, seed: int, root: Path) -> tuple[RunFolder, dict[str
     return RunFolder(folder), json.loads(costs.read_text(encoding="utf-8"))
 
 
+def running_mean(values: list[float]) -> list[float]:
+    """Return the mean of each value and up to nine before it: a step's eight prompts are too few to look at alone."""
+    return [statistics.fmean(values[max(0, place - 9) : place + 1]) for place in range(len(values))]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("experiment")
@@ -58,6 +64,8 @@ def main() -> None:
         numbers: dict[str, float] = {}
         for metric in asked.metrics:
             steps, values = series(entries, metric)
+            if not metric.startswith("eval_"):
+                values = running_mean(values)
             panels[metric].append(Curve(f"seed {seed}", steps, values))
             numbers |= {f"{metric} before": values[0], f"{metric} after": values[-1]}
         found.append(numbers | cost)

