@@ -21,6 +21,14 @@ from rlhf_cli.text.suggest import nearest
 RewardFunction = Callable[..., object]
 
 
+class WithArguments(functools.partial[object]):
+    """A reward with the `args` of the configuration. A column of the data with the same name does not replace one."""
+
+    def __call__(self, /, *given: object, **columns: object) -> object:
+        """Call the reward with the columns that are not arguments."""
+        return super().__call__(*given, **{name: one for name, one in columns.items() if name not in self.keywords})
+
+
 def resolve(
     fn: str, args: Mapping[str, object], *, where: str, args_key: str = "args", place: Callable[[str], str] = str
 ) -> RewardFunction:
@@ -44,7 +52,7 @@ def resolve(
     try:
         if not is_factory:
             try_arguments(target, args)
-        reward = target(**args) if is_factory else functools.partial(target, **args) if args else target
+        reward = target(**args) if is_factory else WithArguments(target, **args) if args else target
     except RewardError as error:
         raise anchored(error, args_key=args_key, place=place) from error
     except Exception as error:  # a user's factory may raise anything: show the real error

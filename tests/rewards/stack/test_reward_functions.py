@@ -75,6 +75,11 @@ class TestFound:
         reward = resolve("./my_rewards.py:with_arguments", {"bonus": 5, "malus": 2}, where=WHERE)
         assert reward(completions=["a", "b"], answer=["x", "y"]) == [3, 3]
 
+    def test_a_column_with_the_name_of_an_argument_does_not_replace_it(self) -> None:
+        reward = resolve("./my_rewards.py:with_arguments", {"bonus": 3}, where=WHERE)
+        assert reward(["a"], answer=["x"], bonus=[7.0], malus=1) == [2]
+        assert reward(["a"], answer=["x"], malus=1) == [2]
+
     def test_a_factory_is_called_once_with_the_arguments(self) -> None:
         reward = resolve("./my_rewards.py:make", {"target": 5}, where=WHERE)
         assert reward(completions=["abc"]) == [4]  # 2 x (5 - 3)
