@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.analysis.comparison.comparison import Comparison
+from rlhf_cli.analysis.comparison.frames import is_wandb
 from rlhf_cli.analysis.comparison.logged_run import DifferingKey, condition_of
 from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
 from rlhf_cli.analysis.comparison.settings import number_or_text
@@ -267,6 +268,9 @@ def _bulleted(text: str, style: str = "") -> Table:
 
 
 def _common(places: Sequence[str]) -> str:
+    if any(is_wandb(place) for place in places):
+        projects = list(dict.fromkeys(place.rpartition("/")[0] if is_wandb(place) else "folders" for place in places))
+        return ", ".join(projects)
     return os.path.relpath(os.path.commonpath([os.path.abspath(place) for place in places]))
 
 

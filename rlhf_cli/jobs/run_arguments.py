@@ -8,7 +8,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
+from rlhf_cli.analysis.comparison.frames import is_wandb, read_wandb
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named, read_runs
 from rlhf_cli.analysis.comparison.metric_columns import Wanted
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.experiment import valid_keys
@@ -31,13 +32,17 @@ def read_by_words(
     """
     folders: dict[RunFolder, None] = {}
     problems: list[RlhfError] = []
+    elsewhere: list[LoggedRun] = []
     for word in words:
         try:
-            folders.update(dict.fromkeys(folders_of(word, where=where)))
+            if is_wandb(word):
+                elsewhere += read_wandb(word, wanted=wanted or (lambda metric: True))
+            else:
+                folders.update(dict.fromkeys(folders_of(word, where=where)))
         except RlhfError as error:
             problems.append(error)
     runs, unreadable = read_runs(folders, wanted=wanted)
-    return runs, [*problems, *unreadable]
+    return (named([*runs, *elsewhere]) if elsewhere else runs), [*problems, *unreadable]
 
 
 def folders_of(word: str, *, where: str) -> Iterable[RunFolder]:

@@ -47,14 +47,7 @@ def in_memory(
         for step in range(num_steps)
     ]
     return LoggedRun(
-        **{
-            "name": name,
-            "place": name,
-            "folder": RunFolder(Path(name)),
-            "state": "finished",
-            "step": num_steps,
-            "max_steps": num_steps,
-        },
+        **{"name": name, "place": name, "folder": None, "state": "finished", "step": num_steps, "max_steps": num_steps},
         **{"reason": None, "settings": settings or {}, "choices": {}, "weights": weights or {}, "trainer": "grpo"},
         metrics=columns_of(events),
     )

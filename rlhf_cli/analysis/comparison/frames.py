@@ -1,9 +1,10 @@
-"""Give runs and their metrics as pandas frames."""
+"""Give runs and their metrics as pandas frames, from folders or from wandb."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,16 +12,101 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
-from rlhf_cli.analysis.comparison.logged_run import LoggedRun, differences, read_runs
-from rlhf_cli.analysis.comparison.metric_columns import MetricColumns
-from rlhf_cli.errors import RlhfError
+from rlhf_cli.analysis.comparison.logged_run import LoggedRun, differences, flat, named, read_runs, weights_of
+from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Wanted, columns_of
+from rlhf_cli.errors import Prose, RlhfError, RunError
+from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
+from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, RUNNING
+from rlhf_cli.text.json_values import JsonTree, section
 
 if TYPE_CHECKING:
     import pandas as pd
+    from wandb.apis.public import Api, Run
+
+PREFIX = "wandb:"
+_TIMEOUT_S = 30
+_STATES = {"finished": FINISHED, "failed": FAILED, "crashed": KILLED, "killed": KILLED, "running": RUNNING}
+_TRAINING = ("seed", "trainer", "model", "data", "rewards", "primary", "aggregate", "critic", "kl", "reward_model")
+_SECTIONS = frozenset((*_TRAINING, "truncation", "guards", "launch", "track", "run"))
+"""Our sections; wandb's configuration may also contain TRL's arguments."""
+_STEPS = ("step", "train/global_step", "global_step", "_step")
+
+
+def is_wandb(word: str) -> bool:
+    """Return whether the argument is `wandb:...`."""
+    return word.startswith(PREFIX)
+
+
+def read_wandb(word: str, *, wanted: Wanted | None = None, api: Api | None = None) -> list[LoggedRun]:
+    """Return the runs of a project, or of one group if the word has three parts; not yet named by differences.
+
+    `api` is a `wandb.Api`. Raise RunError if the word has not two or three parts, if wandb is unreachable, or if it has
+    no such runs.
+    """
+    parts = word.removeprefix(PREFIX).strip("/").split("/")
+    if len(parts) < 2 or not all(parts):
+        raise RunError(
+            "these are no runs of wandb's",
+            got=word,
+            expected="wandb:entity/project or wandb:entity/project/group",
+            hint="rlhf compare wandb:my-team/rlhf/quickstart/20260131-101500",
+        )
+    path, group = "/".join(parts[:2]), "/".join(parts[2:])
+    try:
+        if api is None:
+            import wandb
+
+            api = wandb.Api(timeout=_TIMEOUT_S)
+        found = api.runs(path, filters={"group": group} if group else None)
+        # A group also holds runs that do not train, such as the one that logged the sweep's report.
+        runs = [_logged(run, path, wanted) for run in found if "trainer" in run.config]
+    except Exception as error:  # wandb raises its own, those of requests and plain ValueErrors
+        raise RunError(
+            "wandb cannot be asked",
+            where=word,
+            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            expected="a login (`wandb login`, or WANDB_API_KEY), a network, and a project that you may read",
+            hint=Prose("rlhf compare runs/...: run folders hold the same metrics, and need no network"),
+        ) from error
+    if not runs:
+        hint = f"rlhf compare wandb:{path}" if group else None
+        raise RunError("wandb has no such runs", got=word, hint=hint)
+    return runs
+
+
+def _logged(run: Run, path: str, wanted: Wanted | None) -> LoggedRun:
+    config: JsonTree = {key: value for key, value in run.config.items() if key in _SECTIONS}
+    metrics = columns_of(_events(run.scan_history()), wanted)
+    max_steps = section(section(config, "trainer"), "args").get("max_steps")
+    return LoggedRun(
+        name=run.name or run.id,
+        place=f"{PREFIX}{path}/{run.id}",
+        folder=None,
+        state=_STATES.get(run.state, run.state),
+        step=metrics.last_step,
+        max_steps=max_steps if isinstance(max_steps, int) else None,
+        reason=None,
+        settings=dict(flat(config)),
+        choices={},
+        weights=weights_of(config),
+        trainer=str(section(config, "trainer").get("name", "?")),
+        metrics=metrics,
+    )
+
+
+def _events(rows: Iterable[Mapping[str, object]]) -> Iterator[Event]:
+    """Yield log events with the names of metrics.jsonl, without the `train/` and `eval/` of transformers' callback."""
+    for row in rows:
+        step = next((value for name in _STEPS if isinstance(value := row.get(name), int | float)), None)
+        if step is not None:
+            logged = {key: value for key, value in row.items() if key[0] != "_" and key not in _STEPS}
+            plain = {re.sub("^eval/", "eval_", key.removeprefix("train/")): value for key, value in logged.items()}
+            yield {**{key: value for key, value in plain.items() if value is not None}, "step": int(step)}
+
 
 Place = str | os.PathLike[str]
-"""A run folder, a sweep, or a folder of runs."""
+"""A run folder, a sweep, a folder of runs, or `wandb:entity/project[/group]`."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +137,15 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
     import pandas as pd
 
     folders: dict[RunFolder, None] = {}
+    elsewhere: list[LoggedRun] = []
     wanted = None if metrics is None else frozenset(metrics).__contains__
     for place in places or ("runs",):
-        folders.update(dict.fromkeys(runs_in(Path(place).expanduser())))
+        if is_wandb(str(place)):
+            elsewhere += read_wandb(str(place), wanted=wanted)
+        else:
+            folders.update(dict.fromkeys(runs_in(Path(place).expanduser())))
     runs, problems = read_runs(folders, wanted=wanted)
+    runs = named([*runs, *elsewhere])
     facts, keys = ["place", "state", "step", "max_steps", "trainer"], differences(runs)
     rows = [
         [run.name, *(getattr(run, fact) for fact in facts), *(run.settings.get(key) for key in keys)] for run in runs

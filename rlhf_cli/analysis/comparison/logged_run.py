@@ -42,16 +42,16 @@ def read_figures(folder: RunFolder) -> dict[str, Figures]:
 class LoggedRun:
     """The configuration and the logs of a run.
 
-    `name` shows the differences from the runs read with it. `place` is its path as a user would type it. `settings`
-    maps dotted key -> value for the whole configuration, `choices` config group -> selected option, `weights` reward ->
-    its weight, None for a schedule. `evaluations` maps the name of an evaluation -> its figures. `starting_model` is
-    the hash of the weights or the hub commit at the start of training.
+    `name` shows the differences from the runs read with it. `place` is its path as a user would type it; `folder` is
+    None for a run from wandb. `settings` maps dotted key -> value for the whole configuration, `choices` config group
+    -> selected option, `weights` reward -> its weight, None for a schedule. `evaluations` maps the name of an
+    evaluation -> its figures. `starting_model` is the hash of the weights or the hub commit at the start of training.
     `swept` are the keys that its sweep varied, as typed.
     """
 
     name: str
     place: str
-    folder: RunFolder
+    folder: RunFolder | None
     state: str
     step: int
     max_steps: int | None

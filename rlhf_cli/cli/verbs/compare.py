@@ -1,9 +1,9 @@
 """rlhf compare RUN...        runs side by side: what differs, a line per setting, and which is significantly better
 
-RUN is a run folder, a sweep, a folder of runs, a glob in quotes, or run:NAME. For a folder with more than 12 runs, the
-newest sweep or the newest single runs are shown, and the others are listed. Runs that differ only in their seed become
-one line with mean and 95 % interval. Components are raw; a total is shown only if it is the same sum in all runs. If
-one key differs, there is a verdict on each component.
+RUN is a run folder, a sweep, a folder of runs, a glob in quotes, run:NAME, or wandb:entity/project[/group]. For a
+folder with more than 12 runs, the newest sweep or the newest single runs are shown, and the others are listed. Runs
+that differ only in their seed become one line with mean and 95 % interval. Components are raw; a total is shown only if
+it is the same sum in all runs. If one key differs, there is a verdict on each component.
 
 --on METRIC        give the verdict on this: correct, kl, length, total or a name of metrics.jsonl; several with
                    commas. -kl: less is better
@@ -59,7 +59,7 @@ def run(argv: list[str]) -> int:
     )
     if not runs:
         raise problems[0] if len(problems) == 1 else Problems([one for one in problems if isinstance(one, UserError)])
-    logs = [run.folder.metrics for run in runs][:_LOOKED_INTO] if words else []
+    logs = [run.folder.metrics for run in runs if run.folder is not None][:_LOOKED_INTO] if words else []
     all_names = list(dict.fromkeys(name for log in logs for name in read_columns(log)))  # for suggestions
     comparison = compare(runs, asked, all_names=all_names)
     _refuse_nothing(comparison, problems)

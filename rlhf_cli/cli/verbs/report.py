@@ -1,6 +1,6 @@
 """rlhf report RUN | SWEEP ...          one HTML file that needs no network: verdict, curves, Pareto front, completions
 side by side, findings, differences, commands and versions. RUN is a run folder, a sweep, a folder of runs, a glob in
-quotes, or run:NAME
+quotes, run:NAME, or wandb:entity/project[/group]
 
 --out FILE   write it there; by default to report.html in the folder named, or in the common folder of several
 --json       print its path and contents as one object
@@ -58,8 +58,8 @@ def run(argv: list[str]) -> int:
 
 
 def _folder_of(words: Sequence[str], runs: Sequence[LoggedRun]) -> Path:
-    """Return the only folder named, else the common folder of all runs, or the current one if there are none."""
+    """Return the only folder named, else the common folder of all runs, or the current one for runs of wandb."""
     if len(words) == 1 and Path(words[0]).expanduser().is_dir():
         return Path(words[0]).expanduser()
-    places = [run.folder.path.resolve() for run in runs]
+    places = [run.folder.path.resolve() for run in runs if run.folder is not None]
     return Path(os.path.commonpath(places)) if places else Path.cwd()

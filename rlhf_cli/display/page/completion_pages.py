@@ -101,8 +101,8 @@ _NOT_BESIDE = (
 
 
 def _tables_of(run: LoggedRun) -> dict[int, Path]:
-    """Return optimizer step -> table of completions, sorted by step."""
-    files = (run.folder.path / "completions").glob("*.parquet")
+    """Return optimizer step -> table of completions, sorted by step; empty for a run without a folder."""
+    files = (run.folder.path / "completions").glob("*.parquet") if run.folder is not None else ()
     return dict(sorted((int(match[1]), file) for file in files if (match := _TABLE.match(file.name))))
 
 

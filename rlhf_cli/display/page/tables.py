@@ -155,7 +155,7 @@ def shared_findings(runs: Sequence[LoggedRun]) -> list[SharedFinding]:
     """Return the findings of all runs, the most severe first; among equals, those of the most runs first."""
     found: dict[tuple[str, str, str], SharedFinding] = {}
     for place, run in enumerate(runs):
-        for one in diagnose_readable(run.folder).diagnosis.findings:
+        for one in diagnose_readable(run.folder).diagnosis.findings if run.folder is not None else ():
             change, reason = (one.changes[0].words, one.changes[0].reason) if one.changes else ("", "")
             shared = SharedFinding(one.severity, one.what, change, reason, [])
             found.setdefault((one.severity, one.kind, one.subject), shared).runs.append(place)
@@ -177,7 +177,8 @@ def evaluation_tables(runs: Sequence[LoggedRun]) -> tuple[list[EvaluationTable],
     tables: dict[str, EvaluationTable] = {}
     notes = []
     for place, run in enumerate(runs):
-        for file in sorted((run.folder.path / "eval").glob("*.json")):
+        files = sorted((run.folder.path / "eval").glob("*.json")) if run.folder is not None else []
+        for file in files:
             try:
                 evaluation = read_evaluation(file)
             except (OSError, ValueError) as error:
