@@ -72,4 +72,4 @@ def test_refusals(words: list[str], what: str, hint: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_help_prints_is_the_docstring_of_the_verb_and_names_json(verb: str) -> None:
     assert usage_of(verb).text == importlib.import_module(f"rlhf_cli.cli.verbs.{verb}").__doc__
-    assert JSON in usage_of(verb).flags
+    assert (JSON in usage_of(verb).flags) == (verb != "completion")

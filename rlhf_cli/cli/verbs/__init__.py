@@ -32,6 +32,7 @@ GROUPS = {
         "export": "a finished run as a model folder to publish, with its card",
         "sync": "send to wandb what runs recorded offline",
         "schema": "JSON Schema of the configuration, for editors",
+        "completion": "a completion script for bash or zsh",
     },
 }
 """Group -> verb -> its line in `rlhf --help`. A verb's module is imported when the verb is called."""

@@ -115,6 +115,17 @@ def test_exit_codes(
     assert capsys.readouterr().err.startswith(start)
 
 
+class TestShow:
+    def test_each_value_with_its_place(self, write: Write, capsys: Said) -> None:
+        write("conf/exp/mine.yaml", "# @package _global_\n# mine\ndefaults: [quickstart, _self_]\nseed: 5\n")
+        assert main(["show", "exp=mine", "rewards.format.weight=2.0"]) == 0
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert ["seed:", "5", "#", "conf/exp/mine.yaml:4"] in lines
+        assert ["weight:", "2.0", "#", "command", "line"] in lines
+        assert ["fn:", "rlhf_cli.rewards.toy:sums_correct", "#", "reward/sums_correct.yaml:2"] in lines
+        assert ["lora:", "null", "#", "default"] in lines
+
+
 class TestResume:
     @pytest.mark.fault(10)
     def test_a_finished_run_is_left_alone(self, write: Write, place: Path, capsys: Said) -> None:
