@@ -65,8 +65,8 @@ def _read(source: DataSource, seed: int, prompt: Template | None, *, transcripts
             dataset = _read_files(source)
     if source.split is not None and not source.is_hub:
         dataset = _split(dataset, source)
-    renamed(dataset.column_names, source.rename, name=source.name)
     if source.rename:
+        renamed(dataset.column_names, source.rename, name=source.name)  # refuses what cannot be renamed
         dataset = dataset.rename_columns({old: new for new, old in source.rename.items()})
     if source.bounds is not None:
         start, stop = source.bounds

@@ -70,7 +70,7 @@ def column_names_after(
         template_columns(prompt)  # checks the template's syntax even if the columns are unknown
     if not preview.columns:
         return ()
-    columns = renamed(preview.columns, rename, name=name)
+    columns = renamed(preview.columns, rename, name=name) if rename else preview.columns
     if transcripts:
         from rlhf_cli.data.transcripts import prompt_is_made
 

@@ -37,10 +37,9 @@ def source_problems(experiment: Experiment, composed: Composed, context: CheckCo
             preview = peek(source, limit=_LOOKED_AT, seed=experiment.seed)
             is_sliced = source.split is not None and "[" in source.split  # `datasets` takes the slice, and counts it
             count, select = None if is_sliced else preview.num_rows, source.select
-            if count is not None:
+            if count is not None and select is not None:
                 source.check_selection(count)
-                if select is not None:
-                    count = min(count, select) if isinstance(select, int) else select[1] - select[0]
+                count = min(count, select) if isinstance(select, int) else select[1] - select[0]
             names = column_names_after(preview, source.rename, prompt, name=source.name, transcripts=data.transcripts)
             table = prepared_rows(source, preview, prompt, names, transcripts=data.transcripts)
             read = ReadSource(source, preview, names, table, count)
