@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.group_advantages import leave_one_out
-from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import ScoreGate
+from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.returned_scores import place_spans
 from rlhf_cli.rewards.stack.reward_matrix import Settled, last_token_rewards, settle
 from rlhf_cli.rewards.stack.reward_stack import RewardStack

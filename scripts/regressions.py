@@ -87,7 +87,7 @@ def padding_side() -> None:
 
 @planted("a gate is open where it should be closed", "toy_gates")
 def gate_inverted() -> None:
-    from rlhf_cli.rewards.stack.gates import ScoreGate
+    from rlhf_cli.rewards.stack.component import ScoreGate
 
     original = ScoreGate.is_open
     ScoreGate.is_open = lambda self, raw: not original(self, raw)  # type: ignore[method-assign]

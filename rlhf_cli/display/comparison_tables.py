@@ -21,7 +21,7 @@ from rlhf_cli.display.tables import BlockColumn, plain_table, show_blocks
 from rlhf_cli.display.terminal import cut_middle
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.numerics.intervals import Estimate
-from rlhf_cli.runs.run_folder import RunGroup
+from rlhf_cli.runs.run_overview import RunGroup
 
 _MOST_KEYS_A_ROW = 4
 _LONGEST_NAME = 36

@@ -26,7 +26,7 @@ from rlhf_cli.measure.best_of_n import (
 from rlhf_cli.measure.policy_results import PartAnswers, completions_of, write_completions
 from rlhf_cli.measure.scored_pairs import Row
 from rlhf_cli.plan.data_sources import describe_eval_rows
-from rlhf_cli.rewards.stack.scored_rows import why_no_total
+from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.runs.run_folder import SAMPLED, write_json
 
 COMPLETIONS, PAIRS, BEST = "completions.jsonl", "pairs.jsonl", "best.jsonl"

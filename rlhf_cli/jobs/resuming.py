@@ -20,7 +20,8 @@ from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.checkpoint_folders import checkpoints_in, missing_state, refuse_missing
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.provenance import ChangedFile, changed_files
-from rlhf_cli.runs.run_folder import RunFolder, read_json, refuse_links
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.run_status import FINISHED, Status, read_status, stopped_by_rule
 from rlhf_cli.tables.resume_keys import row_of
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section

@@ -36,13 +36,13 @@ from rlhf_cli.runs.provenance import add_to_provenance, note_files
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import ANOTHER_RANK, update_status
 from rlhf_cli.trainers.guard_mixin import EvaluationBrokenOff
-from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 if TYPE_CHECKING:
     from rlhf_cli.analysis.diagnosis.finding import Finding
     from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
     from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
     from rlhf_cli.runs.tracking.mirror import Mirror
+    from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _LOADED = frozenset(sys.modules)
 """The modules imported before this process imports the trainer and the rewards."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlhf_cli.errors import Prose, RlhfError, with_causes
 from rlhf_cli.runs import heartbeat as beats
-from rlhf_cli.runs.heartbeat import Heartbeat, in_words, whole_phases
+from rlhf_cli.runs.heartbeat import Heartbeat, in_words
 
 _OF_GPU = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory")
 _OF_CPU = ("can't allocate memory", "not enough memory: you tried to allocate", "Cannot allocate memory")
@@ -33,7 +33,7 @@ def out_of_memory(error: BaseException, heartbeat: Heartbeat) -> RlhfError | Non
         return None
     reward = next((name for one in chain if (name := getattr(one, "reward", None))), None)
     on_gpu = _kind(cause) == "gpu"
-    phases = whole_phases(heartbeat.phases) or (beats.LOADING,)
+    phases = [phase for phase in heartbeat.phases if phase not in beats.PARTS] or [beats.LOADING]
     doing = in_words(heartbeat.phases) + (f", reward {reward!r}" if reward is not None else "")
     return RlhfError(
         ("CUDA" if on_gpu else "the machine is") + f" out of memory: {doing}",

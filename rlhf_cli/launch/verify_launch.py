@@ -58,8 +58,6 @@ def trainer_facts(trainer: ExtendedTrainer) -> dict[str, object]:
     """Return the facts about a built trainer for the provenance: where it runs, its initial model and its data."""
     import torch
 
-    from rlhf_cli.trainers.guard_mixin import num_elements
-
     accelerator, config = trainer.accelerator, trainer.model.config
     path, commit = str(config._name_or_path), getattr(config, "_commit_hash", None)
     on_cuda = str(accelerator.device).startswith("cuda")
@@ -73,7 +71,8 @@ def trainer_facts(trainer: ExtendedTrainer) -> dict[str, object]:
         "rlhf_code": code_hash(),
         **({"device_name": torch.cuda.get_device_name(), "cuda": torch.version.cuda} if on_cuda else {}),
         "mixed_precision": accelerator.mixed_precision,
-        "num_parameters": sum(map(num_elements, trainer.model.parameters())),
+        # of ZeRO-3's shards the whole parameter
+        "num_parameters": sum(getattr(one, "ds_numel", one.numel()) for one in trainer.model.parameters()),
         "num_train_rows": len(trainer.train_dataset),
         "starting_model": {
             "path": path,

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from rlhf_cli.measure.scored_pairs import ScoredPair
     from rlhf_cli.runs.tracking.mirror import Mirror
     from rlhf_cli.trainers.extensions import ExtendedTrainer
-    from rlhf_cli.trainers.token_slots import TokenSlots
+    from rlhf_cli.trainers.step_profile import TokenSlots
 
 Profiled: TypeAlias = "tuple[PhaseClock, TokenSlots]"
 """The profiler of a trainer: a clock that listens to its heartbeat, and a counter of its token slots."""
@@ -150,7 +150,6 @@ def _train(
 
     from rlhf_cli.launch import callbacks
     from rlhf_cli.trainers.assemble.trainer import assemble
-    from rlhf_cli.trainers.step_profile import profiled_calls
 
     bar = callbacks.TrainingBar()
     mirror = _mirror_of(folder, experiment) if is_main and experiment.track.mode != "none" else None
@@ -181,7 +180,11 @@ def _train(
         trainer.add_callback(callback)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_timed_on_device(trainer, profiled))
-        timings = stack.enter_context(profiled_calls(wanted=is_main and experiment.track.profiling))
+        timings: Callable[[], dict[str, float]] = dict
+        if is_main and experiment.track.profiling:
+            from rlhf_cli.trainers.step_profile import profiled_calls
+
+            timings = stack.enter_context(profiled_calls())
         if mirror is not None:
             attempt = mirror.attempt(trainer.add_callback, timings, goes_on_from=start, recorded_to=recorded_to)
             stack.enter_context(attempt)
@@ -321,7 +324,7 @@ def _timed_phases(experiment: Experiment, heartbeat: Heartbeat) -> Iterator[Prof
     if experiment.profile == "off":
         yield None
         return
-    from rlhf_cli.trainers.token_slots import counted_slots
+    from rlhf_cli.trainers.step_profile import counted_slots
 
     clock = PhaseClock()
     heartbeat.listeners.append(clock.hear)
@@ -353,7 +356,7 @@ def _timed_on_device(trainer: ExtendedTrainer, profiled: Profiled | None) -> Ite
     # FSDP and ZeRO gather a layer's weights while another layer computes; waiting would prevent this overlap.
     settle = clock.settle if accelerator.distributed_type == DistributedType.MULTI_GPU else None
     try:
-        with timed_waits(clock, wanted=accelerator.num_processes > 1, settle=settle):
+        with timed_waits(clock, settle=settle) if accelerator.num_processes > 1 else contextlib.nullcontext():
             yield
     finally:
         clock.settle = None

@@ -139,6 +139,22 @@ class AnsweredPrompt:
 
 
 @dataclass(frozen=True)
+class PolicyAnswer(AnsweredPrompt):
+    """One answer of the policy, with its scores: `raw` and `fixed` have one entry per reward."""
+
+    raw: list[float | None]
+    fixed: list[float | None]
+
+
+@dataclass(frozen=True)
+class PolicyAnswers:
+    """All answers of all ranks to the held-out prompts; the `each` answers to a prompt are adjacent."""
+
+    each: int
+    answers: list[PolicyAnswer]
+
+
+@dataclass(frozen=True)
 class PartAnswers:
     """All answers of one decoding mode, `each` per prompt. Entry i of both lists belongs to prompt i // each."""
 

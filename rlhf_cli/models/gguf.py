@@ -1,7 +1,8 @@
 """Turn a GGUF file, or a model that a Python package carries, into a model folder like any other, once.
 
 transformers reads GGUF files of many architectures, but neither trains nor saves such a model. So its weights are
-dequantised to float32 and written into the cache, by a process of its own: this module imports no torch.
+dequantised to float32 and written into the cache, by `python -m rlhf_cli.models.gguf FILE FOLDER`, a process
+of its own: this module imports torch there alone.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def _converted(file: Path, sha256: str, where: str) -> Path:
                 hint=_INSTALL_GGUF,
             )
         print(f"converting {file.name} to a model folder, once: about 20 s", file=sys.stderr, flush=True)
-        words = [sys.executable, "-m", "rlhf_cli.models.gguf_conversion", str(file.resolve()), str(folder)]
+        words = [sys.executable, "-m", "rlhf_cli.models.gguf", str(file.resolve()), str(folder)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             lines = done.stderr.strip().splitlines()
@@ -145,3 +146,34 @@ def _converted(file: Path, sha256: str, where: str) -> Path:
             )
 
     return build_once(_folder_name(file.name, sha256), convert)
+
+
+_OF_THE_FILE = ("quantization_config", "_name_or_path", "_model_name_or_path", "transformers_version")
+"""Entries that transformers adds to the configuration of a model that it read from GGUF."""
+
+
+def convert(file: Path, folder: Path) -> None:
+    """Write the model of `file`, dequantised to float32, its tokenizer and chat template into `folder`.
+
+    The model that transformers reads remembers that it was quantised, and refuses to be saved; so its weights move to a
+    fresh one of the same configuration. Raise the library's error for a file that it cannot read.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    values = {key: value for key, value in read.config.to_dict().items() if key not in _OF_THE_FILE}
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    values |= {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**values), dtype=torch.float32)
+    model.load_state_dict(read.state_dict())
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    convert(Path(sys.argv[1]), Path(sys.argv[2]))

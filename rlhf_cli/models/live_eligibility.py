@@ -55,8 +55,8 @@ _LAYERS = frozenset({DynamicLayer, DynamicSlidingWindowLayer})
 _INPUTS = frozenset({"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"})
 
 
-def why_not_model(model: Any) -> str | None:
-    """Return why rows of `model` can never leave the batch, or None."""
+def why_not_ahead(model: Any, config: GenerationConfig) -> str | None:
+    """Return why rows of `model` may not leave the batch under these generation settings, or None."""
     name = type(model).__name__
     if model.config.is_encoder_decoder:
         return f"{name} has an encoder, whose output is kept for every row"
@@ -64,11 +64,8 @@ def why_not_model(model: Any) -> str | None:
         return f"{name} is code that came with the model, and may generate in a way of its own"
     if not model._supports_default_dynamic_cache():
         return f"{name} keeps what it has read in a cache of its own"
-    return _why_not_cache(DynamicCache(config=model.config.get_text_config()), name)
-
-
-def why_not_settings(config: GenerationConfig) -> str | None:
-    """Return why rows may not leave the batch under these generation settings, or None."""
+    if why := _why_not_cache(DynamicCache(config=model.config.get_text_config()), name):
+        return why
     refused = {
         "num_beams": (config.num_beams or 1) > 1,
         "use_cache": config.use_cache is False,

@@ -1,13 +1,13 @@
 """Decode the rows that are not finished, with the draws of transformers.
 
-For one sample per row, `torch.multinomial` draws an exponential number for every probability, row by row, and takes the
-largest quotient (the exponential race: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir"). A
-removed row would draw no numbers, which would shift those of later rows. So this file skips its numbers: every row gets
-the same ones as in the whole batch, and the generator ends in the same state.
-
 transformers decodes every row until the longest ends. Here a prompt is read once for all its rows, and an ended row
 leaves batch and cache. transformers still defines the scores of tokens and the end of rows: `generate` prepares both
-before it calls this loop. Every row draws the same random numbers as in transformers.
+before it calls this loop.
+
+For one sample per row, `torch.multinomial` draws an exponential number for every probability, row by row, and takes the
+largest quotient (the exponential race: Efraimidis and Spirakis 2006). A removed row would draw none, which would shift
+those of later rows. So its numbers are skipped: every row gets those of the whole batch, and the generator ends in the
+same state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
@@ -24,7 +24,7 @@ from torch import FloatTensor, LongTensor, Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from rlhf_cli.models.live_eligibility import drops_out, of_rows, why_not_call, why_not_model, why_not_settings
+from rlhf_cli.models.live_eligibility import drops_out, of_rows, why_not_ahead, why_not_call
 from rlhf_cli.temporary_attributes import temporary_attributes
 
 
@@ -180,30 +180,79 @@ class NotEligible(Exception):
     """Raised before the first pass if rows may not leave the batch; its text is the reason."""
 
 
+_OWN = ("assistant_model", "custom_generate", "streamer", "synced_gpus")
+"""Arguments of `generate` that belong to another loop, or that our loop would never see."""
+_ASKED_FOR = "it was asked for"
+_HAS_ITS_OWN = "the model was given a `generate` of its own"
+_LEAVES = "finished rows leave the batch, and a prompt is read once for all its rows"
+
+
+@dataclass(frozen=True)
+class GenerationMode:
+    """How a model generates: `live`, or `plain` (transformers' own loop); `why` is the reason in words."""
+
+    name: Literal["live", "plain"]
+    why: str
+
+
+def expected_mode(model: Any, config: GenerationConfig, *, is_plain: bool) -> GenerationMode:
+    """Return how a model will generate, as far as that is known in advance."""
+    own = _HAS_ITS_OWN if "generate" in vars(model) else None
+    why = _ASKED_FOR if is_plain else own or why_not_ahead(model, config)
+    return GenerationMode("live", _LEAVES) if why is None else GenerationMode("plain", why)
+
+
 @dataclass
-class Slots:
-    """What a model has read: `prompt` slots with padding, `decoded` slots of one token each; `tokens` were kept."""
+class Generating:
+    """Generate with a model; `mode` is that of the last call, None before the first.
 
-    prompt: int = 0
-    decoded: int = 0
-    tokens: int = 0
-
-
-@dataclass
-class LiveRows:
-    """Called by `generate` instead of its own loop; raise NotEligible if that is not possible.
-
-    With `logps_temperature`, keep the sampled tokens' log-probabilities as (rows, new tokens) float32, 0 after an end,
-    for `take_logps`. They are of the model's own distribution at that temperature, without penalties and cut-offs, as
-    TRL computes a policy's. `slots` are counted over all calls.
+    is_plain: always use transformers' own loop. With `logps_temperature`, keep the sampled tokens' log-probabilities as
+    (rows, new tokens) float32, 0 after an end, for `take_logps`. They are of the model's own distribution at that
+    temperature, without penalties and cut-offs, as TRL computes a policy's. Counted over all calls: `prompt_slots` that
+    the model has read, with padding, `decoded_slots` of one token each, and the tokens that were kept.
     """
 
+    is_plain: bool = False
+    mode: GenerationMode | None = None
     logps_temperature: float | None = None
-    slots: Slots = field(default_factory=Slots)
+    prompt_slots: int = 0
+    decoded_slots: int = 0
+    num_tokens: int = 0
     _logps: Tensor | None = None
 
+    def generate(self, stock: Callable[..., Tensor], *args: object, **named: object) -> Tensor:
+        """Return what `stock`, a model's `generate`, returns for these arguments, without finished rows if possible."""
+        self.take_logps()
+        own = sorted(name for name in _OWN if named.get(name))
+        if self.is_plain:
+            self.mode = GenerationMode("plain", _ASKED_FOR)
+        elif own:
+            self.mode = GenerationMode("plain", f"generate is given {', '.join(own)}")
+        else:
+            try:
+                found = stock(*args, **named, custom_generate=self.decode)
+            except NotEligible as why:  # raised before the first forward pass or random draw
+                self.mode = GenerationMode("plain", str(why))
+            else:
+                self.mode = GenerationMode("live", _LEAVES)
+                return found
+        return stock(*args, **named)
+
+    @contextlib.contextmanager
+    def of(self, model: Any) -> Iterator[None]:
+        """Redirect all calls of `model.generate` to `self.generate` in this context.
+
+        A `generate` set on the instance is not redirected: it may differ from the class's method.
+        """
+        if "generate" in vars(model):
+            self.mode = GenerationMode("plain", _HAS_ITS_OWN)
+            yield
+            return
+        with temporary_attributes(model, generate=functools.partial(self.generate, model.generate)):
+            yield
+
     @torch.no_grad()
-    def __call__(
+    def decode(
         self,
         model: Any,
         input_ids: Tensor,
@@ -212,12 +261,12 @@ class LiveRows:
         generation_config: GenerationConfig,
         **inputs: object,
     ) -> Tensor:
-        """Return (rows, prompt and new tokens), padded after an end, like transformers' own loop."""
-        why = (
-            why_not_model(model)
-            or why_not_settings(generation_config)
-            or why_not_call(model, len(input_ids), logits_processor, stopping_criteria, inputs)
-        )
+        """Return (rows, prompt and new tokens), padded after an end: `generate` calls this instead of its own loop.
+
+        Raise NotEligible if rows may not leave the batch.
+        """
+        why = why_not_ahead(model, generation_config)
+        why = why or why_not_call(model, len(input_ids), logits_processor, stopping_criteria, inputs)
         if why is not None:
             raise NotEligible(why)
         num_rows, width = input_ids.shape
@@ -231,7 +280,7 @@ class LiveRows:
         step, num_live = 0, num_rows
         with model._optimize_model_for_decode():
             logits, num_read = batch.read_prompts(once_each=not drops_out(model))
-            self.slots.prompt += num_read * width
+            self.prompt_slots += num_read * width
             while True:
                 tokens, its_logps, total = self._choose(logits, batch, processors, generation_config, num_rows)
                 live = batch.rows if num_live == len(batch.rows) else batch.rows[batch.is_live]
@@ -239,7 +288,7 @@ class LiveRows:
                 if its_logps is not None:
                     logps[live, step] = its_logps if num_live == len(batch.rows) else its_logps[batch.is_live]
                 batch.append(tokens.where(batch.is_live, padding))
-                self.slots.tokens, step = self.slots.tokens + num_live, step + 1
+                self.num_tokens, step = self.num_tokens + num_live, step + 1
                 batch.is_live &= ~stopping_criteria(cast(LongTensor, batch.ids), None)
                 # The only number that a GPU is waited for at a token.
                 live_rows, total_probability = torch.stack([batch.is_live.sum().to(total), total]).tolist()
@@ -249,7 +298,7 @@ class LiveRows:
                     break
                 if len(batch.rows) - num_live > _MOST_ENDED * len(batch.rows):
                     processors = of_rows(processors, batch.drop_ended())
-                self.slots.decoded += len(batch.rows)
+                self.decoded_slots += len(batch.rows)
                 logits = batch.read_tokens()
         self._logps = None if self.logps_temperature is None else logps[:, :step]
         return torch.cat([input_ids, found[:, :step]], dim=1)
@@ -279,72 +328,3 @@ class LiveRows:
         else:
             tokens, total = scores.argmax(dim=-1), scores.new_zeros(())
         return tokens, None if raw is None else raw.gather(1, tokens.unsqueeze(1)).squeeze(1), total
-
-
-_OWN = ("assistant_model", "custom_generate", "streamer", "synced_gpus")
-"""Arguments of `generate` that belong to another loop, or that our loop would never see."""
-_ASKED_FOR = "it was asked for"
-_HAS_ITS_OWN = "the model was given a `generate` of its own"
-_LEAVES = "finished rows leave the batch, and a prompt is read once for all its rows"
-
-
-@dataclass(frozen=True)
-class GenerationMode:
-    """How a model generates: `live`, or `plain` (transformers' own loop); `why` is the reason in words."""
-
-    name: Literal["live", "plain"]
-    why: str
-
-
-def expected_mode(model: Any, config: GenerationConfig, *, is_plain: bool) -> GenerationMode:
-    """Return how a model will generate, as far as that is known in advance."""
-    own = _HAS_ITS_OWN if _has_its_own(model) else None
-    why = _ASKED_FOR if is_plain else own or why_not_model(model) or why_not_settings(config)
-    return GenerationMode("live", _LEAVES) if why is None else GenerationMode("plain", why)
-
-
-@dataclass
-class Generating:
-    """Generate with a model; `mode` is that of the last call, None before the first.
-
-    is_plain: always use transformers' own loop.
-    """
-
-    is_plain: bool = False
-    live: LiveRows = field(default_factory=LiveRows)
-    mode: GenerationMode | None = None
-
-    def generate(self, stock: Callable[..., Tensor], *args: object, **named: object) -> Tensor:
-        """Return what `stock`, a model's `generate`, returns for these arguments, without finished rows if possible."""
-        self.live.take_logps()
-        own = sorted(name for name in _OWN if named.get(name))
-        if self.is_plain:
-            self.mode = GenerationMode("plain", _ASKED_FOR)
-        elif own:
-            self.mode = GenerationMode("plain", f"generate is given {', '.join(own)}")
-        else:
-            try:
-                found = stock(*args, **named, custom_generate=self.live)
-            except NotEligible as why:  # raised before the first forward pass or random draw
-                self.mode = GenerationMode("plain", str(why))
-            else:
-                self.mode = GenerationMode("live", _LEAVES)
-                return found
-        return stock(*args, **named)
-
-    @contextlib.contextmanager
-    def of(self, model: Any) -> Iterator[None]:
-        """Redirect all calls of `model.generate` to `self.generate` in this context.
-
-        A `generate` set on the instance is not redirected: it may differ from the class's method.
-        """
-        if _has_its_own(model):
-            self.mode = GenerationMode("plain", _HAS_ITS_OWN)
-            yield
-            return
-        with temporary_attributes(model, generate=functools.partial(self.generate, model.generate)):
-            yield
-
-
-def _has_its_own(model: Any) -> bool:
-    return "generate" in vars(model)

@@ -1,12 +1,9 @@
 """Make a reward model a reward function: texts in, one scalar each.
 
-This computes the same as transformers' decoders with a `score` head: the head's output at a row's last token that is
-not the padding token.
-
-`batch_size` rows of `max_length` tokens bound the memory, however many rows are scored. If the model supports it, rows
-are packed into flat rows of that many tokens, and a prefix shared by neighbours is computed once. Otherwise rows are
-sorted by length to reduce padding. A checkpoint without its classification head is rejected: transformers would
-initialise a random one and continue.
+The score is the `score` head's output at a row's last token that is not padding, as in transformers' decoders. If the
+model supports it, rows are packed into flat rows of `batch_size * max_length` tokens, and a prefix shared by neighbours
+is computed once. Otherwise rows are sorted by length to reduce padding. A checkpoint without its head is rejected:
+transformers would initialise a random one and continue.
 """
 
 from __future__ import annotations
@@ -25,23 +22,17 @@ from trl import apply_chat_template, is_conversational
 
 from rlhf_cli.errors import ModelError, Prose, in_a_line
 from rlhf_cli.models.packing.packed_rows import packed_texts, passes_of
-from rlhf_cli.models.packing.row_attention import model_inputs, register, why_not_packed
+from rlhf_cli.models.packing.row_attention import model_inputs, why_not_packed
 from rlhf_cli.models.packing.varlen_kernel import disable_varlen, heads_of_model, why_no_varlen
 from rlhf_cli.models.reward_checkpoint import load_reward_model, where_reward_model
 
 
 def why_not_scored_packed(model: PreTrainedModel | PeftModel) -> str | None:
-    """Return why texts cannot be scored packed, in words, or None if they can.
-
-    If they can, register the attention function for packed rows.
-    """
+    """Return why texts cannot be scored packed, in words, or None if they can."""
     classifier = model.get_base_model() if isinstance(model, PeftModel) else model
     if getattr(type(classifier), "forward", None) is not GenericForSequenceClassification.forward:
         return "its head is not transformers' own of decoders"
-    why = why_not_packed(model)
-    if why is None:
-        register()
-    return why
+    return why_not_packed(model)
 
 
 def packed_scores(model: PreTrainedModel | PeftModel, rows: Sequence[Sequence[int]]) -> Tensor:
@@ -66,12 +57,9 @@ _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 class RewardModelScorer:
     """A scorer that calls a one-label sequence classifier on prompt + completion and returns its logit.
 
-    Texts, tokenisation and padding match TRL's GRPOTrainer, so a reward model scores the same here as there; a test
-    checks this. Higher is better, in the model's own unit.
-
-    A row longer than `max_length` tokens is truncated at its beginning: the oldest part of the prompt, and the
-    completion only if it is too long by itself. The score is read at the last token, so the end must stay. A
-    begin-of-sequence token stays too. `num_truncated` counts the truncated rows of the scorer's lifetime.
+    Texts, tokenisation and padding match TRL's GRPOTrainer, so a reward model scores the same here as there. Higher is
+    better, in the model's own unit. A row longer than `max_length` tokens loses its beginning, except a
+    begin-of-sequence token: the score is read at the end. `num_truncated` counts such rows.
 
     Args:
         path: a folder or hub id: a full checkpoint, or a PEFT adapter saved with its head.

@@ -1,11 +1,10 @@
 """Find or build the embedded tiny policy and its byte tokenizer.
 
-The warm start is supervised and deliberately short. The model then adds small numbers, but sloppily, in several styles
-and often wrongly, like the demonstrations. That leaves reinforcement learning something to improve.
+The warm start is deliberately short: the model then adds small numbers sloppily, in several styles and often wrongly,
+which leaves reinforcement learning something to improve.
 
-The models of conf/model are shipped with their weights in `embedded/`, so they are the same on every machine: a warm
-start of 800 steps amplifies rounding differences between processors into another model. Other recipes, including the
-same one with another seed, are built on first use and cached.
+The models of conf/model are shipped with their weights in `embedded/`, because a warm start amplifies rounding
+differences between processors into another model. Other recipes are built on first use and cached.
 """
 
 from __future__ import annotations
@@ -13,15 +12,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-from rlhf_cli.models.cache import build_once
 
 PAD, EOS = "<pad>", "<eos>"
 
@@ -51,25 +48,10 @@ def byte_tokenizer(context_tokens: int) -> PreTrainedTokenizerFast:
     )
 
 
-class TinyWarmStart(TypedDict):
-    """The training of a fresh model: `steps` optimizer steps on demonstrations of `worlds`, with a schedule."""
-
-    worlds: list[str]
-    steps: int
-    batch_size: int
-    learning_rate: float
-
-
-class TinyBuild(TypedDict):
-    """The shape of a tiny model and its warm start; None leaves it random. The cache key contains all of it."""
-
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    context_tokens: int
-    seed: int
-    warm_start: TinyWarmStart | None
-
+Recipe = Mapping[str, Any]
+"""The section `model.build`: the shape of a tiny model, and its warm start, None to leave it random. The cache key
+contains all of it.
+"""
 
 Demonstration = dict[str, str]
 """A demonstration with `prompt` and `completion`, both texts."""
@@ -82,7 +64,7 @@ _RECIPE_VERSION = 2  # part of the cache key: increase it when the same settings
 
 
 def tiny_model_path(
-    build: TinyBuild, demonstrations: Callable[[], list[Demonstration]], on_progress: Callable[[int, int], None]
+    build: Recipe, demonstrations: Callable[[], list[Demonstration]], on_progress: Callable[[int, int], None]
 ) -> Path:
     """Return the folder of the model that `build` describes: a shipped one, or one built on first use.
 
@@ -92,12 +74,14 @@ def tiny_model_path(
     for recipe in EMBEDDED.glob(f"*/{RECIPE_FILE}"):
         if json.loads(recipe.read_text(encoding="utf-8")) == build:
             return recipe.parent
+    from rlhf_cli.models.cache import build_once
+
     key = hashlib.sha256(json.dumps([_RECIPE_VERSION, build], sort_keys=True).encode()).hexdigest()[:12]
     return build_once(f"tiny-{key}", lambda folder: build_tiny_model(build, demonstrations, on_progress, folder))
 
 
 def build_tiny_model(
-    build: TinyBuild,
+    build: Recipe,
     demonstrations: Callable[[], list[Demonstration]],
     on_progress: Callable[[int, int], None],
     folder: Path,
@@ -141,7 +125,7 @@ def _warm_start(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     demonstrations: list[Demonstration],
-    settings: TinyWarmStart,
+    settings: Recipe,
     on_progress: Callable[[int, int], None],
 ) -> None:
     """Minimise the next-token cross-entropy on the completions with AdamW; the learning rate rises, then falls."""

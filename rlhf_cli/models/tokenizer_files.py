@@ -13,16 +13,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from rlhf_cli.errors import ModelError
 from rlhf_cli.text.json_values import JsonTree, section
 
 if TYPE_CHECKING:
+    import jinja2
     from tokenizers import Tokenizer
 
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
@@ -202,17 +197,6 @@ def read_json(file: Path, where: str = "model.path") -> JsonTree:
     return content
 
 
-class _Generation(Extension):
-    """A jinja2 extension that ignores `{% generation %}`, the block around an assistant's text."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2's own attribute
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Return the content of the block."""
-        next(parser.stream)
-        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
-
-
 def render_chat(
     template: str,
     messages: Sequence[Mapping[str, object]],
@@ -230,8 +214,21 @@ def render_chat(
 
 @cache
 def _compiled(template: str) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    import jinja2.ext
+    import jinja2.sandbox
+
+    class Generation(jinja2.ext.Extension):
+        """A jinja2 extension that ignores `{% generation %}`, the block around an assistant's text."""
+
+        tags = {"generation"}  # noqa: RUF012 - jinja2's own attribute
+
+        def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+            """Return the content of the block."""
+            next(parser.stream)
+            return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
@@ -244,4 +241,6 @@ def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = Non
 
 
 def _refuse(message: str) -> NoReturn:
+    import jinja2
+
     raise jinja2.TemplateError(message)

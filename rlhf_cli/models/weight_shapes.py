@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from rlhf_cli.models.model_folders import TINY_VOCABULARY
 
@@ -80,13 +80,7 @@ def damaged_weights(folder: Path) -> str | None:
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
-class _HeaderEntry(TypedDict):
-    shape: list[int]
-    dtype: str
-    data_offsets: list[int]
-
-
-def _header(file: Path) -> tuple[int, dict[str, _HeaderEntry]]:
+def _header(file: Path) -> tuple[int, dict[str, Any]]:
     """Return the length of a safetensors header in bytes, and its entries by tensor name."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")

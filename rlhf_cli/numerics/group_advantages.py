@@ -4,31 +4,25 @@
     RLOO    A_i = R_i - 1/(n - 1) sum of the others' R_j               arXiv 2402.14740, equation 7
 
 R_i is the row's weighted sum. The operations are TRL 1.16's, in TRL's order and precision, so that results are bitwise
-equal: a group whose deviation is near 0 divides its rounding errors by eps. tests/numerics compares them with another
-derivation, tests/analysis/whatif with results of real trainers. Shapes: N rows of all ranks, the rows of a group
-consecutive; K rewards or components, NaN where one does not apply. An all-NaN row has no total: it gets no advantage
-and counts in no mean.
+equal: a group whose deviation is near 0 divides its rounding errors by eps. Shapes: N rows of all ranks, the rows of a
+group consecutive; K rewards or components, NaN where one does not apply. An all-NaN row has no total: it gets no
+advantage and counts in no mean.
 
-RLOO (Ahmadian et al., arXiv 2402.14740) has for G completions y_1 ... y_G of a prompt the gradient
-    1/G sum_i A_i grad log pi(y_i),    A_i = R_i - 1/(G - 1) sum_{j != i} R_j .
-
-It is linear in the reward, so for R = sum_k c_k the advantage is a sum over the components. If component k applies only
-to the n rows S of the group, its baseline uses the *other rows where it applies*:
+RLOO is linear in the reward, so for R = sum_k c_k the advantage is a sum over the components. If component k applies
+only to the n rows S of the group, its baseline uses the *other rows where it applies*:
     A_ik = c_ik - 1/(n - 1) sum_{j in S, j != i} c_jk    for i in S and n > 1,    else 0 ,   A_i = sum_k A_ik .
 
-With n = G this is RLOO. If a component applies to a single row, there is no other row to compare with. The baseline of
-a row is independent of its answer, so in expectation component k raises its mean where it applies, and does not change
-how often it applies: that is the purpose of excluding (tests/numerics/test_advantages.py has the gradient). Filling
-an excluded entry with the mean over S gives (G / (G - 1)) (1 - 1/n) A_ik instead, because the mean includes the row's
-own score. But since the A_ik sum to 0 in a group, there are scores whose own RLOO baseline gives exactly A_ik:
-see `scores_to_leave_out`.
+The baseline of a row is independent of its answer, so in expectation component k raises its mean where it applies, and
+does not change how often it applies: that is the purpose of excluding. Filling an excluded entry with the mean over S
+gives (G / (G - 1)) (1 - 1/n) A_ik in a group of G instead, because the mean includes the row's own score. But since the
+A_ik sum to 0 in a group, there are scores whose own RLOO baseline gives exactly A_ik: see `scores_to_leave_out`.
 
-TRL's advantages are linear in the components, for a given deviation of the batch. So an advantage is a sum of parts,
-A_i = sum_k p_ik, and the share of component k is
+For a given deviation of the batch, TRL's advantages are linear in the components: A_i = sum_k p_ik. The share of
+component k is
     share_k = sum_i p_ik A_i / sum_i A_i^2 .
 
-The shares sum to 1 over the components; a component that pulls in the opposite direction has a negative share. They
-describe the given advantages, and do not predict training without the component.
+The shares sum to 1; a component that pulls in the opposite direction has a negative share. They describe the given
+advantages, and do not predict training without the component.
 """
 
 from __future__ import annotations
@@ -130,9 +124,8 @@ def process_advantages(
         r~_{i,j} = (r_{i,j} - mean(R)) / (std(R) + eps)
         A_{i,t}  = sum of r~_{i,j} over the rewarded positions j >= t of completion i
 
-    The paper has eps = 0; eps and the unbiased std (n - 1) are those of TRL 1.16's outcome advantages
-    (`GRPOTrainer._generate_and_score_completions`). This equals them if every completion is rewarded only at its last
-    token. The mean is over positions instead of completions: a completion counts once per rewarded position.
+    The paper has eps = 0; eps and the unbiased std (n - 1) are those of TRL 1.16's outcome advantages, which this
+    equals if every completion is rewarded only at its last token. The mean is over positions instead of completions.
 
     Args:
         values: (B, T), the reward at each token; entries at positions that are not rewarded (NaN, say) are not read.
@@ -143,9 +136,8 @@ def process_advantages(
         eps: added to the std.
 
     Returns:
-        (B, T), of `values`' dtype. 0 after a row's last rewarded position, in a row without any, and in a group with
-        fewer than two of them (without comparison, the std counts as 0). Padding tokens before a rewarded position
-        would have a value too: the caller must mask them.
+        (B, T), of `values`' dtype; 0 after a row's last rewarded position, and in a group with fewer than two of them.
+        The caller masks padding before a rewarded position.
     """
     groups = values.reshape(-1, num_generations * values.shape[1])
     present = is_rewarded.reshape(groups.shape)

@@ -3,13 +3,12 @@
 All intervals are two-sided, of 95 %. Sources: Wilson (1927, JASA 22:209); pass@k: Chen et al., arXiv 2107.03374; maj@k:
 Wang et al., arXiv 2203.11171. SciPy is imported only on use: checking a configuration does not need it.
 
-Rows of a group are not independent, so an interval that counts rows is too narrow. The variance of the mean is computed
-over groups (Taylor linearisation of a ratio of sums; Cochran 1977, Sampling Techniques, 11.7): with C groups, n rows
-and mean m
+Rows of a group are not independent. So the variance of the mean is computed over groups (Taylor linearisation of a
+ratio of sums; Cochran 1977, Sampling Techniques, 11.7): with C groups, n rows and mean m
     V = C / (C - 1)  sum over groups (sum of (x - m) over the group)^2 / n^2
 
-This equals s^2 / n if every row is its own group. If all rows are in one group, they are counted as rows: the interval
-is then about that group only.
+This equals s^2 / n if every row is its own group. Rows that are all in one group are counted as rows: the interval is
+then about that group only.
 """
 
 from __future__ import annotations

@@ -12,9 +12,8 @@ def value_losses(values: Tensor, rollout_values: Tensor, returns: Tensor, clip: 
         V_clipped = V_old + clamp(V - V_old, -clip, clip)
         loss      = 0.5 max((V - R)^2, (V_clipped - R)^2)
 
-    This is as in OpenAI's baselines (PPO2) and `lm-human-preferences`, as listed in "The N+ implementation details of
-    RLHF with PPO" (arXiv 2403.17031), and in TRL 1.12's `PPOTrainer`. Where the clipped term is larger there is no
-    gradient: the critic has moved towards R as far as one rollout allows.
+    As in OpenAI's baselines (PPO2), `lm-human-preferences` (arXiv 2403.17031) and TRL 1.12's `PPOTrainer`. Where the
+    clipped term is larger there is no gradient: the critic has moved towards R as far as one rollout allows.
 
     Args:
         values: any shape, V of the critic in training; if the others need no gradient, only this has one.

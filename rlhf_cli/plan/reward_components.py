@@ -9,8 +9,7 @@ from pathlib import Path
 
 from rlhf_cli.config.schema import reward_sections as schema
 from rlhf_cli.rewards.stack.aggregating import Schedule
-from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import ScoreGate
+from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.runs.text_endings import trained_with_eos
 
 _BEFORE = r"(?<![^\s'\"(=,])"

@@ -23,19 +23,16 @@ def repetition(
 
         -(1 - U / T)    T = number of n-grams, U = number of different ones
 
-    0.0 if no n-gram repeats or if the text is too short to have one. If all n-grams are the same the score is
-    -(1 - 1/T), which approaches -1 with length and never reaches it.
+    0.0 if no n-gram repeats or if the text is too short to have one.
 
-    The scalar repetition penalty in the code of "Demystifying Long Chain-of-Thought Reasoning in LLMs" (Yeo et al.
-    2025, arXiv:2502.03373) with maximum -1: lower-cased words, split at white space. The paper's own experiments
-    (appendix C.2) use a dense variant that puts the penalty on every token of a repeated n-gram; that is not this.
+    The scalar penalty in the code of "Demystifying Long Chain-of-Thought Reasoning in LLMs" (Yeo et al. 2025,
+    arXiv:2502.03373) with maximum -1: lower-cased words, split at white space. The paper's own experiments use a dense
+    variant. TRL's `get_repetition_penalty_reward` (`trl_repetition`) is the same share over token ids.
 
     Args:
         completions: one per row.
         ngram_size: words or characters in an n-gram, 1 or more. The smaller, the more ordinary prose is penalised.
         unit: `words`, or `characters` for writing without spaces (Chinese, Japanese, Thai); white space is dropped.
-
-    TRL's `get_repetition_penalty_reward` (`trl_repetition`) is the same share over token ids.
     """
 
     def score(text: str) -> float:

@@ -88,20 +88,16 @@ def speakers_larger(
     A well-formed text has the two lines `A: 4`, `B: 7`, in the order of the prompt and with only white space around
     them. A number has one to nine ASCII digits. Any other text is worth `malformed`, one number for the whole row.
 
-    A well-formed row sums to mass - mass = 0 whichever number is larger. So a trainer with one number per row learns
-    the form (0 beats `malformed`) and learns no numbers. With one value per token and credit from the future, as in
-    DeepSeekMath 4.1.3 (arXiv:2402.03300) or PPO with gamma = lambda = 1,
+    A well-formed row sums to 0 whichever number is larger. So a trainer with one number per row learns the form and no
+    numbers. With one value per token and credit from the future, as in DeepSeekMath 4.1.3 (arXiv:2402.03300) or PPO
+    with gamma = lambda = 1,
 
         tokens of the second line:   +mass if the second number is larger, -mass if the first is
         tokens of the first line:    own value + the second line's value = 0
 
     The second speaker has read the first number and learns to say a larger one; the first speaker's numbers do not
     change systematically. Watch the share of completions whose second number is the larger: 0.45 for random digits, at
-    most 0.9 if the first speaker stays random. With `spread: even`, the last tokens of the first line are followed by
-    only a part of their own span and by all of the second line, so the first speaker learns to say a smaller number.
-
-    The single number of a malformed row is spread over no span, so it also applies to an EOS that came too early and to
-    an empty completion.
+    most 0.9 if the first speaker stays random. With `spread: even`, the first speaker learns to say a smaller number.
 
     Args:
         completions: one per row.

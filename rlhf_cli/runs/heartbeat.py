@@ -11,7 +11,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,14 +182,9 @@ def during(heartbeat: Heartbeat | None, phase: str) -> AbstractContextManager[No
     return contextlib.nullcontext() if heartbeat is None else heartbeat.during(phase)
 
 
-def whole_phases(phases: Iterable[str]) -> tuple[str, ...]:
-    """Return the phases without those that are only parts of others."""
-    return tuple(phase for phase in phases if phase not in PARTS)
-
-
 def in_words(phases: tuple[str, ...]) -> str:
     """Return the innermost whole phase; within an evaluation, mention that too."""
-    phases = whole_phases(phases)
+    phases = tuple(phase for phase in phases if phase not in PARTS)
     innermost = phases[-1] if phases else ""
     return f"{innermost} of an evaluation" if EVALUATION in phases[:-1] else innermost
 

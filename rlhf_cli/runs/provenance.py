@@ -50,6 +50,10 @@ def write_provenance(
     the result: reward code and data. `made_by` is the entry from the function
     of that name.
     """
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     content = {
         "command": shlex.join(["rlhf", *sys.argv[1:]]),
         "cwd": str(Path.cwd()),
@@ -63,7 +67,7 @@ def write_provenance(
             "name": socket.gethostname(),
             "platform": f"{platform.system()} {platform.release()}",
             "cpus": os.cpu_count(),
-            "processor": _processor(),
+            "processor": next(names, platform.processor() or platform.machine()),
         },
         "git": git_state(Path.cwd()),
         "wandb_id": secrets.token_hex(_WANDB_ID_BYTES),
@@ -119,29 +123,18 @@ def code_hash() -> str:
     return _hash_of_files({f"{file.relative_to(package).as_posix()}\0": file for file in files})
 
 
-def _processor() -> str:
-    """Return the processor's name, or '' if unknown."""
-    lines: list[str] = []
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
-
-
 def git_state(cwd: Path) -> dict[str, str | bool] | None:
     """Return the commit and whether tracked files differ from it; None outside a repository or without git."""
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(["git", *words], cwd=cwd, capture_output=True, text=True, timeout=10, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    commit = git("rev-parse", "HEAD")
-    if commit is None:
+    words = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    try:
+        done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
         return None
-    return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    lines, head = done.stdout.splitlines(), "# branch.oid "
+    commit = next((line.removeprefix(head) for line in lines if line.startswith(head)), "(initial)")
+    if commit == "(initial)":
+        return None
+    return {"commit": commit, "dirty": any(not line.startswith("#") for line in lines)}
 
 
 def sha256(path: Path) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,18 +20,17 @@ from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
 FIRST_RUN = "rlhf train +exp=quickstart"
 """The command that makes a first run, in half a minute."""
-_MOST_LINKS = 5
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
 
 
+@dataclass(frozen=True)
 class _Below:
     """A path below the run folder."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    name: str
 
     def __get__(self, run: RunFolder, owner: type | None = None) -> Path:
-        return run.path / self._name
+        return run.path / self.name
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ def open_run(path: Path) -> RunFolder:
     """Return the run folder at `path`. Raises RunError if it is not one."""
     folder = RunFolder(path.resolve())
     if not folder.config.is_file():
-        is_sweep = (path / _SWEEP).is_file()
+        is_sweep = (path / SWEEP).is_file()
         held = runs_below(path) if path.is_dir() else []
         got = "a file" if path.is_file() else "no config.yaml in it" if path.is_dir() else "no such folder"
         if held:
@@ -122,35 +120,6 @@ def open_run(path: Path) -> RunFolder:
             hint=_instead(path) if newest is None else os.path.relpath(path) if is_sweep else newest.shown,
         )
     return folder
-
-
-def refuse_links(folder: Path) -> None:
-    """Raise RunError if a link in a folder points outside: writing through it would overwrite other files.
-
-    Links within the folder are allowed, such as wandb's `latest-run`.
-    """
-    inside = folder.resolve()
-    links = (Path(root, name) for root, below, files in os.walk(folder) for name in (*below, *files))
-    found = [
-        link
-        for link in links
-        if link.is_symlink() and not link.resolve().is_relative_to(inside) and not _is_a_log_of_wandb(folder, link)
-    ]
-    if found:
-        shown = [f"{link.relative_to(folder)} -> {os.readlink(link)}" for link in found]
-        raise RunError(
-            "the run folder holds links that lead out of it, and going on would write where they lead",
-            where=str(folder),
-            got="\n".join(shown[:_MOST_LINKS]),
-            expected="files and folders of its own",
-            hint=f"rm {shlex.quote(str(found[0]))} && cp -r ... {shlex.quote(str(found[0]))}",
-        )
-
-
-def _is_a_log_of_wandb(folder: Path, link: Path) -> bool:
-    """Return whether a link is a log in a run of wandb's: wandb links to its cache, and a resumed run has new ones."""
-    parts = link.relative_to(folder).parts
-    return len(parts) == 4 and (parts[0], parts[2]) == ("wandb", "logs")
 
 
 def _instead(path: Path) -> str:
@@ -246,9 +215,7 @@ def _said(error: Exception) -> str:
 
 
 _DEEPEST = 4
-_SWEEP = "sweep.json"
-_MOST_TOGETHER = 12
-"""A folder with more runs than this is shown one group at a time: too many keys would differ for one table."""
+SWEEP = "sweep.json"
 
 
 def runs_in(root: Path) -> list[RunFolder]:
@@ -267,53 +234,6 @@ def runs_in(root: Path) -> list[RunFolder]:
 def runs_below(root: Path) -> list[RunFolder]:
     """Return the run at a folder, or the runs below it; [] if the folder does not exist."""
     return [RunFolder(path.resolve()) for path in _run_folders(root, _DEEPEST)]
-
-
-@dataclass(frozen=True)
-class RunGroup:
-    """Runs in one folder: those of a sweep, or single runs, newest first. `swept` are a sweep's keys."""
-
-    path: Path
-    folders: tuple[RunFolder, ...]
-    is_sweep: bool
-    swept: tuple[str, ...]
-
-
-def groups_of(word: str) -> list[RunGroup]:
-    """Return the groups below a folder, newest first; [] for a sweep, a run, or few enough runs for one table."""
-    path = Path(word).expanduser()
-    if not path.is_dir() or (path / _SWEEP).is_file():
-        return []
-    by_parent: dict[Path, list[RunFolder]] = {}
-    for folder in runs_below(path):
-        by_parent.setdefault(folder.path.parent, []).append(folder)
-    if sum(map(len, by_parent.values())) <= _MOST_TOGETHER:
-        return []
-
-    def age(folder: RunFolder) -> float:
-        return -folder.config.stat().st_mtime
-
-    groups = [
-        RunGroup(parent, tuple(sorted(folders, key=age)), (parent / _SWEEP).is_file(), swept_in(parent))
-        for parent, folders in by_parent.items()
-    ]
-    return sorted(groups, key=lambda group: age(group.folders[0]))
-
-
-def newest_of(group: RunGroup) -> list[str]:
-    """Return the paths of a group's newest runs: a sweep as one path, single runs up to a limit."""
-    if group.is_sweep:
-        return [str(group.path)]
-    return [str(folder.path) for folder in group.folders[:_MOST_TOGETHER]]
-
-
-def swept_in(folder: Path) -> tuple[str, ...]:
-    """Return the keys varied by the sweep in a folder; () if its sweep.json cannot be read."""
-    try:
-        swept = read_json(folder / _SWEEP).get("swept")
-    except RunError:
-        return ()
-    return tuple(str(key) for key in swept) if isinstance(swept, list) else ()
 
 
 def _run_folders(folder: Path, depth: int) -> Iterator[Path]:

@@ -1,13 +1,17 @@
-"""Describe what `rlhf status` shows of a run: its state and its speed."""
+"""Look over runs: their state and speed, those of a folder in groups, and links that lead out of a run."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shlex
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.errors import RunError
+from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, runs_below
 
 _TAIL_BYTES = 1 << 16
 _EVENTS = 20
@@ -66,3 +70,86 @@ def _last_points(folder: RunFolder) -> list[tuple[int, float]]:
                 if isinstance(step, int) and isinstance(time_s, int | float):
                     points.append((step, float(time_s)))
     return points
+
+
+_MOST_TOGETHER = 12
+"""A folder with more runs than this is shown one group at a time: too many keys would differ for one table."""
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs in one folder: those of a sweep, or single runs, newest first. `swept` are a sweep's keys."""
+
+    path: Path
+    folders: tuple[RunFolder, ...]
+    is_sweep: bool
+    swept: tuple[str, ...]
+
+
+def groups_of(word: str) -> list[RunGroup]:
+    """Return the groups below a folder, newest first; [] for a sweep, a run, or few enough runs for one table."""
+    path = Path(word).expanduser()
+    if not path.is_dir() or (path / SWEEP).is_file():
+        return []
+    by_parent: dict[Path, list[RunFolder]] = {}
+    for folder in runs_below(path):
+        by_parent.setdefault(folder.path.parent, []).append(folder)
+    if sum(map(len, by_parent.values())) <= _MOST_TOGETHER:
+        return []
+
+    def age(folder: RunFolder) -> float:
+        return -folder.config.stat().st_mtime
+
+    groups = [
+        RunGroup(parent, tuple(sorted(folders, key=age)), (parent / SWEEP).is_file(), swept_in(parent))
+        for parent, folders in by_parent.items()
+    ]
+    return sorted(groups, key=lambda group: age(group.folders[0]))
+
+
+def newest_of(group: RunGroup) -> list[str]:
+    """Return the paths of a group's newest runs: a sweep as one path, single runs up to a limit."""
+    if group.is_sweep:
+        return [str(group.path)]
+    return [str(folder.path) for folder in group.folders[:_MOST_TOGETHER]]
+
+
+def swept_in(folder: Path) -> tuple[str, ...]:
+    """Return the keys varied by the sweep in a folder; () if its sweep.json cannot be read."""
+    try:
+        swept = read_json(folder / SWEEP).get("swept")
+    except RunError:
+        return ()
+    return tuple(str(key) for key in swept) if isinstance(swept, list) else ()
+
+
+_MOST_LINKS = 5
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise RunError if a link in a folder points outside: writing through it would overwrite other files.
+
+    Links within the folder are allowed, such as wandb's `latest-run`.
+    """
+    inside = folder.resolve()
+    links = (Path(root, name) for root, below, files in os.walk(folder) for name in (*below, *files))
+    found = [
+        link
+        for link in links
+        if link.is_symlink() and not link.resolve().is_relative_to(inside) and not _is_a_log_of_wandb(folder, link)
+    ]
+    if found:
+        shown = [f"{link.relative_to(folder)} -> {os.readlink(link)}" for link in found]
+        raise RunError(
+            "the run folder holds links that lead out of it, and going on would write where they lead",
+            where=str(folder),
+            got="\n".join(shown[:_MOST_LINKS]),
+            expected="files and folders of its own",
+            hint=f"rm {shlex.quote(str(found[0]))} && cp -r ... {shlex.quote(str(found[0]))}",
+        )
+
+
+def _is_a_log_of_wandb(folder: Path, link: Path) -> bool:
+    """Return whether a link is a log in a run of wandb's: wandb links to its cache, and a resumed run has new ones."""
+    parts = link.relative_to(folder).parts
+    return len(parts) == 4 and (parts[0], parts[2]) == ("wandb", "logs")

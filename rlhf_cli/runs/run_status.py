@@ -12,7 +12,6 @@ import shlex
 import signal
 import time
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -65,6 +64,9 @@ class Status:
         return ProcessIdentity(self.pid, self.host, self.start_ticks, self.boot)
 
 
+_STATUS = TypeAdapter(Status)
+
+
 def told_state(state: str, reason: str | None) -> str:
     """Return a state in words; a run stopped by its user is `stopped by Ctrl-C`, not preempted."""
     return f"stopped by {CTRL_C}" if state == PREEMPTED and reason == CTRL_C else state
@@ -85,7 +87,7 @@ def read_status(folder: RunFolder) -> Status:
     """
     try:
         content = read_json(folder.status)
-        status = _status().validate_python({"state": CREATED, **content})
+        status = _STATUS.validate_python({"state": CREATED, **content})
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"])
@@ -133,7 +135,7 @@ def update_status(folder: RunFolder, **changes: object) -> Status:
     except RunError:  # a damaged file must not end the training
         known = {"state": RUNNING, **asdict(this_process())}
     content = {**known, **changes, "updated_at": time.time()}
-    status = _status().validate_python(content)
+    status = _STATUS.validate_python(content)
     try:
         write_json(folder.status, asdict(status), durable=status.state in _FINAL)
     except OSError:
@@ -153,11 +155,6 @@ def own_job_id() -> str | None:
     """Return the Slurm id of this process's job, `123` or, in an array, `123_4`; None outside Slurm."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
-
-
-@cache
-def _status() -> TypeAdapter[Status]:
-    return TypeAdapter(Status)
 
 
 UNREADABLE = "unreadable"

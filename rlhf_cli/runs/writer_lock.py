@@ -87,8 +87,10 @@ def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
     Holding the lock proves that no process of this kernel has it. This checks for a writer on another machine, and for
     a rank that outlived the process that held the lock.
     """
-    said = None
-    for before in (read_writer(folder), _trainer(folder)):
+    said, status, trainer = None, read_status(folder), None
+    if status.state == RUNNING and status.process is not None:
+        trainer = Writer(status.process, status.updated_at)
+    for before in (read_writer(folder), trainer):
         if before is None or before.process == this_process():
             continue
         alive = before.process.is_alive()
@@ -106,12 +108,6 @@ def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
             )
         said = said or f"taken over from {before.describe()}, which ended without a final status"
     return said
-
-
-def _trainer(folder: RunFolder) -> Writer | None:
-    """Return the main rank that status.json shows as running, or None."""
-    status = read_status(folder)
-    return Writer(status.process, status.updated_at) if status.state == RUNNING and status.process else None
 
 
 def _busy(folder: RunFolder, writer: Writer | None, what: str) -> RunError:

@@ -15,7 +15,8 @@ from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.jobs.run_states import submit_sweep
 from rlhf_cli.jobs.usage import ResumeOptions
 from rlhf_cli.launch.slurm_submission import check_slurm
-from rlhf_cli.runs.run_folder import RunFolder, refuse_links
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, told_state
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps.checked_jobs import JobProblems, ReadyJob, SweepFolder, checked, freeze, open_sweep, ready_again

@@ -1,11 +1,10 @@
 """Save checkpoints that are whole or not there, and resume them exactly, with what was typed for the resumed run.
 
-All code that saves calls `_get_output_dir`: TRL, the Trainer below it, our own mixins. While a checkpoint is being
-saved, it returns a staging folder, which `runs/checkpoint_folders.py` turns into a checkpoint when all have written.
+All code that saves calls `_get_output_dir`. While a checkpoint is being saved, it returns a staging folder, which
+`runs/checkpoint_folders.py` turns into a checkpoint when all have written.
 
-The Trainer restores weights, optimizer, schedule and random numbers, and continues silently if a checkpoint lacks part
-of them. With them it restores the optimizer's options, the schedule's base rates and the intervals of saving, logging
-and evaluating. Here a lacking part is refused, and what was typed counts.
+The Trainer continues silently if a checkpoint lacks weights, optimizer, schedule or random numbers, and restores the
+optimizer's options and the intervals with them. Here a lacking part is refused, and what was typed counts.
 
 TRL loses the buffered rollouts, the position in them, metrics that are not logged yet, and the data order from the
 second epoch on. Every checkpoint includes that state, one file per rank.
@@ -47,10 +46,11 @@ from rlhf_cli.runs.text_endings import write_text_endings, write_training_format
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.trainers.extensions import ExtendedTrainer
-from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 if TYPE_CHECKING:
     from trl.trainer.utils import RepeatSampler
+
+    from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _STATE_FILE = "trainer_state.json"
 _REFERENCE_FILE = "reference.pt"

@@ -9,7 +9,7 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow
 import pyarrow.parquet
@@ -19,7 +19,9 @@ from torch import Tensor
 from rlhf_cli.rewards.stack.reward_metrics import TOTAL_COLUMN
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.text.json_values import finite_or_none
-from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _COLUMN = "{}.parts"
 
@@ -35,8 +37,7 @@ class PartColumns:
     Columns are gathered one by one, so every rank needs the same columns in the same order.
     """
 
-    def __init__(self) -> None:
-        self._names: list[str] = []
+    _names: tuple[str, ...] = ()
 
     def empty(self, stack: RewardStack, num_rows: int) -> dict[str, list[object]]:
         """Return column -> one None per row of this rank, for the rewards that have returned parts so far.
@@ -45,7 +46,7 @@ class PartColumns:
         """
         own = [name for name in stack.names if any(row is not None for row in stack.outcomes[name].tokens)]
         named = {*self._names, *gather_object(own)}
-        self._names = [name for name in stack.names if name in named]
+        self._names = tuple(name for name in stack.names if name in named)
         return {_COLUMN.format(name): [None] * num_rows for name in self._names}
 
     def filled(self, stack: RewardStack, advantages: Tensor) -> dict[str, list[str | None]]:

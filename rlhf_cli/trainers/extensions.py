@@ -15,16 +15,15 @@ from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.tables.passes import GenerationSetting, PassSetting
 from rlhf_cli.tables.trl_trainers import Normaliser
 from rlhf_cli.trainers.step_profile import StepProfile
-from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 if TYPE_CHECKING:
-    from peft import PeftModel
-    from transformers import PreTrainedModel
+    from rlhf_cli.measure.policy_results import PolicyAnswers
+    from rlhf_cli.trainers.ppo.critic import PpoSetup
+    from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
-    from rlhf_cli.trainers.policy_answers import PolicyAnswers
-    from rlhf_cli.trainers.ppo.critic import TrainedCritic
-    from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings
 
+else:
+    TrlTrainer = object  # nothing stands between a mixin and TRL
 
 SumUp = Callable[
     ["dict[str, PolicyAnswers]", list[float], int, Mapping[str, RunningDeviation]],
@@ -52,15 +51,6 @@ class RewardSetup:
     loss_divisor: Normaliser | None = None
     passes: PassSetting = "auto"
     generation: GenerationSetting = "auto"
-
-
-@dataclass(frozen=True)
-class PpoSetup:
-    """What PPO needs beside rewards. `make_critic` is called once, with the loaded policy."""
-
-    settings: PpoSettings
-    kl: KlPenalty
-    make_critic: Callable[[PreTrainedModel | PeftModel], TrainedCritic]
 
 
 @dataclass(frozen=True)

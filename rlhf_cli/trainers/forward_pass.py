@@ -4,11 +4,9 @@ Removing all-padding columns from a micro-batch changes numbers only by rounding
 count masked tokens only. Sorting rows by length inside one accumulation window creates more such columns; it is exact
 if the loss is normalised by row or by window. Rows are never moved across optimizer steps.
 
-Both use TRL's own forward, and give its head only the states that predict a completion token.
-
 PPO compares the policy in training with the policy of the rollout, token by token. With dropout, both are randomly
-thinned models: the ratio is not 1 even without an update, and gets clipped. So TRL's PPOTrainer (until 1.12), verl and
-others train without dropout.
+thinned models, whose ratio is not 1 even without an update. So TRL's PPOTrainer (until 1.12), verl and others train
+without dropout.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +23,11 @@ from transformers import PreTrainedModel
 from trl.trainer.utils import FusedCausalLMOutput
 
 from rlhf_cli.models.live_eligibility import dropout_attributes
-from rlhf_cli.models.packing.one_pass_head import one_pass_head, only_states
-from rlhf_cli.models.packing.packed_rows import packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs
-from rlhf_cli.trainers.token_slots import count
-from rlhf_cli.trainers.trl_protocol import TrlBatch
+from rlhf_cli.trainers.step_profile import count
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _PROMPT = ("prompt_ids", "prompt_mask")
 _COMPLETION = (
@@ -125,6 +124,8 @@ class Forward:
 
     def packed(self, ids: Tensor, mask: Tensor, num_completion: int, *, has_entropy: bool) -> Scored:
         """Score rows (B, P + C) packed into one flat row, or as `trimmed` if they cannot be packed."""
+        from rlhf_cli.models.packing.packed_rows import packed_rows
+
         rows = packed_rows(ids, mask, num_completion)
         if rows is None:
             return self.trimmed(ids, mask, num_completion, has_entropy=has_entropy)
@@ -149,6 +150,8 @@ class Forward:
     def _scored(
         self, inputs: Mapping[str, object], places: Tensor, labels: Tensor, is_token: Tensor, has_entropy: bool
     ) -> Scored:
+        from rlhf_cli.models.packing.one_pass_head import one_pass_head, only_states
+
         with one_pass_head(has_entropy=has_entropy), only_states(self.inner, places), self.autocast():
             output = self.model(**inputs, shift_labels=labels.unsqueeze(0), fused_lm_head=True)
 

@@ -27,11 +27,10 @@ from rlhf_cli.runs.checkpoint_folders import newest_whole
 from rlhf_cli.runs.heartbeat import CHECKS, during
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
-from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 if TYPE_CHECKING:
     from rlhf_cli.rewards.stack.dead_signal import DeadRound
-    from rlhf_cli.trainers.trl_protocol import EvaluationOutput
+    from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlBatch
 
 _PER_TOKEN = ("advantages", "returns", "rollout_values", "old_per_token_logps", "ref_per_token_logps")
 _NO_LABEL = -100
@@ -91,11 +90,6 @@ def own_shard(tensor: Tensor) -> Tensor:
     return shard
 
 
-def num_elements(parameter: torch.nn.Parameter) -> int:
-    """Return the number of a parameter's elements over all ranks, however it is sharded."""
-    return int(getattr(parameter, "ds_numel", parameter.numel()))
-
-
 Named = Iterable[tuple[str, torch.nn.Parameter]]
 _FOUND = ("the loss", "the gradient", "a weight")
 
@@ -115,21 +109,17 @@ class GuardMixin(ExtendedTrainer):
     """
 
     dead_round: Callable[[Tensor], DeadRound | None]
-    _window: list[tuple[TrlBatch, Tensor]]
+    _window: tuple[tuple[TrlBatch, Tensor], ...] = ()
     """The micro-batches of the latest optimizer step, and their losses."""
     _is_window_over: bool = False
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        self._window = []
-        self._dead_rounds: list[DeadRound] = []
-        super().__init__(*args, **named)
+    _dead_rounds: tuple[DeadRound, ...] = ()
 
     # --- numbers that are not finite ---
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
         """Return TRL's loss, and remember the micro-batch while training."""
         if self.model.training:
-            self._window.append((inputs, torch.zeros(())))
+            self._window = (*self._window, (inputs, torch.zeros(())))
         return super().compute_loss(model, inputs, *args, **named)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
@@ -138,9 +128,9 @@ class GuardMixin(ExtendedTrainer):
         Raise GuardStopped if loss, gradient or weights are not finite.
         """
         if self._is_window_over:
-            self._window = []
+            self._window = ()
         loss = super().training_step(model, inputs, num_items_in_batch)
-        self._window[-1] = (self._window[-1][0], loss)
+        self._window = (*self._window[:-1], (self._window[-1][0], loss))
         self._is_window_over = self.accelerator.sync_gradients
         if self._is_window_over:
             self.refuse_non_finite([loss for _, loss in self._window], self.model.named_parameters())
@@ -169,7 +159,7 @@ class GuardMixin(ExtendedTrainer):
         rewards = self.extensions.rewards
         if self.model.training and rewards is not None and rewards.no_signal is not None:
             dead = self.dead_round(output["advantages"])
-            self._dead_rounds = [] if dead is None else [*self._dead_rounds, dead]
+            self._dead_rounds = () if dead is None else (*self._dead_rounds, dead)
             if len(self._dead_rounds) >= rewards.no_signal:
                 raise _no_signal(self._dead_rounds)
         return output

@@ -1,32 +1,23 @@
-"""Log a trainer's work: the phase it is in, where its time goes, what TRL prints, and what `max_length` does to rows.
+"""Log a trainer's work: the phase it is in, where its time goes, what TRL prints.
 
 This does not change the training. A phase that begins within another one interrupts it. The watchdog is off while a
 trainer saves, since disks may be slow.
-
-TRL does not report what `max_length` does to rows. Its RewardTrainer drops every pair with a longer text; SFT, DPO and
-KTO truncate a row, and drop it if only prompt would remain.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import dataclasses
-import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute
 import torch
 from datasets import Dataset
 from peft import PeftModel
 from torch import Tensor
 
-from rlhf_cli.errors import DataError
 from rlhf_cli.runs.heartbeat import (
     CLIPPING,
     DATA,
@@ -43,13 +34,11 @@ from rlhf_cli.runs.heartbeat import (
 )
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
-from rlhf_cli.trainers.step_profile import count_rows, is_reference
-from rlhf_cli.trainers.token_slots import uncounted
+from rlhf_cli.trainers.step_profile import count_rows, is_reference, uncounted
 
 if TYPE_CHECKING:
-    from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlArguments
-
-_BATCH = 1000
+    from rlhf_cli.trainers.prepared_lengths import PreparedLengths
+    from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 
 
 class LoggingMixin(ExtendedTrainer):
@@ -134,6 +123,8 @@ class LoggingMixin(ExtendedTrainer):
         prepare, columns = super()._prepare_dataset, self.extensions.measured
         if columns is None:
             return prepare(dataset, processing_class, args, *others)
+        from rlhf_cli.trainers.prepared_lengths import prepare_and_measure
+
         prepared, lengths = prepare_and_measure(prepare, columns, dataset, processing_class, args, *others)
         # Called by the constructor, so the attribute may not exist yet.
         self.__dict__.setdefault("lengths", {})[others[-1]] = lengths
@@ -199,84 +190,3 @@ def _stdout_into(file: Path | None) -> Iterator[None]:
         return
     with file.open("a", encoding="utf-8") as stream, contextlib.redirect_stdout(stream):
         yield
-
-
-@dataclass(frozen=True)
-class PreparedLengths:
-    """The row lengths of one dataset in tokens, and the numbers of dropped and truncated rows."""
-
-    rows: int
-    shortest: int
-    longest: int
-    max_length: int | None
-    dropped: int
-    cut: int
-
-    def describe(self) -> str:
-        """Return `max_length 64 drops 12 of 2000 rows and cuts 30 (shortest 5, longest 90 tokens)`."""
-        lengths = f"(shortest {self.shortest}, longest {self.longest} tokens)"
-        if self.max_length is None:
-            return f"no max_length, all {self.rows} rows as they are {lengths}"
-        done = [f"drops {self.dropped} of {self.rows} rows"] if self.dropped else []
-        done += [f"cuts {self.cut} of {self.rows} rows off"] if self.cut else []
-        return f"max_length {self.max_length} {' and '.join(done) or f'fits all {self.rows} rows'} {lengths}"
-
-    def facts(self) -> dict[str, object]:
-        """Return the numbers and their description, for the provenance."""
-        return {**dataclasses.asdict(self), "in_words": self.describe()}
-
-    def report(self, name: str) -> None:
-        """Log them for TRL's name of the data. Raise DataError if no row is left."""
-        where = "data" if name == "train" else "data.eval"
-        if self.dropped == self.rows:
-            raise DataError(
-                f"max_length leaves none of the {self.rows} rows",
-                where=where,
-                got=f"trainer.args.max_length={self.max_length}, and rows of {self.shortest} to {self.longest} tokens",
-                expected=f"at least {self.shortest} for the shortest row, {self.longest} for all of them",
-                hint=f"trainer.args.max_length={self.longest}",
-            )
-        level = logging.WARNING if self.dropped or self.cut else logging.INFO
-        logging.getLogger("rlhf").log(level, "%s: %s", where, self.describe())
-
-
-def prepare_and_measure(
-    prepare: Callable[..., Dataset],
-    columns: tuple[tuple[str, ...], tuple[str, ...]],
-    dataset: Dataset,
-    processing_class: object,
-    args: TrlArguments,
-    *others: object,
-) -> tuple[Dataset, PreparedLengths]:
-    """Return the prepared rows, and the lengths of `columns` of the rows that are prepared without a limit.
-
-    columns: the beginning of a row, and its texts; only the longest text counts.
-    """
-    is_packed = len(others) == 3 and bool(others[0])  # SFTTrainer's others are (packing, formatting_func, dataset_name)
-    unlimited = copy.copy(args)
-    unlimited.max_length = None
-    measured = prepare(dataset, processing_class, unlimited, *((False, *others[1:]) if is_packed else others))
-    prepared = limited = measured
-    if args.max_length is not None or is_packed:
-        prepared = prepare(dataset, processing_class, args, *others)
-        limited = measured if is_packed else prepared  # packing puts several rows into one
-    tokens = list(_lengths(measured, *columns))
-    dropped = len(measured) - len(limited)
-    longer = sum(length > args.max_length for length in tokens) if args.max_length is not None else 0
-    keeps_whole = is_packed and args.packing_strategy != "bfd"
-    return prepared, PreparedLengths(
-        rows=len(measured),
-        shortest=min(tokens),
-        longest=max(tokens),
-        max_length=args.max_length,
-        dropped=dropped,
-        cut=0 if keeps_whole else max(0, longer - dropped),
-    )
-
-
-def _lengths(dataset: Dataset, start: tuple[str, ...], texts: tuple[str, ...]) -> Iterator[int]:
-    """Yield the tokens of each row: its beginning plus the longest of its texts."""
-    for batch in dataset.select_columns([*start, *texts]).with_format("arrow").iter(batch_size=_BATCH):
-        counted = {name: pyarrow.compute.list_value_length(batch[name]).to_pylist() for name in (*start, *texts)}
-        for row in range(len(batch)):
-            yield sum(counted[name][row] for name in start) + max(counted[name][row] for name in texts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlhf_cli.errors import in_a_line
-from rlhf_cli.models.packing.packed_rows import rows_by_prompt
-from rlhf_cli.models.packing.row_attention import has_relative_positions, register, why_not_packed
+from rlhf_cli.models.packing.row_attention import has_relative_positions, why_not_packed
 from rlhf_cli.models.packing.varlen_kernel import disable_varlen, heads_of_model, why_no_varlen
 from rlhf_cli.tables.passes import ALL_ROWS_AT_ONCE, Passes, PassSetting, refused_packing
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
@@ -33,8 +32,10 @@ from rlhf_cli.trainers.forward_pass import (
     reordered_in_windows,
     trimmed,
 )
-from rlhf_cli.trainers.token_slots import count, uncounted
-from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
+from rlhf_cli.trainers.step_profile import count, uncounted
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 
 def chosen_passes(trainer: TrlTrainer, setting: PassSetting, critic_body: nn.Module | None = None) -> Passes:
@@ -47,11 +48,14 @@ def chosen_passes(trainer: TrlTrainer, setting: PassSetting, critic_body: nn.Mod
     if trainer.aux_loss_enabled:
         found = Passes("plain", "the loss of the experts' balance counts padding")
     else:
-        why = _why_not(trainer.accelerator.unwrap_model(trainer.model), is_trained=True)
-        if why is None and trainer.ref_model is not None:
-            why = _why_not(trainer.accelerator.unwrap_model(trainer.ref_model), is_trained=False)
-        if why is None and critic_body is not None and (of_critic := _why_not(critic_body, is_trained=True)):
-            why = f"the critic: {of_critic}"
+        why = None
+        for model, prefix in ((trainer.model, ""), (trainer.ref_model, ""), (critic_body, "the critic: ")):
+            if why is None and model is not None:
+                inner = trainer.accelerator.unwrap_model(model)
+                why = why_not_packed(cast(PreTrainedModel, inner))
+                if why is None and model is not trainer.ref_model and drops_in_training(inner):
+                    why = "it drops at random in training, each row for itself"
+                why = None if why is None else prefix + why
         if why is None and trainer.args.torch_compile:
             why = "it is compiled for rows of one shape"
         if why is None and setting == "auto":
@@ -59,8 +63,6 @@ def chosen_passes(trainer: TrlTrainer, setting: PassSetting, critic_body: nn.Mod
         found = Passes("packed") if why is None else Passes("trimmed", why)
     if setting == "packed" and found.mode != "packed":
         raise refused_packing(found, where="trainer.passes")
-    if found.mode == "packed":
-        register()
     return found
 
 
@@ -75,13 +77,6 @@ def _why_slow(trainer: TrlTrainer) -> str | None:
         return None
     why = why_no_varlen_for(accelerator.unwrap_model(trainer.model), accelerator)
     return None if why is None else f"packed, each row would attend by itself: {why}"
-
-
-def _why_not(model: nn.Module, *, is_trained: bool) -> str | None:
-    why = why_not_packed(cast(PreTrainedModel, model))
-    if why is None and is_trained and drops_in_training(model):
-        return "it drops at random in training, each row for itself"
-    return why
 
 
 _ROWS = 3
@@ -164,16 +159,9 @@ class PassMixin(ExtendedTrainer):
     @functools.cached_property
     def passes(self) -> Passes:
         """Return how rows go through the models. Raise ModelError if a model does not support the requested way."""
-        return chosen_passes(self, self._setting, self._critic_body())
-
-    @property
-    def _setting(self) -> PassSetting:
         assert self.extensions.rewards is not None
-        return self.extensions.rewards.passes
-
-    def _critic_body(self) -> torch.nn.Module | None:
-        """Return the part of a critic that reads the same rows; None without a critic."""
-        return None
+        critic = getattr(self, "critic", None)  # PPO's, which reads the same rows
+        return chosen_passes(self, self.extensions.rewards.passes, None if critic is None else critic.body())
 
     @property
     def row_attention(self) -> str | None:
@@ -203,9 +191,11 @@ class PassMixin(ExtendedTrainer):
 
     def _order(self, rows: TrlBatch) -> Tensor:
         """Return (B,), the order in which the rows of a window go into its micro-batches."""
-        if self.passes.mode == "packed":
-            return rows_by_prompt(rows["prompt_ids"], rows["prompt_mask"])
-        return by_length(rows["completion_mask"])
+        if self.passes.mode != "packed":
+            return by_length(rows["completion_mask"])
+        from rlhf_cli.models.packing.packed_rows import rows_by_prompt
+
+        return rows_by_prompt(rows["prompt_ids"], rows["prompt_mask"])
 
     @property
     def _may_reorder(self) -> bool:
@@ -304,6 +294,8 @@ class PassMixin(ExtendedTrainer):
             logps, entropies = self._with_and_without_gradient(model, run, len(input_ids))
         else:
             if self.passes.mode == "packed":
+                from rlhf_cli.models.packing.packed_rows import rows_by_prompt
+
                 order = rows_by_prompt(input_ids[:, :-logits_to_keep], attention_mask[:, :-logits_to_keep])
             else:
                 order = by_length(attention_mask)
@@ -341,8 +333,10 @@ class PassMixin(ExtendedTrainer):
         wrong = why_packed_is_wrong(model, self.accelerator, what, padded, packed)
         if wrong is not None:
             self.passes = Passes("trimmed", f"packed, {wrong}")
-        elif (slow := _why_slow(self)) is not None and self._setting == "auto":
-            self.passes = Passes("trimmed", slow)  # the trial has given up the kernel
+        elif (slow := _why_slow(self)) is not None:
+            assert self.extensions.rewards is not None
+            if self.extensions.rewards.passes == "auto":
+                self.passes = Passes("trimmed", slow)  # the trial has given up the kernel
         if self.passes.mode != "packed":
             _log.warning("rows go through the model %s (docs/reference/passes.md)", self.passes.describe())
 

@@ -5,14 +5,13 @@ exclude, aggregate) and returns it; TRL weighs, sums, baselines and scales as us
 took from the settled matrix are set to the raw scores, so that runs with other weights and gates are comparable.
 
 RLOO's baseline of a row is the mean over the other rows, which is wrong for a reward that does not apply to all rows
-(numerics/group_advantages.py). Then TRL gets scores from which its leave-one-out computes the correct advantages
-(rewards/stack/truncation.py), so that TRL still handles the KL in the reward and the normalisation.
+(numerics/group_advantages.py). Then TRL gets scores from which its leave-one-out computes the correct advantages, so
+that TRL still handles the KL in the reward and the normalisation.
 
-Left-out rows (truncation=exclude, no score) are removed from the divisor of the loss, too. TRL divides by all rows,
-or by all micro-batches: a row with a zeroed mask adds 0 to the sum, but shrinks every step. docs/how-to/ppo.md derives
-the correct divisor of each loss. Let a round of all ranks have N rows, or M micro-batches, of which n or m are not left
-out. Each loss is linear in advantage and KL coefficient together, so multiplying both by N/n (M/m) gives the mean over
-the rows that count. The share is that of the whole round, not of the optimizer step, so every row of a round has the
+Left-out rows (truncation=exclude, no score) are removed from the divisor of the loss, too: a row with a zeroed mask
+adds 0 to TRL's sum, but shrinks every step. Each loss is linear in advantage and KL coefficient together, so
+multiplying both by N/n gives the mean over the n of N rows (or micro-batches, by the loss) that count in a round of all
+ranks; docs/how-to/ppo.md derives it. The share is that of the round, not of the optimizer step, so every row has the
 same weight, however the rows are split into steps, micro-batches and processes.
 """
 
@@ -29,7 +28,6 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from trl import RLOOTrainer
 
-from rlhf_cli.numerics.group_advantages import process_advantages
 from rlhf_cli.numerics.reward_columns import Fill, RunningDeviation
 from rlhf_cli.rewards.stack.component import RewardOutcome
 from rlhf_cli.rewards.stack.reward_matrix import Settled, settle, token_rewards
@@ -41,7 +39,6 @@ from rlhf_cli.rewards.stack.reward_metrics import (
     share_of_dead_groups,
     table_columns,
 )
-from rlhf_cli.rewards.stack.scored_rows import read_running, write_running
 from rlhf_cli.rewards.stack.truncation import (
     COMPONENT,
     FLAG,
@@ -56,7 +53,6 @@ from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, Normaliser
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.completions_table import TABLE_COLUMNS, PartColumns, overwrite_last, write_table
 from rlhf_cli.trainers.extensions import ExtendedTrainer
-from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 KEPT_ROWS, KEPT_BATCHES = "kept_rows", "kept_batches"
 """Keys of a micro-batch: the shares of the round's rows, and of its micro-batches, that are not left out."""
@@ -65,6 +61,7 @@ _ROW_METRICS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/regio
 
 if TYPE_CHECKING:
     from rlhf_cli.rewards.stack.dead_signal import DeadRound
+    from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 
 class RewardMixin(ExtendedTrainer):
@@ -256,6 +253,8 @@ class RewardMixin(ExtendedTrainer):
 
     def _token_advantages(self, output: TrlBatch) -> Tensor:
         """Return (rows of this rank, tokens): process supervision over the tokens that the stack rewarded."""
+        from rlhf_cli.numerics.group_advantages import process_advantages
+
         is_in_completion = output["completion_mask"].bool()
         values, is_rewarded = token_rewards(
             self.reward_stack.token_values, self._settled, is_in_completion, self._own_rows
@@ -301,12 +300,16 @@ class RewardMixin(ExtendedTrainer):
 
     def save_state(self, folder: Path) -> None:
         """Write the running deviations."""
+        from rlhf_cli.rewards.stack.scored_rows import write_running
+
         super().save_state(folder)
         if self.args.should_save:
             write_running(folder, getattr(self, "_running", {}))
 
     def load_state(self, folder: Path) -> None:
         """Restore the running deviations."""
+        from rlhf_cli.rewards.stack.scored_rows import read_running
+
         super().load_state(folder)
         running = read_running(folder)
         if running is not None:

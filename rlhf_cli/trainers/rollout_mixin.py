@@ -109,12 +109,12 @@ class RolloutMixin(ExtendedTrainer):
             self._kept_logps = None
 
     def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
-        live, model = self._generating.live, self.model
-        live.logps_temperature = self.temperature if self._needs_logps_again and self._may_keep else None
+        generating, model = self._generating, self.model
+        generating.logps_temperature = self.temperature if self._keeps_logps else None
         self._kept_logps = None
-        with self._generating.of(model):
+        with generating.of(model):
             generated = super()._generate_single_turn(*args, **named)
-        logps = live.take_logps()
+        logps = generating.take_logps()
         if logps is not None:
             self._kept_logps = KeptLogps.of(model, logps)
         return generated
@@ -135,29 +135,21 @@ class RolloutMixin(ExtendedTrainer):
             return compute(model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **others)
         self._kept_logps = None
         logps = kept.padded(logits_to_keep)
-        if self._is_checked:
+        round_number = self._step // (self.args.steps_per_generation * self.num_iterations)
+        if self.model.training and round_number % _CHECK_EVERY == 0:
             computed, _, _ = compute(model, input_ids, attention_mask, logits_to_keep, batch_size, **others)
             self._log_difference((computed - logps).abs()[attention_mask[:, -logits_to_keep:].bool()])
         return logps, None, None
 
     @property
-    def _needs_logps_again(self) -> bool:
-        """Return whether the policy's log-probabilities of rollout tokens are needed again."""
+    def _keeps_logps(self) -> bool:
+        """Return whether the log-probabilities of rollout tokens are needed again, and sampling gives them."""
         has_penalty = self.extensions.ppo is not None and self.extensions.ppo.kl.is_used
         steps = self.args.steps_per_generation * self.num_iterations
         is_off_policy = self.args.gradient_accumulation_steps % steps != 0
-        return issubclass(type(self), RLOOTrainer) or has_penalty or is_off_policy
-
-    @property
-    def _may_keep(self) -> bool:
-        """Return whether sampling gives the needed log-probabilities; tool outputs between turns prevent that."""
-        has_turns = bool(getattr(self, "tools", None))  # RLOO has no tools
-        return not has_turns and computes_as_it_samples(self.model, self.accelerator.mixed_precision)
-
-    @property
-    def _is_checked(self) -> bool:
-        number = self._step // (self.args.steps_per_generation * self.num_iterations)
-        return self.model.training and number % _CHECK_EVERY == 0
+        is_needed = issubclass(type(self), RLOOTrainer) or has_penalty or is_off_policy
+        has_turns = bool(getattr(self, "tools", None))  # with a tool's output between them; RLOO has no tools
+        return is_needed and not has_turns and computes_as_it_samples(self.model, self.accelerator.mixed_precision)
 
     def _log_difference(self, differences: Tensor) -> None:
         """Log the error of (tokens,) kept log-probabilities over all ranks."""

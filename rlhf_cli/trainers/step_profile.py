@@ -1,8 +1,11 @@
-"""Log where the time went between two log events and how much of a batch is padding (token_slots.py).
+"""Log where the time went between two log events and how much of a batch is padding.
 
 Waiting is the time in the functions of torch.distributed with which accelerate and TRL gather, reduce and broadcast. It
 does not include what engines do in C++ or on their own streams: DDP averages gradients within backward, and a GPU
 computes during FSDP's gathers.
+
+Code that passes rows of tokens to a model calls `count` once, right where it calls the model; wrappers that delegate to
+such code do not. Without a listener, a call only checks an empty list.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed
@@ -31,11 +35,65 @@ from rlhf_cli.tables.metrics import (
     WAITING,
 )
 from rlhf_cli.temporary_attributes import temporary_attributes
-from rlhf_cli.trainers.token_slots import TokenSlots, count
-from rlhf_cli.trainers.trl_protocol import TrlBatch
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _DIGITS = 6
 """A clock is accurate to a microsecond at best, and every log event has some twenty of these numbers."""
+
+
+class TokenSlots:
+    """Counts since they were last taken."""
+
+    _slots: int = 0
+    _tokens: int | Tensor = 0
+
+    def add(self, slots: int, tokens: int | Tensor) -> None:
+        """Add a pass. A tensor stays on its device until the sum is taken."""
+        self._slots += slots
+        self._tokens = self._tokens + tokens
+
+    def taken(self) -> tuple[int, int]:
+        """Return (slots, real tokens) since the last call."""
+        slots, tokens = self._slots, int(self._tokens)
+        self._slots, self._tokens = 0, 0
+        return slots, tokens
+
+
+_listeners: list[TokenSlots] = []
+
+
+def count(slots: int, tokens: int | Tensor) -> None:
+    """Record that a model's pass had `slots` positions for `tokens` tokens of the rows.
+
+    Each row counts all its tokens, even if rows share the slots of their prompt, so the ratio may be below 1. `tokens`
+    is a number, or a scalar tensor.
+    """
+    for slots_of in _listeners:
+        slots_of.add(slots, tokens)
+
+
+@contextlib.contextmanager
+def counted_slots() -> Iterator[TokenSlots]:
+    """Count every pass of this process in this context."""
+    counted = TokenSlots()
+    _listeners.append(counted)
+    try:
+        yield counted
+    finally:
+        _listeners.remove(counted)
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Count no pass in this context: an evaluation's passes are not part of the training."""
+    asking = list(_listeners)
+    _listeners.clear()
+    try:
+        yield
+    finally:
+        _listeners[:] = asking
 
 
 class StepProfile:
@@ -106,13 +164,10 @@ _COLLECTIVES = (
 
 
 @contextlib.contextmanager
-def timed_waits(
-    clock: PhaseClock, *, wanted: bool = True, settle: Callable[[], object] | None = None
-) -> Iterator[None]:
+def timed_waits(clock: PhaseClock, *, settle: Callable[[], object] | None = None) -> Iterator[None]:
     """Report the time inside collectives to `clock` as waiting, in this context.
 
-    If not `wanted`, for a single rank, change no function. `settle` waits for a GPU, because a collective may return
-    before it has finished.
+    `settle` waits for a GPU, because a collective may return before it has finished.
     """
 
     def timed(collective: Callable[..., object]) -> Callable[..., object]:
@@ -126,17 +181,17 @@ def timed_waits(
 
         return call
 
-    names = _COLLECTIVES if wanted else ()
-    with temporary_attributes(torch.distributed, **{name: timed(getattr(torch.distributed, name)) for name in names}):
+    collectives = {name: timed(getattr(torch.distributed, name)) for name in _COLLECTIVES}
+    with temporary_attributes(torch.distributed, **collectives):
         yield
 
 
 @contextlib.contextmanager
-def profiled_calls(*, wanted: bool = True) -> Iterator[Callable[[], dict[str, float]]]:
+def profiled_calls() -> Iterator[Callable[[], dict[str, float]]]:
     """Collect all profiled calls of TRL in this process in this context, in addition to TRL's own logging.
 
     Give a function that returns the seconds since its last call, by TRL's own name (`profiling/Time taken:
-    GRPOTrainer.compute_loss`), summed over calls. Do not collect any if not `wanted`.
+    GRPOTrainer.compute_loss`), summed over calls.
     """
     seconds: dict[str, float] = {}
 
@@ -152,8 +207,7 @@ def profiled_calls(*, wanted: bool = True) -> Iterator[Callable[[], dict[str, fl
         seconds[name] = seconds.get(name, 0.0) + duration
         log_metrics(self, duration)
 
-    if wanted:
-        ProfilingContext._log_metrics = collect  # type: ignore[method-assign]
+    ProfilingContext._log_metrics = collect  # type: ignore[method-assign]
     try:
         yield taken
     finally:

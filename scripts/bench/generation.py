@@ -111,7 +111,7 @@ def generate(given: World, limit: int, *, is_plain: bool) -> Turn:
     assert generating.mode is not None
     assert generating.mode.name == ("plain" if is_plain else "live"), generating.mode.why
     answers = found[:, width:]
-    slots = generating.live.slots.decoded if not is_plain else len(answers) * (answers.shape[1] - 1)
+    slots = generating.decoded_slots if not is_plain else len(answers) * (answers.shape[1] - 1)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     check = int((answers * torch.arange(1, answers.numel() + 1).view_as(answers)).sum())
     return Turn(cpu_s, peak_mb, slots, int((answers != PAD).sum()), check)

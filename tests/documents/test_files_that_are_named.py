@@ -68,4 +68,4 @@ def test_negative_control(tmp_path: Path) -> None:
     document = tmp_path / "README.md"
     document.write_text("[here](README.md#top) [gone](docs/gone.md) [away](https://example.org/x.md)")
     assert broken_links(document) == ["docs/gone.md"]
-    assert missing("`rewards/stack/gates` and `rewards/gates.py` and `trainer/x`") == ["rewards/gates", "trainer/x"]
+    assert missing("`rewards/stack/component` and `rewards/gates.py` and `trainer/x`") == ["rewards/gates", "trainer/x"]

@@ -162,10 +162,12 @@ def _cut(folder: RunFolder) -> None:
 
 def _share_held(model: torch.nn.Module) -> float:
     """Return what share of the trained weights this rank has, its own shards or all of them."""
-    from rlhf_cli.trainers.guard_mixin import num_elements, own_shard
+    from rlhf_cli.trainers.guard_mixin import own_shard
 
     trained = [one for one in model.parameters() if one.requires_grad]
-    return sum(own_shard(one).numel() for one in trained) / sum(map(num_elements, trained))
+    return sum(own_shard(one).numel() for one in trained) / sum(
+        getattr(one, "ds_numel", one.numel()) for one in trained
+    )
 
 
 def logged(folder: RunFolder) -> Iterator[dict[str, Any]]:

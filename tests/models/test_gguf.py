@@ -76,7 +76,7 @@ def test_a_file_is_converted_once(place: Path, conversions: list[list[str]]) -> 
     assert Path(first).is_relative_to(place / "cache")
     assert folder_of("package:small") == first  # the same bytes
     assert [words[1:4] for words in conversions] == [
-        ["-m", "rlhf_cli.models.gguf_conversion", str(place / "site/carrier/small.gguf")]
+        ["-m", "rlhf_cli.models.gguf", str(place / "site/carrier/small.gguf")]
     ]
     (place / "site/carrier/small.gguf").unlink()
     assert folder_of("package:small") == first  # from the cache alone

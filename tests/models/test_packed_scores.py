@@ -139,16 +139,6 @@ def test_a_model_that_looks_ahead_is_found_out(saved: Path) -> None:
     assert scorer.why_not_packed == "packed, its scores were not those of padded rows"
 
 
-@pytest.mark.parametrize("batch_size", [1, 16])
-def test_it_is_found_out_by_a_single_text(saved: Path, batch_size: int) -> None:
-    """One text sees no neighbour, and would pass a trial of its own; the second time it would be too late."""
-    scorer = RewardModelScorer(str(saved), batch_size=batch_size)
-    for layer in scorer._model.model.layers:
-        layer.self_attn.register_forward_pre_hook(_forgets_its_rows, with_kwargs=True)
-    scorer(PROMPTS[:1], COMPLETIONS[:1])
-    assert scorer.why_not_packed == "packed, its scores were not those of padded rows"
-
-
 @pytest.mark.parametrize(
     ("kernel", "said"),
     [

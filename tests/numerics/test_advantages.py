@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import statistics
@@ -253,16 +252,6 @@ class TestSoManyOfSoMany:
         found = trls(scores.tolist())
         assert found == pytest.approx([math.fsum(parts) for parts in by_hand(group)], abs=1e-12)
 
-    def test_a_common_fill_is_off_by_its_factor(self, size: int, count: int, seed: int) -> None:
-        """Negative control: filled with the mean of the group, the parts are G / (G - 1) (1 - 1 / n) times theirs."""
-        group = [row[:1] + row[2:] for row in random_group(size, [count, size], seed)]
-        wrong = [trls([[score] for score in column]) for column in filled(tensor(group), size).T.tolist()]
-        factor = size / (size - 1) * (1 - 1 / count) if count else 0.0
-        right = by_hand(group)
-        assert wrong[0] == pytest.approx([factor * parts[0] for parts in right], abs=1e-9)
-        if 1 < count < size:
-            assert max(abs(a - b[0]) for a, b in zip(wrong[0], right, strict=True)) > 0.01
-
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_where_nothing_is_excluded_scores_are_what_they_were_to_the_last_bit(dtype: torch.dtype) -> None:
@@ -274,42 +263,6 @@ def test_where_nothing_is_excluded_scores_are_what_they_were_to_the_last_bit(dty
     found = scores_to_leave_out(rewards, 4)
     is_changed = ~torch.isclose(found, rewards, rtol=0, atol=0, equal_nan=True)
     assert is_changed.nonzero().tolist() == [[4, 1], [6, 1], [7, 1]]
-
-
-def expected_gradient(logits: Tensor, score: Row, size: int, *, is_filled: bool = False) -> Tensor:
-    """Sum over all groups of `size` answers: probability of the group times 1/G sum_i A_i grad log pi(y_i).
-
-    grad log pi(y) of a softmax is the unit vector of y less the probabilities.
-    """
-    chances = logits.softmax(0)
-    gradient = torch.zeros_like(logits)
-    for answers in itertools.product(range(len(logits)), repeat=size):
-        rewards = tensor([[score[answer], 0.0] for answer in answers])  # the 0 applies to all: no row is unscorable
-        of_group = trls(filled(rewards, size).tolist()) if is_filled else leave_one_out(rewards, size).sum(1).tolist()
-        chance = math.prod(chances[answer].item() for answer in answers)
-        for answer, advantage in zip(answers, of_group, strict=True):
-            unit = torch.nn.functional.one_hot(torch.tensor(answer), len(logits))
-            gradient += chance * advantage / size * (unit - chances)
-    return gradient
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_on_average_it_raises_the_mean_where_it_applies(size: int) -> None:
-    """Exactly, over every group there can be: (1 - (1 - p)^(G - 1)) p grad mu, by differentiating mu."""
-    logits = torch.tensor([0.3, -0.7, 0.1, 0.9], dtype=torch.float64, requires_grad=True)
-    score: Row = [5.0, None, 2.0, None]
-    chances = logits.softmax(0)
-    applies = chances[0] + chances[2]
-    mean = (5.0 * chances[0] + 2.0 * chances[2]) / applies
-    (of_mean,) = torch.autograd.grad(mean, logits)
-    p = applies.item()
-    factor = (1 - (1 - p) ** (size - 1)) * p
-    found = expected_gradient(logits.detach(), score, size)
-    torch.testing.assert_close(found, factor * of_mean, atol=1e-12, rtol=0)
-    assert found[[1, 3]].abs().max() < 1e-12  # neither towards the answers it does not apply to nor away from them
-    filled_in = expected_gradient(logits.detach(), score, size, is_filled=True)
-    # Negative control: filled in, it is another gradient; but of two rows one applies alone, or both do.
-    assert ((filled_in - found).abs().max().item() > 0.01) == (size > 2)
 
 
 # Advantages of GRPO and RLOO against loops over Python's statistics, written from the papers' equations.

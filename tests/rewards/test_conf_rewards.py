@@ -19,33 +19,6 @@ ELSEWHERE = {"server", "judge", "code_runs", "code_passes_tests"}
 """Rewards that talk to servers or run code are not called here."""
 FILES = sorted((Path(__file__).parents[2] / "conf" / "reward").glob("*.yaml"))
 
-# What the dataset has to have for each; also the list of what is shipped.
-COLUMNS: dict[str, set[str]] = {
-    "brevity": set(),
-    "code_passes_tests": {"tests"},
-    "code_runs": set(),
-    "digits_only": set(),
-    "exact_match": {"answer"},
-    "judge": set(),
-    "server": set(),
-    "format_tags": set(),
-    "language_consistency": set(),
-    "length_ramp": set(),
-    "length_target": set(),
-    "numeric_answer": {"answer"},
-    "reasoning_gym": {"entry"},
-    "regex": set(),
-    "second_is_larger": {"speaker_a", "speaker_b"},
-    "repetition": set(),
-    "speakers_larger": {"speaker_a", "speaker_b"},
-    "sums_correct": {"a", "b"},
-    "sums_true": set(),
-    "trl_accuracy": {"solution"},
-    "trl_cosine_length": {"solution"},
-    "trl_repetition": set(),
-    "trl_soft_overlong": set(),
-    "trl_think_format": set(),
-}
 NEED_MATH_VERIFY = {"trl_accuracy", "trl_cosine_length"}
 FROM_THE_TRAINER = {
     "prompts",
@@ -93,11 +66,6 @@ def reward_of(entry: dict[str, Any]) -> Callable[..., list[float | None]]:
     return reward
 
 
-def test_files_are_those_listed() -> None:
-    assert [path.stem for path in FILES] == sorted(COLUMNS)
-    assert len(FILES) == len(COLUMNS)
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_file(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -113,16 +81,6 @@ def test_file(path: Path) -> None:
     # By name, because **kwargs would swallow a misspelt one.
     assert set(entry["args"]) <= {name for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD}
     assert not set(entry["args"]) & FROM_THE_TRAINER
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_needs_the_columns_listed(path: Path) -> None:
-    required = {
-        parameter.name
-        for parameter in inspect.signature(reward_of(load(path))).parameters.values()
-        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
-    }
-    assert required - FROM_THE_TRAINER == COLUMNS[path.stem]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

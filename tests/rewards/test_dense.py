@@ -11,7 +11,6 @@ import pytest
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.dense import split_spans
-from rlhf_cli.rewards.stack.returned_scores import place_spans
 
 
 def parts(text: str, *args: Any, **kwargs: Any) -> list[str]:
@@ -67,13 +66,6 @@ def test_every_character_is_in_one_part(by: Any) -> None:
         assert covered == sorted(set(covered))
         assert all(text[start:end] == text[start:end].strip() != "" for start, end in spans)
         assert {place for place, char in enumerate(text) if not char.isspace()} <= set(covered)
-
-
-def test_parts_can_be_rewarded() -> None:
-    text = "Good. Bad. Good."
-    spans = [(start, end, 1.0 if text[start] == "G" else -1.0) for start, end in split_spans(text, "sentences")]
-    values = place_spans(spans, [(i, i + 1) for i in range(len(text))], spread="last")
-    assert {i: value for i, value in enumerate(values) if value is not None} == {4: 1.0, 9: -1.0, 15: 1.0}
 
 
 @pytest.mark.parametrize("unit", [".", ".x", ".)", "\n", "\n ", " ", "。", '"', "1. "])

@@ -13,7 +13,6 @@ import pytest
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.judge import Judge, Rubric
-from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
 from tests.support.fake_server import Answer, reply, serving
 
 KEY = "sk-do-not-tell-6f2a"
@@ -56,36 +55,17 @@ def test_asks_and_maps_to_the_unit(runner: asyncio.Runner) -> None:
     }
 
 
-def test_conversations_become_text(runner: asyncio.Runner) -> None:
-    with serving(reply("Score: 10")) as server:
-        judge = Judge(server.url, "m", "{prompt}|{completion}", max_concurrency=1)
-        one = [{"role": "user", "content": "hi"}]
-        two = [{"role": "system", "content": "be brief"}, *one]
-        done = [{"role": "assistant", "content": "yo"}]
-        runner.run(judge(prompts=[one, two], completions=[done, done]))
-    asked = [request.payload["messages"][0]["content"] for request in server.asked]
-    assert asked == ["hi|yo", "system: be brief\nuser: hi|yo"]
-
-
 @pytest.mark.parametrize(
     ("text", "score"),
     [
-        ("score: 5", 0.5),
         ("Rating = 7.5", 0.75),
         ("Score: 1. No, on reflection Score: 9/10", 0.9),
-        ("**Score:** 4", 0.4),
         ("**Score**: 0", 0.0),
         ("SCORE:10", 1.0),
     ],
 )
 def test_replies_that_hold_a_score(text: str, score: float, runner: asyncio.Runner) -> None:
     assert score_of(text, runner) == score
-
-
-def test_other_scales_and_patterns(runner: asyncio.Runner) -> None:
-    assert score_of("Score: -1", runner, scale=[-1, 1]) == 0.0
-    assert score_of("Score: 3", runner, scale=[1, 5]) == 0.5
-    assert score_of("verdict 4", runner, score_pattern=r"verdict (\d)", scale=[0, 4]) == 1.0
 
 
 @pytest.mark.parametrize("text", ["I would rather not say.", "", "Score: excellent", "10"])
@@ -95,16 +75,6 @@ def test_a_reply_without_a_score_raises(text: str, runner: asyncio.Runner, cache
     assert "row 0" in str(caught.value)
     assert text in str(caught.value)
     assert not list(cache.rglob("*"))  # and is asked for again next time
-
-
-def test_the_row_is_named_and_the_limit_of_tokens(runner: asyncio.Runner) -> None:
-    def say(payload: Any) -> Answer:
-        return reply("well,", "length") if payload["messages"][0]["content"] == "b" else reply("Score: 1")
-
-    with serving(say) as server, pytest.raises(RewardError, match="holds no score") as caught:
-        runner.run(Judge(server.url, "m", "{completion}")(prompts=[""] * 3, completions=["a", "b", "c"]))
-    assert "row 1" in str(caught.value)
-    assert "max_tokens" in str(caught.value)
 
 
 @pytest.mark.parametrize("answer", [reply(None), Answer({"error": "x"}), Answer([]), Answer({"choices": []})])
@@ -167,16 +137,6 @@ def test_a_judge_that_fails_for_ever_raises(runner: asyncio.Runner, monkeypatch:
     monkeypatch.setattr(random, "uniform", lambda low, high: low)
     with serving(Answer("", 503)) as server, pytest.raises(RewardError, match="retry_budget_s"):
         runner.run(Judge(server.url, "m", "{completion}", retry_budget_s=0.4)(prompts=["p"], completions=["c"]))
-
-
-def test_is_a_factory_and_its_columns_are_known() -> None:
-    reward = resolve(
-        "rlhf_cli.rewards.judge:Judge",
-        {"url": "http://127.0.0.1:1/v1", "model": "m", "rubric": RUBRIC},
-        where="rewards.x",
-    )
-    assert required_columns(reward) == ["answer"]
-    assert required_columns(pickle.loads(pickle.dumps(reward))) == ["answer"]
 
 
 def test_arguments_that_will_not_do(monkeypatch: pytest.MonkeyPatch) -> None:

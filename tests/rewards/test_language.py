@@ -13,27 +13,18 @@ from rlhf_cli.rewards.language import LANGUAGES, language_consistency, language_
     [
         ("The answer is forty two", "latin", 1.0),
         ("Ответ сорок два", "cyrillic", 1.0),
-        ("Ответ сорок два", "latin", 0.0),
         ("Ответ is два", "cyrillic", 2 / 3),
-        ("答案是二", "han", 1.0),
         ("答案 is 二", "han", 3 / 4),  # every Han letter is a word: 3 of 4
         ("カタカナとひらがな漢字", "japanese", 1.0),
         ("ひらがな漢字", "han", 2 / 6),
-        ("الجواب هو", "arabic", 1.0),
-        ("उत्तर है", "devanagari", 1.0),  # vowel signs and viramas do not split a word
         ("उत्तर is है", "devanagari", 2 / 3),
-        ("η απάντηση", "greek", 1.0),
-        ("대답은 둘", "hangul", 1.0),
-        ("คำตอบ", "thai", 1.0),
         ("don't won’t да", "latin", 2 / 3),  # an apostrophe does not split a word
         ("é café e\u0301te\u0301", "latin", 1.0),
         ("答案是 42, 3.5!", "han", 1.0),  # digits and punctuation do not count
         ("<think>答案</think>", "han", 1.0),
         (r"答案 $x = \frac{1}{2} y$", "han", 1.0),
         ("答案 ```python\nprint(answer)\n```", "han", 1.0),
-        ("Ｈｅｌｌｏ", "latin", 1.0),  # full-width
         ("42 + 1 = 43", "latin", None),
-        ("", "latin", None),
     ],
 )
 def test_share(text: str, language: str, expected: float | None) -> None:
@@ -45,14 +36,11 @@ def test_share(text: str, language: str, expected: float | None) -> None:
     ("text", "expected"),
     [
         ("How much is 1 + 1?", "latin"),
-        ("Сколько будет 1 + 1?", "cyrillic"),
-        ("一加一是多少？", "han"),
         ("いちたすいちは何ですか", "japanese"),
         ("美味しい", "japanese"),
         ("我最喜欢的饮料是优の鲜的绿茶", "han"),  # one kana in fourteen letters
         ("Translate: Привет", "latin"),  # a tie goes to the first
         ("1 + 1 = ?", None),
-        ("", None),
     ],
 )
 def test_dominating(text: str, expected: str | None) -> None:
@@ -69,10 +57,6 @@ def test_rows() -> None:
     completions = ["Two ducks", [{"role": "assistant", "content": "是 two", "reasoning_content": "想"}], "Two", "2"]
     assert language_consistency(prompts, completions) == [1.0, pytest.approx(2 / 3), None, None]
     assert language_consistency(prompts, completions, language="latin") == [1.0, pytest.approx(1 / 3), 1.0, None]
-
-
-def test_a_conversation_without_a_user_has_no_language() -> None:
-    assert language_consistency([[{"role": "system", "content": "Be brief."}]], ["Yes sir"]) == [None]
 
 
 def test_unknown_language() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.match import exact_match, regex
 
 
@@ -48,11 +47,3 @@ def test_exact_match_rows() -> None:
 )
 def test_regex(text: str, pattern: str, options: dict[str, str], expected: float) -> None:
     assert regex([text, [{"role": "assistant", "content": text}]], pattern=pattern, **options) == [expected] * 2  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("pattern", ["(unclosed", "*", ["a", "b"], 5])
-def test_a_pattern_that_is_none_says_so(pattern: str) -> None:
-    with pytest.raises(RewardError, match="not a regular expression") as caught:
-        regex(["text"], pattern=pattern)
-    assert caught.value.where == "args.pattern"
-    assert caught.value.got == repr(pattern)

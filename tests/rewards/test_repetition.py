@@ -37,8 +37,3 @@ def test_same_share_as_trl_counts_over_ids(text: str, ngram_size: int) -> None:
     ids = [hash(word) for word in text.split()]
     theirs = get_repetition_penalty_reward(ngram_size=ngram_size, max_penalty=-1.0)(completion_ids=[ids])
     assert repetition([text], ngram_size=ngram_size) == pytest.approx(theirs, abs=1e-15)
-
-
-def test_thinking_counts() -> None:
-    message = {"role": "assistant", "content": "done", "reasoning_content": "a a a a a"}
-    assert repetition([[message]], ngram_size=1) == pytest.approx([-4 / 6])  # 2 different of 6

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import pickle
 from collections.abc import Iterator
 from datetime import date
 from typing import Any
@@ -13,7 +11,6 @@ import pytest
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.server import RewardServer
-from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
 from tests.support.fake_server import Answer, serving
 
 
@@ -83,17 +80,3 @@ def test_answers_that_will_not_do(answer: Any, said: str, runner: asyncio.Runner
         with pytest.raises(RewardError, match=said) as caught:
             runner.run(reward(prompts=[""] * 4, completions=["a", "b", "c", "d"]))
     assert server.url in str(caught.value)
-
-
-def test_is_a_factory_and_pickles(runner: asyncio.Runner) -> None:
-    with serving(lengths) as server:
-        reward = resolve("rlhf_cli.rewards.server:RewardServer", {"url": server.url}, where="rewards.x")
-        assert isinstance(reward, RewardServer)
-        assert required_columns(reward) == []
-        waiting = pickle.loads(pickle.dumps(reward))(prompts=[""], completions=["ab"])
-        assert inspect.isawaitable(waiting)
-
-        async def wait() -> Any:
-            return await waiting
-
-        assert runner.run(wait()) == [2]

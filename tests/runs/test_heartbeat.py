@@ -37,15 +37,6 @@ def test_it_loads_and_is_not_watched_until_it_trains(heartbeat: Heartbeat, tmp_p
     assert (beat.phase, beat.is_watched, beat.seams) == (TRAINING, True, 1)
 
 
-def test_what_is_within_is_said_and_both_ends_are_seams(heartbeat: Heartbeat, tmp_path: Path) -> None:
-    heartbeat.enter(TRAINING)
-    with heartbeat.during(LOSS), heartbeat.during(GENERATION):
-        beat = heartbeats(tmp_path)[3]
-        assert (beat.phase, beat.seams) == (GENERATION, 3)
-    beat = heartbeats(tmp_path)[3]
-    assert (beat.phase, beat.seams) == (TRAINING, 5)
-
-
 def test_an_error_leaves_what_was_being_done(heartbeat: Heartbeat) -> None:
     heartbeat.enter(TRAINING)
     with pytest.raises(ValueError, match="no"), heartbeat.during(LOSS), heartbeat.during(GENERATION):

@@ -55,12 +55,6 @@ def test_rewind(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["metrics.jsonl"]
 
 
-def test_rewind_forgets_the_summary_of_the_last_attempt(path: Path) -> None:
-    path.write_text('{"step": 2, "time_s": 1, "loss": 1}\n{"step": 2, "time_s": 1, "train_runtime": 9}\n')
-    rewind(path, 2)
-    assert [event.get("loss") for event in read_metrics(path)] == [1]
-
-
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

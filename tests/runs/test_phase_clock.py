@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from rlhf_cli.runs.heartbeat import (
     EVALUATION,
     FORWARD,
     GENERATION,
-    LOADING,
     LOGGING,
     LOSS,
     OPTIMIZER,
@@ -145,24 +143,3 @@ def test_a_device_is_waited_for_before_its_phase_ends(heartbeat: Heartbeat, cloc
         hands.move(4)
         queue.append(100)
     assert taken(clock) == {"forward": 10.0, "backward": 5.0, "logging": 4.0}
-
-
-def test_no_second_is_lost_and_none_is_counted_twice(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
-    """Of any nesting the sum is what the clock's hands have moved."""
-    chance = random.Random(3)
-    heartbeat.enter(TRAINING)
-    began = hands.now
-
-    def nest(depth: int) -> None:
-        hands.move(chance.randint(0, 9))
-        for _ in range(chance.randint(0, 3) if depth < 5 else 0):
-            with heartbeat.during(
-                chance.choice([DATA, LOSS, FORWARD, ROLLOUT, GENERATION, REWARDS, EVALUATION, LOADING])
-            ):
-                nest(depth + 1)
-                clock.run_rewards(chance.choice([[], ["a"], ["a", "b"]]))
-        hands.move(chance.randint(0, 9))
-
-    for _ in range(50):
-        nest(0)
-    assert sum(taken(clock).values()) == pytest.approx(hands.now - began, rel=1e-12)

@@ -29,13 +29,6 @@ def dead_pid() -> int:
     return process.pid
 
 
-def test_running_with_a_dead_process_is_killed(make_run: MakeRun, dead_pid: int) -> None:
-    folder = make_run(status={"state": "running", "step": 7, "pid": dead_pid, "host": HERE})
-    status = read_status(folder)
-    assert (status.state, status.step) == ("killed", 7)
-    assert status.reason == f"process {dead_pid} is gone without a final status"
-
-
 CRASHES = """
 import os, signal, sys
 from pathlib import Path
@@ -113,11 +106,6 @@ def test_a_process_that_ended_and_was_not_asked_how_is_dead(make_run: MakeRun) -
     folder = make_run(status={"state": "running", "pid": child.pid, "host": HERE})
     assert read_status(folder).state == "killed"
     child.wait()
-
-
-@pytest.mark.parametrize("state", ["finished", "failed", "preempted", "created"])
-def test_a_last_word_stands_whatever_became_of_the_process(make_run: MakeRun, dead_pid: int, state: str) -> None:
-    assert read_status(make_run(status={"state": state, "pid": dead_pid, "host": HERE})).state == state
 
 
 def test_updates_merge_and_are_stamped(make_run: MakeRun) -> None:

@@ -74,19 +74,6 @@ def test_the_older_one_is_whole_and_nothing_else_is_left(
     assert "the disk is full" in (read_status(folder).reason or "")
 
 
-@pytest.mark.fault(4)
-def test_it_goes_on_once_there_is_room(train, small_disk, workplace: Path, monkeypatch) -> None:
-    import rlhf_cli.plan.checks.machine_checks
-    from rlhf_cli.cli import main
-
-    monkeypatch.setattr(rlhf_cli.plan.checks.machine_checks, "space_problems", lambda *_: ([], None))
-    place = small_disk(420)
-    train(f"run.root={place}/runs", "trainer.args.save_steps=1")
-    subprocess.run(["mount", "-o", "remount,size=4m", str(place)], check=True)
-    assert main(["resume", str(run_on(place).path)]) == 0
-    assert read_status(run_on(place)).state == "finished"
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_what_says_that_it_is_full(number: int) -> None:
     from safetensors import SafetensorError

@@ -157,13 +157,3 @@ class TestRows:
         assert hint.startswith("trainer.args.max_length=")
         assert stage(name, hint, run="two")[0] == 0
         assert "fits all" in json.dumps(read_json(RunFolder(folder.path.parent / "two").provenance)["lengths"])
-
-    def test_packed_rows_are_cut_and_counted(self, workplace: Path) -> None:
-        rows = [{"text": "x" * 30}] * 2 + [{"text": "y"}] * 30
-        code, folder = self.run(
-            *("sft", *self.rows(*rows), "trainer.args.max_length=10", "trainer.args.packing=true"),
-            *("trainer.args.padding_free=false", "trainer.args.packing_strategy=wrapped"),
-        )
-        assert code == 0
-        lengths = read_json(folder.provenance)["lengths"]["train"]
-        assert (lengths["rows"], lengths["dropped"], lengths["cut"], lengths["longest"]) == (32, 0, 0, 31)

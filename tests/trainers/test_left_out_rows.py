@@ -15,7 +15,6 @@ import rlhf_cli.trainers.assemble.trainer
 from rlhf_cli.cli import main
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES
 from rlhf_cli.trainers import reward_mixin
-from rlhf_cli.trainers.ppo.rollout import KlPenalty
 from rlhf_cli.trainers.reward_mixin import RewardMixin
 from tests.support.settled_columns import NAN, Case, Rule, column
 from tests.support.small_runs import PPO_SMALL, SMALL
@@ -244,18 +243,6 @@ def test_nothing_left_is_nothing_to_learn(trainer_of, name: str) -> None:
     assert not learn_from(trainer, made, 2).gradient.any()
 
 
-def test_the_kl_of_ppo_is_weighed_by_what_the_section_says(trainer_of) -> None:
-    """Against the comparisons above, which would hold without any KL: another coefficient is another gradient."""
-    trainer = trainer_of("ppo", "grpo")
-    made = round_of(trainer, is_per_token=True)
-    before = learn_from(trainer, made, 1).gradient
-    trainer.kl, kl = KlPenalty("loss", 0.9), trainer.kl
-    try:
-        assert (learn_from(trainer, made, 1).gradient - before).abs().max() > 1e-3
-    finally:
-        trainer.kl = kl
-
-
 ON_ONE_RANK = SimpleNamespace(gather=lambda tensor: tensor, process_index=0, num_processes=1)
 
 
@@ -287,20 +274,3 @@ def test_a_row_without_a_score_counts_nowhere() -> None:
     assert output["tool_mask"].tolist() == [[1, 0, 1], [0, 0, 0]]
     assert output["old_logps"].tolist() == [-3.0, 0.0]
     assert int(output["num_items_in_batch"]) == 2
-
-
-def test_without_tools_every_token_that_is_left_is_counted() -> None:
-    output = batch()
-    del output["tool_mask"], output["old_logps"]
-    Alone(NAN, 1.0)._drop_unscorable(output)
-    assert output.keys() == {"completion_mask", "num_items_in_batch"}
-    assert int(output["num_items_in_batch"]) == 2
-    output = {"completion_mask": torch.ones(2, 3)}
-    Alone(NAN, 1.0)._drop_unscorable(output)
-    assert output.keys() == {"completion_mask"}
-
-
-def test_negative_control_with_scores_everywhere_nothing_changes() -> None:
-    output, before = batch(), batch()
-    Alone(1.0, 2.0)._drop_unscorable(output)
-    assert all(torch.equal(output[name], before[name]) for name in before)

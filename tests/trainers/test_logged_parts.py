@@ -6,7 +6,6 @@ import json
 
 # The completions table of a run with dense rewards: what each part of a completion got, and what it was worth.
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet
@@ -18,10 +17,8 @@ from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_metrics import share_of_dead_groups
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.trainers import completions_table
 from rlhf_cli.trainers.completions_table import PartColumns
-from rlhf_cli.trainers.reward_mixin import RewardMixin
 from tests.analysis.whatif.whatif_runs import BASE, ROWS, begin, table
 from tests.support.tolerances import ARITHMETIC
 
@@ -101,37 +98,8 @@ def test_a_rank_without_parts_has_the_columns_of_the_others(monkeypatch: pytest.
 # Spans need the trainer's tokenizer: the stack is given it, and reads completions as TRL shows them to rewards.
 
 
-def test_the_tokenizer_leaves_out_what_is_no_text() -> None:
-    """As in the completions that rewards are shown: a special token is no character of theirs."""
-
-    class Alone(RewardMixin):
-        def __init__(self) -> None:
-            self.processing_class: Any = SimpleNamespace(decode=self.decoded)
-
-        def decoded(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
-            assert isinstance(ids, list)
-            return "".join("</s>" if one == 0 else chr(one) for one in ids if one or not skip_special_tokens)
-
-    assert Alone()._decode((97, 98, 0)) == "ab"
-
-
 LONG = ("trainer.args.steps_per_generation=2", "trainer.args.num_iterations=2", "trainer.args.max_steps=6")
 EVALUATED = ("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=2", "data.eval.fraction=0.25")
-
-
-def test_rounds_steps_and_ends(train, says, workplace: Path) -> None:
-    """Two minibatches, each learnt from twice: four optimizer steps a round, of sixteen rows."""
-    begin(workplace)
-    says(*ROWS)
-    code, run = train(*BASE, *LONG)
-    assert code == 0
-    for step in range(1, 7):
-        rows = table(run, step)
-        later = step > 4
-        assert rows["rollout.round"] == [int(later)] * 16
-        assert rows["rollout.step"] == [4 if later else 0] * 16
-        assert rows["rollout.truncated"] == [False, True, False, False, True, False, False, False] * 2
-        assert rows["rollout.tokens"] == [2, 4, 3, 4, 4, 2, 4, 2] * 2
 
 
 def test_scores_are_those_that_the_functions_returned(train, says, workplace: Path) -> None:
@@ -175,10 +143,3 @@ def test_by_hand() -> None:
     totals = torch.cat([EQUAL, EQUAL + torch.tensor([0.0] * 7 + [1e-3])])
     assert share_of_dead_groups(totals, 8) == 0.5
     assert share_of_dead_groups(EQUAL, 8) == 1.0
-
-
-def test_in_training(train, says) -> None:
-    """Every prompt gets the same answer, so all totals of a group are equal."""
-    says([50, 51, 52])
-    _, folder = train("trainer=rloo", "guards.no_signal=off")
-    assert series(read_metrics(folder.metrics), "frac_reward_zero_std")[1] == [1.0] * 3

@@ -60,12 +60,6 @@ def test_a_class_that_is_none_is_told_before_anything_is_loaded(train, mine: Pat
     assert "this is no GRPOTrainer" in capsys.readouterr().err
 
 
-def test_gmpo_is_grpo_with_another_loss(train) -> None:
-    code, folder = train("trainer=gmpo", "truncation=exclude")
-    assert code == 0
-    assert len(losses(folder)) == 3
-
-
 @pytest.mark.parametrize("name", ["orpo", "tpo"])
 def test_experimental_trainers_of_pairs(workplace: Path, name: str) -> None:
     rows = [

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import read_json
-from tests.support.small_reward_runs import from_file, losses, samples, sums
+from tests.support.small_reward_runs import from_file, samples, sums
 from tests.support.tolerances import ARITHMETIC, ARITHMETIC_OF_TENSORS, MODEL
 
 SCORES = "reward_model.margin={chosen: score_chosen, rejected: score_rejected}"
@@ -118,14 +116,6 @@ def test_the_loss_and_its_gradient_are_those_written_by_hand(
 # What the data may hold
 
 
-def test_a_margin_column_counts_only_when_it_is_configured(learn) -> None:
-    plain = learn(*from_file(sums()), name="plain")[1]
-    there = learn(*from_file(sums(margin=2.0)), name="there")[1]
-    used = learn(*from_file(sums(margin=2.0)), "reward_model.margin={column: margin}", name="used")[1]
-    assert losses(plain) == losses(there)
-    assert losses(used)[0] > losses(plain)[0] + 1.0  # log(1 + e^2) is 2.13, log(2) 0.69
-
-
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
@@ -191,20 +181,3 @@ def test_samples_are_shown_at_every_evaluation_and_are_the_models_own_scores(lea
         right = "right" if row["score_chosen"] > row["score_rejected"] else "wrong"
         assert row["verdict"] == right
         assert row["margin"] is None
-
-
-@pytest.mark.parametrize(("asked", "shown"), [(0, 0), (-1, 12)])
-def test_how_many_samples(learn, asked: int, shown: int) -> None:
-    _, folder = learn(*from_file(sums()), f"reward_model.show_samples={asked}")
-    assert (len(samples(folder)) if folder.samples.exists() else 0) == shown
-
-
-def test_a_resumed_run_writes_its_samples_once(learn) -> None:
-    evaluation = ["data.eval.fraction=0.3", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1"]
-    _, folder = learn(*from_file(sums(20)), *evaluation, "trainer.args.save_steps=1")
-    whole = samples(folder)
-    for path in sorted(folder.checkpoints.iterdir())[1:]:
-        shutil.rmtree(path)
-    folder.status.write_text(json.dumps({**read_json(folder.status), "state": "failed"}))
-    assert main(["resume", str(folder.path)]) == 0
-    assert samples(folder) == whole

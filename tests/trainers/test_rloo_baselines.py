@@ -153,23 +153,6 @@ def test_every_round_is_by_hand(rounds, beta: float, clip: tuple[float, float] |
             assert math.fsum(shares.values()) == pytest.approx(1.0, **ARITHMETIC)
 
 
-def test_a_penalty_applies_to_every_row(rounds, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut off or not: 0 is what a row that ended is taken. If replaced, a total is the penalty alone.
-
-    What such a row had scored gives way: it counts as 0 of every reward, and no other row is compared with it.
-    """
-    is_cut = [True, False, False, True, False, False, False, True]
-    monkeypatch.setattr("rlhf_cli.trainers.reward_mixin.find_truncated", lambda *args: is_cut)
-    words = ("truncation=eos_penalty", "truncation.penalty=3", "truncation.mode=replace", "trainer.args.beta=0.0")
-    (one, *_), _ = rounds(*EXCLUDING, *words)
-    totals = [math.fsum(column[row] or 0.0 for column in weighted()) for row in range(len(A))]
-    expected = [-3.0 if cut else total for total, cut in zip(totals, is_cut, strict=True)]
-    assert one.totals == pytest.approx(expected, **ARITHMETIC)
-    penalties: list[float | None] = [-3.0 if cut else 0.0 for cut in is_cut]
-    counting = [[0.0 if cut else one for one, cut in zip(column, is_cut, strict=True)] for column in weighted()]
-    assert one.advantages == pytest.approx(by_hand([*counting, penalties], [0.0] * len(A)), **ARITHMETIC)
-
-
 def test_where_nothing_is_excluded_the_advantages_are_trls_to_the_last_bit(rounds, monkeypatch) -> None:
     """With the KL of a policy that moves, and clipping; beside RLOO without our correction."""
     settings = ("+rewards.a={fn: './mine.py:a'}", "+rewards.whole={fn: './mine.py:whole', weight: 0.3}")

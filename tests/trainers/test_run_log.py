@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.trainers.assemble.policy_loading import _quantization
+from rlhf_cli.trainers.assemble.policy_loading import quantization
 from rlhf_cli.trainers.checkpoint_mixin import _is_plain
 from tests.support.small_runs import SMALL
 
@@ -38,7 +38,7 @@ def test_only_plain_values_are_saved_with_a_checkpoint() -> None:
 
 def test_quantised_as_qlora_says() -> None:
     """Dettmers et al. (arXiv 2305.14314), section 3: 4-bit NormalFloat, double quantisation; 8 bits: LLM.int8()."""
-    four, eight = (_quantization(bits).to_dict() for bits in ("4bit", "8bit"))
+    four, eight = (quantization(bits).to_dict() for bits in ("4bit", "8bit"))
     assert (four["load_in_4bit"], four["load_in_8bit"]) == (True, False)
     assert (four["bnb_4bit_quant_type"], four["bnb_4bit_use_double_quant"]) == ("nf4", True)
     assert (eight["load_in_4bit"], eight["load_in_8bit"]) == (False, True)

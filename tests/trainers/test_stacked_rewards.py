@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
@@ -25,21 +24,8 @@ def b(completions, **kwargs):
     assert len(completions) == int(os.environ.get("ROWS_OF_B", "2"))
     return [0.5, 0.1] if len(completions) == 2 else [0.5, 7.0, 0.1, 7.0]
 
-def first_row_only(completions, **kwargs):
-    return [1.0, None, None, None]
-
 def nothing(completions, **kwargs):
     return [None] * len(completions)
-
-def half(completions, **kwargs):
-    return [1.0, None, 3.0, None]
-
-def by_step(completions, trainer_state, **kwargs):
-    scale = 1.0 + trainer_state.global_step
-    return [scale * value for value in (1.0, 2.0, 3.0, 4.0)]
-
-def product(rewards, weights):
-    return [x * y for x, y in zip(rewards["a"], rewards["c"])]
 
 def c(completions, **kwargs):
     return [1.0, 2.0, 3.0, 4.0]
@@ -144,68 +130,6 @@ def test_a_row_to_which_nothing_applies_does_not_train(four_rows, trainer: str) 
     assert all(norm > 0 for norm in series(read_metrics(some.metrics), "grad_norm")[1])
 
 
-def test_none_takes_no_part_in_the_mean(four_rows) -> None:
-    """TRL alone would count None beside another reward as 0: advantages 0.33, -1, 2.33, ... instead."""
-    rewards = {"h": reward("half"), "zero": reward("c", weight=0.0)}
-    _, folder = four_rows(rewards, "trainer.args.scale_rewards=none")
-    assert table(folder)["advantage"] == pytest.approx([-1.0, 0.0, 1.0, 0.0], **ARITHMETIC)
-
-
-def test_a_schedule_moves_the_weight_and_a_number_does_not(train) -> None:
-    _, folder = train("rewards.brevity.weight={start: 0, end: 1, steps: 2}")
-    events = read_metrics(folder.metrics)
-    assert series(events, "rewards/brevity/weight")[1] == [0.0, 0.5, 1.0]
-    assert series(events, "rewards/format/weight")[1] == [0.5, 0.5, 0.5]
-    for event in events[:3]:
-        parts = [event[f"rewards/{name}/weighted_mean"] for name in ("correct", "format", "brevity")]
-        assert event["reward"] == pytest.approx(sum(parts), **ARITHMETIC)
-
-
-def test_a_custom_aggregate_decides_the_total(four_rows) -> None:
-    rewards = {"a": reward("a"), "c": reward("c")}
-    _, folder = four_rows(rewards, "aggregate=./mine.py:product")
-    event = read_metrics(folder.metrics)[0]
-    assert event["reward"] == pytest.approx((1 + 0 + 3 + 0) / 4, **ARITHMETIC)
-    assert event["rewards/c/mean"] == pytest.approx(2.5, **ARITHMETIC)
-    assert "rewards/a/advantage_share" not in event
-
-
-ZA = [(x - 0.5) / (0.57735026 + 1e-4) for x in (1, 0, 1, 0)]
-ZC = [(x - 2.5) / (1.29099445 + 1e-4) for x in (1, 2, 3, 4)]
-ZS = [x + 0.5 * y for x, y in zip(ZA, ZC, strict=True)]
-"""Each reward z-scored in its group, weighed and summed, as in GDPO."""
-
-
-def test_normalize_then_sum_equals_trls_own(four_rows) -> None:
-    """GRPO divides by the batch's deviation."""
-    rewards = {"a": reward("a"), "c": reward("c", weight=0.5)}
-    _, folder = four_rows(rewards, "aggregate=normalize_then_sum")
-    deviation = (sum(value**2 for value in ZS) / 3) ** 0.5
-    assert table(folder)["advantage"] == pytest.approx([value / (deviation + 1e-4) for value in ZS], **ARITHMETIC)
-    assert table(folder)["total"] == pytest.approx([1.5, 1.0, 2.5, 2.0], **ARITHMETIC)  # of the scores, not of z
-    event = read_metrics(folder.metrics)[0]
-    assert event["reward"] == pytest.approx(0.5 + 0.5 * 2.5, **ARITHMETIC)
-    assert event["rewards/a/advantage_share"] + event["rewards/c/advantage_share"] == pytest.approx(1.0, **ARITHMETIC)
-
-
-def test_running_deviation_is_in_the_checkpoint_and_resumed(four_rows, workplace: Path) -> None:
-    rules = reward("by_step", normalize="running")
-    words = ("trainer.args.max_steps=4", "trainer.args.save_steps=2")
-    _, whole = four_rows({"r": rules}, *words, name="whole")
-    _, folder = four_rows({"r": rules}, *words, name="cut")
-    means = series(read_metrics(whole.metrics), "rewards/r/effective_mean")[1]
-    # As if it had been killed after step 2: the later checkpoint and the end are gone.
-    import shutil
-
-    shutil.rmtree(folder.checkpoints / "checkpoint-4")
-    status = json.loads(folder.status.read_text())
-    folder.status.write_text(json.dumps({**status, "state": "failed"}))
-    assert main(["resume", str(folder.path)]) == 0
-    assert series(read_metrics(folder.metrics), "rewards/r/effective_mean")[1] == means
-    state = json.loads((folder.checkpoints / "checkpoint-4" / "reward_state.json").read_text())
-    assert state["running"]["r"]["count"] == 16
-
-
 @pytest.mark.parametrize(("policy", "state"), [("exclude", "finished"), ("0.25", "finished"), ("raise", "failed")])
 def test_a_failing_row_meets_its_policy(train, workplace: Path, policy: str, state: str, capsys) -> None:
     (workplace / "mine.py").write_text(
@@ -233,17 +157,3 @@ def test_a_failing_row_meets_its_policy(train, workplace: Path, policy: str, sta
         assert event["rewards/mine/effective_mean"] == pytest.approx((0.25 * errors + (8 - errors)) / 8, **ARITHMETIC)
     else:
         assert event["rewards/mine/excluded"] == event["rewards/mine/errors"]
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [("return [1.0]", "1 totals for 4 rows"), ("raise ValueError('no')", "ValueError: no")],
-)
-def test_an_aggregate_that_fails_is_named(four_rows, workplace: Path, capsys, body: str, said: str) -> None:
-    source = (workplace / "mine.py").read_text() + f"\ndef odd(rewards, weights):\n    {body}\n"
-    (workplace / "mine.py").write_text(source)
-    code, _ = four_rows({"c": reward("c")}, "aggregate=./mine.py:odd")
-    told = capsys.readouterr().err
-    assert code == (1 if "raise" in body else 2)
-    assert "where:    aggregate" in told
-    assert said in told

@@ -15,10 +15,17 @@ from trl.trainer.utils import use_adapter
 
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.tables.metrics import PHASES
-from rlhf_cli.tables.passes import Passes
-from rlhf_cli.trainers.pass_mixin import PassMixin
-from rlhf_cli.trainers.step_profile import StepProfile, count_rows, is_reference, profiled_calls, timed_waits
-from rlhf_cli.trainers.token_slots import TokenSlots, count, counted_slots, uncounted
+from rlhf_cli.trainers.step_profile import (
+    StepProfile,
+    TokenSlots,
+    count,
+    count_rows,
+    counted_slots,
+    is_reference,
+    profiled_calls,
+    timed_waits,
+    uncounted,
+)
 from tests.support.signatures import parameters
 
 # Metrics of where the time went, of ranks whose clocks the test sets, and which pass is the reference's.
@@ -78,18 +85,6 @@ def test_ranks_count_the_same_and_slots_are_summed() -> None:
     assert (metrics["passes/slots"], metrics["passes/tokens"]) == (30.0, 20.0)
 
 
-@pytest.mark.parametrize(
-    ("more", "without"),
-    [({"rewards": None}, {"generation", "rollout", "scoring", "old_logps", "values"}), ({"has_critic": True}, set())],
-)
-def test_what_a_trainer_cannot_do_is_not_logged(more: dict[str, Any], without: set[str]) -> None:
-    accelerator: Any = Ranks()
-    logged = profile_of(Clock(forward=1.0), **more).taken(accelerator)
-    of_phases = {name.removeprefix("time/share/") for name in logged if name.startswith("time/share/")}
-    assert not without & of_phases
-    assert ("critic" in of_phases) == ("has_critic" in more)
-
-
 def test_the_reference_is_another_model_or_the_policy_without_its_adapter() -> None:
     config = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=8)
     policy, reference = LlamaForCausalLM(config), LlamaForCausalLM(config)
@@ -118,8 +113,6 @@ def test_time_in_a_collective_is_waiting_and_the_functions_are_put_back(monkeypa
     assert clock.taken()["waiting"] >= 0.02
     assert settled == [1]
     assert torch.distributed.all_gather_object is slow
-    with timed_waits(clock, wanted=False):
-        assert torch.distributed.all_gather_object is slow
 
 
 # Slots and real tokens of passes, against counts made by hand of small ragged batches.
@@ -135,12 +128,6 @@ def slots() -> Iterator[TokenSlots]:
         yield counted
 
 
-class Logps:
-    def _get_per_token_logps_and_entropies(self, *given: torch.Tensor, **others: object) -> tuple[torch.Tensor, ...]:
-        self.given, self.others = given, others
-        return torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(())
-
-
 def test_a_batch_of_rows_is_counted_by_its_masks(slots: TokenSlots) -> None:
     """Two rows of 5 and 2 in 10 slots, and KTO's second set, 3 of 4; the prompts in front of them are in these."""
     batch = {
@@ -154,15 +141,6 @@ def test_a_batch_of_rows_is_counted_by_its_masks(slots: TokenSlots) -> None:
     count_rows(batch)
     assert slots.taken() == (14, 10)
     assert slots.taken() == (0, 0)
-
-
-def test_trls_own_pass_for_log_probabilities_is_counted_and_handed_on_as_it_is(slots: TokenSlots) -> None:
-    trainer: Any = type("Counted", (PassMixin, Logps), {"passes": Passes("plain")})()
-    trainer._get_per_token_logps_and_entropies("model", IDS, MASK, 3, batch_size=1, num_images=None)
-    assert trainer.given[0] == "model"
-    assert trainer.given[3:] == (3, 1, False)
-    assert trainer.others == {"num_images": None}
-    assert slots.taken() == (10, 7)
 
 
 def test_an_evaluation_is_not_counted(slots: TokenSlots) -> None:

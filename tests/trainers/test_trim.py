@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.tables.passes import Passes
-from rlhf_cli.trainers import forward_pass, pass_mixin
+from rlhf_cli.trainers import pass_mixin
 from rlhf_cli.trainers.forward_pass import by_length, reordered_in_windows, trimmed, used_columns
 from rlhf_cli.trainers.pass_mixin import PassMixin
 from rlhf_cli.trainers.trl_protocol import TrlBatch
@@ -188,35 +188,3 @@ def test_windows(monkeypatch: pytest.MonkeyPatch, steps: int, accumulation: int,
     order = list(range(steps)) if window is None else list(range(steps))[::-1]
     assert trainer._buffered_inputs == [("trimmed", one) for one in order]
     assert inputs == ("trimmed", order[1])
-
-
-def test_nothing_is_sorted_or_cut_in_an_evaluation_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pass_mixin, "trimmed", lambda batch, *, may_move: torch.tensor(-1))
-    evaluating = Trims(2, 2)
-    evaluating.model.training = False
-    assert evaluating._prepare_inputs([10, 11]) == 11
-
-    class KeepsItsBuffer(Trims):  # type: ignore[misc]
-        def _prepare_inputs(self, generation_batch: Any) -> Any:
-            return super()._prepare_inputs(generation_batch)
-
-    kept = KeepsItsBuffer(2, 2)
-    kept._buffered_inputs = ["a", "b"]
-    monkeypatch.setattr(Generates, "_prepare_inputs", lambda self, batch: self._buffered_inputs[1])
-    assert kept._prepare_inputs(None) == "b"
-
-
-def test_what_is_one_number_a_row_goes_with_its_row() -> None:
-    """Lengths 1, 3 and 2, 4 become 4, 3 and 2, 1; what is one number a batch stays where it is."""
-    batches = [
-        {
-            "completion_mask": (torch.arange(4) < torch.tensor(lengths).unsqueeze(1)).long(),
-            "advantages": torch.tensor(lengths) / 10,
-            "num_items_in_batch": torch.tensor(10 * index),
-        }
-        for index, lengths in enumerate([[1, 3], [2, 4]])
-    ]
-    found = forward_pass.reordered_in_windows(batches, 2, lambda rows: forward_pass.by_length(rows["completion_mask"]))
-    assert [batch["completion_mask"].sum(dim=1).tolist() for batch in found] == [[4, 3], [2, 1]]
-    assert [batch["advantages"].tolist() for batch in found] == [pytest.approx([0.4, 0.3]), pytest.approx([0.2, 0.1])]
-    assert [int(batch["num_items_in_batch"]) for batch in found] == [0, 10]

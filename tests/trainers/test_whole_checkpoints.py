@@ -106,16 +106,6 @@ def test_the_best_one_is_kept_named_and_loaded(sft, greater_is_better: bool, bes
     assert [problem_with(path) for path in folder.iterdir()] == [None, None]
 
 
-def test_a_resumed_run_still_knows_its_best(sft) -> None:
-    trainer = sft(**BEST, greater_is_better=True, save_total_limit=2, max_steps=2)
-    trainer.train()
-    best = trainer.state.best_model_checkpoint
-    resumed = sft(**BEST, greater_is_better=True, save_total_limit=2)
-    resumed.train(resume_from_checkpoint=str(Path(best).with_name("checkpoint-2")))
-    assert resumed.state.best_model_checkpoint == best
-    assert names(resumed) == ["checkpoint-1", "checkpoint-3"]
-
-
 @pytest.mark.fault(15)
 def test_a_later_one_that_does_not_verify_does_not_push_out_the_new_one(sft, tmp_path: Path) -> None:
     """As after going back: checkpoint-9 was cut off, the run goes on from an older one."""
@@ -133,17 +123,6 @@ def test_what_fails_before_a_folder_is_there_is_what_is_raised(sft, monkeypatch:
     trainer = sft()
     with pytest.raises(ValueError, match="before anything was written"):
         trainer._save_checkpoint(trainer.model, None)
-
-
-def test_an_upload_starts_from_the_folder_that_stays(sft, monkeypatch: pytest.MonkeyPatch) -> None:
-    pushed: list[tuple[str, bool]] = []
-    monkeypatch.setattr(
-        trl.SFTTrainer, "_push_from_checkpoint", lambda _, folder: pushed.append((folder, Path(folder).is_dir()))
-    )
-    trainer = sft(save_only_model=True)
-    trainer.args.push_to_hub = True
-    trainer._save_checkpoint(trainer.model, None)
-    assert pushed == [(str(Path(trainer.args.output_dir, "checkpoints", "checkpoint-0")), True)]
 
 
 # Only the rank that writes a model says beside it how its texts ended: the others' folder may not be there yet.

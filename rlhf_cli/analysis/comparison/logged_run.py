@@ -12,7 +12,8 @@ from rlhf_cli.analysis.comparison.metric_columns import MetricColumns, Wanted, r
 from rlhf_cli.errors import RunError
 from rlhf_cli.measure.evaluation_files import read_evaluation
 from rlhf_cli.measure.scored_pairs import RewardModelEvaluation
-from rlhf_cli.runs.run_folder import RunFolder, read_json, swept_in
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_overview import swept_in
 from rlhf_cli.runs.run_status import FINISHED, read_status
 from rlhf_cli.tables.resume_keys import row_of
 from rlhf_cli.text.json_values import JsonTree, section

@@ -30,7 +30,7 @@ from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, RunError, UserError
 from rlhf_cli.jobs.run_arguments import none_named, read_by_words
 from rlhf_cli.jobs.usage import Options, read_options
-from rlhf_cli.runs.run_folder import RunGroup, groups_of, newest_of
+from rlhf_cli.runs.run_overview import RunGroup, groups_of, newest_of
 from rlhf_cli.runs.run_status import with_newest
 
 _LOOKED_INTO = 3

@@ -45,7 +45,8 @@ from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.measure.evaluation_files import evaluation_json
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.plan.data_sources import describe_eval_rows
-from rlhf_cli.runs.run_folder import HELD_OUT, POLICY, REWARD_MODEL, refuse_links
+from rlhf_cli.runs.run_folder import HELD_OUT, POLICY, REWARD_MODEL
+from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.services.hub_lookup import HubQuestion
 

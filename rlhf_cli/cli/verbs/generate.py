@@ -49,7 +49,7 @@ from rlhf_cli.jobs.prepare import Prepared, is_run_name, prepare, prepare_from
 from rlhf_cli.jobs.run_arguments import one_named, run_at
 from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.measure.best_of_n import TOTAL
-from rlhf_cli.runs.run_folder import refuse_links
+from rlhf_cli.runs.run_overview import refuse_links
 
 _SAMPLES, _LIMIT = 8, 100
 

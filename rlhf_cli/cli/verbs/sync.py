@@ -18,8 +18,7 @@ from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, UserError
 from rlhf_cli.jobs.run_arguments import place_of
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking.sending import Sending, send, to_send
-from rlhf_cli.runs.tracking.wandb_files import upload
+from rlhf_cli.runs.tracking.wandb_files import Sending, send, to_send, upload
 
 _STYLES = {"sent": "green", "to send": "cyan", "not sent": "red"}
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import RESERVED_REWARD_NAMES
-from rlhf_cli.numerics.intervals import attempt_counts
 from rlhf_cli.tables import metrics
 from rlhf_cli.text.suggest import nearest, slips
 
@@ -89,6 +88,8 @@ def _of_sampled(name: str, experiment: Experiment) -> Unlogged | None:
         corrected = f"{head}/{rest.replace(reward, close, 1)}" if close else None
         return f"the rewards are {', '.join(experiment.rewards)}", corrected
     trainer = experiment.trainer
+    from rlhf_cli.numerics.intervals import attempt_counts
+
     counts = attempt_counts(trainer.whole("num_generations_eval") or trainer.whole("num_generations") or 1)
     valid = [*(f"pass@{count}" for count in counts), f"maj@{counts[-1]}"]
     if match["how"] or head in valid:

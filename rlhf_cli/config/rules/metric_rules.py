@@ -18,7 +18,7 @@ from rlhf_cli.config.rules.logged_metrics import (
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.errors import ConfigError, UserError
-from rlhf_cli.rewards.stack.scored_rows import why_no_total
+from rlhf_cli.rewards.stack.aggregating import why_no_total
 
 _BEST = "trainer.args.metric_for_best_model"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from graphlib import CycleError
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
@@ -14,7 +15,7 @@ from rlhf_cli.config.schema.reward_sections import (
     Gate,
 )
 from rlhf_cli.errors import ConfigError, UserError
-from rlhf_cli.rewards.stack.gates import GateCycle, levels
+from rlhf_cli.rewards.stack.component import levels
 from rlhf_cli.tables.trl_trainers import SEQUENCE_LOSSES
 from rlhf_cli.text.suggest import nearest
 
@@ -91,10 +92,11 @@ def _gate_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
         return
     try:
         levels({name: [gate.by for gate in reward.gates] for name, reward in rewards.items()})
-    except GateCycle as error:
-        key = f"rewards.{error.names[0]}.gate"
-        what = "rewards wait for each other"
-        yield ConfigError(what, where=origins.where(key), got=str(error), hint=f"'~{key}'")
+    except CycleError as error:
+        names = error.args[1]
+        key = f"rewards.{names[0]}.gate"
+        got = " waits for ".join(reversed(names))
+        yield ConfigError("rewards wait for each other", where=origins.where(key), got=got, hint=f"'~{key}'")
 
 
 def _dense_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:

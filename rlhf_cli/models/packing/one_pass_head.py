@@ -1,12 +1,10 @@
 """Compute log-probabilities and entropies in one pass over the head, only where a token is scored.
 
-TRL's head keeps no logits: its backward pass projects a second time, and without Triton its tiles are widened to
-float32 and copied several times. With few positions and a small vocabulary, the softmax itself is smaller than TRL's
-tile. Then it is kept, and the backward pass computes the gradient of the logits from it.
+TRL's head keeps no logits: its backward pass projects a second time. With few positions and a small vocabulary, the
+softmax is smaller than TRL's tile. Then it is kept, and the backward pass computes the gradient of the logits from it.
 
-Without Triton, TRL's head projects every position of the batch, including prompts and padding, and discards most of the
-result. A hook on the backbone selects the states on any device, and TRL's own forward does the rest: temperature, soft
-caps, sharded weights.
+Without Triton, TRL's head projects every position of the batch, including prompts and padding. A hook on the backbone
+selects the states on any device, and TRL's own forward does the rest: temperature, soft caps, sharded weights.
 """
 
 from __future__ import annotations

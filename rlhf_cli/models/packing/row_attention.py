@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from peft import PeftModel
@@ -18,9 +18,11 @@ from torch import Tensor
 from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from rlhf_cli.models.packing.packed_rows import PackedRows
 from rlhf_cli.models.packing.varlen_kernel import Heads, JoinedKeys, heads_of, joined_keys, varlen_attend, why_no_varlen
 from rlhf_cli.tables.passes import ATTENTIONS, READ, is_rotary, why_values_not_packed
+
+if TYPE_CHECKING:
+    from rlhf_cli.models.packing.packed_rows import PackedRows
 
 ARGUMENT = "packed_rows"
 _MORE_THAN_CAUSAL = ("position_bias", "softcap", "cache")
@@ -39,6 +41,7 @@ def register() -> None:
 
 def model_inputs(rows: PackedRows) -> dict[str, object]:
     """Return the model's inputs, including a four-dimensional mask, which transformers passes on unchanged."""
+    register()
     segments = Segments(rows)
     return {
         "input_ids": rows.input_ids,
@@ -151,7 +154,8 @@ def _cut(
 
 def has_relative_positions(config: PretrainedConfig) -> bool:
     """Return whether a row may be moved left with the same result: rotary embeddings, as in nearly all models."""
-    return is_rotary(_values(config.get_text_config()))
+    text = config.get_text_config()
+    return is_rotary({name: getattr(text, name) for name in READ if hasattr(text, name)})
 
 
 def why_not_packed(model: PreTrainedModel | PeftModel) -> str | None:
@@ -169,8 +173,5 @@ def why_not_packed(model: PreTrainedModel | PeftModel) -> str | None:
         return "it reads more than text"
     if not getattr(model, "_supports_attention_backend", False):
         return "its attention is not one of transformers' attention functions"
-    return why_values_not_packed(_values(text), str(config._attn_implementation))
-
-
-def _values(text: PretrainedConfig) -> dict[str, object]:
-    return {name: getattr(text, name) for name in READ if hasattr(text, name)}
+    values = {name: getattr(text, name) for name in READ if hasattr(text, name)}
+    return why_values_not_packed(values, str(config._attn_implementation))

@@ -3,16 +3,14 @@
 Queries stay in place. A row that continues a prompt needs the prompt's keys before its own, so a prompt's keys occur
 once for the prompt itself and once per row.
 
-`torch.nn.attention.varlen.varlen_attn` takes the start of each segment. Its causal mask is aligned to the bottom right:
-of Q queries and K keys, the last query sees every key, and the i-th (from 0) those before i + 1 + K - Q. A row with a
-prompt's keys before its own needs exactly that. torch's documentation does not mention the alignment, but its source
-does: `aten/src/ATen/native/transformers/cuda/flash_attn/mask.h` (`apply_mask_local`: `col_idx_limit_right` is the
-minimum of K and `row_idx + 1 + K - Q + window_size_right`, which is 0 for the window (-1, 0)). So does the docstring of
-flash-attention's `flash_attn_varlen_func`: "aligned to the bottom right corner". `kernel_trial` checks it.
+The causal mask of `torch.nn.attention.varlen.varlen_attn` is aligned to the bottom right, which its documentation does
+not mention but its source has (aten/src/ATen/native/transformers/cuda/flash_attn/mask.h, `apply_mask_local`): of Q
+queries and K keys, the last query sees every key, and the i-th (from 0) those before i + 1 + K - Q. A row with a
+prompt's keys before its own needs exactly that.
 
-The reference is attention of each segment by itself in float32. This detects a kernel that aligns its causal mask
-differently, omits the scale or is missing from this torch build, and shows where: a model's own numbers, in half
-precision, would show less.
+The trial's reference is attention of each segment by itself in float32. It detects a kernel that aligns its mask
+differently, omits the scale or is missing from this torch build; a model's own numbers in half precision would show
+less.
 """
 
 from __future__ import annotations

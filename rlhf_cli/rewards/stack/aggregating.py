@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -87,3 +87,28 @@ Weight = float | Schedule
 def weight_at(weight: Weight, step: int, max_steps: int) -> float:
     """Return `weight` itself, or the schedule's value at that step."""
     return weight.at(step, max_steps) if isinstance(weight, Schedule) else weight
+
+
+_DIVISORS = {
+    "group": "the deviation of a group in training",
+    "batch": "the deviation of a batch in training",
+    "running": "the deviation of all that training has scored",
+}
+"""The divisor that each value of `normalize` needs; other values of `normalize` need no other rows."""
+
+
+def relative_rewards(normalize: Mapping[str, str], known: Collection[str] = ()) -> list[str]:
+    """Return the names of rewards whose value depends on other rows.
+
+    normalize: name -> the reward's `normalize`. known: the names whose running deviation is known.
+    """
+    return [name for name, how in normalize.items() if how in _DIVISORS and not (how == "running" and name in known)]
+
+
+def why_no_total(normalize: Mapping[str, str], aggregate: object, known: Collection[str] = ()) -> str | None:
+    """Return why a row has no total of its own, or None if it has one. Arguments as for `relative_rewards`."""
+    for name in relative_rewards(normalize, known):
+        return f"rewards.{name}.normalize={normalize[name]} divides by {_DIVISORS[normalize[name]]}"
+    if aggregate == "normalize_then_sum":
+        return "aggregate=normalize_then_sum sums z-scores within a group in training"
+    return None

@@ -21,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import NoReturn
 
@@ -47,16 +47,12 @@ _AGAIN_S = 1.0
 """Seconds between repeated alarms, for a call that catches the first one and continues."""
 
 
-class Overdue(Exception):
-    """Raised if a call did not finish in time."""
-
-
 class _Alarm(BaseException):
     """Raised inside a call that is out of time; not an Exception, so that `except Exception` does not catch it."""
 
 
 def call_within(call: Callable[[], object], timeout_s: float) -> object:
-    """Return the call's result. Raise its errors, and Overdue after `timeout_s` seconds.
+    """Return the call's result. Raise its errors, and RewardTimeout after `timeout_s` seconds.
 
     The deadline is an alarm; an earlier alarm is restored and fires at its time, but not before this one. Outside of
     the main thread there is no deadline: only async and isolated rewards are called there, whose calls return at once
@@ -77,7 +73,7 @@ def call_within(call: Callable[[], object], timeout_s: float) -> object:
     try:
         return call()
     except _Alarm:
-        raise Overdue from None
+        raise RewardTimeout(f"no answer within {timeout_s:g} s") from None
     finally:
         armed.clear()
         here = None  # a frame that holds itself keeps all that called it, and a step's tensors, until gc looks
@@ -139,14 +135,14 @@ _END_S = 1.0
 """Seconds that waiting async rewards get to finish after they are cancelled."""
 
 
+@dataclass
 class RewardLoop:
     """An event loop that starts with the first awaitable, and is replaced if it is blocked."""
 
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._server: threading.Thread
-        self._lock = threading.Lock()
-        self._is_closed = False
+    _loop: asyncio.AbstractEventLoop | None = None
+    _server: threading.Thread | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _is_closed: bool = False
 
     def run(self, awaitable: Awaitable[object], timeout_s: float | None) -> object:
         """Return the result of `awaitable`. Raise RewardTimeout if the loop does not answer within `timeout_s`."""
@@ -175,7 +171,7 @@ class RewardLoop:
     def close(self) -> None:
         """End the loop and cancel waiting rewards."""
         self._is_closed = True
-        if self._loop is not None:
+        if self._loop is not None and self._server is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._server.join(2 * _END_S)
             self._loop = None
@@ -322,10 +318,7 @@ def _within(component: Component, batch: Batch, run_async: RunAsync) -> object:
         value = component.score(**batch)
         return run_async(value, None) if inspect.isawaitable(value) else value
     began = time.monotonic()
-    try:
-        value = call_within(lambda: component.score(**batch), timeout_s)
-    except Overdue:
-        raise RewardTimeout(f"no answer within {timeout_s:g} s") from None
+    value = call_within(lambda: component.score(**batch), timeout_s)
     if not inspect.isawaitable(value):
         return value
     left_s = max(0.0, timeout_s - (time.monotonic() - began))

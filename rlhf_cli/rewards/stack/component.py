@@ -1,18 +1,61 @@
-"""Hold one named reward, the batch it is called with, and its outcome or failed call."""
+"""Hold one named reward with its gates, the batch it is called with, and its outcome or failed call.
+
+A gate lets a reward count for a row only if another reward's raw score is within bounds. These are the conditioned
+rewards of GDPO (arXiv 2601.05242, equation 8): an easy reward is given only if a hard one is met, so that the policy
+cannot collect the easy one instead. Gates form a graph. Rewards are evaluated in its topological order, and not
+computed for rows that their gates closed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rlhf_cli.errors import RewardError, RewardFailed
-from rlhf_cli.rewards.dense import Span
 from rlhf_cli.rewards.stack.aggregating import Weight
-from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.returned_scores import Spread, TokenValues
 
+if TYPE_CHECKING:
+    from rlhf_cli.rewards.dense import Span
+
 OnError = Literal["raise", "exclude"] | float
+
+
+Otherwise = float | Literal["exclude"]
+"""Result of a closed gate: a number that enters the total unchanged, or exclusion of the row."""
+
+
+@dataclass(frozen=True)
+class ScoreGate:
+    """A gate that is open if `low <= raw score of `by` <= high`, and closed if that score is missing."""
+
+    by: str
+    low: float = float("-inf")
+    high: float = float("inf")
+    otherwise: Otherwise = 0.0
+
+    def is_open(self, raw: float | None) -> bool:
+        """Return whether the gate is open for a row whose raw score of `by` is `raw` (None for no score)."""
+        return raw is not None and self.low <= raw <= self.high
+
+
+def levels(reads: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """Return the names in order of evaluation; each level needs only the levels before it.
+
+    The members of a level are independent. `reads` maps each reward to the rewards that its gates read, which are among
+    the keys. Raise CycleError if rewards wait for each other.
+    """
+    sorter = TopologicalSorter(reads)
+    sorter.prepare()
+    order = list(reads)
+    in_order = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready(), key=order.index)
+        in_order.append(ready)
+        sorter.done(*ready)
+    return in_order
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ A row of a dense reward is one of
 - a list of spans `(start, end, value)` in characters of the completion's text;
 - an empty list: no position is rewarded (its sum is 0).
 
-In formulas: r_t is the value at token t, absent if None. If one number is needed, the row's reward is sum_t r_t.
-Process rewards are normalised over the rewarded positions of a group (DeepSeekMath, arXiv:2402.03300, section 4.1.3;
-`rlhf_cli.numerics.group_advantages`), so None and 0.0 differ. `token_offsets.py` computes the characters of a token.
+If one number is needed, the row's reward is the sum over its tokens. Process rewards are normalised over the rewarded
+positions of a group (`rlhf_cli.numerics.group_advantages`), so None and 0.0 differ.
 """
 
 from __future__ import annotations
@@ -15,10 +14,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.dense import Span
+
+if TYPE_CHECKING:
+    from rlhf_cli.rewards.dense import Span
 
 Offset: TypeAlias = tuple[int, int]
 """`(start, end)`: the characters of the completion that a token covers in part; start == end if none."""
@@ -104,12 +105,10 @@ def named_spans(row: Sequence[object]) -> list[Span] | None:
 def shifted(values: Sequence[float | None], total: float) -> TokenValues:
     """Return the same positions summing to `total`: the change of the row's sum is spread evenly over them.
 
-    r'_t = r_t + (total - S) / n with S = sum_t r_t over the n rewarded positions. Of all rows that sum to `total`, this
-    is the nearest to the original in least squares (the gradient of sum_t (r'_t - r_t)^2 is the same at every t). So an
-    offset o takes o / n from each position, and a clip to [low, high] is the projection onto the rows whose sum is
-    within these bounds. No token moves by more than the sum did, and a small change of the row makes a small change of
-    its tokens. (Multiplying by total / S instead grows without bound as S goes to 0: [1, -0.99] minus 0.5 became [-49,
-    48.5].) If no position is rewarded, `total` goes onto the last token, like a plain score. Raise ValueError if the
+    r'_t = r_t + (total - S) / n with S = sum_t r_t over the n rewarded positions: of all rows that sum to `total`, the
+    nearest in least squares. So a clip to [low, high] is the projection onto the rows whose sum is within these bounds,
+    and a small change of the row is a small change of its tokens; total / S as a factor would grow without bound as S
+    goes to 0. If no position is rewarded, `total` goes onto the last token, like a plain score. Raise ValueError if the
     total is not finite, or not 0 for a row without tokens.
     """
     if not math.isfinite(total):

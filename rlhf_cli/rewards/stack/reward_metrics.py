@@ -9,7 +9,6 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rlhf_cli.numerics.group_advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Component, RewardOutcome
 from rlhf_cli.rewards.stack.reward_matrix import Settled
@@ -121,6 +120,8 @@ def advantage_shares(
     is not linear in the components (a custom aggregate, a clipped total, a KL that is normalised with them), or if
     every advantage is 0.
     """
+    from rlhf_cli.numerics.group_advantages import grpo_parts, normalized_sum_parts, rloo_parts, shares
+
     is_rloo = scale is None
     if callable(aggregate) or num_generations < 2 or (is_rloo and (is_clipped or (kl_coef and is_normalized))):
         return {}

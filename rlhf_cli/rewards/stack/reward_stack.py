@@ -1,6 +1,6 @@
 """Evaluate all named rewards of an experiment together.
 
-TRL knows rewards as a list of functions that cannot see each other. The stack gives TRL one `Column` per reward. The
+TRL knows rewards as a list of functions that cannot see each other. The stack gives TRL one column per reward. The
 first column that TRL calls evaluates the whole stack; the others return the stored results. TRL assembles, gathers and
 logs its matrix as usual, and the stack decides how rewards interact. Rewards are evaluated in the order of the gate
 graph. The independent rewards of a level run at the same time, each only on the rows that its gates leave open.
@@ -9,9 +9,9 @@ graph. The independent rewards of a level run at the same time, each only on the
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from rlhf_cli.errors import RewardFailed
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.rewards.stack.aggregating import weight_at
-from rlhf_cli.rewards.stack.calling import RewardLoop, Tools, run_component, staying
 from rlhf_cli.rewards.stack.component import (
     Batch,
     Component,
@@ -31,12 +30,13 @@ from rlhf_cli.rewards.stack.component import (
     by_row,
     hints,
     keep_nothing,
+    levels,
     token_ids,
 )
-from rlhf_cli.rewards.stack.gates import levels
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, shifted
 
 if TYPE_CHECKING:
+    from rlhf_cli.rewards.stack.calling import RewardLoop, Tools
     from rlhf_cli.rewards.stack.token_offsets import Decode, ScoredPart
 
 _MAX_HOPELESS_BATCHES = 3
@@ -51,13 +51,13 @@ class MaxErrors:
     window: int
 
 
+@dataclass
 class ErrorCounts:
     """Count one reward's failures, ignoring rows that a gate skipped."""
 
-    def __init__(self, limit: MaxErrors | None) -> None:
-        self._limit = limit
-        self._last: deque[bool] = deque(maxlen=limit.window if limit is not None else 0)
-        self._hopeless = 0
+    limit: MaxErrors | None
+    _last: tuple[bool, ...] = ()
+    _hopeless: int = 0
 
     def add(self, component: Component, outcome: RewardOutcome, *, replay: str | None = None) -> None:
         """Count a batch. Raise RewardFailed with the last error if too many rows failed.
@@ -75,11 +75,11 @@ class ErrorCounts:
                 expected=f"at least some scores; on_error={component.on_error} is for rows that fail now and then",
                 hint=hints(replay=replay),
             )
-        if (limit := self._limit) is None:
+        if (limit := self.limit) is None:
             return
-        for error, gate in zip(outcome.errors, outcome.closed_by, strict=True):
-            if component.eager or gate is None:
-                self._last.append(error is not None)
+        asked = zip(outcome.errors, outcome.closed_by, strict=True)
+        now = (error is not None for error, gate in asked if component.eager or gate is None)
+        self._last = (*self._last, *now)[-limit.window :]
         failed = sum(self._last)
         if errors and len(self._last) == limit.window and failed / limit.window > limit.share:
             raise RewardFailed(
@@ -117,6 +117,8 @@ class RewardStack:
         keep_failure: KeepFailure = keep_nothing,
     ) -> None:
         self.components = list(components)
+        self.names = [component.name for component in components]
+        """The components' names, in the order of the columns."""
         self.outcomes: dict[str, RewardOutcome] = {}
         """Outcomes of the last batch by name."""
         self._batch: Batch = {}
@@ -128,23 +130,25 @@ class RewardStack:
         self._running = running
         self._is_in_batch = self._is_evaluated = False
         self._extra: dict[str, set[str]] = {name: set() for name in self._by_name}
-        self._loop = RewardLoop()
-        self._tools = Tools(self._loop.run, self._offsets, self._keep_call)
+        self._loop: RewardLoop | None = None
         self._pieces: dict[int, str] = {}
         self._pool: ThreadPoolExecutor | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """Return the components' names, in the order of the columns."""
-        return [component.name for component in self.components]
 
     def weights(self, step: int, max_steps: int) -> list[float]:
         """Return every component's weight at that optimizer step."""
         return [weight_at(component.weight, step, max_steps) for component in self.components]
 
-    def columns(self) -> list[RewardColumn]:
-        """Return one callable with TRL's reward signature per component."""
-        return [RewardColumn(component.name, self) for component in self.components]
+    def columns(self) -> list[Callable[..., list[Score]]]:
+        """Return one callable with TRL's reward signature per component; its `__name__` is the metric's name."""
+
+        def column_of(name: str) -> Callable[..., list[Score]]:
+            def column(**batch: object) -> list[Score]:
+                return self.scores(name, **batch)
+
+            column.__name__ = name
+            return column
+
+        return list(map(column_of, self.names))
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -155,7 +159,7 @@ class RewardStack:
         finally:
             self._is_in_batch = self._is_evaluated = False
 
-    def scores(self, name: str, **batch: object) -> list[Score]:
+    def scores(self, name: str, /, **batch: object) -> list[Score]:
         """Return one component's raw scores for a batch given as TRL's reward arguments."""
         if not self._is_evaluated:
             self.evaluate(**batch)
@@ -167,6 +171,8 @@ class RewardStack:
 
         Raise RewardError, naming reward, row and prompt, if a component with `on_error: raise` fails.
         """
+        from rlhf_cli.rewards.stack.calling import staying
+
         self.outcomes, self._batch = {}, batch
         try:
             with staying():
@@ -243,7 +249,8 @@ class RewardStack:
         for component in self.components:
             if getattr(component.score, "runs_elsewhere", False):
                 component.score.close()  # type: ignore[attr-defined]
-        self._loop.close()
+        if self._loop is not None:
+            self._loop.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
@@ -271,8 +278,17 @@ class RewardStack:
         return outcome
 
     def _run(self, component: Component, batch: Batch, rows: Sequence[int]) -> RewardOutcome:
+        from rlhf_cli.rewards.stack.calling import run_component
+
         with self._running(component.name):
             return run_component(component, batch, rows, self._tools)
+
+    @functools.cached_property
+    def _tools(self) -> Tools:
+        from rlhf_cli.rewards.stack.calling import RewardLoop, Tools
+
+        self._loop = RewardLoop()
+        return Tools(self._loop.run, self._offsets, self._keep_call)
 
     def _offsets(self, ids: Sequence[int]) -> Sequence[Offset]:
         if self.decode is None:
@@ -296,14 +312,3 @@ def runs_elsewhere(score: Callable[..., object]) -> bool:
     """
     functions = (score, type(score).__call__)
     return getattr(score, "runs_elsewhere", False) or any(map(inspect.iscoroutinefunction, functions))
-
-
-class RewardColumn:
-    """A component as a reward function for TRL, which takes the metric's name from `__name__`."""
-
-    def __init__(self, name: str, stack: RewardStack) -> None:
-        self.__name__ = name
-        self._stack = stack
-
-    def __call__(self, **batch: object) -> list[Score]:
-        return self._stack.scores(self.__name__, **batch)

@@ -1,37 +1,26 @@
 """Settle rows that are not a training batch: each with its own total, if it has one.
 
-Training settles the rows of a batch together. An evaluation and `rlhf score` have rows that form no such batch, so a
-group's or batch's deviation and z-scores within a group are not available. The running deviation is available if the
-training's state is. The deviation of the evaluated rows is no substitute: a row's total would depend on the other rows,
-and two evaluations would have different units.
-
-`rlhf score`, `rlhf audit`, `rlhf eval` and the evaluations during a training all settle here. The rules are those of
-training (`reward_matrix.py`), for independent rows; a test with random rewards compares the two. Without torch, `rlhf
-score` starts seconds earlier.
+`rlhf score`, `rlhf audit`, `rlhf eval` and the evaluations during a training all settle here, by the rules of training
+(`reward_matrix.py`) for independent rows; without torch, `rlhf score` starts seconds earlier. A group's or batch's
+deviation and z-scores are not available. The running deviation is, if the training's state is. The deviation of the
+evaluated rows is no substitute: a row's total would depend on the other rows.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_cli.rewards.stack.aggregating import Aggregate, aggregated
+from rlhf_cli.rewards.stack.aggregating import Aggregate, aggregated, relative_rewards, why_no_total
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.text.json_values import finite_or_none
 
 if TYPE_CHECKING:
     from rlhf_cli.numerics.reward_columns import RunningDeviation
     from rlhf_cli.rewards.stack.token_offsets import ScoredPart
-
-_DIVISORS = {
-    "group": "the deviation of a group in training",
-    "batch": "the deviation of a batch in training",
-    "running": "the deviation of all that training has scored",
-}
-"""The divisor that each value of `normalize` needs; other values of `normalize` need no other rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +92,6 @@ class CompletionScores:
         """Return the object that `rlhf score --json` prints, without its rows. `no_total` is left out if it is None."""
         content: dict[str, object] = {"summary": {name: asdict(one) for name, one in self.summary.items()}}
         return content if self.no_total is None else {**content, "no_total": self.no_total}
-
-
-def relative_rewards(normalize: Mapping[str, str], known: Collection[str] = ()) -> list[str]:
-    """Return the names of rewards whose value depends on other rows.
-
-    normalize: name -> the reward's `normalize`. known: the names whose running deviation is known.
-    """
-    return [name for name, how in normalize.items() if how in _DIVISORS and not (how == "running" and name in known)]
-
-
-def why_no_total(normalize: Mapping[str, str], aggregate: object, known: Collection[str] = ()) -> str | None:
-    """Return why a row has no total of its own, or None if it has one. Arguments as for `relative_rewards`."""
-    for name in relative_rewards(normalize, known):
-        return f"rewards.{name}.normalize={normalize[name]} divides by {_DIVISORS[normalize[name]]}"
-    if aggregate == "normalize_then_sum":
-        return "aggregate=normalize_then_sum sums z-scores within a group in training"
-    return None
 
 
 Matrix = Sequence[Sequence[float | None]]

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, takewhile
+from typing import TYPE_CHECKING
 
-from rlhf_cli.rewards.dense import Span
 from rlhf_cli.rewards.stack.returned_scores import Offset, TokenValues
+
+if TYPE_CHECKING:
+    from rlhf_cli.rewards.dense import Span
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -26,14 +29,12 @@ def token_offsets(
     """Return (start, end) of every token: it covers a part of each character of decode(ids)[start:end].
 
     With P_i = decode(ids[:i]) and c_i the length of the common prefix of P_i and the whole text, token i begins at c_i
-    and ends at c_{i+1}; a token that leaves a character unfinished also covers that character. So all tokens of a
-    multi-byte character cover it, neighbouring ranges may share one character, all ranges together cover the text, and
-    a token that decodes to no text (EOS, with special tokens skipped) has an empty range.
+    and ends at c_{i+1}; a token that leaves a character unfinished also covers that character. So neighbouring ranges
+    may share one character, all ranges together cover the text, and a token that decodes to no text has an empty range.
 
-    Decoding each P_i from the start would take quadratic time. As in streaming detokenizers, a window is decoded that
-    begins one token before the last finished character, because some decoders strip a leading space. A token whose own
-    text (decoded once per id) comes next in the text needs no window. If the windows do not reproduce the text, every
-    P_i is decoded after all, which is slow but correct.
+    To decode each P_i would take quadratic time. As in streaming detokenizers, a window is decoded that begins one
+    token before the last finished character, because some decoders strip a leading space; a token whose own text comes
+    next needs no window. If the windows do not reproduce the text, every P_i is decoded after all.
 
     Args:
         ids: the sampled tokens.

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.group_advantages import scores_to_leave_out
 from rlhf_cli.numerics.reward_columns import soft_overlong
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_matrix import Settled
@@ -173,6 +172,8 @@ def leave_out_scores(
     has_gaps = bool((is_missing.any(dim=1) & ~is_missing.all(dim=1)).any())
     if callable(aggregate) or num_generations < 2 or not has_gaps:
         return None
+    from rlhf_cli.numerics.group_advantages import scores_to_leave_out
+
     scores = scores_to_leave_out(rewards, num_generations)
     if clip_range is None:
         return scores, weights, scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from datasets import Dataset
@@ -23,9 +23,8 @@ from rlhf_cli.data.overlong_prompts import (
 )
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ModelError, Prose
-from rlhf_cli.models.cache import merged_model
 from rlhf_cli.models.loading import PromptTokens, require_model
-from rlhf_cli.models.tiny import TinyBuild, tiny_model_path
+from rlhf_cli.models.tiny import tiny_model_path
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -40,6 +39,8 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
     """Return the policy's path or hub id; first build an embedded model, or merge an adapter into its base."""
     model = experiment.model
     if model.build is None:
+        from rlhf_cli.models.cache import merged_model
+
         assert model.path is not None
         trusts = model.trust_remote_code
         require_model(model.path, where="model.path", revision=model.revision, trust_remote_code=trusts)
@@ -48,23 +49,13 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
     def warming_up(step: int, steps: int) -> None:
         on_progress("warming up the tiny model", step, steps)
 
-    recipe = cast(TinyBuild, model.build.model_dump())
-    return str(tiny_model_path(recipe, partial(warm_start_rows, model.build), warming_up))
+    return str(tiny_model_path(model.build.model_dump(), partial(warm_start_rows, model.build), warming_up))
 
 
 def warm_start_rows(build: Build) -> list[dict[str, str]]:
     """Return the demonstrations (prompt and completion) for the warm start of `build`."""
     key, worlds = "model.build.warm_start.worlds", build.warm_start.worlds if build.warm_start else []
     return [row for world in worlds for row in demonstrations(world, _WARM_START_ROWS, seed=build.seed, name=key)]
-
-
-def model_init_kwargs(experiment: Experiment) -> dict[str, object]:
-    """Return the arguments of `from_pretrained`; the trainer chooses the class."""
-    model = experiment.model
-    given: dict[str, object] = {"dtype": model.dtype, "revision": model.revision}
-    if model.quantize is not None:
-        given["quantization_config"] = _quantization(model.quantize)
-    return given
 
 
 def lora_config(experiment: Experiment, path: str) -> LoraConfig:
@@ -82,7 +73,7 @@ def lora_config(experiment: Experiment, path: str) -> LoraConfig:
     return LoraConfig(task_type="SEQ_CLS", modules_to_save=head, **given)
 
 
-def _quantization(bits: str) -> BitsAndBytesConfig:
+def quantization(bits: str) -> BitsAndBytesConfig:
     """Return the settings of QLoRA (arXiv 2305.14314): 4-bit NormalFloat with double quantisation; or 8-bit integers.
 
     Heads are not quantised: a new one is trained, and rounding shows most in a language model's head.

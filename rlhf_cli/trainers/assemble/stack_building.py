@@ -7,19 +7,16 @@ import re
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan.reward_components import component, timeout_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
-from rlhf_cli.rewards.stack.calling import LEAVING
 from rlhf_cli.rewards.stack.component import Batch, Component, FailedCall, by_row
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, import_function, resolve
 from rlhf_cli.rewards.stack.reward_stack import MaxErrors, RewardStack
-from rlhf_cli.runs.failed_batches import keep_batch
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.trl_values import TRAINERS_OWN
@@ -35,29 +32,33 @@ _MOST = 8
 _NAMES = {"prompts": "prompt", "completions": "completion"}
 
 
+@dataclass
 class FailureRecorder:
     """Keep the batches on which rewards fail, the first of each reward and error; called from any thread."""
 
-    def __init__(self, run: RunFolder, rank: int) -> None:
-        self._run, self._rank = run, rank
-        self._kept: dict[str, str | None] = {}
-        self._lock = threading.Lock()
+    run: RunFolder
+    rank: int
+    _kept: dict[str, str | None] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, call: FailedCall) -> str | None:
         """Keep the rows of a call and return the command that scores them again; None if there is no such file.
 
         That is so if there are too many kinds of errors, or if the disk is full.
         """
+        from rlhf_cli.rewards.stack.calling import LEAVING
+        from rlhf_cli.runs.failed_batches import keep_batch
+
         is_invalid = isinstance(call.error, RewardError)
         kind = "invalid" if is_invalid else "timeout" if call.is_timeout else type(call.error).__name__
         name = re.sub(r"[^\w.-]+", "_", f"{call.component.name}-{kind}")
-        name += f"-rank{self._rank}" if self._rank else ""  # ranks that fail at the same time write separate files
+        name += f"-rank{self.rank}" if self.rank else ""  # ranks that fail at the same time write separate files
         ends_run = call.component.on_error == "raise" or isinstance(call.error, LEAVING)
         with self._lock:
             if name not in self._kept and (ends_run or len(self._kept) < _MOST):
                 self._kept[name] = None
                 with suppress(OSError):  # a full disk must not hide the failure itself
-                    self._kept[name] = keep_batch(self._run, name, _as_rows(call.batch, call.rows))
+                    self._kept[name] = keep_batch(self.run, name, _as_rows(call.batch, call.rows))
             return self._kept.get(name)
 
 
@@ -112,11 +113,32 @@ def training_stack(
 
 
 def _components(experiment: Experiment, device: str | torch.device) -> list[Component]:
-    may_pack = experiment.trainer.passes in ("auto", "packed")
-    return [
-        component(name, reward, _score(name, reward, device, may_pack=may_pack))
-        for name, reward in experiment.rewards.items()
-    ]
+    components = []
+    for name, reward in experiment.rewards.items():
+        score: RewardFunction
+        if reward.model is not None:
+            assert reward.with_eos != "auto", "resolve_runs asked the model"
+            from rlhf_cli.models.reward_model_scorer import RewardModelScorer  # imports torch and transformers
+
+            score = RewardModelScorer(
+                reward.model,
+                batch_size=reward.batch_size,
+                max_length=reward.max_length,
+                dtype=reward.dtype,
+                device=reward.device or device,
+                with_eos=reward.with_eos,
+                may_pack=experiment.trainer.passes in ("auto", "packed"),
+            )
+        elif reward.isolate:
+            from rlhf_cli.rewards.stack.isolated import Isolated
+
+            assert reward.fn is not None
+            score = Isolated(reward.fn, reward.args, timeout_s=timeout_of(reward))
+        else:
+            assert reward.fn is not None
+            score = resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")
+        components.append(component(name, reward, score))
+    return components
 
 
 def truncation_policy(experiment: Experiment) -> TruncationPolicy:
@@ -131,25 +153,3 @@ def aggregate_of(experiment: Experiment) -> Aggregate:
     """Return how the components become one total: a name that the stack knows, or the user's function."""
     words: dict[str, Aggregate] = {"sum": "sum", "normalize_then_sum": "normalize_then_sum"}
     return words.get(experiment.aggregate) or cast(Aggregate, import_function(experiment.aggregate, where="aggregate"))
-
-
-def _score(name: str, reward: Reward, device: str | torch.device, *, may_pack: bool) -> RewardFunction:
-    if reward.model is not None:
-        assert reward.with_eos != "auto", "resolve_runs asked the model"
-        from rlhf_cli.models.reward_model_scorer import RewardModelScorer  # imports torch and transformers
-
-        return RewardModelScorer(
-            reward.model,
-            batch_size=reward.batch_size,
-            max_length=reward.max_length,
-            dtype=reward.dtype,
-            device=reward.device or device,
-            with_eos=reward.with_eos,
-            may_pack=may_pack,
-        )
-    assert reward.fn is not None
-    if reward.isolate:
-        from rlhf_cli.rewards.stack.isolated import Isolated
-
-        return Isolated(reward.fn, reward.args, timeout_s=timeout_of(reward))
-    return resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from datasets import Dataset
@@ -35,7 +36,6 @@ from rlhf_cli.rewards.stack import truncation
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.scored_rows import settled_rows
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.run_folder import RunFolder, in_training, write_json
@@ -45,13 +45,11 @@ from rlhf_cli.trainers.assemble.stack_building import aggregate_of, training_sta
 from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
 from rlhf_cli.trainers.build_trainer import build_trainer
 from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
-from rlhf_cli.trainers.step_profile import StepProfile
-from rlhf_cli.trainers.token_slots import TokenSlots
+from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
 
 if TYPE_CHECKING:
-    from rlhf_cli.measure.policy_results import PartAnswers, PolicyEvaluation
+    from rlhf_cli.measure.policy_results import PartAnswers, PolicyAnswers, PolicyEvaluation
     from rlhf_cli.measure.scored_pairs import ScoredPair
-    from rlhf_cli.trainers.policy_answers import PolicyAnswers
 
 
 def ends_with_eos(pairs: Dataset) -> bool:
@@ -282,26 +280,20 @@ def _check_learns(trainer: ExtendedTrainer) -> None:
         )
 
 
+@dataclass
 class TrainingEvaluation:
     """Summarise a policy's answers in a trainer's evaluation; every rank has one, and only the first `writes`.
 
     `aggregate` computes totals as in training; `trained_on` holds the `prompt_key` of prompts also trained on.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        components: Sequence[Component],
-        data: str,
-        *,
-        writes: bool,
-        aggregate: Aggregate = "sum",
-        trained_on: frozenset[bytes] = frozenset(),
-    ) -> None:
-        self._trained_on = trained_on
-        self._folder, self._data, self._writes = folder, data, writes
-        self._components, self._aggregate = list(components), aggregate
-        self._has_warned = False
+    folder: RunFolder
+    components: Sequence[Component]
+    data: str
+    writes: bool
+    aggregate: Aggregate = "sum"
+    trained_on: frozenset[bytes] = frozenset()
+    _has_warned: bool = False
 
     def __call__(
         self,
@@ -316,14 +308,15 @@ class TrainingEvaluation:
         its completions.
         """
         from rlhf_cli.measure.policy_results import PartAnswers, sum_up_answers
+        from rlhf_cli.rewards.stack.scored_rows import settled_rows
 
         everything = [one for answers in by_mode.values() for one in answers.answers]
         settled = settled_rows(
-            self._components,
+            self.components,
             [one.raw for one in everything],
             [one.fixed for one in everything],
             weights,
-            aggregate=self._aggregate,
+            aggregate=self.aggregate,
             running=running or {},
         )
         rows = iter(settled.rows)
@@ -331,13 +324,13 @@ class TrainingEvaluation:
             name: PartAnswers(answers.each, list(answers.answers), [next(rows) for _ in answers.answers])
             for name, answers in by_mode.items()
         }
-        if settled.no_total is not None and self._writes and not self._has_warned:
+        if settled.no_total is not None and self.writes and not self._has_warned:
             logging.getLogger("rlhf").warning("evaluations have no total: %s", settled.no_total)
             self._has_warned = True
         evaluation = sum_up_answers(
-            parts, [one.name for one in self._components], no_total=settled.no_total, trained_on=self._trained_on
+            parts, [one.name for one in self.components], no_total=settled.no_total, trained_on=self.trained_on
         )
-        if self._writes:
+        if self.writes:
             self._write(evaluation, parts, step)
         return metrics_of(evaluation)
 
@@ -345,16 +338,16 @@ class TrainingEvaluation:
         from rlhf_cli.measure.evaluation_files import Evaluation, Heading, evaluation_json
         from rlhf_cli.measure.policy_results import completions_of, write_completions
 
-        folder = in_training(self._folder)
+        folder = in_training(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"step-{step}"
         first = next(iter(parts.values()))
-        shared = sum(prompt_key(one.row) in self._trained_on for one in first.answers[:: first.each])
+        shared = sum(prompt_key(one.row) in self.trained_on for one in first.answers[:: first.each])
         heading = Heading(
             name=name,
             step=step,
-            model=self._folder.label,
-            data=self._data,
+            model=self.folder.label,
+            data=self.data,
             trained_on=shared,
             time=time.time(),
             warnings=[describe_shared(shared, measured.rows)] if shared else [],

@@ -1,14 +1,13 @@
 """Build TRL's own config object of an experiment.
 
-FSDP's version is explicit although 2 is transformers' default, because accelerate's own default is 1. The state dict is
-full, so that the saved model loads without the run. DeepSpeed's numbers are "auto": transformers fills in batch size,
-learning rate, clipping and precision from the arguments that all strategies use.
+FSDP's version is explicit because accelerate's own default is 1. The state dict is full, so that the saved model loads
+without the run. DeepSpeed's numbers are "auto": transformers fills them in from the arguments of all strategies.
 
 torch's own store listens on every interface without a password, and holds pickles. So rank 0 opens it at MASTER_ADDR
 only; the library that starts the process group then connects to it as to the store of torchrun's agent.
-`TrainingArguments._setup_devices` (transformers 5.23, training_args.py:1876) omits the timeout if `use_cpu` is set, and
-torch then waits 1800 s for a rank that hangs. accelerate uses an existing process group. On GPUs it also passes the
-group to DeepSpeed, but not on a CPU; without the group, each rank of ZeRO-3 behaves as if it were alone.
+`TrainingArguments._setup_devices` (transformers 5.23) omits the timeout if `use_cpu` is set, and torch then waits
+1800 s for a rank that hangs. accelerate uses an existing process group, but on a CPU it does not pass it to DeepSpeed:
+each rank of ZeRO-3 would behave as if it were alone.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from rlhf_cli.rewards.stack.reward_functions import import_function
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.text.json_values import JsonTree
-from rlhf_cli.trainers.assemble.policy_loading import model_init_kwargs
+from rlhf_cli.trainers.assemble.policy_loading import quantization
 from rlhf_cli.trainers.assemble.stack_building import truncation_policy
 
 if TYPE_CHECKING:
@@ -41,16 +40,19 @@ if TYPE_CHECKING:
 _KEY = "trainer.class"
 
 
-def import_trainer(section: Trainer) -> None:
-    """Import TRL's trainer and config class; TRL imports them lazily on attribute access."""
-    module = _module(section)
+def import_trainer(section: Trainer) -> ModuleType:
+    """Return TRL's module with the trainer and its config class, both imported: TRL does so on attribute access."""
+    # TRL warns about experimental trainers; naming one in the configuration counts as consent.
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    module = importlib.import_module(section.row.module)
     for name in (section.row.config_class, section.trl):
         getattr(module, name)
+    return module
 
 
 def trainer_class_of(section: Trainer) -> type:
     """Return the trainer's class. Raise ConfigError if the user's class does not inherit from TRL's."""
-    trl_class: type = getattr(_module(section), section.trl)
+    trl_class: type = getattr(import_trainer(section), section.trl)
     if section.own_class is None:
         return trl_class
     own: object = import_function(section.own_class, where=_KEY)
@@ -63,12 +65,6 @@ def trainer_class_of(section: Trainer) -> type:
             hint=Prose("trainer.trl names the class of TRL's that yours inherits from"),
         )
     return own
-
-
-def _module(section: Trainer) -> ModuleType:
-    # TRL warns about experimental trainers; naming one in the configuration counts as consent.
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    return importlib.import_module(section.row.module)
 
 
 def strategy_args(launch: Launch) -> dict[str, object]:
@@ -165,16 +161,19 @@ def start_process_group(trainer: Trainer, *, deepspeed: bool = False) -> None:
 
 def trl_config(experiment: Experiment, folder: RunFolder) -> TrlArguments:
     """Return TRL's own config object. Raise ConfigError with TRL's message if it rejects a value."""
-    trainer = experiment.trainer
-    config_class: Callable[..., TrlArguments] = getattr(_module(trainer), trainer.row.config_class)
+    trainer, model = experiment.trainer, experiment.model
+    model_init_kwargs: dict[str, object] = {"dtype": model.dtype, "revision": model.revision}
+    if model.quantize is not None:
+        model_init_kwargs["quantization_config"] = quantization(model.quantize)
+    config_class: Callable[..., TrlArguments] = getattr(import_trainer(trainer), trainer.row.config_class)
     reserved: dict[str, object] = {
         "output_dir": str(folder.path),
         "run_name": folder.label,
         "seed": experiment.seed,
         "report_to": "none",  # rlhf_cli/runs/tracking mirrors the run folder; TRL's own would send all arguments
         "disable_tqdm": True,
-        "model_init_kwargs": model_init_kwargs(experiment),
-        "trust_remote_code": experiment.model.trust_remote_code,
+        "model_init_kwargs": model_init_kwargs,
+        "trust_remote_code": model.trust_remote_code,
         **precision_args(experiment),
         **strategy_args(experiment.launch),
         **rollout_args(experiment),

@@ -25,13 +25,13 @@ from transformers import PreTrainedModel, Trainer, get_scheduler
 from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, model_inputs
 from rlhf_cli.trainers.forward_pass import by_length, in_evaluation_mode, used_columns
-from rlhf_cli.trainers.token_slots import count
-from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
+from rlhf_cli.trainers.step_profile import count
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
-    from rlhf_cli.trainers.trl_protocol import TrlArguments
+    from rlhf_cli.trainers.ppo.rollout import KlPenalty, PpoSettings
+    from rlhf_cli.trainers.trl_protocol import TrlArguments, TrlBatch, TrlTrainer
 
 
 def prompts_and_completions(batch: TrlBatch) -> tuple[Tensor, Tensor]:
@@ -289,3 +289,12 @@ class TrainedCritic:
         with autocast():
             logits: Tensor = self._wrapped(**inputs, use_cache=False).logits
         return logits[:, :, 0].float()
+
+
+@dataclass(frozen=True)
+class PpoSetup:
+    """What PPO needs beside rewards. `make_critic` is called once, with the loaded policy."""
+
+    settings: PpoSettings
+    kl: KlPenalty
+    make_critic: Callable[[PreTrainedModel | PeftModel], TrainedCritic]

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
@@ -25,7 +25,9 @@ from transformers import AutoModelForTokenClassification, PretrainedConfig, PreT
 from rlhf_cli.errors import ModelError
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.ppo.critic import Autocast, CriticSettings, TrainedCritic
-from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 ADAPTER = "critic"
 _HEAD = "critic_head"

@@ -11,7 +11,7 @@ import functools
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -38,7 +38,9 @@ from rlhf_cli.trainers.ppo.rollout import (
     without_last,
 )
 from rlhf_cli.trainers.reward_mixin import RewardMixin
-from rlhf_cli.trainers.trl_protocol import TrlBatch
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _STATE_FILE = "kl_state.json"
 _COEF = "kl_coef"
@@ -127,9 +129,6 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         if callable(self.aggregate):
             return {}
         return rollout_shares(rollout, advantages, self.ppo, self._settled.names, self._sum_over_ranks)
-
-    def _critic_body(self) -> torch.nn.Module:
-        return self.critic.body()
 
     def _packs_values(self, batch: TrlBatch) -> bool:
         """Return whether the critic reads packed rows.

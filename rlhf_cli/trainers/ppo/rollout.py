@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
@@ -15,7 +15,9 @@ from rlhf_cli.numerics.gae import explained_variance, gae, whiten
 from rlhf_cli.numerics.group_advantages import token_shares
 from rlhf_cli.numerics.ppo_losses import adapted_coef, k1, k3
 from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR
-from rlhf_cli.trainers.trl_protocol import TrlBatch
+
+if TYPE_CHECKING:
+    from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 
 @dataclass(frozen=True)

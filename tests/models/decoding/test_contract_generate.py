@@ -9,7 +9,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from transformers.generation import GenerationMixin, logits_process
 
 from rlhf_cli.models.live_eligibility import ROW_BY_ROW
-from rlhf_cli.models.live_generation import LiveRows
+from rlhf_cli.models.live_generation import Generating
 from tests.support.signatures import parameters
 
 GENERATE = inspect.getsource(GenerationMixin.generate)
@@ -18,7 +18,7 @@ SAMPLE = inspect.getsource(GenerationMixin._sample)
 
 def test_a_loop_of_ours_takes_what_transformers_own_takes() -> None:
     """`generate` calls `decoding_method(self, input_ids, logits_processor=, ..., **model_kwargs)`."""
-    own = [name for name in parameters(LiveRows.__call__) if name not in ("self", "model", "inputs")]
+    own = [name for name in parameters(Generating.decode) if name not in ("self", "model", "inputs")]
     theirs = [name for name in parameters(GenerationMixin._sample) if name not in ("self", "synced_gpus", "streamer")]
     assert own == theirs[: len(own)]
     assert theirs[len(own) :] == ["model_kwargs"]

@@ -79,7 +79,7 @@ def test_padding_and_the_token_that_pads_are_two() -> None:
     config = settings(do_sample=False, max_new_tokens=6)
     with generating.of(model):
         found = model.generate(input_ids=IDS, attention_mask=MASK, generation_config=config)
-    assert generating.live.slots.prompt == 3 * IDS.shape[1]
+    assert generating.prompt_slots == 3 * IDS.shape[1]
     alone = [model.generate(input_ids=IDS[row : row + 1], attention_mask=MASK[row : row + 1], generation_config=config)
              for row in range(len(IDS))]  # fmt: skip
     for row, expected in zip(found[:, 3:].tolist(), alone, strict=True):

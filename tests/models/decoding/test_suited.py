@@ -77,7 +77,7 @@ def _without_token_types(forward: Any) -> Any:
 
 def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("llama")
-    assert live_eligibility.why_not_model(model) is None
+    assert live_eligibility.why_not_ahead(model, settings()) is None
     for name, value, why in (
         ("is_remote_code", lambda: True, "code that came with the model"),
         ("_supports_default_dynamic_cache", lambda: False, "in a cache of its own"),
@@ -85,7 +85,7 @@ def test_each_kind_of_model_is_refused_for_its_own_reason(monkeypatch: pytest.Mo
     ):
         with monkeypatch.context() as patched:
             patched.setattr(model, name, value)
-            found = live_eligibility.why_not_model(model)
+            found = live_eligibility.why_not_ahead(model, settings())
         assert found is not None
         assert found.startswith("LlamaForCausalLM ")
         assert why in found

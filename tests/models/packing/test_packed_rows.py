@@ -10,8 +10,6 @@ import torch
 
 from rlhf_cli.models.packing import packed_rows as module
 from rlhf_cli.models.packing.packed_rows import packed_rows, packed_texts, passes_of, rows_by_prompt
-from rlhf_cli.models.packing.row_attention import Segments
-from rlhf_cli.models.packing.varlen_kernel import joined_keys
 
 _ = 0
 IDS = torch.tensor(
@@ -138,16 +136,3 @@ def test_passes_hold_every_text_once_and_no_more_tokens_than_asked() -> None:
     assert list(passes_of(texts, 9)) == [[2, 3, 4], [1], [0]]
     assert list(passes_of(texts, 6)) == [[2, 3], [4], [1], [0]]  # the one of nine goes alone
     assert list(passes_of([], 6)) == []
-
-
-def test_all_of_it_lies_on_the_device_that_was_asked_for() -> None:
-    """On torch's device without numbers: what lay elsewhere would be refused by a GPU's kernels alone."""
-    meta = torch.device("meta")
-    rows = packed_texts([[*range(9), 1], [*range(9), 2, 3], [7]], meta)
-    assert rows.shared == [0, 0, None]
-    segments, joined = Segments(rows), joined_keys(rows.lengths, rows.shared, meta)
-    mask = segments.mask(0, 3, 6, meta)
-    assert mask is not None
-    found = [rows.input_ids, rows.position_ids, rows.last_states(), rows.states_before(), rows.states_around()]
-    found += [segments.given, mask, joined.places, joined.cu_queries, joined.cu_keys, segments.joined(meta).places]
-    assert {one.device.type for one in found} == {"meta"}

@@ -28,7 +28,7 @@ def allocated_bytes(shape: str, *, ends: bool = False, is_plain: bool = False, k
     model.generation_config.eos_token_id = EOS if ends else None
     ids = torch.randint(2, words, (ROWS // GROUP, PROMPT)).repeat_interleave(GROUP, 0)
     generating = Generating(is_plain=is_plain)
-    generating.live.logps_temperature = said.get("temperature", 1.0) if keeps else None
+    generating.logps_temperature = said.get("temperature", 1.0) if keeps else None
     config = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=new, pad_token_id=0, disable_compile=True, **said)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         found = generating.generate(

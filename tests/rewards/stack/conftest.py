@@ -38,37 +38,19 @@ def stack_of() -> Iterator[Any]:
 
 
 @pytest.fixture
-def group(train, workplace: Path, before_training, says, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Seen]:
+def group(train, workplace: Path, says, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Seen]:
     """`group(*overrides)`: one step on one group of ROWS, or of the completions given."""
-    import torch  # here, for most tests of this room do without it and TRL
-
-    from rlhf_cli.trainers.reward_mixin import RewardMixin
+    from rlhf_cli.trainers.reward_mixin import RewardMixin  # here, for most tests of this room do without TRL
 
     (workplace / "mine.py").write_text(REWARDS)
     seen = Seen()
     generate_and_score = RewardMixin._generate_and_score_completions
-
-    def prepare(trainer: Any) -> None:
-        seen.trainer = trainer
-        generator = torch.Generator().manual_seed(1)
-        with torch.no_grad():  # away from the reference, so that a KL has a gradient
-            for parameter in trainer.model.parameters():
-                parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
-        compute_loss = trainer._compute_loss
-
-        def compute_spied(model: Any, inputs: Any) -> Any:
-            loss = compute_loss(model, inputs)
-            seen.losses.append(loss.item())
-            return loss
-
-        trainer._compute_loss = compute_spied
 
     def spied(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = generate_and_score(self, inputs)
         seen.outputs.append(dict(output))
         return output
 
-    before_training(prepare)
     monkeypatch.setattr(RewardMixin, "_generate_and_score_completions", spied)
 
     def run(
@@ -78,7 +60,7 @@ def group(train, workplace: Path, before_training, says, monkeypatch: pytest.Mon
         name: str = "one",
     ) -> Seen:
         says(*rows)
-        seen.outputs, seen.losses = [], []
+        seen.outputs = []
         code, seen.folder = train(
             "~rewards.correct",
             "~rewards.format",

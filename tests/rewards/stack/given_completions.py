@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow.parquet
-import torch
-from torch import Tensor
 
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
@@ -23,15 +21,6 @@ SCORES = {SCORES}
 
 def score(completion_ids, **kwargs):
     return [SCORES.get(ids[0], 40.0) for ids in completion_ids]
-
-def not_second(completion_ids, **kwargs):
-    return [None if ids[0] == 60 else SCORES[ids[0]] for ids in completion_ids]
-
-def one(completion_ids, **kwargs):
-    return [1.0 if ids[0] < 65 else 0.0 for ids in completion_ids]
-
-def doubled(rewards, weights):
-    return [2.0 * value for value in rewards["score"]]
 """
 
 PENALTY = ("truncation=eos_penalty", "truncation.penalty=1.0")
@@ -42,10 +31,8 @@ RAMP = ("truncation=soft_overlong", "truncation.cache=2")
 class Seen:
     """What the last run ended with."""
 
-    trainer: Any
     folder: RunFolder
     outputs: list[dict[str, Any]]
-    losses: list[float]
 
     @property
     def event(self) -> dict[str, Any]:
@@ -55,10 +42,6 @@ class Seen:
     def advantages(self) -> list[float]:
         table = pyarrow.parquet.read_table(self.folder.path / "completions" / "completions_00001.parquet")
         return table.to_pydict()["advantage"]
-
-    @property
-    def weights(self) -> Tensor:
-        return torch.cat([one.detach().flatten() for one in self.trainer.model.parameters()])
 
 
 def grpo(totals: list[float | None]) -> list[float]:

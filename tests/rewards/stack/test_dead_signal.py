@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from rlhf_cli.rewards.stack.component import ScoreGate
 from rlhf_cli.rewards.stack.dead_signal import ComponentStatistics, DeadRound, component_statistics, explain_dead_rounds
-from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_metrics import share_of_dead_groups
 from tests.support.settled_columns import NAN, Case, Rule, column
 

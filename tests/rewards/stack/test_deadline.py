@@ -12,7 +12,8 @@ import weakref
 
 import pytest
 
-from rlhf_cli.rewards.stack.calling import Overdue, call_within
+from rlhf_cli.rewards.stack.calling import call_within
+from rlhf_cli.rewards.stack.component import RewardTimeout
 
 # The alarm of a test's own time limit would be among those that are tested here.
 pytestmark = pytest.mark.timeout(0)
@@ -27,7 +28,7 @@ def matches_for_ever() -> object:
 
 def takes(call, timeout_s: float) -> float:
     began = time.monotonic()
-    with pytest.raises(Overdue):
+    with pytest.raises(RewardTimeout):
         call_within(call, timeout_s)
     return time.monotonic() - began
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.numerics.reward_columns import RunningDeviation
-from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import ScoreGate
+from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.reward_matrix import Settled, settle, token_rewards
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from tests.support.tolerances import ARITHMETIC

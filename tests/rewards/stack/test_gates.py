@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from graphlib import CycleError
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import GateCycle, ScoreGate, levels
+from rlhf_cli.rewards.stack.component import Component, ScoreGate, levels
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 
 NAMES = ["p0", "p1", "p2", "p3"]
@@ -77,14 +77,10 @@ class TestLevels:
         assert levels({"d": ["b", "c"], "c": ["a"], "b": ["a"], "a": [], "e": []}) == [["a", "e"], ["c", "b"], ["d"]]
 
     def test_a_cycle_is_named(self) -> None:
-        with pytest.raises(GateCycle) as caught:
+        with pytest.raises(CycleError) as caught:
             levels({"free": [], "a": ["b"], "b": ["c"], "c": ["a"]})
-        names = caught.value.names
-        assert names[0] == names[-1]
-        assert set(names) == {"a", "b", "c"}
-        # told in the direction of waiting: a waits for b, b for c, c for a
-        told = str(caught.value).split(" waits for ")
-        assert all((first, second) in {("a", "b"), ("b", "c"), ("c", "a")} for first, second in pairwise(told))
+        told = caught.value.args[1][::-1]  # in the direction of waiting: a waits for b, b for c, c for a
+        assert all(pair in {("a", "b"), ("b", "c"), ("c", "a")} for pair in pairwise(told))
         assert len(told) == 4
 
 
@@ -176,15 +172,3 @@ class TestLogExtra:
         stack.evaluate(**BATCH, log_extra=print)
         assert stack.outcomes["b"].extra == {"said": [None] * 4}
         stack.close()
-
-    def test_what_is_one_for_the_batch_stays_whole(self) -> None:
-        state, seen = object(), []
-
-        def b(trainer_state: Any, log_metric: Any, row: list[int], **_: Any) -> list[float]:
-            seen.append((trainer_state, log_metric, list(row)))
-            return [0.0] * len(row)
-
-        stack = RewardStack([Component("a", Table(0, 1, 0, 0)), Component("b", b, gates=(at_least("a"),))])
-        stack.evaluate(**BATCH, trainer_state=state, log_metric=print)
-        stack.close()
-        assert seen == [(state, print, [1])]

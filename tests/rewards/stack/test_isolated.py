@@ -147,17 +147,6 @@ class TestHang:
             time.sleep(0.05)
         assert not before <= {child.pid for child in psutil.Process().children()}, "nobody was killed"
 
-    def test_a_worker_is_no_fork_of_this_process(
-        self, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A fork copies torch's locks with the threads that hold them gone, and may hang; it would see the mark."""
-        monkeypatch.setattr(os, "mark_of_this_process", 1, raising=False)
-        marked = tmp_path / "marked.py"
-        marked.write_text(
-            "import os\ndef one(completions, **kwargs):\n    return [float(hasattr(os, 'mark_of_this_process'))]\n"
-        )
-        assert made("one", timeout_s=20.0, file=marked)(**batch("a")) == [0.0]
-
 
 class TestInTheStack:
     def evaluated(self, isolated: Isolated, on_error: Any, *completions: str) -> RewardOutcome:

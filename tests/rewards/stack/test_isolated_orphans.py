@@ -34,9 +34,6 @@ def slow_at_first(completions, **kwargs):
         tell()
         time.sleep(600)
     return [1.0]
-
-def where(completions, **kwargs):
-    return [float(os.getpid())]
 """
 ASKS = """
 import sys

@@ -66,15 +66,6 @@ def test_ctrl_c_while_a_reward_runs_is_no_failure_of_the_reward(bench: Bench, on
     assert bench.recorded == []
 
 
-def test_what_was_there_is_there_again(bench: Bench) -> None:
-    end, handler = os._exit, signal.getsignal(signal.SIGINT)
-    bench(picky(9, raises(ValueError())))
-    with pytest.raises(RewardFailed):
-        bench(picky(2, lambda: os._exit(1)))
-    assert os._exit is end
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
 def _leave_with(code: int) -> None:
     os._exit(code)
 

@@ -58,10 +58,6 @@ def refusal(fn: str, **args: object) -> RewardError:
 
 
 class TestFound:
-    def test_a_function_of_a_module(self) -> None:
-        reward = resolve("rlhf_cli.rewards.toy:digits_only", {}, where=WHERE)
-        assert reward(completions=["12", "x"]) == [1.0, 0.0]
-
     @pytest.mark.parametrize("fn", ["./my_rewards.py:plain", "my_rewards.py:plain", "my_rewards:plain"])
     def test_a_function_of_a_file(self, fn: str) -> None:
         assert resolve(fn, {}, where=WHERE)(completions=["abc"], other_column=[1]) == [3]
@@ -70,10 +66,6 @@ class TestFound:
         write("other/my_rewards.py", "def plain(completions): return [-1]\n")
         assert resolve("./other/my_rewards.py:plain", {}, where=WHERE)(completions=["ab"]) == [-1]
         assert resolve("./my_rewards.py:plain", {}, where=WHERE)(completions=["ab"]) == [2]
-
-    def test_arguments_are_bound(self) -> None:
-        reward = resolve("./my_rewards.py:with_arguments", {"bonus": 5, "malus": 2}, where=WHERE)
-        assert reward(completions=["a", "b"], answer=["x", "y"]) == [3, 3]
 
     def test_a_column_with_the_name_of_an_argument_does_not_replace_it(self) -> None:
         reward = resolve("./my_rewards.py:with_arguments", {"bonus": 3}, where=WHERE)

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from rlhf_cli.rewards.stack import reward_metrics
-from rlhf_cli.rewards.stack.component import Component, RewardOutcome
-from rlhf_cli.rewards.stack.gates import ScoreGate
+from rlhf_cli.rewards.stack.component import Component, RewardOutcome, ScoreGate
 from rlhf_cli.rewards.stack.reward_metrics import advantage_shares, component_metrics, outcome_counts, table_columns
 from tests.support.settled_columns import NAN, Case, Rule, column
 

@@ -112,14 +112,6 @@ class TestNormalizeThenSum:
         summed = trl_grpo_batch(Case(list(matrix.unbind(1)), list(self.rules), list(self.weights)).settle(), 4)
         assert not torch.allclose(summed, expected, atol=0.1)  # negative control: the plain sum
 
-    def test_with_rows_to_which_nothing_applies(self) -> None:
-        matrix = torch.randn(8, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-        matrix[[1, 6]] = NAN
-        expected = trl_normalize_then_sum(matrix, torch.tensor(self.weights, dtype=torch.float64), 4)
-        found = trl_grpo_batch(self.settled(matrix), 4)
-        assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-9)
-        assert found[[1, 6]].tolist() == [0.0, 0.0]
-
     def test_the_deviation_is_that_of_the_rows_where_it_applies(self) -> None:
         """b = 1, 3 and excluded twice: mean 2, deviation sqrt(2); the excluded rows are 0, at the mean."""
         matrix = torch.stack([column(1, 2, 3, 4), column(1, NAN, 3, NAN), column(0, 0, 0, 0)], dim=1)

@@ -8,19 +8,12 @@ from functools import partial
 from random import Random
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models
 
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.rewards.stack.token_offsets import token_offsets
 
 Ranges = list[tuple[int, int]]
-CORPUS = [
-    "the larger number is 7.",
-    "naïve café — 答案是十八。",
-    "😀😃😄 emoji 👩‍👩‍👧",
-    "e\u0301te\u0301",
-    "\ufffd\ufffd",
-] * 20
 TEXTS = [
     "A: 4\nB: 7",
     "答案是 18，对吗？",
@@ -91,33 +84,6 @@ def test_by_hand() -> None:
     eos = tokenizer.eos_token_id
     assert token_offsets([ids[0], eos, *ids[1:4]], decode) == [(0, 1), (1, 1), (1, 2), (1, 2), (1, 2)]
     assert token_offsets([*ids[:2], eos, *ids[2:4]], decode) == [(0, 1), (1, 2), (1, 1), (1, 2), (1, 2)]
-
-
-@pytest.mark.parametrize("text", TEXTS, ids=ascii)
-def test_trained_bpe(text: str) -> None:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        CORPUS, trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
-    )
-    ids = tokenizer.encode(text).ids
-    assert len(tokenizer.encode(CORPUS[1]).ids) < len(CORPUS[1].encode()) / 2  # it merges, across characters too
-    assert token_offsets(ids, tokenizer.decode) == [tuple(pair) for pair in _byte_ranges(tokenizer, ids)]
-
-
-def _byte_ranges(tokenizer: Tokenizer, ids: list[int]) -> Ranges:
-    to_byte = {char: byte for byte, char in _byte_alphabet().items()}
-    return oracle([bytes(to_byte[char] for char in tokenizer.id_to_token(token)) for token in ids])[1]
-
-
-def _byte_alphabet() -> dict[int, str]:
-    """GPT-2's byte -> character table (openai/gpt-2, encoder.py, bytes_to_unicode)."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    table = {byte: chr(byte) for byte in printable}
-    rest = [byte for byte in range(256) if byte not in table]
-    return table | {byte: chr(256 + number) for number, byte in enumerate(rest)}
 
 
 PIECES = [b"", b"a", b" b", b"\xe2", b"\x82", b"\xac", b"\x82\xac", b"\xac c", b"\xf0\x9f", b"\x98\x80", b"\x80\xf0"]

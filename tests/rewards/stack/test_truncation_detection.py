@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlhf_cli.rewards.stack.truncation import find_truncated
-from tests.rewards.stack.given_completions import EOS, LIMIT, OTHER_EOS, PENALTY, ROWS, grpo
+from tests.rewards.stack.given_completions import EOS, LIMIT, OTHER_EOS, PENALTY, ROWS
 from tests.support.tolerances import ARITHMETIC
 
 
@@ -42,20 +41,6 @@ class TestDetection:
     )
     def test_without_a_limit_only_an_ending_ends(self, ids: list[int], flag: Any, expected: bool) -> None:
         assert find_truncated([ids], {EOS}, None, [flag]) == [expected]
-
-    def test_every_ending_that_the_model_declares(
-        self, group, workplace: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        rows = (ROWS[0], [60, 61, 62, OTHER_EOS], ROWS[2], ROWS[3])
-        settings = (*PENALTY, "trainer.args.scale_rewards=none")
-        run = group(*settings, rows=rows, name="one-ending")
-        assert run.advantages == pytest.approx(grpo([1.0, 1.0, 3.0, 5.0]), **ARITHMETIC)
-        shutil.copytree(model_cache, workplace / "cache")
-        for file in (workplace / "cache").glob("models/*/generation_config.json"):
-            file.write_text(json.dumps({**json.loads(file.read_text()), "eos_token_id": [EOS, OTHER_EOS]}))
-        monkeypatch.setenv("RLHF_CACHE", str(workplace / "cache"))
-        run = group(*settings, rows=rows, name="two-endings")
-        assert run.advantages == pytest.approx(grpo([1.0, 2.0, 3.0, 5.0]), **ARITHMETIC)
 
     def test_a_column_of_the_dataset(self, group, workplace: Path) -> None:
         lines = [json.dumps({"prompt": "1+1=", "is_truncated": True})] * 8

@@ -9,8 +9,7 @@ import threading
 import time
 from typing import Any
 
-from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import ScoreGate
+from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.isolated import Isolated
 from rlhf_cli.rewards.stack.reward_stack import RewardStack, runs_elsewhere
 from tests.support.small_batches import BATCH
@@ -58,28 +57,6 @@ class TestTogether:
         stack.close()
         assert loops[0].is_closed()
 
-    def test_what_a_reward_keeps_in_an_asynchronous_generator_is_ended_with_the_loop(self, stack_of: Any) -> None:
-        ended: list[bool] = []
-
-        async def client() -> Any:
-            try:
-                yield 1
-            finally:
-                ended.append(True)
-
-        kept: list[Any] = []
-
-        async def reward(**batch: Any) -> list[float]:
-            kept.append(client())
-            await anext(kept[-1])
-            return [1, 2]
-
-        stack = stack_of(one=reward)
-        stack.evaluate(**BATCH)
-        assert ended == []
-        stack.close()
-        assert ended == [True]
-
 
 def ends_in(code: str, *, seconds: float = 30) -> subprocess.CompletedProcess[str]:
     """A process of its own: what hangs at its end, or is warned of there, is seen."""
@@ -118,28 +95,6 @@ def test_one_that_raises_beside_an_async_one_leaves_nothing_behind() -> None:
     done = ends_in(RAISES_BESIDE_ASYNC)
     assert done.stdout.splitlines() == ["reward 'broken' failed on row 0", "let go"]
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_what_a_reward_left_running_may_tidy_up_and_is_waited_for() -> None:
-    """Closing cancels it; its `finally` waits itself, for a connection to close, say."""
-    kept, seen = [], []
-
-    async def left_running() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            await asyncio.sleep(0.2)
-            seen.append("tidied up")
-
-    async def reward(completions: list[str], **_: Any) -> list[float]:
-        kept.append(asyncio.create_task(left_running()))
-        await asyncio.sleep(0)
-        return [1.0] * len(completions)
-
-    stack = RewardStack([Component("one", reward)])
-    stack.evaluate(**BATCH)
-    stack.close()
-    assert seen == ["tidied up"]
 
 
 def test_one_that_computes_stays_in_the_callers_thread(stack_of: Any) -> None:

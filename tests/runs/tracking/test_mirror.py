@@ -12,9 +12,9 @@ import pytest
 
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking import wandb_tracker
-from rlhf_cli.runs.tracking.mirror import Mirror, Row
+from rlhf_cli.runs.tracking.mirror import Row
 from rlhf_cli.runs.tracking.tracked_run import TrackedRun
-from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackingPlan
+from rlhf_cli.runs.tracking.tracking_plan import Ending
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import remember
 from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, Mirrored, logged_run, report
@@ -100,17 +100,6 @@ def test_how_a_run_ended_is_told_and_its_error_goes_on(told, folder: RunFolder, 
             mirrored(folder, error=error)
         assert tracker.said[-1] == "finish"
         assert tracker.ending == (None if ending == "failed" else ending)
-
-
-def test_an_evaluation_before_the_first_step_is_told(told, folder: RunFolder, mirrored: Mirrored) -> None:
-    tracker = told()
-    folder.metrics.write_text(json.dumps({"step": 0, "time_s": 0.1, "eval_greedy/total": 0.2}) + "\n")
-    mirrored(folder)
-    # The fixture tells only what lies after the checkpoint, step 0 for none.
-    with_zero = Mirror(folder, TrackingPlan("offline"), say=print)
-    with with_zero.attempt():
-        with_zero.event({"step": 0, "eval_greedy/total": 0.2})
-    assert tracker.metrics == {0: {"eval/greedy/total": 0.2}}
 
 
 _SECRETS = {"JUDGE_KEY": "judgekey-planted88", "HF_TOKEN": "hf_planted0123456789abcdefghij"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.cli.verbs import sync
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim
-from rlhf_cli.runs.tracking.wandb_files import cut_off_half_a_record, upload
+from rlhf_cli.runs.tracking.wandb_files import cut_off_half_a_record
 from tests.runs.tracking.tracked_runs import CONFIG, Mirrored, logged_run
 from tests.support.wandb_read_back import read_back
 
@@ -62,25 +61,6 @@ def by_wandb(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Path]]]
         return asked
 
     return put
-
-
-def test_wandbs_own_command_is_asked(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own help is the oracle for the options."""
-    asked: list[list[str]] = []
-    run = subprocess.run
-
-    def note(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        asked.append(command)
-        return subprocess.CompletedProcess(command, 0, "wandb: done\n", "")
-
-    monkeypatch.setattr(subprocess, "run", note)
-    for name in ("a.wandb", "b.wandb"):
-        (place / name).write_bytes(b":W&B")
-    assert upload([Path("a.wandb"), Path("b.wandb")]) == "wandb: done"
-    (command,) = asked
-    assert command[1:] == ["-m", "wandb", "sync", "--include-online", "a.wandb", "b.wandb"]
-    helped = run([*command[:4], "--help"], capture_output=True, text=True, check=True)
-    assert "--include-online" in helped.stdout
 
 
 def test_what_a_kill_cut_off_is_taken_away(place: Path, mirrored: Mirrored) -> None:

@@ -81,44 +81,6 @@ def test_training_does_not_notice_that_it_is_evaluated(train, monkeypatch: pytes
     assert of_training(train(*EVERY_STEP, name="noticed")[1]) != plain
 
 
-def test_truncated_answers_count_whatever_training_makes_of_them(train) -> None:
-    """`exclude` takes them out of the loss; an evaluation that left them out would praise who never ends."""
-    settings = [*EVERY_STEP, "trainer.args.max_completion_length=2", "trainer.args.max_steps=1"]
-    _, without = train(*settings, name="without")
-    _, excluded = train(*settings, "truncation=exclude", name="excluded")
-    one, other = (evaluation(folder, 1) for folder in (without, excluded))
-    assert other["parts"]["greedy"]["truncated"]["mean"] > 0
-    assert other["parts"]["greedy"]["total"]["count"] == NUM_HELD_OUT
-    assert one["parts"]["greedy"].keys() == other["parts"]["greedy"].keys()
-    _, penalised = train(*settings, "truncation=eos_penalty", "truncation.penalty=5", name="penalised")
-    assert evaluation(penalised, 1)["parts"]["greedy"]["total"]["mean"] >= 0  # a penalty is not the policy's worth
-
-
-def test_a_schedules_end_weighs_every_evaluation(train) -> None:
-    _, folder = train(
-        *EVERY_STEP, "rewards.brevity.weight={start: 0, end: 1, steps: 3}", "trainer.args.learning_rate=0"
-    )
-    totals = {evaluation(folder, step)["parts"]["greedy"]["total"]["mean"] for step in (1, 2, 3)}
-    assert len(totals) == 1
-
-
-def test_the_best_checkpoint_by_a_greedy_total(train) -> None:
-    Path("sums.py").write_text(SUMS)
-    code, folder = train(
-        *EVERY_STEP,
-        *(f"trainer.args.{name}=1" for name in ("save_steps", "save_total_limit")),
-        "trainer.args.metric_for_best_model=greedy/total",
-        "trainer.args.load_best_model_at_end=true",
-        *FAST,
-    )
-    assert code == 0
-    totals = {step: evaluation(folder, step)["parts"]["greedy"]["total"]["mean"] for step in (1, 2, 3)}
-    assert len(set(totals.values())) > 1
-    checkpoint = sorted(folder.checkpoints.iterdir())[-1]
-    best = read_json(checkpoint / "trainer_state.json")["best_global_step"]
-    assert totals[best] == max(totals.values())
-
-
 def test_a_reward_behind_a_closed_gate_is_no_reason_to_end_the_run(train) -> None:
     words = [*EVERY_STEP, "trainer.args.save_steps=1", "trainer.args.load_best_model_at_end=true"]
     gate = "rewards.correct.gate={by: brevity, at_least: 7, otherwise: exclude}"

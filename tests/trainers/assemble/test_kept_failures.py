@@ -12,12 +12,10 @@ import pytest
 from rlhf_cli.data import json_files
 from rlhf_cli.errors import RewardError, RewardFailed
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.gates import ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.failed_batches import kept_batches
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.redaction import remember
-from rlhf_cli.trainers.assemble import stack_building
 from rlhf_cli.trainers.assemble.stack_building import FailureRecorder
 
 BATCH: dict[str, Any] = {
@@ -88,12 +86,6 @@ def test_the_rows_without_secrets_and_without_what_is_no_json(keeps: Keeps) -> N
     assert "failures/mine-ValueError.jsonl  # scores these rows again" in str(error.hint)
 
 
-def test_behind_a_gate_only_the_rows_it_left(keeps: Keeps) -> None:
-    gate = Component("gate", lambda row, **_: [float(index % 2) for index in row])
-    keeps(fails_at(3), gate, gates=(ScoreGate("gate", low=1.0),))
-    assert [row["row"] for row in keeps.rows] == [1, 3]
-
-
 @pytest.mark.parametrize(
     ("score", "kind"),
     [
@@ -122,14 +114,3 @@ def test_ranks_do_not_write_into_each_others_files(tmp_path: Path) -> None:
     for rank in (0, 1):
         Keeps(tmp_path, rank=rank)(fails_at(rank))
     assert Keeps(tmp_path).names == ["mine-ValueError", "mine-ValueError-rank1"]
-
-
-def test_a_full_disk_does_not_hide_the_failure(keeps: Keeps, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> str:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(stack_building, "keep_batch", full)
-    error = keeps(fails_at(2))
-    assert isinstance(error, RewardFailed)
-    assert error.got == "ValueError: odd 2"
-    assert str(error.hint).startswith("rewards.mine.on_error=exclude")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,21 +143,3 @@ def test_they_are_of_the_adapters_in_use(tmp_path: Path) -> None:
     first, *_ = kept.padded(6).tolist()
     assert first == [-1.0, -2.0, -3.0, -4.0, 0.0, 0.0]
     assert kept.padded(2).tolist() == [[-1.0, -2.0], [-5.0, -6.0], [-9.0, -10.0]]
-
-
-def test_whose_sampling_is_what_a_pass_comes_to() -> None:
-    """Not that of two samplings with a tool's output between them, nor that of a run in half precision."""
-
-    def may_keep(**changed: Any) -> bool:
-        accelerator = SimpleNamespace(mixed_precision=changed.pop("precision", "no"))
-        trainer = SimpleNamespace(**{"model": model_of("llama"), "accelerator": accelerator, "tools": None, **changed})
-        return RolloutMixin._may_keep.fget(trainer)  # type: ignore[attr-defined]
-
-    assert may_keep()
-    assert may_keep(tools=[])
-    assert not may_keep(tools=[print])
-    assert not may_keep(precision="bf16")
-    assert not may_keep(precision="fp16")
-
-
-# A run whose rows left their batches, killed and resumed, is the run that never stopped: bit for bit.

@@ -15,7 +15,7 @@ from peft import LoraConfig
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from rlhf_cli.models.packing import packed_rows, row_attention
+from rlhf_cli.models.packing import row_attention
 from tests.trainers.passes.same_rollouts import EOS, PAD, VOCABULARY, distance, policy, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*will be removed in v6:FutureWarning")
@@ -84,12 +84,6 @@ def test_bfloat16_to_its_rounding(tmp_path: Path, passes: str) -> None:
     assert distance(ours[0], exact[0]) < 1.25 * distance(theirs[0], exact[0])
 
 
-def test_bfloat16_s_rounding_is_no_other_result(tmp_path: Path) -> None:
-    """Of a model whose logits are large single tokens are off by more than float32 ever is."""
-    _, made = trained(tmp_path, "packed", model=policy(initializer_range=0.5), bf16=True)
-    assert made.passes.describe() == "packed"
-
-
 class WithTools:
     """Every second token of an answer was written by a tool."""
 
@@ -130,22 +124,6 @@ class TestControls:
         monkeypatch.setattr(row_attention, "_cut", cut)
         monkeypatch.setattr("rlhf_cli.trainers.pass_mixin.PassMixin._has_tried", True)
         assert worst(tmp_path, "packed", **EXACT) > FAR
-
-    def test_positions_of_the_flat_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = packed_rows.PackedRows.__init__
-
-        def other(self: Any, **given: Any) -> None:
-            real(self, **given | {"position_ids": torch.arange(given["input_ids"].shape[1]).unsqueeze(0) * 3})
-
-        monkeypatch.setattr(packed_rows.PackedRows, "__init__", other)
-        monkeypatch.setattr("rlhf_cli.trainers.pass_mixin.PassMixin._has_tried", True)
-        assert worst(tmp_path, "packed", **EXACT) > FAR
-
-
-def test_plain_is_trl_s_to_the_last_digit(tmp_path: Path) -> None:
-    expected, _ = trained(tmp_path / "trl", None, beta=0.1, num_iterations=2, max_steps=2)
-    found, _ = trained(tmp_path / "ours", "plain", beta=0.1, num_iterations=2, max_steps=2)
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 def test_learned_positions_are_trimmed(tmp_path: Path) -> None:

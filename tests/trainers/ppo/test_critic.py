@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from tests.support.tolerances import MODEL_OF_TENSORS
 from tests.support.watched_critic import BOTH, SHARED, is_same, logged
 
 
@@ -55,34 +54,6 @@ class TestOptimizer:
         norms = [logged(run.folder, "critic/grad_norm")[0] for run in (small, large)]
         assert norms[1] == pytest.approx(1e12 * norms[0], rel=1e-3)
 
-    @BOTH
-    def test_each_has_its_own_parameters_and_norms_and_biases_do_not_decay(self, watch, arrangement: list[str]) -> None:
-        """As transformers does it for the policy: matrices decay, gains and biases stay where the loss wants them."""
-        seen = watch(*arrangement, "trainer.args.weight_decay=0.1", "trainer.args.max_steps=1")
-        own = {id(one) for group in seen.critic._optimizer.param_groups for one in group["params"]}
-        policys = {id(one) for group in seen.trainer.optimizer.param_groups for one in group["params"]}
-        assert own == {id(parameter) for parameter in seen.critic.parameters()}
-        assert policys == {id(one) for one in seen.critic.policy_parameters(seen.trainer.model) if one.requires_grad}
-        assert not own & policys
-        assert own
-        assert policys
-        names = {id(parameter): name for name, parameter in seen.named()}
-        groups = seen.critic._optimizer.param_groups
-        decays = {names[id(one)]: group["weight_decay"] for group in groups for one in group["params"]}
-        assert set(decays.values()) == {0.0, 0.1}
-        for name, decay in decays.items():
-            assert decay == (0.0 if "norm" in name or name.endswith("bias") else 0.1), name
-
-    @BOTH
-    def test_two_micro_batches_are_worth_one_of_twice_the_size(self, watch, arrangement: list[str]) -> None:
-        settings = [*arrangement, "trainer.args.max_steps=1", "critic.loss_coef=1"]
-        one_window = ["trainer.args.per_device_train_batch_size=16", "trainer.args.steps_per_generation=1"]
-        whole = watch(*settings, *one_window, name="whole")
-        halves = watch(*settings, "trainer.args.gradient_accumulation_steps=2", name="halves")
-        for name, gradient in whole.gradients[0].items():
-            torch.testing.assert_close(halves.gradients[0][name], gradient, **MODEL_OF_TENSORS)
-        assert logged(whole.folder, "critic/grad_norm")[0] > 0.01
-
 
 class TestEvaluation:
     EVAL = ("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1")
@@ -97,14 +68,3 @@ class TestEvaluation:
         for name in names:
             assert len(logged(seen.folder, name)) == 3, name
         assert len(logged(seen.folder, "ppo/value_loss")) == 3
-
-    def test_it_changes_nothing_but_the_random_numbers(self, watch) -> None:
-        """Neither the policy, nor the critic, nor the coefficient is moved by what was evaluated."""
-        seen = watch(*self.EVAL, *self.SMALL, "kl.controller={target: 0.01, horizon: 5}")
-        trainer = seen.trainer
-        before = trainer.kl, dict(seen.values[-1]), dict(seen.policy[-1])
-        trainer.evaluate()
-        seen.on_step_end(None, None, None)
-        assert trainer.kl == before[0]
-        assert is_same(seen.values[-1], before[1])
-        assert is_same(seen.policy[-1], before[2])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,8 @@ from peft import AutoPeftModelForTokenClassification
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
-from rlhf_cli.cli import main
 from rlhf_cli.models.critic_model import build_critic
-from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.trainers.ppo.critic import TrainedCritic
 from tests.support.tolerances import MODEL_OF_TENSORS
 from tests.support.watched_critic import BOTH, Watched, Weights, is_same
@@ -65,25 +62,6 @@ class TestWhatIsSaved:
         )
         torch.testing.assert_close(seen[0], wanted, **MODEL_OF_TENSORS)
         assert wanted.abs().max() > 0.01
-
-    @BOTH
-    def test_a_run_that_was_stopped_goes_on_with_it(self, watch, workplace: Path, arrangement: list[str]) -> None:
-        """From the middle of a round: weights of both, and the schedule, are those of the run that never stopped."""
-        words = [*arrangement, "critic.learning_rate=0.01", "trainer.args.save_steps=1", "trainer.args.max_steps=4"]
-        whole = watch(*words, "trainer.args.save_total_limit=null", name="whole").folder
-        cut = RunFolder(whole.path.with_name("cut"))
-        shutil.copytree(whole.path, cut.path)
-        for folder in (cut.checkpoints / "checkpoint-4", cut.model, cut.critic):
-            shutil.rmtree(folder)
-        cut.status.write_text(json.dumps({**read_json(cut.status), "state": "failed"}))
-        assert main(["resume", str(cut.path)]) == 0
-        for place in ("model", "critic", "checkpoints/checkpoint-4/critic"):
-            assert is_same(weights_of(cut.path / place), weights_of(whole.path / place)), place
-        states = [torch.load(one.checkpoints / "checkpoint-4/critic/critic_state.pt") for one in (cut, whole)]
-        assert states[0]["schedule"] == states[1]["schedule"]
-        assert states[0]["optimizer"].keys() == {"state", "param_groups"}
-        for index, moments in states[0]["optimizer"]["state"].items():
-            assert is_same(moments, states[1]["optimizer"]["state"][index])
 
     def test_its_state_goes_on_in_another_critic(self, watch, workplace: Path, monkeypatch) -> None:
         """Also where it was on a GPU and there is none: the file says so of each of its tensors."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.support.random_reward_model import save_random_reward_model
-from tests.support.watched_critic import SHARED, Watched, logged, spread_head
+from tests.support.watched_critic import SHARED, Watched, spread_head
 
 # When ranks exchange gradients of the critic, what checkpointing changes of them, and what values are.
 
@@ -107,11 +107,3 @@ class TestValues:
             assert first.any()
             assert seen.trainer.model.training
             assert seen.critic.model.training
-
-    def test_from_the_policy_the_first_rollout_is_worth_nothing(self, watch) -> None:
-        for arrangement in ([], SHARED):
-            seen = watch(*arrangement, "trainer.args.max_steps=1", name=f"worth{len(arrangement)}")
-            assert logged(seen.folder, "ppo/values_mean") == [0.0]
-
-
-# A critic of its own checkpoints its activations where the policy does, and as the policy does.

@@ -27,7 +27,7 @@ from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
-from rlhf_cli.trainers.token_slots import counted_slots
+from rlhf_cli.trainers.step_profile import counted_slots
 from tests.support.ppo_by_hand import plain, stir, unpadded, values_of
 from tests.support.tolerances import MODEL_OF_TENSORS
 from tests.support.watched_critic import Watched

@@ -11,37 +11,12 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from rlhf_cli.trainers.ppo.rollout import without_last
-from tests.support.ppo_by_hand import GAMMA, LIMIT, assert_rows, raw_advantages, total_of, whitened
+from tests.support.ppo_by_hand import LIMIT, assert_rows, raw_advantages, total_of, whitened
 from tests.support.tolerances import MODEL
-
-ADD = ("truncation=bootstrap", "truncation.mode=add")
-"""The rewards here judge whole answers, so `replace` would be taken."""
 
 
 class TestRollout:
     """The advantages, returns and values of a rollout, recomputed row by row."""
-
-    @pytest.mark.parametrize("where", ["reward", "loss", "none"])
-    def test_wherever_the_kl_penalty_is(self, rollouts, where: str) -> None:
-        coef = () if where == "none" else ("kl.coef=0.3",)
-        run = rollouts(f"kl.where={where}", *coef)
-        (rows,), (output,) = run.rows, run.outputs
-        assert {len(row.completion) for row in rows} >= {1, 2, LIMIT}  # ragged, and one is cut
-        assert len({len(row.prompt) for row in rows}) > 1
-        assert where == "none" or sum(abs(kl) for row in rows for kl in row.kl) > 1
-        totals = [total_of(row.completion) for row in rows]
-        raw = raw_advantages(rows, totals, coef=0.3 if where == "reward" else 0.0)
-        assert_rows(output["advantages"], whitened(raw))
-        assert_rows(output["rollout_values"], [row.values[:-1] for row in rows])
-        returns = [[a + v for a, v in zip(one, row.values, strict=False)] for one, row in zip(raw, rows, strict=True)]
-        assert_rows(output["returns"], returns)
-        assert ("ref_per_token_logps" in output) == (where == "loss")
-        if where != "none":
-            logps = output["old_per_token_logps"].where(output["completion_mask"].bool(), 0.0)
-            assert_rows(logps, [row.logps for row in rows])
-        if where == "loss":
-            logps = output["ref_per_token_logps"].where(output["completion_mask"].bool(), 0.0)
-            assert_rows(logps, [row.ref_logps for row in rows])
 
     @pytest.mark.parametrize(
         ("policy", "total"),
@@ -78,31 +53,27 @@ class TestRollout:
         with pytest.raises(AssertionError):  # control: it is not what `none` gives
             assert_rows(output["advantages"], whitened(none))
 
-    def test_bootstrap_differs_from_none_in_truncated_rows_alone(self, rollouts) -> None:
-        unscaled = "trainer.args.whiten_advantages=false"
-        none = rollouts(unscaled, "truncation=none", name="none")
-        bootstrap = rollouts(unscaled, *ADD, name="bootstrap")
-        (rows,) = none.rows
-        assert [row.completion for row in rows] == [row.completion for row in bootstrap.rows[0]]
-        # Both runs compute the same values from the same shapes: rows that are not bootstrapped are bitwise equal.
-        by = (none.outputs[0]["advantages"] - bootstrap.outputs[0]["advantages"]).abs().amax(dim=1)
-        assert (by != 0).tolist() == [row.is_truncated for row in rows]
-        added = [GAMMA * row.values[-1] for row in rows if row.is_truncated]
-        assert by[by != 0].tolist() == pytest.approx([abs(value) for value in added], **MODEL)
-        assert max(abs(value) for value in added) > 0.01
-        value = bootstrap.events[0]["rewards/truncation/bootstrap_value"]
-        assert value == pytest.approx(statistics.fmean(added), **MODEL)
-
-    def test_an_excluded_row_has_no_tokens_and_no_place_in_whitening(self, rollouts) -> None:
-        none = rollouts("truncation=none", "kl.coef=0.3", name="none")
-        exclude = rollouts("truncation=exclude", "kl.coef=0.3", name="exclude")
-        (whole,), (rows,), (output,) = none.rows, exclude.rows, exclude.outputs
-        kept = [row for row in whole if not row.is_truncated]
-        assert [row.completion for row in rows] == [[] if row.is_truncated else row.completion for row in whole]
-        raw = iter(whitened(raw_advantages(kept, [total_of(row.completion) for row in kept], coef=0.3)))
-        expected = [[] if row.is_truncated else next(raw) for row in whole]
-        assert_rows(output["advantages"], expected)
-        assert output["num_items_in_batch"] == sum(len(row.completion) for row in kept)
+    @pytest.mark.parametrize("where", ["reward", "loss", "none"])
+    def test_wherever_the_kl_penalty_is(self, rollouts, where: str) -> None:
+        coef = () if where == "none" else ("kl.coef=0.3",)
+        run = rollouts(f"kl.where={where}", *coef)
+        (rows,), (output,) = run.rows, run.outputs
+        assert {len(row.completion) for row in rows} >= {1, 2, LIMIT}  # ragged, and one is cut
+        assert len({len(row.prompt) for row in rows}) > 1
+        assert where == "none" or sum(abs(kl) for row in rows for kl in row.kl) > 1
+        totals = [total_of(row.completion) for row in rows]
+        raw = raw_advantages(rows, totals, coef=0.3 if where == "reward" else 0.0)
+        assert_rows(output["advantages"], whitened(raw))
+        assert_rows(output["rollout_values"], [row.values[:-1] for row in rows])
+        returns = [[a + v for a, v in zip(one, row.values, strict=False)] for one, row in zip(raw, rows, strict=True)]
+        assert_rows(output["returns"], returns)
+        assert ("ref_per_token_logps" in output) == (where == "loss")
+        if where != "none":
+            logps = output["old_per_token_logps"].where(output["completion_mask"].bool(), 0.0)
+            assert_rows(logps, [row.logps for row in rows])
+        if where == "loss":
+            logps = output["ref_per_token_logps"].where(output["completion_mask"].bool(), 0.0)
+            assert_rows(logps, [row.ref_logps for row in rows])
 
 
 class TestEvaluation:
@@ -153,9 +124,3 @@ class TestKl:
         divergence = statistics.fmean(sum(row.kl) for row in kept)
         expected = 0.3 * (1 + min(max(divergence / 1.5 - 1, -0.2), 0.2) * len(kept) / 40)
         assert run.trainer.kl.coef == pytest.approx(expected, **MODEL)
-
-    def test_a_round_without_a_row_leaves_the_coefficient_as_it_is(self, rollouts, says) -> None:
-        """At the beginning of training it may well be that every completion is cut off."""
-        says([100] * LIMIT)
-        run = rollouts("truncation=exclude", "kl.controller={target: 1.5, horizon: 40}")
-        assert run.trainer.kl.coef == 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlhf_cli.trainers.ppo.rollout import shuffled_prompts
-from tests.support.watched_critic import Watched, is_same, logged
+from tests.support.watched_critic import Watched, logged
 
 FOUR = ("trainer.args.num_generations=4",)
 """Rounds of two minibatches of eight rows: two prompts each."""
@@ -22,12 +22,6 @@ def test_a_minibatch_has_whole_prompts_and_reads_each_once(watch) -> None:
     assert max(prompts_by_minibatch(apart)) > 2  # control: TRL's way
     slots = [sum(logged(one.folder, "passes/slots_per_token")) for one in (together, apart)]
     assert slots[0] < slots[1]
-
-
-def test_with_one_answer_a_prompt_nothing_changes(watch) -> None:
-    one, other = (watch(f"trainer.args.shuffle_by={by}", name=by) for by in ("prompt", "row"))
-    assert is_same(one.policy[-1], other.policy[-1])
-    assert is_same(one.values[-1], other.values[-1])
 
 
 def test_rows_of_a_rank_by_hand() -> None:
