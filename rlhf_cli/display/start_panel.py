@@ -53,12 +53,27 @@ def show_start(
 
     `title` names the experiment. `folder` is where it would write, or None if it writes nothing (`rlhf check`).
     """
-    facts = _facts(experiment, plan, folder, is_whole=is_whole)
-    most_rewards = len(experiment.rewards)
-    panel = _panel(facts, experiment, plan, title, most_rewards, is_whole=is_whole)
-    while not is_whole and len(console.render_lines(panel, pad=False)) > _MOST_LINES and most_rewards > _FEWEST_REWARDS:
-        most_rewards -= 1
-        panel = _panel(facts, experiment, plan, title, most_rewards, is_whole=is_whole)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, line in _facts(experiment, plan, folder, is_whole=is_whole).items():
+        table.add_row(name, Text(line, "bold red") if name == "memory" else line)
+    memory: list[RenderableType] = []
+    if is_whole and plan.memory is not None:
+        from rlhf_cli.display.plan_tables import memory_bars
+
+        memory = ["", memory_bars(plan.memory)]
+    hint = None if is_whole else "[dim]rlhf check shows memory, guards and workload"
+    rewards = list(experiment.rewards.items())
+    for most in range(len(rewards), min(len(rewards), _FEWEST_REWARDS) - 1, -1):
+        parts: list[RenderableType] = [table]
+        if rewards:
+            parts += ["", reward_tree(dict(rewards[:most]), plan.rewards, with_args=is_whole)]
+            parts += [Text(f"and {len(rewards) - most} more", style="dim")] if most < len(rewards) else []
+        shown = Group(*parts, *memory)
+        panel = Panel(shown, title=Text(title, "bold"), title_align="left", subtitle=hint, expand=False)
+        if is_whole or len(console.render_lines(panel, pad=False)) <= _MOST_LINES:
+            break
     console.print(panel)
     modes = truncation_warnings(experiment) if experiment.truncation.policy == "bootstrap" else ()
     warnings = [("truncation", text) for text in modes]
@@ -66,28 +81,6 @@ def show_start(
     warnings += [("wandb", plan.tracking.notice)] if plan.tracking.notice is not None else []
     for subject, text in warnings:
         console.print(f"[yellow]{subject}:[/] {text}", highlight=False)
-
-
-def _panel(
-    facts: Mapping[str, str], experiment: Experiment, plan: Plan, title: str, most_rewards: int, *, is_whole: bool
-) -> Panel:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, line in facts.items():
-        table.add_row(name, Text(line, "bold red") if name == "memory" else line)
-    parts: list[RenderableType] = [table]
-    if experiment.rewards:
-        shown = dict(list(experiment.rewards.items())[:most_rewards])
-        parts += ["", reward_tree(shown, plan.rewards, with_args=is_whole)]
-        if (more := len(experiment.rewards) - len(shown)) > 0:
-            parts.append(Text(f"and {more} more", style="dim"))
-    if is_whole and plan.memory is not None:
-        from rlhf_cli.display.plan_tables import memory_bars
-
-        parts += ["", memory_bars(plan.memory)]
-    hint = None if is_whole else "[dim]rlhf check shows memory, guards and workload"
-    return Panel(Group(*parts), title=Text(title, "bold"), title_align="left", subtitle=hint, expand=False)
 
 
 def _facts(experiment: Experiment, plan: Plan, folder: str | None, *, is_whole: bool) -> dict[str, str]:

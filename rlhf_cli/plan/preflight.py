@@ -20,7 +20,7 @@ from rlhf_cli.plan.checks import model_checks as model
 from rlhf_cli.plan.checks import prompt_checks as prompts
 from rlhf_cli.plan.checks import reward_checks as rewards
 from rlhf_cli.plan.checks.check_context import Check, CheckContext
-from rlhf_cli.plan.devices import planned_processes, uses_gpu
+from rlhf_cli.plan.devices import planned_processes, runs_on_cpu
 from rlhf_cli.plan.reward_components import describe_scorer, relative_to_cwd
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
@@ -58,7 +58,9 @@ def _checks(experiment: Experiment) -> Iterator[Check]:
     yield machine.folder_problems
     if launch.slurm is None and any(str(one.fn).startswith(machine.RUNS_CODE) for one in experiment.rewards.values()):
         yield machine.sandbox_problems
-    yield from (machine.gpu_problems, machine.launch_problems)
+    yield machine.gpu_problems
+    if launch.rollout.startswith("vllm") or launch.accelerate_config is not None:
+        yield machine.launch_problems
     if launch.precision == "bf16" and launch.slurm is None:
         yield machine.precision_notice
     if trainer.row.generates and launch.rollout == "hf" and experiment.model.build is None:
@@ -105,7 +107,7 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
         workload=workload.workload(context),
         num_held_out=context.num_held_out,
     )
-    if not is_shown and not uses_gpu(experiment.launch):
+    if not is_shown and runs_on_cpu(experiment.launch):
         return plan
     from rlhf_cli.plan.planned_memory import longest_rows, planned_memory, planned_passes
 
