@@ -46,9 +46,9 @@ def plain_table(
     return table
 
 
-def facts_grid(rows: Iterable[tuple[Cell, Cell]], *, style: str = "bold", gap: int = _GAP) -> Table:
+def facts_grid(rows: Iterable[tuple[Cell, Cell]], *, style: str = "bold") -> Table:
     """Return names and their descriptions in two columns; a long text is folded within its column."""
-    grid = Table.grid(padding=(0, gap, 0, 0))
+    grid = Table.grid(padding=(0, _GAP, 0, 0))
     grid.add_column(style=style, no_wrap=True)
     grid.add_column(overflow="fold")
     for name, text in rows:

@@ -31,7 +31,7 @@ from rlhf_cli.text.suggest import nearest
 JSON = "--json"
 _NAME = r"--?[A-Za-z][A-Za-z0-9-]*"
 _LINE = re.compile(
-    rf"^ {{0,2}}(?P<names>{_NAME}(?:, {_NAME})*)(?: (?P<metavar>[^-\s]\S*))?(?P<more> \.\.\.)?(?: {{2,}}\S.*)?$"
+    rf"^ {{0,2}}(?P<names>{_NAME}(?:, {_NAME})*)(?: (?P<metavar>[^-\s]\S*))?(?: \.\.\.)?(?: {{2,}}\S.*)?$"
 )
 _PATHS = ("FILE", "FOLDER")
 
@@ -42,7 +42,6 @@ class Flag:
 
     names: tuple[str, ...]
     metavar: str = ""
-    is_repeatable: bool = False
 
     @property
     def is_switch(self) -> bool:
@@ -76,7 +75,7 @@ class Usage:
         found: dict[str, Flag] = {}
         for line in self.text.splitlines():
             if (match := _LINE.match(line)) is not None:
-                flag = Flag(tuple(match["names"].split(", ")), match["metavar"] or "", bool(match["more"]))
+                flag = Flag(tuple(match["names"].split(", ")), match["metavar"] or "")
                 found |= dict.fromkeys(flag.names, flag)
         return found
 

@@ -48,14 +48,15 @@ class OtherMachineEnded(Exception):
     """Raised by `look` to end the ranks here, because the run ended elsewhere."""
 
 
-def listening_store(place: MeetingPlace, timeout: timedelta = STORE_TIMEOUT) -> TCPStore:
+def listening_store(place: MeetingPlace) -> TCPStore:
     """Return a new store that listens only at this address, at a free port for port 0.
 
     Raises OSError if it cannot listen there. torch's own rendezvous backends listen on all interfaces.
     """
     listening = place.listen()
     port = int(listening.getsockname()[1])
-    return TCPStore(place.host, port, None, True, timeout, wait_for_workers=False, master_listen_fd=listening.detach())
+    descriptor = listening.detach()
+    return TCPStore(place.host, port, None, True, STORE_TIMEOUT, wait_for_workers=False, master_listen_fd=descriptor)
 
 
 class KnownMachines(RendezvousHandler):

@@ -89,7 +89,7 @@ def _is_closed(descriptor: int) -> bool:
     return bool(readable) and os.read(descriptor, 1) == b""
 
 
-START_TIMEOUT_S = 1800.0
+_START_TIMEOUT_S = 1800.0
 """Startup time limit: a large model is downloaded, loaded and compiled."""
 
 _LOOK_S = 0.5
@@ -190,13 +190,11 @@ class RolloutServer:
 
 
 @contextlib.contextmanager
-def rollout_server(
-    plan: ServerPlan | None, console: Console, *, timeout_s: float = START_TIMEOUT_S
-) -> Iterator[RolloutServer | None]:
+def rollout_server(plan: ServerPlan | None, console: Console) -> Iterator[RolloutServer | None]:
     """Run the server of `plan`, whose ports are chosen, around a run; does nothing for None.
 
     Waits until the server is healthy and shows the seconds on the console. Raises RankFailed with the cause from the
-    server's log if it ends before that, is not healthy after `timeout_s` seconds, or if its port is taken.
+    server's log if it ends before that, is not healthy after half an hour, or if its port is taken.
     """
     if plan is None:
         yield None
@@ -218,7 +216,7 @@ def rollout_server(
         )
     try:
         server, stop = RolloutServer(plan, keeper, log_start), threading.Event()
-        _wait(server, console, timeout_s)
+        _wait(server, console)
         threading.Thread(target=server.watch, args=(stop,), daemon=True).start()
         try:
             yield server
@@ -240,14 +238,14 @@ def answers(url: str) -> bool | None:
         return None if isinstance(getattr(error, "reason", None), TimeoutError) else False
 
 
-def _wait(server: RolloutServer, console: Console, timeout_s: float) -> None:
+def _wait(server: RolloutServer, console: Console) -> None:
     began, url = time.monotonic(), server.plan.url
     with console.status("") as bar:
         while not answers(url):
             seconds = time.monotonic() - began
             shown = escape(server.last_line()[: max(0, console.width - 50)])
             bar.update(f"waiting for vLLM at {url}: {seconds:.0f} s [dim]{shown}[/]")
-            if server.is_lost() or seconds > timeout_s:
+            if server.is_lost() or seconds > _START_TIMEOUT_S:
                 raise server.failed(f"after {seconds:.0f} s, before it was ready")
             time.sleep(_LOOK_S)
     console.print(f"vLLM answers at {url} after {time.monotonic() - began:.0f} s", highlight=False)

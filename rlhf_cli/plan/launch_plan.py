@@ -39,7 +39,6 @@ class RankPlan:
     """
 
     rank: int
-    local_rank: int
     gpu: str | None
     env: dict[str, str]
     argv: tuple[str, ...]
@@ -133,7 +132,6 @@ def plan_launch(
     ranks = tuple(
         RankPlan(
             node * local + place,
-            place,
             training[place] if place < len(training) else None,
             shared | {"RANK": str(node * local + place), "LOCAL_RANK": str(place)},
             argv,

@@ -79,7 +79,7 @@ def planned(program: str, place: Path, folder: RunFolder) -> LaunchPlan:
     script.write_text(COMMON + program)
     argv = (sys.executable, str(script), str(folder.path))
     return LaunchPlan(
-        ranks=tuple(RankPlan(rank, rank, None, {"RANK": str(rank)}, argv) for rank in (0, 1)),
+        ranks=tuple(RankPlan(rank, None, {"RANK": str(rank)}, argv) for rank in (0, 1)),
         **{"world_size": 2, "num_nodes": 1, "shared": {}, "server": None, "log": folder.log},
         **{"resume_command": "", "in_this_process": False},
     )

@@ -166,7 +166,7 @@ Two = Callable[[str], None]
 def two(folder: RunFolder, workplace: Path) -> Two:
     script = workplace / "rank.py"
     argv = (sys.executable, str(script), str(folder.path), str(TIMEOUT_S))
-    plans = tuple(RankPlan(n, n, None, {"RANK": str(n), "WORLD_SIZE": "2"}, argv) for n in (0, 1))
+    plans = tuple(RankPlan(n, None, {"RANK": str(n), "WORLD_SIZE": "2"}, argv) for n in (0, 1))
     plan = LaunchPlan(
         ranks=plans,
         **{"world_size": 2, "num_nodes": 1, "shared": {}, "server": None, "log": folder.log},

@@ -38,7 +38,7 @@ class TestRanks:
     def test_two_on_a_cpu(self) -> None:
         plan = planned("launch.processes=2", "launch.device=cpu")
         assert not plan.in_this_process
-        assert [(rank.rank, rank.local_rank, rank.gpu) for rank in plan.ranks] == [(0, 0, None), (1, 1, None)]
+        assert [(rank.rank, rank.gpu) for rank in plan.ranks] == [(0, None), (1, None)]
         one = plan.ranks[1]
         assert one.argv == (sys.executable, "-m", "rlhf_cli.jobs.rank_process", "/runs/a run")
         place = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}

@@ -40,7 +40,7 @@ def link() -> QuietLink:
 @pytest.fixture
 def machines(link: QuietLink, tmp_path: Path) -> Machines:
     folder = RunFolder(tmp_path)
-    plan = LaunchPlan((RankPlan(0, 0, None, {}, ()),), 2, 2, {}, None, folder.log, "", False, meets_at="here:1")
+    plan = LaunchPlan((RankPlan(0, None, {}, ()),), 2, 2, {}, None, folder.log, "", False, meets_at="here:1")
     return Machines(link, plan, folder)
 
 
