@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from curves import Curve, curves
+from curves import Curve, draw_curves
 from seeds import interval, table
 
 from rlhf_cli.runs.metrics_file import read_metrics, series
@@ -74,7 +74,7 @@ def main() -> None:
     rows["mean"] = [f"{one.mean:.3g} ± {one.half:.2g}" for one in means.values()]
     print(table("seed", {name: name for name in found[0]}, rows))
     if asked.picture is not None:
-        asked.picture.write_text(curves(panels, x_title="optimizer steps"), encoding="utf-8")
+        draw_curves(asked.picture, panels, x_title="optimizer steps")
         with asked.picture.with_suffix(".csv").open("w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(["seed", *found[0]])
