@@ -144,7 +144,7 @@ class TestTrainer:
         expected, _ = trained(tmp_path / "trl", None, **EXACT)
         found, ours = trained(tmp_path / "ours", "packed", **EXACT)
         assert ours.passes.describe() == "packed"
-        assert ours.row_attention.describe().startswith(f"a row each (SDPA): packed with torch's varlen_attn, {said}")
+        assert ours.row_attention.startswith(f"a row each (SDPA): packed with torch's varlen_attn, {said}")
         assert f"packed rows attend row by row: with torch's varlen_attn {said}" in caplog.text
         assert len(kernel.calls) in (0, 2)  # the trial's alone
         assert distance(found[0], expected[0]) < 1e-6
