@@ -80,10 +80,13 @@ def _fixes(key: str, share: float, setup: RunSetup) -> Iterator[Fix]:
         now = setup.number(argument, default if key != "evaluation" else setup.number("logging_steps", default))
         if now >= 1:  # below that it is a share of the steps
             yield Fix(f"trainer.args.{argument}={int(now) * ceil(share / _AIM)}", f"so that it takes about {_AIM:.0%}")
-    elif key == "generation":
-        if setup.may_use_vllm:
-            yield Fix("launch.rollout=vllm", "on a GPU generates several times as fast")
-        yield Fix(f"trainer.args.max_completion_length={max(1, setup.limit // 2)}", "the longest row ends a batch")
+    elif key == "generation" or (key == "waiting" and setup.rewards):
+        reason = "the ranks wait for the longest row"
+        if key == "generation":
+            reason = "the longest row ends a batch"
+            if setup.may_use_vllm:
+                yield Fix("launch.rollout=vllm", "on a GPU generates several times as fast")
+        yield Fix(f"trainer.args.max_completion_length={max(1, setup.limit // 2)}", reason)
 
 
 def _quicker_reward(name: str, setup: RunSetup) -> Iterator[Fix]:

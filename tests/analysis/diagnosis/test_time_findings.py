@@ -41,7 +41,7 @@ def seen(shares: dict[str, float], elapsed_s: float = 100.0, events: int = 5, **
             {"launch": {"rollout": "hf", "device": "cpu"}},
             ["trainer.args.max_completion_length=128"],
         ),
-        ({"waiting": 0.3}, {}, []),
+        ({"waiting": 0.3}, {}, ["trainer.args.max_completion_length=128"]),
     ],
 )
 def test_what_takes_too_much_is_found_with_what_to_type(
