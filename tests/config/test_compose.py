@@ -34,13 +34,6 @@ def test_the_experiment_wins_over_its_defaults_and_the_command_line_over_both() 
     assert compose(["rewards.format.weight=0.7", "exp=quickstart"]).tree["rewards"]["format"]["weight"] == 0.7
 
 
-def test_debug_wins_over_the_experiment_wherever_it_is_typed(write: Write) -> None:
-    write("conf/debug/few.yaml", "# @package _global_\n# few steps\ntrainer: {args: {max_steps: 2}}\n")
-    for words in (["debug=few", "exp=quickstart"], ["exp=quickstart", "debug=few"]):
-        assert compose(words).tree["trainer"]["args"]["max_steps"] == 2
-    assert compose(["exp=quickstart"]).tree["trainer"]["args"]["max_steps"] == 120
-
-
 def test_origins_of_a_shipped_experiment() -> None:
     composed = compose(["exp=quickstart", "rewards.format.weight=2", "seed=3"])
     assert origin(composed, "rewards.format.weight") == "command line"
@@ -50,15 +43,6 @@ def test_origins_of_a_shipped_experiment() -> None:
     assert origin(composed, "data.world") == "data/toy_sums.yaml:3"
     lines = (shipped_dir() / "train.yaml").read_text().splitlines()
     assert origin(composed, "run.root") == f"conf/train.yaml:{lines.index('  root: runs') + 1}"
-
-
-def test_origins_of_a_users_experiment(write: Write) -> None:
-    write("conf/exp/mine.yaml", "# @package _global_\n# mine\n\nseed: 5\nrewards:\n  a: {fn: 'x:y'}\n")
-    composed = compose(["exp=mine"])
-    assert origin(composed, "seed") == "conf/exp/mine.yaml:4"
-    assert origin(composed, "rewards.a.fn") == "conf/exp/mine.yaml:6"
-    assert composed.origins.where("rewards.a.weight") == "rewards.a.weight (conf/exp/mine.yaml:6)"
-    assert composed.origins.where("nobody.said.that") == "nobody.said.that"
 
 
 @pytest.mark.parametrize("words", [["+exp=quickstart", "trainer=ppo"], ["+exp=toy_sft", "++seed=3"]])
@@ -113,17 +97,6 @@ class TestAFileInPlaceOfAHubDataset:
         assert origin(composed, "data.subset") == "command line"
 
 
-class TestAReferenceToWhatIsStillToBeGiven:
-    TEXT = "# @package _global_\n# mine\nrun: {name: '${data.path}'}\ntrack: {tags: [a, '${run.name}', 'x-${seed}']}\n"
-
-    def test_it_stays_a_text_and_the_rest_is_resolved(self, write: Write) -> None:
-        write("conf/exp/mine.yaml", self.TEXT)
-        tree = compose(["exp=mine", "data=file"]).tree
-        assert tree["data"]["path"] == "???"
-        assert tree["run"]["name"] == "${data.path}"
-        assert tree["track"]["tags"] == ["a", "${data.path}", "x-0"]
-
-
 @pytest.mark.parametrize(
     ("typed", "left"),
     [
@@ -163,12 +136,3 @@ def test_it_composes_what_the_other_does(monkeypatch: pytest.MonkeyPatch, words:
     for composed in quick:
         assert dataclasses.asdict(composed) == dataclasses.asdict(slow)
         assert str(composed.tree) == str(slow.tree)  # in the same order
-
-
-@pytest.mark.parametrize("words", [[], ["seed=5", "~rewards.brevity"], ["truncation=none", "seed=2"]])
-def test_it_composes_what_was_frozen(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
-    tree = compose(SMALL).tree
-    slow, *quick = both(monkeypatch, compose, words, (tree, None))
-    for composed in quick:
-        assert composed.tree == slow.tree
-        assert (composed.choices, composed.origins) == (slow.choices, slow.origins)

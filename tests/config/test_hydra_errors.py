@@ -131,11 +131,6 @@ def test_bare_words(refused: Refused, words: list[str], hint: str) -> None:
     assert error.what.endswith("is not an override")
 
 
-@pytest.mark.parametrize("typed", ["stop.whn=reward > 1", "stop={whn: 'reward > 1'}", "stop={when: 3}"])
-def test_a_rule_to_stop_by_is_of_the_command_line_though_the_file_says_null(refused: Refused, typed: str) -> None:
-    assert str(refused("exp=quickstart", typed).where) in ("stop.when (command line)", "stop.whn (command line)")
-
-
 def test_an_option_that_a_defaults_list_misspells(write: Write, refused: Refused) -> None:
     """In Hydra's words, with the file and the nearest option."""
     write("conf/exp/mine.yaml", f"{HEADER}defaults:\n  - quickstart\n  - override /trainer: pppo\n  - _self_\n")

@@ -42,14 +42,6 @@ def test_accepted(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "metric", ["kl/k1_policy_ref", "ppo/value_loss", "critic/grad_norm", "rewards/value/advantage_share"]
-)
-def test_what_only_a_critic_logs(metric: str) -> None:
-    assert prepare(["+exp=toy_ppo", f"stop.when={metric} > 1"]).experiment.stop is not None
-    assert "log" in refused(f"stop.when={metric} > 1").what
-
-
-@pytest.mark.parametrize(
     ("metric", "hint"),
     [
         ("corect", "correct > 1"),
@@ -143,20 +135,6 @@ def test_a_step_that_never_comes() -> None:
     assert "ends at step 120" in error.what
 
 
-@pytest.mark.parametrize(
-    ("metric", "hint"),
-    [
-        ("eval_correct", "eval_rewards/correct/mean"),
-        ("eval/total", "eval_reward"),
-    ],
-)
-def test_an_evaluation_is_named_as_it_is_logged(metric: str, hint: str) -> None:
-    """TRL logs an evaluation's rewards as `eval_rewards/NAME/mean` and their total as `eval_reward`."""
-    evaluated = ("trainer.args.eval_strategy=epoch", "data.eval.fraction=0.1")
-    assert refused(*evaluated, f"expect={{metric: {metric}, at_least: 1}}").hint == f"expect.metric={hint}"
-    prepare(["+exp=quickstart", *evaluated, f"expect={{metric: {hint}, at_least: 1}}"])
-
-
 Judged = Callable[..., Experiment]
 Refused = Callable[..., ConfigError]
 
@@ -174,18 +152,6 @@ def test_an_evaluation_needs_rows(judged: Judged, refused: Refused) -> None:
         "trainer.args.eval_strategy (command line)",
     )
     assert str(error.hint).startswith("data.eval.fraction=0.1")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("eval_reward", "reward", "loss", "greedy/total", "eval_greedy/total", "sampled/total/low", "greedy/tokens"),
-        *("pass@1/correct", "pass@8/format", "maj@8/correct", "rewards/correct/mean", "greedy/rewards/brevity"),
-        *("rewards/truncation/fraction", "completions/mean_length", "my_own_metric"),
-    ],
-)
-def test_names_that_are_logged_or_may_be(judged: Judged, name: str) -> None:
-    judged(*QUICK, f"{BEST}={name}")
 
 
 @pytest.mark.parametrize(

@@ -89,15 +89,6 @@ def test_a_critic_on_the_policys_body_and_checkpointing(refused: Refused, word: 
     assert error.hint == "trainer.args.gradient_checkpointing=false, or critic.share=none"
 
 
-@pytest.mark.parametrize("name", ["activation_checkpointing", "ddp_find_unused_parameters"])
-def test_a_shared_critic_and_what_would_break_its_gradients(refused: Refused, judged: Judged, name: str) -> None:
-    off = "trainer.args.gradient_checkpointing=false"
-    error = refused(*SHARED, off, f"trainer.args.{name}=true")
-    assert error.where == f"trainer.args.{name} (command line)"
-    assert str(error.hint).startswith(f"'~trainer.args.{name}'")
-    assert judged(*SHARED, off, f"trainer.args.{name}=false").critic is not None
-
-
 class TestTheGroupInItsPlace:
     """trainer=grpo on an experiment made for PPO: what PPO's own file brought goes with it."""
 

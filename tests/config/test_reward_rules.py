@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import yaml
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.launch.freeze import create_run
 
 pytestmark = pytest.mark.usefixtures("place")
 Judged = Callable[..., Experiment]
@@ -33,16 +30,6 @@ class TestGates:
         assert error.what == "a gate reads a reward 'fromat' that does not exist"
         assert str(error.where).startswith("rewards.brevity.gate")
         assert error.hint == hint
-
-    def test_a_key_of_a_list_is_told_without_a_traceback(self, refused: Refused) -> None:
-        gates = "rewards.brevity.gate=[{by: correct, at_least: 1}, {by: format, at_least: 1}]"
-        error = refused(QUICK, gates, "rewards.brevity.gate.by=format")
-        assert "the entries of a list are numbered" in str(error.expected)
-
-    def test_on_itself(self, refused: Refused) -> None:
-        error = refused(QUICK, "rewards.brevity.gate={by: brevity, at_least: 1}")
-        assert error.what == "reward 'brevity' is gated by itself"
-        assert error.where == "rewards.brevity.gate (command line)"
 
     @pytest.mark.parametrize("test", ["", ", at_least: 1, equals: 1", ", between: [1, 0]"])
     def test_bad_ones(self, test: str) -> None:
@@ -111,18 +98,6 @@ def test_what_the_primary_waits_for_is_not_gated(judged: Judged) -> None:
     assert gates(chain) == {"correct": ["format"], "format": ["brevity"], "brevity": []}
 
 
-def test_the_frozen_file_holds_gates_and_no_primary(place: Path) -> None:
-    prepared = prepare([QUICK, PRIMARY], keep_run_names=True)
-    composed, experiment = prepared.composed, prepared.experiment
-    folder = create_run(experiment, composed, files={})
-    frozen = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
-    assert frozen["primary"] is None
-    written = frozen["rewards"]["format"]["gate"]
-    assert [(gate["by"], gate["at_least"], gate["otherwise"]) for gate in written] == [("correct", 1.0, "zero")]
-    assert frozen["rewards"]["correct"]["gate"] is None
-    assert Experiment.model_validate(frozen).rewards["format"].gates == experiment.rewards["format"].gates
-
-
 REWARD = ("trainer=reward", "data=toy_preferences")
 
 
@@ -134,11 +109,3 @@ def test_a_margin_comes_from_one_place(refused: Refused, margin: str) -> None:
     error = refused(*REWARD, f"reward_model.margin={margin}")
     assert str(error.where).startswith("reward_model.margin")
     assert error.expected == "either `column`, or `chosen` and `rejected`: the columns of two scores"
-
-
-@pytest.mark.parametrize("words", [("exp=quickstart",), ("exp=quickstart", "trainer=ppo")])
-def test_a_trainer_that_trains_no_reward_model(refused: Refused, words: tuple[str, ...]) -> None:
-    error = refused(*words, "reward_model.center=0.01")
-    assert error.what.endswith("trains no reward model")
-    assert error.where == "reward_model (command line)"
-    assert error.hint == "trainer=reward, or ~reward_model"

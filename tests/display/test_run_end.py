@@ -59,15 +59,6 @@ def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
     assert lines[-1].partition("  #")[0] == "rlhf why runs/sums/one"
 
 
-def test_a_run_without_rewards_shows_its_loss(place: Path) -> None:
-    folder = run_of(place, [{"step": step, "loss": 1.0 / step} for step in (1, 2)], state="preempted")
-    folder.provenance.write_text(json.dumps({"lengths": {"train": {"in_words": "12 to 40 tokens"}}}))
-    lines = read(folder)
-    assert lines[0].startswith("╭─ preempted after 2 steps")
-    assert lines[2].split() == ["loss", "1.000", "0.500", "-0.500"]
-    assert "data: 12 to 40 tokens" in lines
-
-
 def test_rows_that_failed_are_told_where_there_are_any(place: Path) -> None:
     """3 of 40 rows over both events; a reward without failures has an empty cell."""
     flaky = [("rewards/flaky/errors", (1, 2)), ("rewards/flaky/calls", (10, 30)), ("rewards/flaky/mean", (0.0, 1.0))]

@@ -44,17 +44,6 @@ def test_gates_and_schedules(place: Path) -> None:
     assert lines["format"].startswith("0 to 1")
 
 
-def test_a_mode_that_contradicts_the_rewards_is_warned_of(place: Path) -> None:
-    ppo = ("trainer=ppo", "trainer.args.num_generations=1", "truncation=bootstrap")
-    lines = read(*ppo)
-    assert lines["truncation"] == "bootstrap, replace"
-    assert "truncation:" not in lines
-    assert lines.keys() < read(*ppo, "truncation.mode=add").keys()
-    told = read(*ppo, "truncation.mode=add")
-    assert told["truncation"] == "bootstrap, add"
-    assert told["truncation:"].startswith("bootstrap adds the value")
-
-
 def test_a_reward_models_stage(place: Path) -> None:
     """Rows, held-out rows, margin and centring, of which nothing was shown before."""
     margin = "reward_model.margin={chosen: score_chosen, rejected: score_rejected, transform: log1p}"

@@ -9,7 +9,6 @@ import pytest
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.models.weight_shapes import stored_shapes, tiny_shapes
 from rlhf_cli.plan import workload
 from rlhf_cli.plan.workload import checkpoint_space, space_problems
 from tests.support.small_runs import SMALL
@@ -63,26 +62,6 @@ def test_what_is_written(words: tuple[str, ...], checkpoint: int, model: int) ->
 )
 def test_how_many_lie_there_at_once(words: tuple[str, ...], steps: int | None, copies: int) -> None:
     assert space(*words, steps=steps)["at_once"] == copies
-
-
-def test_the_shapes_are_those_of_the_shipped_model() -> None:
-    """models/embedded holds one of 64 wide and some layers deep, as safetensors itself says it."""
-    import json
-
-    from rlhf_cli.models.tiny import EMBEDDED
-
-    for recipe in EMBEDDED.glob("*/recipe.json"):
-        build = json.loads(recipe.read_text())
-        stored = stored_shapes(recipe.parent)
-        assert stored is not None
-        by_recipe = {shape.name: shape.shape for shape in tiny_shapes(build["hidden_size"], build["num_layers"])}
-        assert {shape.name: shape.shape for shape in stored} == by_recipe
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff" * 9, b"\x02\0\0\0\0\0\0\0[]", b"\x04\0\0\0\0\0\0\0null"])
-def test_a_file_that_is_none_is_for_others_to_judge(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "model.safetensors").write_bytes(content)
-    assert stored_shapes(tmp_path) is None
 
 
 class TestRoom:

@@ -30,25 +30,6 @@ def planned(*words: str, resume: bool = False, accelerate_env: dict[str, str] | 
 
 
 class TestRanks:
-    def test_one_process_is_the_command_itself(self) -> None:
-        plan = planned("launch=cpu")
-        assert plan.in_this_process
-        assert (plan.world_size, plan.gpus, plan.server) == (1, (), None)
-
-    def test_two_on_a_cpu(self) -> None:
-        plan = planned("launch.processes=2", "launch.device=cpu")
-        assert not plan.in_this_process
-        assert [(rank.rank, rank.gpu) for rank in plan.ranks] == [(0, None), (1, None)]
-        one = plan.ranks[1]
-        assert one.argv == (sys.executable, "-m", "rlhf_cli.jobs.rank_process", "/runs/a run")
-        place = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
-        assert place | {"NCCL_SOCKET_IFNAME": "=lo", "VLLM_HOST_IP": "127.0.0.1"} == {
-            name: value for name, value in one.env.items() if name not in ("PYTHONPATH", "OMP_NUM_THREADS")
-        }
-        assert {rank.env["MASTER_PORT"] for rank in plan.at_ports(4321).ranks} == {"4321"}
-        assert plan.shared.items() <= one.env.items()
-
     def test_one_machine_s_ranks_stay_on_loopback(self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch) -> None:
         """Variables that the user set for other runs are overridden. An external vLLM server stays reachable."""
         gpus(3)
@@ -164,12 +145,3 @@ class TestServer:
         server = planned(*SERVER, "launch.rollout_gpus=1", *words).server
         assert server is not None
         assert server.argv[server.argv.index("--dtype") + 1] == dtype
-
-    def test_weights_of_16_bits_are_served_in_16(self, gpus: HaveGpus, tmp_path: Path) -> None:
-        """The trainer loads them as they are stored."""
-        gpus(2)
-        (tmp_path / "config.json").write_text('{"dtype": "bfloat16"}')
-        words = (f"model.path={tmp_path}", "launch.rollout_gpus=1", "launch.precision=float32")
-        server = planned(*SERVER, *words).server
-        assert server is not None
-        assert server.argv[server.argv.index("--dtype") + 1] == "bfloat16"

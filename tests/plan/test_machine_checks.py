@@ -46,13 +46,6 @@ class TestGpus:
         error = refused(QUICK, "launch.device=cuda")
         assert (error.what, error.hint) == ("there is no CUDA device here", "launch=cpu")
 
-    def test_fsdp_on_a_cpu(self, refused: Refused, gpus: HaveGpus) -> None:
-        error = refused(QUICK, "launch=fsdp2")
-        assert error.what == "launch.strategy=fsdp2 needs a GPU"
-        assert str(error.where).startswith("launch.strategy (")
-        gpus(1)
-        assert planned(QUICK, "launch=fsdp2").processes == 1
-
 
 class TestVllm:
     @pytest.mark.parametrize("rollout", ["vllm", "vllm_server"])
@@ -84,10 +77,6 @@ class TestVllm:
         else:
             error = refused(*words)
             assert (error.what, error.got) == ("this version of vLLM does not fit", f"vllm {version}")
-
-    def test_on_a_cpu(self, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(importlib.metadata, "version", _version("vllm", "0.29.1"))
-        assert refused(QUICK, *SERVER[:2], "launch.rollout=vllm").what == "launch.rollout=vllm needs a GPU"
 
     @pytest.mark.parametrize("how", [("vllm",), ("vllm_server", "launch.rollout_gpus=1")])
     def test_an_embedded_model_is_not_served(self, gpus: HaveGpus, refused: Refused, how: tuple[str, ...]) -> None:
@@ -146,12 +135,6 @@ class TestVllm:
             "the vLLM server's port is taken",
             f"127.0.0.1:{port}: Address already in use",
         )
-
-    def test_float32_inside_a_process(self, gpus: HaveGpus) -> None:
-        gpus(1)
-        words = (QUICK, *SERVER[:2], "launch.rollout=vllm", "launch.precision=float32")
-        (line,) = planned(*words).notices
-        assert line.text.startswith("inside a process vLLM computes in 16 bits")
 
     def test_sampling_under_which_the_ratio_is_biased(self, gpus: HaveGpus) -> None:
         gpus(1)

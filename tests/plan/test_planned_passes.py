@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from rlhf_cli.errors import ModelError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.packing.row_attention import why_not_packed
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.planned_memory import planned_passes
 from rlhf_cli.tables.passes import DEFAULTS_IF_OMITTED, Passes, why_config_not_packed
 from rlhf_cli.trainers.forward_pass import drops_in_training
-from tests.support.planning import planned
 from tests.support.small_runs import PPO_SMALL, SMALL
 
 SHAPE: dict[str, Any] = {
@@ -110,15 +108,6 @@ def test_a_critic_of_another_architecture_is_looked_at(place: Path) -> None:
     found = {name: passes(*PPO_SMALL, f"critic.init={name}") for name in ("gpt2", "llama", "mamba2", "nobodys/model")}
     positions = Passes("trimmed", "the critic: its positions are learned, not rotary")
     assert found == {"gpt2": positions, "llama": Passes("packed"), "mamba2": None, "nobodys/model": None}
-
-
-def test_a_check_refuses_what_the_run_would(place: Path) -> None:
-    """In the words of the run (tests/trainers/passes/test_chosen_passes.py); what can go is not refused."""
-    asked = [*SMALL, "trainer.passes=packed"]
-    with pytest.raises(ModelError, match="rows cannot be packed") as caught:
-        planned(*asked, "trainer.args.torch_compile=true")
-    assert "packed, and it is compiled for rows of one shape" in str(caught.value)
-    assert planned(*asked).passes == Passes("packed")
 
 
 def test_what_is_asked_for_and_what_cannot_be_known() -> None:

@@ -71,18 +71,6 @@ class TestData:
         assert planned(*MINE, "trainer.args.per_device_train_batch_size=56").batches is not None
 
 
-class TestModels:
-    def test_a_reward_model(self, refused: Refused, write: Write) -> None:
-        write("judge/readme.txt", "hello")
-        error = refused("exp=quickstart", "rewards.style={model: judge}")
-        assert (error.what, error.where) == (
-            "the model folder has no model in it",
-            "rewards.style.model (command line)",
-        )
-        error = refused("exp=quickstart", "rewards.style={model: org/judge, args: {a: 1}}")
-        assert error.what == "a reward model takes no args"
-
-
 def test_everything_is_told_at_once(write: Write) -> None:
     write("taken", "a file")
     with pytest.raises(Problems) as caught:

@@ -14,18 +14,6 @@ from tests.support.planning import Refused, Write, planned
 
 
 class TestRewards:
-    def test_an_unknown_argument(self, refused: Refused) -> None:
-        error = refused("exp=quickstart", "rewards.brevity.args.fulll=3")
-        assert error.what == "rlhf_cli.rewards.length:length_ramp has no argument 'fulll'"
-        assert error.where == "rewards.brevity.args.fulll (command line)"
-        assert error.got == "fulll: 3"
-        assert error.expected == "full, zero, unit"
-
-    def test_an_argument_that_nobody_gave(self, refused: Refused) -> None:
-        error = refused("exp=quickstart", "rewards.x={fn: 'rlhf_cli.rewards.length:length_target', args: {width: 3}}")
-        assert error.what == "rlhf_cli.rewards.length:length_target needs the argument 'target'"
-        assert (error.where, error.hint) == ("rewards.x.fn (command line)", "rewards.x.args.target=VALUE")
-
     def test_an_annotation_that_forgets_the_column(self, write: Write, refused: Refused) -> None:
         """The data decides whether `answer: str` is a column. The columns of a hub dataset are not known yet."""
         write("sloppy.py", "def reward(completions, answer: str): ...\n\ndef strict(completions, *, least: int): ...\n")
@@ -66,14 +54,6 @@ class TestRunFolder:
         assert error.what == "run 'first' is being trained right now"
         assert error.got == f"process {os.getpid()} on {socket.gethostname()}, step 7"
         assert error.hint == "run.name=ANOTHER"
-
-    def test_a_root_that_is_a_file(self, refused: Refused, write: Write) -> None:
-        file = write("taken", "a file")
-        error = refused("exp=quickstart", "run.root=taken/below/it")
-        assert error.what == "the run folder cannot be made"
-        assert error.where == "run.root"
-        assert error.got == f"{file} is a file"
-        assert error.expected == "a folder that can be written to"
 
     @pytest.mark.fault(5)
     def test_a_root_that_cannot_be_written_to(

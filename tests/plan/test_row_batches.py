@@ -19,23 +19,6 @@ def rows(write: Write, row: dict[str, object], count: int = 20) -> str:
 
 
 @pytest.mark.parametrize(
-    ("trainer", "row"),
-    [
-        ("sft", {"prompt": "a", "completion": "b"}),
-        ("sft", {"text": "a"}),
-        ("sft", {"messages": [{"role": "user", "content": "a"}]}),
-        ("dpo", ROW),
-        ("dpo", {"chosen": "ab", "rejected": "ac"}),
-        ("reward", {"chosen": "ab", "rejected": "ac", "score": 1}),
-        ("kto", {"prompt": "a", "completion": "b", "label": True}),
-        ("kto", ROW),
-    ],
-)
-def test_every_set_of_columns_trl_learns_from_is_taken(write: Write, trainer: str, row: dict[str, object]) -> None:
-    assert planned(f"trainer={trainer}", "data=file", rows(write, row)).num_rows == 20
-
-
-@pytest.mark.parametrize(
     ("trainer", "row", "missing", "hint"),
     [
         (

@@ -59,11 +59,6 @@ def test_every_combination_is_planned_or_says_which_data_fit(refused: Refused, t
             assert error.hint == " or ".join(f"data={fit}" for fit in fits)
 
 
-def test_a_reward_that_reads_other_columns_names_the_data_that_have_them(refused: Refused) -> None:
-    error = refused("trainer=grpo", "data=toy_speakers", "reward@rewards.correct=exact_match")
-    assert "data=toy_sums" in str(error)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_:FutureWarning")  # of TRL's calls
 @pytest.mark.parametrize("trainer", LEARNS_FROM)

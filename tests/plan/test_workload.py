@@ -68,15 +68,3 @@ def test_evaluations_come_after_the_last_step_too(words: tuple[str, ...], times:
     assert plan.evaluations.rows is not None
     assert (plan.evaluations.times, plan.evaluations.completions) == (times, 9 * plan.evaluations.rows)
     assert planned(*GRPO).evaluations is None
-
-
-def test_checkpoints_and_none() -> None:
-    saved = planned(*GRPO, "trainer.args.save_steps=50").checkpoints
-    assert saved is not None
-    assert saved.times == 3
-    assert saved.model_bytes is not None
-    assert saved.checkpoint_bytes == 3 * saved.model_bytes  # weights and Adam's
-    assert saved.total_bytes == 10 * saved.model_bytes  # two are kept, a third is being written, the model at the end
-    none = (*GRPO, "trainer.args.save_strategy=no")
-    assert planned(*none).checkpoints is None
-    assert lines(*none)["checkpoints"] == "none, the model at the end alone"

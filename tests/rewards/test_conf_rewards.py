@@ -67,23 +67,6 @@ def reward_of(entry: dict[str, Any]) -> Callable[..., list[float | None]]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_file(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert lines[0].startswith("# ")
-    assert 4 <= len(lines) <= 12
-    entry = load(path)
-    assert list(entry) == ["fn", "args", "weight"]
-    assert entry["weight"] >= 0
-
-    module, _, name = entry["fn"].partition(":")
-    function = getattr(importlib.import_module(module), name)
-    parameters = inspect.signature(function).parameters
-    # By name, because **kwargs would swallow a misspelt one.
-    assert set(entry["args"]) <= {name for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD}
-    assert not set(entry["args"]) & FROM_THE_TRAINER
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_scores_a_batch_and_pickles(path: Path) -> None:
     reward = reward_of(load(path))
     copy = pickle.loads(pickle.dumps(reward))

@@ -77,12 +77,6 @@ def test_a_reply_without_a_score_raises(text: str, runner: asyncio.Runner, cache
     assert not list(cache.rglob("*"))  # and is asked for again next time
 
 
-@pytest.mark.parametrize("answer", [reply(None), Answer({"error": "x"}), Answer([]), Answer({"choices": []})])
-def test_an_answer_without_text_raises(answer: Answer, runner: asyncio.Runner) -> None:
-    with serving(answer) as server, pytest.raises(RewardError, match="holds no text"):
-        runner.run(Judge(server.url, "m", "{completion}")(prompts=["p"], completions=["c"]))
-
-
 def test_equal_rows_are_asked_once(runner: asyncio.Runner) -> None:
     with serving(reply("Score: 6")) as server:
         judge = Judge(server.url, "m", RUBRIC, cache=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.length import Unit, length_ramp, length_target, lengths_of
+from rlhf_cli.rewards.length import length_ramp, length_target
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,6 @@ def test_ramp(length: int, shorter: float, longer: float) -> None:
 
 COMPLETIONS = ["one two  three", [{"role": "assistant", "content": "four", "reasoning_content": "hm hm"}], ""]
 IDS = [[5, 6, 7, 2], [8, 2], [2]]
-
-
-@pytest.mark.parametrize(
-    ("unit", "expected"), [("tokens", [4, 2, 1]), ("words", [3, 3, 0]), ("characters", [14, 10, 0])]
-)
-def test_units(unit: Unit, expected: list[int]) -> None:
-    assert lengths_of(COMPLETIONS, IDS, unit) == expected
 
 
 def test_rows() -> None:

@@ -83,15 +83,6 @@ def test_500_for_ever_uses_up_the_budget(runner: asyncio.Runner) -> None:
     assert 2 <= len(server.asked) <= 3
 
 
-def test_a_wait_longer_than_the_budget_is_not_begun(runner: asyncio.Runner) -> None:
-    with serving(Answer("", 429, {"Retry-After": "3600"})) as server:
-        started = time.monotonic()
-        with pytest.raises(RewardError, match="retry_budget_s") as caught:
-            runner.run(posting(JsonClient(server.url), {}))
-        assert time.monotonic() - started < 2
-    assert "asks to wait 3.6e+03 s" in str(caught.value)
-
-
 def test_backoff_doubles_up_to_a_limit(runner: asyncio.Runner, waits: list[float]) -> None:
     with serving(*[Answer("", 500)] * 8, OK) as server:
         runner.run(posting(JsonClient(server.url, retry_budget_s=1000), {}))
@@ -129,26 +120,6 @@ def test_no_more_at_once_than_allowed(runner: asyncio.Runner) -> None:
         runner.run(many(JsonClient(server.url, max_concurrency=3)))
         assert server.at_once == 3
         assert len(server.asked) == 9
-
-
-def test_the_first_failure_ends_the_others(runner: asyncio.Runner) -> None:
-    ended: list[str] = []
-
-    async def fails() -> None:
-        raise ValueError("mine")
-
-    async def waits_long() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append("ended")
-
-    async def both() -> Any:
-        return await together([waits_long(), fails()])
-
-    with pytest.raises(ValueError, match="mine"):
-        runner.run(both())
-    assert ended == ["ended"]
 
 
 def test_the_key_goes_to_the_server_and_nowhere_else(

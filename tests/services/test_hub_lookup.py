@@ -103,12 +103,6 @@ def test_somebody_listens_and_says_nothing_all_are_asked_at_once(monkeypatch: py
     assert took < 2.4, took  # one after another would be 2.5 and more
 
 
-@pytest.mark.parametrize("name", ["org/-model", "a/b/c"])
-def test_a_name_that_none_can_have(name: str) -> None:
-    (answer,) = look_up([HubQuestion("model", name)])
-    assert answer.state == "impossible"
-
-
 class TestTheCache:
     def cached(self, folder: Path, *files: str) -> Path:
         repository = folder / "models--org--model"

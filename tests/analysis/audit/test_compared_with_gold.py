@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from rlhf_cli.analysis.audit.attack import AuditPlan, GoldRow, attack, compared, main_component
-from rlhf_cli.analysis.audit.audit_result import HINTS, AuditResult, with_advice
-from rlhf_cli.analysis.audit.degenerate_answers import KINDS, AttackKind
+from rlhf_cli.analysis.audit.audit_result import AuditResult, with_advice
+from rlhf_cli.analysis.audit.degenerate_answers import AttackKind
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.numerics.intervals import wilson
@@ -132,7 +132,3 @@ def test_what_to_type(changes: dict[str, str | None], words: tuple[str, ...]) ->
     """A gate by the reward that knows the answer; if that one is fooled itself, one that reads the answer."""
     (advice,) = with_advice(replace(audit(), **changes), experiment()).advice
     assert advice.words == words
-
-
-def test_there_is_a_hint_for_every_kind() -> None:
-    assert list(HINTS.keys() ^ {kind.name for kind in KINDS}) == []

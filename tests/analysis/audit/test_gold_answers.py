@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_cli.analysis.audit.attack import AuditPlan, attack
 from rlhf_cli.analysis.audit.degenerate_answers import KINDS, AttackInputs
-from rlhf_cli.analysis.audit.trial import answer_of, final_part, find_gold, reward_words, ways_to_write
+from rlhf_cli.analysis.audit.trial import answer_of, find_gold, reward_words, ways_to_write
 from rlhf_cli.errors import DataError
 from rlhf_cli.jobs.prepare import prepare
 from tests.support.planted_holes import SUMS
@@ -51,22 +51,6 @@ def test_a_named_column_and_a_template() -> None:
 )
 def test_what_a_right_answer_may_be(value: object, text: str | None) -> None:
     assert answer_of(value) == text
-
-
-def test_the_final_part() -> None:
-    assert final_part("3 + 4 = 7\n#### 7") == "7"
-    assert final_part(r"so \boxed{1} or rather \boxed{7}") == "7"
-    assert final_part("seven") == "seven"
-
-
-def test_every_way_holds_the_answer_once_and_no_placeholder() -> None:
-    for way in ways_to_write(["plan", "final"]):
-        written = way.write("GOLD")
-        assert written.count("GOLD") == 1
-        assert "{gold" not in written
-    texts = [way.write("7") for way in ways_to_write(["plan", "final"])]
-    assert "\\boxed{7}." in " ".join(texts)
-    assert any(text.startswith("<plan>") and text.endswith("</plan><final>7</final>") for text in texts)
 
 
 def test_no_degenerate_answer_is_the_right_one() -> None:

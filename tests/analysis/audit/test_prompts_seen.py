@@ -8,7 +8,6 @@ import pytest
 
 from rlhf_cli.analysis.audit.trial import after_truncation
 from rlhf_cli.analysis.audit.tried_rows import prompts_seen
-from rlhf_cli.errors import ModelError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
@@ -37,12 +36,6 @@ def test_a_conversation_is_rendered_and_its_special_tokens_are_known(folder: Pat
     assert seen.tokens == 2 + len("user: \nassistant:") + 7
 
 
-def test_arguments_of_the_template_are_those_of_the_training(folder: Path) -> None:
-    words = [f"model.path={folder}", "model.build=null", "trainer.args.chat_template_kwargs={brief: true}"]
-    experiment = prepare([*WORDS, *words]).experiment
-    assert prompts_seen(experiment, [CHAT], shown=1).prompts[0].text.endswith("assistant: (brief)")
-
-
 def test_lengths(place: Path) -> None:
     """Of 1, 2, 3, 4 and 5 bytes: the median 3, a quarter below 2."""
     experiment = prepare([*WORDS, "model=tiny"]).experiment
@@ -51,12 +44,6 @@ def test_lengths(place: Path) -> None:
     assert (prompts.count, *(prompts.quantiles[share] for share in ("0.5", "0.25", "1"))) == (5, 3, 2, 5)
     assert (answers.of, answers.quantiles["0.5"]) == ("right answers", 3)
     assert seen.prompts == []
-
-
-def test_a_tokenizer_that_is_not_there_is_told(place: Path) -> None:
-    experiment = prepare([*WORDS, "model.path=./nowhere", "model.build=null"]).experiment
-    with pytest.raises(ModelError, match="no name that the hub could have"):
-        prompts_seen(experiment, ["x"], shown=1)
 
 
 class TestCutOff:

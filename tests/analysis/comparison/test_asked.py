@@ -83,12 +83,6 @@ def test_how_many_comparisons_were_decided_together() -> None:
     assert alone.p_adjusted == alone.p_value
 
 
-def test_why_there_is_no_total() -> None:
-    said = "rewards.brevity.weight differs, so the same answers would have other totals"
-    assert of().no_total == of(metrics=("kl",)).no_total == f"no total: {said}"
-    assert of(runs_of(configured(), reward=[1.0])).no_total is None
-
-
 TWO_KEYS = runs_of(
     *(configured(weight, seed, kl={"coef": coef}) for weight in (0.0, 0.5) for coef in (1, 2) for seed in (0, 1)),
     **{CORRECT: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.9]},

@@ -16,7 +16,7 @@ from rlhf_cli.analysis.comparison.comparison import (
 )
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, read_runs, weights_of
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.support.logged_runs import configured, in_memory, write_run, write_sweep
+from tests.support.logged_runs import configured, in_memory, write_sweep
 
 ENDS = {0.0: [0.50, 0.60, 0.70, 0.55], 0.5: [0.54, 0.65, 0.73, 0.61], 1.0: [0.50, 0.61, 0.69, 0.55]}
 """0.5 is better by 0.04, 0.05, 0.03, 0.06; 1 and 0 differ by 0, 0.01, -0.01, 0."""
@@ -50,19 +50,6 @@ def test_one_seed_says_impossible_and_not_zero(place: Path) -> None:
     assert "impossible, not zero" in str(found.no_verdict)
     asked = of(write_sweep(place / "again", {0.0: [0.5], 0.5: [0.9]}), on=("correct",)).verdicts[0].text
     assert asked.startswith("No verdict on correct for 0 and 0.5: they have one seed in common, all else equal")
-
-
-def test_one_setting_with_one_seed_leaves_the_others_their_verdict(place: Path) -> None:
-    found = of(write_sweep(place / "sweep", {0.0: [0.5, 0.6], 0.5: [0.9, 0.8], 1.0: [0.7]}), on=())
-    assert found.no_verdict is None
-    assert found.verdicts
-
-
-def test_runs_that_do_not_count_for_the_same_reason_are_one_line(place: Path) -> None:
-    runs = write_sweep(place / "sweep", {0.0: [0.5]})
-    runs += [write_run(place / str(seed), configured(0.0, seed), {}, state="created") for seed in range(1, 6)]
-    notes = of(runs).notes
-    assert "seed=1, seed=2, seed=3 and 2 more do not count: created, nothing was logged" in notes
 
 
 def pair(*changes: dict[str, Any]) -> list[LoggedRun]:

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, comparison_json
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, weights_of
-from rlhf_cli.analysis.comparison.verdicts import decimals, in_words
+from rlhf_cli.analysis.comparison.verdicts import in_words
 from rlhf_cli.errors import RunError
 from tests.support.logged_runs import configured, in_memory
 
@@ -86,15 +86,6 @@ def test_what_is_not_there_is_null() -> None:
     found = comparison_json(of(named([*runs_of({0.0: [0.1]}), other])))
     assert found["runs"][1]["values"]["correct"] is None
     assert "weight=0.5" not in {*found["front"]["best"], *found["front"]["dominated"]}
-
-
-@pytest.mark.parametrize(
-    ("half_width", "count"),
-    [(0.034, 3), (0.34, 2), (3.4, 1), (34.0, 0), (340.0, 0), (1.0, 1), (0.1, 2), (1e-9, 5), (0.0, 3), (-1.0, 3)],
-)
-def test_decimals_of_a_half_width(half_width: float, count: int) -> None:
-    assert decimals(half_width) == count
-    assert decimals(float("inf")) == decimals(float("nan")) == 3
 
 
 EQUALS = "all else equal, and it takes two or more."

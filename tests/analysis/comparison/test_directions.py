@@ -96,10 +96,3 @@ def test_equal_settings_share_their_fate() -> None:
     front = pareto_front(("x", "y"), (1, 1), {"a": (1.0, 1.0), "b": (1.0, 1.0), "c": (1.0, 0.0), "d": (0.0, 1.0)})
     assert front.best == ("a", "b")
     assert front.dominated == {"c": "a", "d": "a"}
-
-
-def test_a_third_measure_can_save_a_setting() -> None:
-    two = {"a": (1.0, 1.0), "b": (0.0, 0.0)}
-    assert pareto_front(("x", "y"), (1, 1), two).best == ("a",)
-    three = {"a": (1.0, 1.0, 0.0), "b": (0.0, 0.0, 1.0)}
-    assert pareto_front(("x", "y", "z"), (1, 1, 1), three).best == ("a", "b")

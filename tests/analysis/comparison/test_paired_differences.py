@@ -171,11 +171,6 @@ def test_no_effect_needs_more_than_anybody_has() -> None:
     assert seeds_needed(1e-4) is None
 
 
-def test_each_with_each_or_with_the_baseline() -> None:
-    assert pairs_of(["0", "1", "2"], None) == [("1", "0"), ("2", "0"), ("2", "1")]
-    assert pairs_of(["0", "1", "2"], "1") == [("0", "1"), ("2", "1")]
-
-
 FIVE = [0.61, 0.58, 0.70, 0.64, 0.66]
 
 

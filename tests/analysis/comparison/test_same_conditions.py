@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
-from rlhf_cli.cli import main
 from rlhf_cli.display.comparison_tables import show_comparison
 from rlhf_cli.display.page.page_content import write_report
 from rlhf_cli.display.page.tables import verdict_lines
@@ -99,27 +97,6 @@ def test_the_screen_names_every_key_with_its_values(confounded: list[RunFolder])
     assert WHY in text
     assert "beats" not in text
     assert "●" not in text, "the front is a verdict too"
-
-
-def test_the_command_says_why_in_each_form(
-    confounded: list[RunFolder], place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def said(*more: str) -> str:
-        assert main(["compare", "s", "--on", "correct", "--baseline", "0", *more]) == 0
-        return capsys.readouterr().out
-
-    assert WHY in " ".join(said().split())
-    told = json.loads(said("--json"))
-    assert (told["verdicts"], told["no_verdict"], told["front"]) == ([], WHY, None)
-    assert told["differs"][0]["keys"] == [
-        *("trainer.args.max_steps", "trainer.args.learning_rate", "rewards.brevity.weight"),
-    ]
-    assert told["runs"][3]["differs"] == {
-        "trainer.args.max_steps": "12",
-        "trainer.args.learning_rate": "0.0005",
-        "rewards.brevity.weight": "0.5",
-        "seed": "0",
-    }
 
 
 def test_the_page_says_why(confounded: list[RunFolder], place: Path) -> None:

@@ -132,12 +132,6 @@ def test_what_changes_nothing_of_the_training_is_no_difference(place: Path) -> N
     assert names(runs) == ["0", "1", "2"]
 
 
-def test_runs_that_differ_in_nothing_are_told_by_their_folders(place: Path) -> None:
-    assert names(read(place, configured(), configured(0.5), configured(0.5))) == [
-        *("weight=0", "weight=0.5 (1)", "weight=0.5 (2)")
-    ]
-
-
 def test_all_seeds_are_seeds(place: Path) -> None:
     """A starting model drawn with the seed is no setting of its own; one that is drawn alone is a seed, too."""
     runs = read(place, *(configured(0.0, seed, model={"build": {"seed": seed}}) for seed in (0, 1)))

@@ -87,14 +87,6 @@ def test_what_cannot_be_done_is_said_with_exit_code_two(sweep: str, compare, wor
     assert said in err
 
 
-def test_a_metric_that_is_only_read_when_asked_for(place: Path, compare) -> None:
-    for seed in range(2):
-        write_run(place / "runs" / str(seed), configured(0.0, seed), {"reward": [0.5], "entropy": [0.1 * seed]})
-    code, out, _ = compare("runs", "--metrics", "entropy")
-    assert code == 0
-    assert "0.050 ± 0.635" in out  # 12.706 * 0.0707 / sqrt(2)
-
-
 def test_json_says_everything(sweep: str, compare) -> None:
     code, out, _ = compare(sweep, "--json", "--on", "correct", "--baseline", "0")
     found = json.loads(out)

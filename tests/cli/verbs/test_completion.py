@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -80,10 +79,3 @@ def test_bash_is_given_what_follows_its_last_break(place: Path) -> None:
     *found, registered = in_shell("bash", "-c", script, "bash", *lines).splitlines()
     assert found == ["quickstart", "quickstart", "--failed"]
     assert registered == "complete -o default -F _rlhf rlhf"
-
-
-def test_zsh_takes_its_script() -> None:
-    if shutil.which("zsh") is None:
-        pytest.skip("zsh is not installed here")
-    said = in_shell("zsh", "-f", "-c", 'eval "$(rlhf completion zsh)"; whence -w _rlhf; print $_comps[rlhf]')
-    assert said.split() == ["_rlhf:", "function", "_rlhf"]

@@ -8,7 +8,6 @@ import pytest
 
 from rlhf_cli.cli import main
 from tests.support.begun_runs import begun
-from tests.support.machines import have_gpus
 
 TWO = ("launch.processes=2", "trainer.args.per_device_train_batch_size=32")
 
@@ -48,18 +47,6 @@ def test_two_machines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (shared,) = [line for line in lines if line.startswith("every rank  export ")]
     assert "MASTER_ADDR=127.0.0.1 MASTER_PORT=29567 TORCHELASTIC_USE_AGENT_STORE=True" in shared
     assert "log  runs/quickstart/mine/log.txt  runs/quickstart/mine/log-machine2.txt" in lines
-
-
-def test_who_serves_and_who_trains(place: Path, tmp_path_factory, monkeypatch, capsys) -> None:
-    have_gpus(tmp_path_factory.mktemp("machine"), monkeypatch)(3)
-    monkeypatch.setattr("rlhf_cli.plan.rollout_server_plan.installed_vllm", lambda: (0, 29))
-    words = ("model=local", "model.path=org/model", "launch.rollout=vllm_server", "launch.rollout_gpus=1")
-    lines = said(capsys, *words, "trainer.args.per_device_train_batch_size=32", "trainer.args.top_p=0.9").splitlines()
-    assert any(line.startswith("2 ranks on GPUs 0, 1, a vLLM server on GPU 2; ") for line in lines)
-    assert any(line.startswith("launch: top_p=0.9: vLLM's") for line in lines)
-    (command,) = [line for line in lines if "vllm.entrypoints.cli.main serve org/model" in line]
-    assert command.startswith("vLLM server  CUDA_VISIBLE_DEVICES=2 VLLM_SERVER_DEV_MODE=1 ")
-    assert """--weight-transfer-config '{"backend": "nccl"}'""" in command
 
 
 def test_a_search_wants_many_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

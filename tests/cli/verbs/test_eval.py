@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -88,15 +86,6 @@ def test_pairs_whose_prompts_were_trained_on_are_a_slice(run: Path, place: Path,
     assert content(run / "eval", "training_rows")["trained_on"] == 2, "no file says held_out of rows that were not"
 
 
-def test_json_is_what_is_written(run: Path, place: Path, capsys: Said) -> None:
-    words = ["--data", "pairs.jsonl", "--slice", "chosen", "--rows", "2", "--out", "here", "--json"]
-    assert main(["eval", "run:rm", *words]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said == content(place / "here", "pairs_2_rows")
-    assert said["rows"] == 2
-    assert set(said["slices"]) == {"subset", "chosen"}
-
-
 def test_a_model_folder_that_stands_alone(run: Path, place: Path, capsys: Said) -> None:
     (run / "model").rename(place / "rm")
     assert main(["eval", "rm"]) == 2
@@ -115,28 +104,6 @@ class TestOffset:
     def test_auto_is_the_mean_that_was_measured(self, run: Path) -> None:
         assert main(["eval", "run:rm"]) == 0
         assert self.offset() == pytest.approx(1.0, **MODEL)
-
-    def test_before_it_was_measured_the_error_names_the_command(self, run: Path) -> None:
-        with pytest.raises(RunError, match=r"has not been measured(.|\n)*rlhf eval runs/rm/one"):
-            self.offset()
-
-    def test_a_mean_is_of_texts_that_end_as_the_reward_wants_them(self, run: Path) -> None:
-        assert main(["eval", "run:rm", "--eos"]) == 0
-        assert main(["eval", "run:rm", "--rows", "1"]) == 0
-        assert main(["eval", "run:rm"]) == 0
-        ended = content(run / "eval", "held_out_eos")["rewards"]["mean"]["mean"]
-        assert self.offset("rewards.learnt.with_eos=true") == ended
-        assert self.offset() == pytest.approx(1.0, **MODEL) != ended
-        (run / "eval" / "held_out_eos.json").unlink()
-        with pytest.raises(RunError, match="rlhf eval runs/rm/one --eos"):
-            self.offset("rewards.learnt.with_eos=true")
-
-    def test_a_mean_of_other_weights_is_none(self, run: Path) -> None:
-        assert main(["eval", "run:rm"]) == 0
-        weights = run / "model" / "model.safetensors"
-        os.utime(weights, (time.time() + 60, time.time() + 60))  # the model was trained anew
-        with pytest.raises(RunError, match=r"since the model was written(.|\n)*rlhf eval runs/rm/one"):
-            self.offset()
 
 
 class TestTextEndings:

@@ -35,15 +35,6 @@ def test_json_says_what_was_written(
     assert there == set(said["files"])
 
 
-def test_a_column_is_named_by_a_flag(write: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]) -> None:
-    write("rows.csv", "Frage Text,Lösung\nWas ist 2+3?,5\n")
-    assert main(["init", "p", "--data", "rows.csv"]) == 2
-    assert "--column 'prompt=Frage Text'" in capsys.readouterr().err
-    flags = ["--column", "prompt=Frage Text", "--column", "answer=Lösung"]
-    assert main(["init", "p", "--data", "rows.csv", *flags, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rename"] == {"prompt": "Frage Text", "answer": "Lösung"}
-
-
 def test_nothing_is_overwritten_and_all_that_is_there_is_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "README.md").write_text("mine")
     (place / "rewards.py").write_text("mine")

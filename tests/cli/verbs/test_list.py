@@ -41,21 +41,6 @@ def test_what_is_shown_to_be_pasted_can_be_pasted(capsys: Said, write: Callable[
     assert main(["check", "+exp=quickstart", override]) == 0
 
 
-def test_trainer_arguments(capsys: Said) -> None:
-    every = said(capsys, "trainer", "grpo").splitlines()
-    assert any(line.split()[:2] == ["learning_rate", "1.0e-06"] for line in every)
-    assert any(line.split() == ["bf16", "null", "->", "launch.precision"] for line in every)
-    some = said(capsys, "trainer", "grpo", "loss_type")
-    assert some.startswith("trainer.args.loss_type\n")
-    assert "dr_grpo" in some
-    assert (
-        said(capsys, "trainer", "ppo", "gae_lambda")
-        .splitlines()[1]
-        .strip()
-        .startswith("float, default 0.95, here 0.95 (")
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "hint"),
     [

@@ -46,10 +46,5 @@ def test_negative_control_where_there_is_none(place: Path, capsys: pytest.Captur
     assert hint(capsys, verb).startswith(f"{FIRST} && rlhf {verb} run:quickstart")
 
 
-def test_a_name_that_no_experiment_has(runs: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """`rlhf train +exp=zzzz` would not help: there is no such experiment."""
-    assert hint(capsys, "export", "run:zzzz") == "runs/mine/one"
-
-
 def test_what_is_resumed_is_named_by_its_folder(runs: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert hint(capsys, "resume", "run:mine") == "rlhf resume runs/mine/two"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import rlhf_cli
 from rlhf_cli.cli import main
 from rlhf_cli.cli.verbs import TEN, VERBS
 from rlhf_cli.errors import Preempted, RankFailed, UserError
@@ -30,11 +28,6 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str]], int
         monkeypatch.setitem(sys.modules, "rlhf_cli.cli.verbs.list", module)
 
     return call
-
-
-def test_the_installed_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "rlhf_cli", "--version"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"rlhf {rlhf_cli.__version__}\n", "")
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["help"]])
@@ -113,17 +106,6 @@ def test_exit_codes(
     verb(run)
     assert main(["list"]) == code
     assert capsys.readouterr().err.startswith(start)
-
-
-class TestShow:
-    def test_each_value_with_its_place(self, write: Write, capsys: Said) -> None:
-        write("conf/exp/mine.yaml", "# @package _global_\n# mine\ndefaults: [quickstart, _self_]\nseed: 5\n")
-        assert main(["show", "exp=mine", "rewards.format.weight=2.0"]) == 0
-        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-        assert ["seed:", "5", "#", "conf/exp/mine.yaml:4"] in lines
-        assert ["weight:", "2.0", "#", "command", "line"] in lines
-        assert ["fn:", "rlhf_cli.rewards.toy:sums_correct", "#", "reward/sums_correct.yaml:2"] in lines
-        assert ["lora:", "null", "#", "default"] in lines
 
 
 class TestResume:

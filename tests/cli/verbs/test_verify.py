@@ -42,14 +42,6 @@ def test_missed(run, capsys: Said) -> None:
     }
 
 
-def test_a_run_at_work_has_met_nothing_yet(run, capsys: Said) -> None:
-    run("one", MET, state="running")
-    assert main(["verify", "runs/sweep/one"]) == 1
-    said = capsys.readouterr().out
-    assert "open" in said
-    assert "the run is at step 20" in said
-
-
 def test_a_sweep(run, capsys: Said) -> None:
     run("one", MET)
     run("two", MISSED)

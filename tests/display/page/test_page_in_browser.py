@@ -70,17 +70,6 @@ def test_completions_say_what_each_reward_made_of_them(page: OpenedPage) -> None
     assert page.tab.locator("#beside .prompt").first.inner_text() == "2+2=1"
 
 
-def test_smoothing_takes_the_mean_of_neighbours(page: OpenedPage) -> None:
-    loss = "[...document.getElementById('plot-loss').data].pop().y"
-    before = page.eval(loss)
-    page.tab.select_option("#smoothing", "0.2")
-    after = page.eval(loss)
-    assert after[5] == pytest.approx(sum(before[4:7]) / 3)
-    assert after != before
-    page.tab.select_option("#smoothing", "0")
-    assert page.eval(loss) == before
-
-
 def test_paper_has_every_section_whole(page: OpenedPage) -> None:
     page.tab.emulate_media(media="print")
     page.tab.set_viewport_size({"width": 720, "height": 1000})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 
@@ -14,25 +13,15 @@ from scipy import stats
 from rlhf_cli.analysis.comparison.comparison import compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.display.page import curves as plotted_curves
-from rlhf_cli.display.page.completion_pages import chosen_steps, completion_pages
 from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, front_of, plots_of
-from rlhf_cli.display.page.embedding import rounded
 from rlhf_cli.display.page.first_and_last_answers import first_and_last_answers
 from rlhf_cli.display.page.page_content import page_content, report_at_the_end, write_report
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import in_training, runs_in
-from tests.display.page.reported_runs import write_completions, write_reported
+from tests.display.page.reported_runs import write_reported
 from tests.support.logged_runs import configured, write_run
 
 LOSS = PlottedMetric("loss", "loss", COMPONENTS)
-
-
-@pytest.mark.parametrize(
-    ("value", "short"),
-    [(0.123456, 0.1235), (1234567.0, 1235000), (0.0, 0), (1.0, 1), (-2.5e-9, -2.5e-9), (math.nan, None), (None, None)],
-)
-def test_numbers_keep_four_digits(value: float | None, short: float | None) -> None:
-    assert rounded(value) == short
 
 
 def test_a_curve_is_thinned_to_means_of_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,22 +50,6 @@ def test_the_band_is_students_interval_over_seeds(tmp_path: Path) -> None:
     mean, lows, highs = plot.bands[0]
     assert (mean[0], lows[0], highs[0]) == pytest.approx((np.mean(ends), low, high), rel=1e-3)
     assert mean[1] == pytest.approx(2 * np.mean(ends), rel=1e-3)
-
-
-def test_steps_are_evenly_spread_with_both_ends() -> None:
-    assert chosen_steps([range(1, 101)], 10) == [1, 12, 23, 34, 45, 56, 67, 78, 89, 100]
-    assert chosen_steps([[1, 2, 3], [2, 3, 4], [3, 2]], 10) == [2, 3]  # what all have goes before what few have
-    assert chosen_steps([[], []], 10) == []
-
-
-def test_prompts_that_no_two_runs_answered_are_said_to_be_so(tmp_path: Path) -> None:
-    for seed in range(2):
-        run = write_run(tmp_path / f"{seed}", configured(0.1, seed), {"loss": [1.0]})
-        write_completions(run, 1, text="4", prompt=f"of seed {seed}")
-    pages = completion_pages(read_runs(runs_in(tmp_path))[0])
-    assert pages.side_by_side == []
-    assert "No two runs answered the same prompt" in str(pages.why_not_beside)
-    assert pages.extremes[0]["runs"]["1"]["best"][0]["prompt"] == "of seed 1"  # type: ignore[index, call-overload]
 
 
 def test_the_front_is_of_all_pairs_and_a_dominated_setting_is_on_none(tmp_path: Path) -> None:

@@ -121,14 +121,6 @@ def test_the_code_of_a_chat_model_uses_its_template(kind: str, tmp_path: Path, m
     assert text == asked + ("[a]" if kind == "CAUSAL_LM" else "[assistant]an answer")
 
 
-def test_what_the_model_records_of_its_training_decides(run: RunFolder, tmp_path: Path) -> None:
-    (run.model / "chat_template.jinja").write_text(CHAT)
-    for conversations in (True, False):
-        write_training_format(run.model, conversations=conversations)
-        made = export_model(source(run), tmp_path / str(conversations), lambda message: None)
-        assert ("apply_chat_template" in (made.folder / "README.md").read_text()) is conversations
-
-
 def test_a_chain_of_runs_goes_back_to_its_model_on_the_hub(tmp_path: Path) -> None:
     first = finished_run(
         tmp_path / "sft" / "one",

@@ -15,12 +15,8 @@ from rlhf_cli.project.reference.key_reference import (
     all_metrics,
     key_reference,
     keys_below,
-    metrics_about,
-    only_sections,
-    unlike_default,
 )
 from rlhf_cli.tables.metrics import OF_A_CRITIC, OF_A_REWARD
-from rlhf_cli.text.json_values import JsonTree
 
 
 def test_every_key_is_explained() -> None:
@@ -76,36 +72,3 @@ def test_every_metric_of_ours_is_in_the_document() -> None:
     """Held against the list that is checked against runs; a family in braces or with NAME stands for its members."""
     assert [name for name in OF_A_REWARD if f"rewards/NAME/{name}" not in NAMES] == []
     assert [name for name in OF_A_CRITIC if name not in NAMES] == []
-
-
-def test_words_find_metrics_names_first() -> None:
-    found = metrics_about(["zero"])
-    assert found[0].name == "frac_reward_zero_std"
-    with pytest.raises(ConfigError) as error:
-        metrics_about(["frac_reward_zero_sdt"])
-    assert error.value.hint == "rlhf list metrics frac_reward_zero_std"
-
-
-HERE: JsonTree = {"seed": 0, "run": {"name": None}, "rewards": {"a": {"fn": "./r.py:f", "weight": 1.0}}, "critic": None}
-
-
-def test_only_sections() -> None:
-    assert only_sections(HERE, ["rewards.a.weight", "seed"]) == {"seed": 0, "rewards": {"a": {"weight": 1.0}}}
-    assert only_sections(HERE, []) == HERE
-
-
-def test_what_is_default_goes_and_what_is_not_stays() -> None:
-    """conf/train.yaml says seed 0, guards.no_signal 5; the schema says weight 1.0, critic.value_clip 0.2."""
-    tree: JsonTree = {
-        "seed": 1,
-        "guards": {"no_signal": 5, "error_window": 7},
-        "rewards": {"a": {"fn": "m:f", "weight": 1.0, "clip": [0, 1], "gate": None}},
-        "critic": {"value_clip": 0.2, "dropout": 0.1},
-        "track": {"mode": "offline"},
-    }
-    assert unlike_default(tree) == {
-        "seed": 1,
-        "guards": {"error_window": 7},
-        "rewards": {"a": {"fn": "m:f", "clip": [0, 1]}},
-        "critic": {"dropout": 0.1},
-    }

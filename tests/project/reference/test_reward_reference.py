@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rlhf_cli.config.conf_folders import groups
-from rlhf_cli.errors import ConfigError, RewardError
+from rlhf_cli.errors import RewardError
 from rlhf_cli.project.reference.function_source import NO_DEFAULT, read_function
 from rlhf_cli.project.reference.reward_reference import reward_reference
 
@@ -111,9 +111,3 @@ def test_a_file_is_read_and_not_run(place: Path) -> None:
     with pytest.raises(RewardError) as no_function:
         read_function("./rewards.py:polit")
     assert no_function.value.hint == "./rewards.py:polite"
-
-
-def test_a_wrong_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigError) as no_reward:
-        reward_reference("jugde")
-    assert no_reward.value.hint == "rlhf list reward judge"

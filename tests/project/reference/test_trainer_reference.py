@@ -51,15 +51,6 @@ def test_what_the_conf_files_set_is_there_with_its_place() -> None:
     assert "gamma" not in grpo
 
 
-def test_words_find_arguments_by_name_and_help_the_exact_name_first() -> None:
-    arguments = trainer_reference("grpo").arguments
-    assert about(arguments, ["learning", "rate"])[0].name == "learning_rate"
-    assert about(arguments, ["beta"])[0].name == "beta"
-    by_help = {one.name for one in about(arguments, ["kl"])}
-    assert {"beta", "use_bias_correction_kl"} <= by_help
-    assert about(arguments, ["nothing_like_this"]) == []
-
-
 def test_a_word_of_other_tools_finds_todays_argument_first() -> None:
     """`lr` stands in lr_scheduler_type as well; who types it alone wants learning_rate."""
     arguments = trainer_reference("grpo").arguments

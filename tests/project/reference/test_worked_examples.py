@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
-import json
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ import yaml
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.project.reference.reward_reference import WorkedExample, worked_examples
 from rlhf_cli.rewards.stack.reward_functions import resolve
-from tests.support.fake_server import Answer, reply, serving
 
 WORKED_EXAMPLES = worked_examples()
 SHIPPED = groups()["reward"]
@@ -54,29 +52,3 @@ def test_it_is_what_the_reward_gives(option: str) -> None:
             assert given_score == [tuple(span) for span in score]
         else:
             assert given_score == (None if score is None else pytest.approx(score))
-
-
-@pytest.fixture
-def cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLHF_CACHE", str(tmp_path))
-
-
-@pytest.mark.usefixtures("cache")
-def test_the_judges_example() -> None:
-    example = WORKED_EXAMPLES["judge"]
-    by_text = {row["completion"]: row["reply"] for row in example.rows}
-
-    def answer(payload: Any) -> Answer:
-        asked = payload["messages"][-1]["content"]
-        return reply(next(said for text, said in by_text.items() if f"Answer: {text}\n" in asked))
-
-    with serving(answer) as server:
-        url = server.url.removesuffix("/score")
-        assert given("judge", example, url=url) == [pytest.approx(row["score"]) for row in example.rows]
-
-
-def test_the_servers_example() -> None:
-    example = WORKED_EXAMPLES["server"]
-    body = {"rewards": [json.loads(row["reply"]) for row in example.rows]}
-    with serving(Answer(body)) as server:
-        assert given("server", example, url=server.url) == [row["score"] for row in example.rows]

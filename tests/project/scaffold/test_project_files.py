@@ -18,7 +18,6 @@ from rlhf_cli.project.project_files import (
     ProjectChoices,
     StartingModel,
     as_yaml,
-    path_from,
     project_files,
     write_project,
 )
@@ -72,14 +71,6 @@ def test_check_has_nothing_against_own_rows_and_model(name: str, write: Callable
 @pytest.mark.parametrize("text", ["data/rows.jsonl", "yes", "5", "a: b", "# x", 'say "x"', "Lösung", "~", "*.csv"])
 def test_yaml_reads_a_name_back(text: str) -> None:
     assert yaml.safe_load(f"path: {as_yaml(text)} # why") == {"path": text}
-
-
-def test_a_path_is_named_as_the_project_sees_it(place: Path) -> None:
-    folder = place / "a project"
-    assert path_from(folder, "rows.jsonl") == str(place / "rows.jsonl")
-    assert path_from(folder, "a project/data/x.csv") == "./data/x.csv"
-    assert path_from(Path(), "*.jsonl") == "./*.jsonl"
-    assert path_from(folder, "*.jsonl") == str(place / "*.jsonl")
 
 
 def test_a_project_that_cannot_be_written_is_refused(place: Path) -> None:
