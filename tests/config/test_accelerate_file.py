@@ -94,13 +94,6 @@ def test_a_frozen_run_does_not_need_the_file(write) -> None:
     assert (launch.strategy, launch.accelerate_config) == ("fsdp2", str(file))
 
 
-def test_offload_and_several_machines(judged: Judged, write) -> None:
-    text = FSDP2 + "  fsdp_offload_params: true\nnum_machines: 2\nmain_process_ip: 10.0.0.1\nmain_process_port: 29500\n"
-    file = write(text.replace("num_processes: 2", "num_processes: 8"))
-    launch = judged("exp=quickstart", word(file), "launch.nodes=2").launch
-    assert (launch.offload, launch.processes, launch.rdzv) == (True, 4, "10.0.0.1:29500")
-
-
 @pytest.mark.slow
 def test_the_environment_is_accelerate_s_own(place: Path) -> None:
     """`accelerate launch --config_file` itself is the yardstick: what a program that it starts finds."""

@@ -34,18 +34,6 @@ REFUSALS: list[tuple[list[str], str, str, str]] = [
     (["critic=null"], "needs a section `critic`", "critic", "trainer=ppo, or critic.init=policy"),
     (["~kl"], "needs a section `kl`", "kl", "kl.where=none"),
     (["trainer.args.loss_type=cispo"], "loss_type=cispo is not PPO's", "trainer.args.loss_type", "loss_type'"),
-    (
-        ["trainer.args.importance_sampling_level=sequence"],
-        "PPO weighs tokens, not sequences",
-        "trainer.args.importance_sampling_level",
-        "'~trainer.args.importance_sampling_level'",
-    ),
-    (
-        ["trainer.args.off_policy_mask_threshold=0.5"],
-        "off-policy mask",
-        "trainer.args.off_policy_mask_threshold",
-        "'~trainer.args.off_policy_mask_threshold'",
-    ),
     (["trainer.args.scale_rewards=batch"], "scale_rewards means nothing", "trainer.args.scale_rewards", "'~trainer"),
     (["aggregate=normalize_then_sum"], "normalize_then_sum means nothing", "aggregate", "aggregate=sum"),
     (["aggregate=./mine.py:f"], "sums the rewards token by token", "aggregate", "trainer.dense=false"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.data.rows import RowTable, describe_shared, hold_out_places, prompt_keys, shared_prompts
+from rlhf_cli.data.rows import RowTable, hold_out_places, prompt_keys, shared_prompts
 
 
 def said(role: str, text: str) -> dict[str, str]:
@@ -65,10 +65,6 @@ def test_only_prompts_that_are_held_out_are_shared() -> None:
     assert shared_prompts(held_out, [training]) == set(prompt_keys(held_out))
 
 
-def test_rows_without_a_prompt_that_is_known_share_nothing() -> None:
-    assert shared(table({"image": 1}), table({"image": 1})) == 0
-
-
 def test_the_prompt_of_two_equal_dialogues_is_all_but_the_answer() -> None:
     """Two dialogues that do not part share their messages up to the last one, as those that part there do."""
     same, parted = [{"chosen": [*ASKED, YES], "rejected": [*ASKED, one]} for one in (YES, NO)]
@@ -83,8 +79,3 @@ def test_a_fraction_keeps_the_dialogues_of_one_prompt_together() -> None:
     assert {rows[place]["messages"][0]["content"] for place in train}.isdisjoint(
         rows[place]["messages"][0]["content"] for place in held
     )
-
-
-def test_in_words() -> None:
-    assert describe_shared(42, 64).startswith("42 of 64 evaluation rows have a prompt that is also trained on")
-    assert describe_shared(64, 64).startswith("all 64 evaluation rows have a prompt that is also trained on")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.data.data_files import find_files, near_files
+from rlhf_cli.data.data_files import find_files
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import first_rows, peek
 from rlhf_cli.data.rows import renamed
@@ -91,20 +91,6 @@ def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
         "b.jsonl",
         "a.jsonl",
     ]
-
-
-def test_what_lies_near_a_path_that_is_not_there(workplace: Path, jsonl) -> None:
-    assert near_files(Path("rows.jsonl")) == f"data files in {workplace}: none"
-    (workplace / "sub").mkdir()
-    (workplace / ".hidden").mkdir()
-    for name in ("one.csv", "sub/two.jsonl", "sub/config.json", ".hidden/three.jsonl", "notes.md"):
-        (workplace / name).write_text("x")
-    assert near_files(Path("zzzzzz.parquet")) == f"data files in {workplace}: one.csv, sub/two.jsonl"
-    assert near_files(Path("onne.csv")) == "one.csv"
-    assert near_files(Path("a/b/c.csv")) == f"the folder a/b does not exist; the nearest one that does is {workplace}"
-    for number in range(9):
-        (workplace / "sub" / f"{number}.csv").write_text("x")
-    assert near_files(Path("zzzzzz.parquet")).count(",") == 7
 
 
 @pytest.mark.parametrize(

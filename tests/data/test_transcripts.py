@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from rlhf_cli.data.loading import load_split
@@ -71,12 +69,3 @@ def test_data_with_prompts_is_not_split(jsonl) -> None:
     source = DataSource(path=jsonl(rows))
     assert load_split([source], seed=0, transcripts=True).to_list() == rows
     assert column_names_after(peek(source), {}, None, transcripts=True) == ("prompt", "chosen", "rejected")
-
-
-def test_no_transcripts_at_all_is_told(jsonl, refusal: Callable[..., str]) -> None:
-    told = refusal(load_split, [DataSource(path=jsonl([{"chosen": "a", "rejected": "b"}]))], seed=0, transcripts=True)
-    assert "none of these rows is a pair of transcripts" in told
-    assert "data.transcripts=false" in told
-    source = DataSource(path=jsonl([{"question": "a"}]))
-    assert "no column 'chosen'" in refusal(load_split, [source], seed=0, transcripts=True)
-    assert "no column 'chosen'" in refusal(column_names_after, peek(source), {}, None, transcripts=True)

@@ -59,20 +59,6 @@ def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
     assert lines[-1].partition("  #")[0] == "rlhf why runs/sums/one"
 
 
-def test_rows_that_failed_are_told_where_there_are_any(place: Path) -> None:
-    """3 of 40 rows over both events; a reward without failures has an empty cell."""
-    flaky = [("rewards/flaky/errors", (1, 2)), ("rewards/flaky/calls", (10, 30)), ("rewards/flaky/mean", (0.0, 1.0))]
-    events = [
-        {"step": step, "reward": 1.0, "rewards/right/mean": 1.0, "rewards/right/errors": 0, "rewards/right/calls": 10}
-        | {name: values[step - 1] for name, values in flaky}
-        for step in (1, 2)
-    ]
-    lines = [line.split() for line in read(run_of(place, events))]
-    assert lines[1][-2:] == ["rows", "failed"]
-    assert lines[3] == ["right", "2", "1.000", "1.000", "+0.000", "▄▄"]
-    assert lines[4] == ["flaky", "0.000", "1.000", "+1.000", "7.5%", "▁█"]
-
-
 def busy(place: Path) -> RunFolder:
     """A run with all that its end can say: twelve rewards, nine evaluations, failures, missed expectations, times."""
     rewards = {f"rewards/a_reward_of_a_long_name_{name}/mean": 0.1 for name in "abcdefghijkl"}

@@ -1,16 +1,19 @@
-"""The tables of `rlhf score` as a person reads them, at any width: numbers go on in another table and are never cut."""
+"""The tables of `rlhf score` and of scored pairs as a person reads them."""
 
 from __future__ import annotations
 
 from io import StringIO
+from typing import Any
 
 from rich.console import Console
 
+from rlhf_cli.display.pair_table import pair_table
 from rlhf_cli.display.score_tables import histogram, show_parts, show_scores
 from rlhf_cli.measure.score_bench import ScoreDistribution, distribution
+from rlhf_cli.measure.scored_pairs import ScoredPair
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
-from tests.support.terminal import printed
+from tests.support.terminal import drawn, printed
 
 
 def reward(raw: float | None, *, is_open: bool = True, error: str | None = None) -> ScoredReward:
@@ -70,3 +73,19 @@ def test_each_part_has_its_reward_behind_it() -> None:
         *("row 0  total 0.000  (larger 0.000)", "larger", "A: 5[-1]", "2[+1]3[-1]!", ""),
         *("row 1  total 0.500  (larger 0.500)", "[bold]no markup", ""),
     ]
+
+
+def pair(**values: Any) -> ScoredPair:
+    given = {"step": 1, "row": 1, "prompt": "p", "chosen": "c", "rejected": "r", "margin": None}
+    return ScoredPair(**{**given, "score_chosen": 1.0, "score_rejected": 0.0, **values})
+
+
+def test_pairs_have_the_prompts_end_and_a_margin_where_there_is_one() -> None:
+    long = pair(prompt="\n\nHuman: " + "x" * 50 + " why?\n\nAssistant:", chosen="a\nb" * 40, margin=0.25)
+    shown = "\n".join(drawn(pair_table([long, pair(score_chosen=0.0)]), 100))
+    assert all(text in shown for text in ("step 1: 1 of 2 pairs in the right order", "x why?", "0.250", "tie"))
+    assert "Human" not in shown
+    assert "margin" not in "\n".join(drawn(pair_table([pair()])))
+    narrow = drawn(pair_table([long]))
+    assert len(narrow) == 3
+    assert narrow[2].split()[-2:] == ["0.250", "right"]

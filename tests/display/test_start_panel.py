@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,12 +92,3 @@ def test_before_a_run_stand_twenty_lines_at_most(place: Path, words: tuple[str, 
         assert any(line.strip("│ ").startswith(f"{name} ") for line in frame), name
     shown = {line.strip("│ ").partition(" ")[0] for line in frame}
     assert (" more" in text) == bool(set(prepared.experiment.rewards) - shown)
-
-
-def test_what_does_not_fit_is_said_before_the_run(place: Path) -> None:
-    prepared = prepare(["exp=quickstart", "launch=cpu", "track=none"], keep_run_names=True)
-    plan = preflight(prepared.experiment, prepared.composed)
-    small = replace(plan, memory=replace(plan.memory, device_bytes=1000))
-    for one, is_said in ((plan, False), (small, True)):
-        lines = printed(lambda it, one=one: show_start(it, prepared.experiment, one, title="a", folder=None))  # type: ignore[misc]
-        assert ("will not fit" in " ".join(lines)) == is_said

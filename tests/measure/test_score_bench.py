@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from random import Random
 
 import pandas
@@ -74,25 +73,6 @@ def test_without_labels_and_totals_there_is_less() -> None:
     assert "ok" not in {one.second for one in unlabelled.correlations}
     untotalled = score_bench(ROWS, with_summary(None, None, None), label="ok")
     assert list(untotalled.distributions) == ["one", "two", "characters"]
-
-
-def test_as_json() -> None:
-    scores = with_summary(1.0, 3.0, None)
-    bench = score_bench(ROWS, scores, label="ok")
-    content = bench.as_json(ROWS, scores)
-    assert list(content) == ["rows", "summary", "distributions", "correlations", "label"]
-    assert list(content["rows"]) == [  # type: ignore[call-overload]
-        {"prompt": row["prompt"], "completion": row["completion"], "label": row["ok"], **one.as_json()}
-        for row, one in zip(ROWS, scores.rows, strict=True)
-    ]
-    assert content["distributions"] == {name: one.as_json() for name, one in bench.distributions.items()}
-    assert content["correlations"] == [asdict(one) for one in bench.correlations]
-    assert content["label"] == {"column": "ok", "roc_auc": {"one": 0.0, "two": None, "total": 0.0}}
-    plain = score_bench(ROWS, scores).as_json(ROWS, scores)
-    assert list(plain) == ["rows", "summary", "distributions", "correlations"]
-    assert [list(row)[:2] for row in plain["rows"]] == [["prompt", "completion"]] * 3  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="shorter"):
-        list(bench.as_json(ROWS, scored(1.0))["rows"])  # type: ignore[call-overload]
 
 
 def test_by_hand() -> None:

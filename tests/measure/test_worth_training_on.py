@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
-
-import pytest
 
 from rlhf_cli.measure.best_of_n import SampledAnswer, SampledPrompt, best_answers, preference_pairs
 
@@ -94,18 +91,6 @@ class TestBestAnswers:
     def test_by_a_reward(self) -> None:
         (row,) = best_answers([prompt(("a", 0.5), ("b", 2.0))], by="other").rows
         assert (row["completion"], row["score"]) == ("a", -0.5)
-
-    @pytest.mark.parametrize(
-        ("first", "again"),
-        [
-            ([{"role": "user", "content": "1+1="}], [{"content": "1+1=", "role": "user"}]),
-            ([{"role": "user", "content": date(2024, 1, 1)}], [{"content": date(2024, 1, 1), "role": "user"}]),
-        ],
-    )
-    def test_the_same_messages_in_another_order_of_keys_are_the_same_prompt(self, first: object, again: object) -> None:
-        prompts = [prompt(("a", 1.0), ("b", 0.0), text=one) for one in (first, again)]
-        assert best_answers(prompts, keep=2).left_out == {"the same answers again": 1}
-        assert preference_pairs(prompts).left_out == {"the same pair again": 1}
 
     def test_a_prompt_that_comes_again_adds_what_is_new(self) -> None:
         made = best_answers([prompt(("a", 1.0), ("b", 0.5)), prompt(("a", 1.0), ("b", 0.5)), prompt(("a", 1.0))])

@@ -105,22 +105,6 @@ class TestTokenizer:
 
 
 class TestFormat:
-    def test_a_chat_model_on_bare_prompts_is_told(self, place, write: Write) -> None:
-        """The embedded models are trained on bare text."""
-        model_copy(place / "model")
-        write("rows.jsonl", ROWS)
-        assert not planned(*MINE, *MODEL).notices
-        (place / "model" / "chat_template.jinja").write_text("{{ messages[0]['content'] }}!")
-        (notice,) = planned(*MINE, *MODEL).notices
-        assert (notice.subject, notice.text[:29]) == ("model", "the model has a chat template")
-        assert not planned(*MINE, *MODEL, "data.prompt=[{role: user, content: '{a}+1='}]").notices
-        run = place / "runs" / "own" / "one"
-        run.mkdir(parents=True)
-        (place / "model").rename(run / "model")
-        for prompt, said in (("'{a}='", 0), ("[{role: user, content: '{a}='}]", 1)):
-            (run / "config.yaml").write_text(f"seed: 0\ndata: {{prompt: {prompt}}}\n")
-            assert len(planned(*MINE, "model=local", f"model.path={run / 'model'}").notices) == said
-
     def test_the_format_that_a_model_was_trained_in_moves_with_it(self, place, write: Write) -> None:
         """Its folder records it, so a copy outside of its run is compared, too."""
         model_copy(

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from rlhf_cli.errors import Problems
 from tests.support.planning import MINE, ROWS, Refused, Write, planned
 
 PAIRS = ("data=file", "data.path=pairs.jsonl", "~data.eval", "trainer.args.eval_strategy=no", "launch=cpu")
@@ -46,17 +45,6 @@ class TestPrompts:
 
 class TestHeldOut:
     EVALUATED = ("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=60")
-
-    def test_they_have_the_columns_of_the_training_rows(self, write: Write) -> None:
-        write("rows.jsonl", ROWS)
-        write("held.jsonl", lines({"prompt": "1+1="}))
-        with pytest.raises(Problems) as caught:
-            planned(*MINE, "data.eval.path=held.jsonl", *self.EVALUATED)
-        assert [(problem.what, problem.where) for problem in caught.value.problems] == [
-            ("the data has no column 'a'", "data.eval"),
-            ("the data has no column 'b'", "data.eval"),
-        ]
-        assert str(caught.value.problems[0].hint).startswith("data.eval.rename.a=")
 
     def test_a_fraction_is_held_out_by_prompt_and_counted(self, write: Write) -> None:
         """20 rows of 20 prompts; a fifth is 4. Of 10 prompts that stand there twice each, a quarter is 2.5 prompts, and

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.language import LANGUAGES, language_consistency, language_of
+from rlhf_cli.rewards.language import LANGUAGES, language_consistency
 
 
 @pytest.mark.parametrize(
@@ -30,21 +30,6 @@ from rlhf_cli.rewards.language import LANGUAGES, language_consistency, language_
 def test_share(text: str, language: str, expected: float | None) -> None:
     (found,) = language_consistency([""], [text], language=language)
     assert found == (None if expected is None else pytest.approx(expected))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("How much is 1 + 1?", "latin"),
-        ("いちたすいちは何ですか", "japanese"),
-        ("美味しい", "japanese"),
-        ("我最喜欢的饮料是优の鲜的绿茶", "han"),  # one kana in fourteen letters
-        ("Translate: Привет", "latin"),  # a tie goes to the first
-        ("1 + 1 = ?", None),
-    ],
-)
-def test_dominating(text: str, expected: str | None) -> None:
-    assert language_of(text) == expected
 
 
 def test_rows() -> None:

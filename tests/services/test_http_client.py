@@ -55,13 +55,6 @@ def closed_port() -> int:
     return port
 
 
-def test_posts_json(runner: asyncio.Runner) -> None:
-    with serving(OK) as server:
-        assert runner.run(posting(JsonClient(server.url), {"text": "naïve 🐍"})) == {"fine": True}
-    assert server.asked[0].payload == {"text": "naïve 🐍"}
-    assert "Authorization" not in server.asked[0].headers
-
-
 @pytest.mark.fault(35)
 def test_429_then_ok_waits_as_asked(runner: asyncio.Runner, waits: list[float]) -> None:
     with serving(Answer("later", 429, {"Retry-After": "3"}), Answer("busy", 503), OK) as server:
@@ -87,12 +80,6 @@ def test_backoff_doubles_up_to_a_limit(runner: asyncio.Runner, waits: list[float
     with serving(*[Answer("", 500)] * 8, OK) as server:
         runner.run(posting(JsonClient(server.url, retry_budget_s=1000), {}))
     assert waits == [0.5, 1, 2, 4, 8, 16, 20, 20]
-
-
-def test_no_answer_in_time_is_tried_again(runner: asyncio.Runner, waits: list[float]) -> None:
-    with serving(Answer("", after_s=1.0), OK) as server:
-        assert runner.run(posting(JsonClient(server.url, timeout_s=0.2), {})) == {"fine": True}
-    assert len(server.asked) == 2
 
 
 def test_a_refusal_is_not_tried_again(runner: asyncio.Runner) -> None:

@@ -112,35 +112,3 @@ def test_a_run_that_was_stopped_is_run_as_far_as_it_came(train, capsys: Say) -> 
     assert read_status(folder).step == 2
     code, said = again(capsys, folder.shown)
     assert (code, said["equal"], said["steps"]) == (0, True, 2)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--steps", "7"], "up to 3"),
-        (["--against", "nowhere"], "is not a run folder"),
-        (["--against", "runs", "seed=1"], "--against trains no run"),
-        (["rewards.corect.weight=2"], "rewards.correct.weight"),
-        (["--stepz", "2"], "--steps"),
-    ],
-)
-def test_refused(train_once: RunFolder, words: list[str], said: str, capsys: Say) -> None:
-    assert main(["reproduce", str(train_once.path), *words]) == 2
-    assert said in capsys.readouterr().err
-
-
-@pytest.fixture
-def train_once(workplace: Path) -> RunFolder:
-    """A run of three steps that was never trained: its configuration is real, its log is written."""
-    from rlhf_cli.jobs.prepare import prepare
-    from rlhf_cli.launch.freeze import create_run
-    from rlhf_cli.plan.preflight import preflight
-    from rlhf_cli.runs.run_status import FINISHED, update_status
-    from tests.support.small_runs import SMALL
-
-    prepared = prepare([*SMALL, "run.name=one"])
-    files = preflight(prepared.experiment, prepared.composed).files
-    folder = create_run(prepared.experiment, prepared.composed, files=files)
-    folder.metrics.write_text("".join(json.dumps({"step": step, "time_s": 0.1}) + "\n" for step in (1, 2, 3)))
-    update_status(folder, state=FINISHED, step=3, max_steps=3)
-    return folder

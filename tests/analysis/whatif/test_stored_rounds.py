@@ -73,22 +73,6 @@ def test_tables_without_our_columns_are_named(run: RunFolder) -> None:
     assert "completions_00001.parquet: it has no column rollout.round" in str(raised.value)
 
 
-def test_no_tables(run: RunFolder) -> None:
-    with pytest.raises(DataError, match="has stored no completions") as raised:
-        read_rounds(run)
-    assert (raised.value.where, raised.value.expected) == (
-        run.shown,
-        "completions/completions_NNNNN.parquet, one a log event",
-    )
-    assert "log_completions" in str(raised.value.hint)
-
-
-def test_rewards_of_environments() -> None:
-    columns = ("prompt", "completion", "correct", "correct.effective", "world", "world.effective", "a", "total")
-    stored = StoredRound(0, 0, {name: [1.0] for name in (*columns, "rollout.round", "advantage", "step")})
-    assert stored.environments(["correct"]) == ["world"]
-
-
 TEXTS = ["a", "bb", "ccc", "dddd"]
 
 

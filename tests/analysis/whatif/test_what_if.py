@@ -12,7 +12,7 @@ import pytest
 from trl import RLOOConfig
 
 from rlhf_cli.analysis.whatif.question import AdvantageRecipe, recipe_of
-from rlhf_cli.errors import ConfigError, DataError
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.analysis.whatif.whatif_runs import LESS, UNSCALED, WAS, advantages_if, answer, scores
@@ -75,15 +75,6 @@ def test_clipped_totals_of_rloo(place: Path) -> None:
 
 
 class TestRefusals:
-    def test_rows_that_are_no_groups(self, place: Path) -> None:
-        run = frozen(place, UNSCALED)
-        write_table(run, 3, correct=[1.0] * 3, format=[1.0] * 3, brevity=[1.0] * 3)
-        with pytest.raises(DataError, match="the rows are no whole groups") as caught:
-            answer(run, LESS)
-        error = caught.value
-        assert (error.where, error.got) == ("step 3", "3 rows, trainer.args.num_generations=4")
-        assert error.expected == "a table as the run has written it"
-
     def test_a_failure_that_would_have_ended_the_run(self, place: Path) -> None:
         run = frozen(place, UNSCALED, "rewards.format.on_error=exclude", "rewards.brevity.on_error=exclude")
         write_table(run, 1, **scores())

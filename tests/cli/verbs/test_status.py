@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -67,16 +65,6 @@ def test_a_run_that_trains(place: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "14/100" in table
     assert "3 min" in table
     assert "step 10" in table
-
-
-def test_a_run_whose_process_is_gone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    make_run(place, "one", state="running", pid=process.pid, host=socket.gethostname(), step=3, max_steps=9)
-    row = rows(capsys)["runs/exp/one"]
-    assert row["state"] == "killed"
-    assert "gone without a final status" in str(row["reason"])
-    assert row["time_left_s"] is None
 
 
 @pytest.mark.parametrize("content", ["{", '{"state": 3}', "\udcff"])

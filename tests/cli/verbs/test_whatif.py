@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,6 @@ def run(place: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     for step in (1, 2):
         write_table(folder, step, **SCORES, advantage=CENTRED)
     return folder
-
-
-def test_json_has_every_round(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["whatif", str(run.path), LESS, "--json"]) == 0
-    (question,) = json.loads(capsys.readouterr().out)["questions"]
-    assert question["changes"] == [{"key": "rewards.correct.weight", "old": 1.0, "new": 0.25}]
-    assert [one["step"] for one in question["rounds"]] == [1, 2]
-    assert question["rounds"][0]["mean_total"] == pytest.approx([0.825, 0.45], abs=1e-5)
-    assert question["rounds"][1]["tau"] == pytest.approx(4 / 6)
 
 
 def test_at_80_columns(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

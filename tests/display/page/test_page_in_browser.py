@@ -15,8 +15,6 @@ SECTIONS = 13
 
 
 _TOOLBARS = "[...document.querySelectorAll('.modebar')].filter((at) => at.getBoundingClientRect().height > 0).length"
-_TOO_WIDE = """[...document.querySelectorAll('.plot')].map(
-    (at) => at.querySelector('svg').getBoundingClientRect().width - at.clientWidth)"""
 
 
 @pytest.fixture(scope="module")
@@ -68,23 +66,6 @@ def test_completions_say_what_each_reward_made_of_them(page: OpenedPage) -> None
     page.eval("""() => { const at = document.querySelector('#beside input'); at.value = 0;
         at.dispatchEvent(new Event('input')); }""")
     assert page.tab.locator("#beside .prompt").first.inner_text() == "2+2=1"
-
-
-def test_paper_has_every_section_whole(page: OpenedPage) -> None:
-    page.tab.emulate_media(media="print")
-    page.tab.set_viewport_size({"width": 720, "height": 1000})
-    closed = page.tab.locator("details:not([open])").count()
-    page.eval("window.dispatchEvent(new Event('beforeprint'))")
-    assert closed > 0
-    assert page.tab.locator("details:not([open])").count() == 0
-    assert [one.bounding_box()["height"] > 30 for one in page.tab.locator("section").all()] == [True] * SECTIONS
-    assert page.overflow() <= 0
-    widths = page.eval(_TOO_WIDE)
-    assert max(widths) <= 0
-    page.eval("window.dispatchEvent(new Event('afterprint'))")
-    assert page.tab.locator("details:not([open])").count() == closed
-    page.tab.emulate_media(media="screen")
-    page.tab.set_viewport_size(SCREEN)
 
 
 def test_a_telephone_has_nothing_beside_its_screen(page: OpenedPage) -> None:

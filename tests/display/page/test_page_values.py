@@ -15,7 +15,7 @@ from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.display.page import curves as plotted_curves
 from rlhf_cli.display.page.curves import COMPONENTS, PlottedMetric, front_of, plots_of
 from rlhf_cli.display.page.first_and_last_answers import first_and_last_answers
-from rlhf_cli.display.page.page_content import page_content, report_at_the_end, write_report
+from rlhf_cli.display.page.page_content import report_at_the_end, write_report
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import in_training, runs_in
 from tests.display.page.reported_runs import write_reported
@@ -65,24 +65,6 @@ def test_the_front_is_of_all_pairs_and_a_dominated_setting_is_on_none(tmp_path: 
     assert front["best"] == {"0,1": [0, 1], "0,2": [0, 1, 2], "1,2": [1, 2], "0,1,2": [0, 1, 2]}
 
 
-def test_runs_without_rewards_have_their_losses_and_accuracies(tmp_path: Path) -> None:
-    curves = {
-        "loss": [1.0, 0.5],
-        "rewards/accuracies": [0.5, 0.9],
-        "eval_loss": [0.7, 0.6],
-        "mean_token_accuracy": [0.1, 0.2],
-    }
-    config = configured(trainer="dpo")
-    del config["rewards"]
-    runs, _ = read_runs([write_run(tmp_path / "a", config, curves)])
-    content = page_content(runs, [], title="a")
-    plotted = [(plot.metric.section, plot.metric.name) for plot in content["plots"]]
-    assert {("components", "loss"), ("components", "rewards/accuracies")} <= set(plotted)
-    assert [name for section, name in plotted if section == "evaluations"] == ["eval_loss"]
-    assert "it generates none" in str(content["completions"].why_no_extremes)
-    assert content["verdict"] == []
-
-
 def test_what_cannot_be_read_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     write_reported(tmp_path)
     (tmp_path / "weight=0,seed=0" / "metrics.jsonl").write_text('{"step": 1, "time_s": 0}\nnonsense\n')
@@ -100,15 +82,6 @@ def test_a_report_that_fails_fails_nothing_else(tmp_path: Path) -> None:
     assert report_at_the_end(tmp_path / "empty").startswith("no report: no run lies below")
     with pytest.raises(RunError):
         write_report([tmp_path / "empty"], tmp_path / "report.html")
-
-
-def test_the_interval_that_an_evaluation_logged_is_drawn_from_its_low_to_its_high_end(tmp_path: Path) -> None:
-    name = "eval_greedy/total"
-    curves = {name: [0.4, 0.6], f"{name}/low": [0.3, 0.5], f"{name}/high": [0.5, 0.8]}
-    runs, _ = read_runs([write_run(tmp_path / "a", configured(), curves)])
-    (plot,) = plots_of(runs, [], [PlottedMetric(name, "total", COMPONENTS)])
-    assert plot.lines == {0: [0.4, 0.6]}
-    assert plot.intervals == {0: ([0.3, 0.5], [0.5, 0.8])}
 
 
 def test_held_out_answers_before_and_after(tmp_path: Path) -> None:

@@ -7,10 +7,8 @@ from pydantic import ValidationError
 
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.reward_sections import Reward
-from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.reference.function_source import NO_DEFAULT
 from rlhf_cli.project.reference.key_reference import (
-    about_keys,
     all_keys,
     all_metrics,
     key_reference,
@@ -54,15 +52,6 @@ def test_the_values_are_all_that_pydantic_takes() -> None:
             if one.values:
                 with pytest.raises(ValidationError):
                     section.model_validate({**base, name: "no such word"})
-
-
-def test_keys_are_found_by_place_and_by_words() -> None:
-    assert [one.key for one in about_keys(["kl"])][:2] == ["kl", "kl.where"]
-    assert about_keys(["rewards.mine.weight"])[0].key == "rewards.NAME.weight"
-    assert "launch.grace_s" in [one.key for one in about_keys(["seconds", "save"])]
-    with pytest.raises(ConfigError) as error:
-        about_keys(["wieght"])
-    assert error.value.hint == "rlhf list keys weight"
 
 
 NAMES = [one.name for one in all_metrics()]

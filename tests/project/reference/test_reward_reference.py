@@ -84,16 +84,6 @@ def test_what_the_yaml_sets_are_arguments_and_the_yaml_can_be_pasted(option: str
     assert yaml.safe_load(reward.yaml) == {"rewards": {option.removeprefix("trl_"): shipped}}
 
 
-def test_columns_are_no_arguments() -> None:
-    reward = reward_reference("speakers_larger")
-    assert [(one.name, one.required) for one in reward.columns] == [
-        ("speaker_a", True),
-        ("speaker_b", True),
-        ("max_value", False),
-    ]
-    assert [one.name for one in reward.arguments] == ["mass", "malformed"]
-
-
 def test_a_file_is_read_and_not_run(place: Path) -> None:
     """It imports what is not there: whoever imported it would fail."""
     (place / "rewards.py").write_text(MINE)

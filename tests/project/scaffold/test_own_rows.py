@@ -74,12 +74,3 @@ def test_a_column_that_is_not_there_is_refused(write: Write, typed: dict[str, st
 )
 def test_an_answer_is_a_number_where_it_ends_with_one(write: Write, answer: object, is_number: bool) -> None:
     assert looked_at(write, "grpo", {"prompt": "a", "answer": answer}).answer_is_number is is_number
-
-
-def test_a_hub_id_and_a_missing_file_are_refused_with_what_to_do(write: Write) -> None:
-    with pytest.raises(DataError, match="without a network") as hub:
-        read_own_rows("openai/gsm8k", TRAININGS["grpo"], {})
-    assert "data.path=openai/gsm8k" in str(hub.value.hint)
-    with pytest.raises(DataError, match="no such file") as missing:
-        read_own_rows("nope.jsonl", TRAININGS["grpo"], {})
-    assert missing.value.where == "--data"

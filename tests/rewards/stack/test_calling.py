@@ -60,17 +60,6 @@ def test_negative_control_nothing_fails(bench: Bench, on_error: OnError) -> None
     assert (found.num_errors, found.calls, bench.recorded) == (0, 4, [])
 
 
-@pytest.mark.parametrize("returned", [None, [1.0]], ids=str)
-class TestNoListOfScores:
-    """What is said of the whole batch and not of a row."""
-
-    def test_under_raise(self, bench: Bench, returned: Any) -> None:
-        with pytest.raises(RewardError) as caught:
-            bench(lambda **_: returned)
-        assert caught.value.exit_code == 2
-        assert "'mine'" in caught.value.what
-
-
 class TestTheBatchFailsAndNoRowDoes:
     @staticmethod
     def only_alone(row: Rows, **_: Any) -> list[float]:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import rlhf_cli
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve, source_file
+from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 
 Write = Callable[[str, str], Path]
@@ -84,12 +83,6 @@ class TestFound:
 
 
 class TestRefused:
-    @pytest.mark.parametrize("fn", ["plain", "my_rewards.py", "my_rewards:", ":plain", "my_rewards:a.b", "a:b c", ""])
-    def test_no_function_name(self, fn: str) -> None:
-        error = refusal(fn)
-        assert (error.what, error.where, error.got) == ("this is no function name", WHERE, fn)
-        assert error.expected == "package.module:function, or ./file.py:function"
-
     def test_no_such_file(self, place: Path) -> None:
         error = refusal("./gone.py:plain")
         assert (error.what, error.got) == ("there is no such reward file", str(place / "gone.py"))
@@ -136,9 +129,3 @@ class TestColumns:
         namespace: dict[str, object] = {}
         exec(source, namespace)
         assert required_columns(namespace["reward"]) == ["solution"]  # type: ignore[arg-type]
-
-
-def test_source_file(mine: Path) -> None:
-    assert source_file("./my_rewards.py:plain") == mine
-    assert source_file("rlhf_cli.rewards.toy:digits_only") == Path(rlhf_cli.__file__).parent / "rewards" / "toy.py"
-    assert source_file("sys:exit") is None

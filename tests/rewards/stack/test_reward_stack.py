@@ -1,4 +1,4 @@
-"""All rewards of an experiment on one batch: columns, levels, failures, the worked example of the design."""
+"""All rewards of an experiment on one batch: columns, weights and their schedules, what is left of a batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.stack.aggregating import Schedule
+from rlhf_cli.rewards.stack.aggregating import Schedule, weight_at
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from tests.support.small_batches import BATCH, Counting
@@ -35,6 +35,32 @@ def test_weights_at_a_step() -> None:
     assert stack.weights(99, 100) == [-0.25, 0.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        # p = 0, 1/4, 1/2, 3/4, 1, and beyond; cosine: (1 - cos(pi/4)) / 2 = 0.14644661, its mirror 0.85355339
+        ("linear", [2.0, 3.0, 4.0, 5.0, 6.0, 6.0]),
+        ("cosine", [2.0, 2.58578644, 4.0, 5.41421356, 6.0, 6.0]),
+        ("step", [2.0, 2.0, 2.0, 2.0, 6.0, 6.0]),
+    ],
+)
+def test_shapes(shape: str, expected: list[float]) -> None:
+    schedule = Schedule(2.0, 6.0, steps=4, shape=shape)  # type: ignore[arg-type]
+    assert [weight_at(schedule, step, 100) for step in (0, 1, 2, 3, 4, 50)] == pytest.approx(expected)
+
+
+def test_a_fraction_of_training() -> None:
+    schedule = Schedule(1.0, 0.0, fraction=0.5)
+    assert [schedule.at(step, 8) for step in (0, 1, 2, 4, 8)] == [1.0, 0.75, 0.5, 0.0, 0.0]
+    # the same step of a run twice as long has gone half as far
+    assert schedule.at(4, 16) == 0.5
+
+
+def test_negative_control_steps_do_not_depend_on_the_length_of_training() -> None:
+    schedule = Schedule(0.0, 1.0, steps=10)
+    assert schedule.at(5, 10) == schedule.at(5, 1000) == 0.5
+
+
 class TestOneEvaluationABatch:
     def test_however_many_columns_are_asked(self, stack_of: Any) -> None:
         first, second, third = Counting(1, 2), Counting(3, 4), Counting(5, 6)
@@ -56,6 +82,3 @@ class TestOneEvaluationABatch:
             column(**BATCH)
         other.scores = [9, 9]
         assert column(**BATCH) == [7.0, 8.0]
-
-
-# The worked example of design.md, section 4, in the numbers written there.
