@@ -73,10 +73,6 @@ class TestRollout:
         assert key in str(error.expected)
         assert str(error.where).startswith(f"launch.vllm.args.{name}")
 
-    def test_options_of_no_server(self, refused: Refused) -> None:
-        error = refused("exp=quickstart", "launch.vllm.args={enforce_eager: true}")
-        assert error.what == "launch.vllm.args is for a vLLM server that the run starts"
-
 
 @pytest.mark.parametrize(
     ("text", "meant"),
@@ -93,14 +89,6 @@ class TestRollout:
 )
 def test_times_are_read_as_sbatch_does(text: str, meant: int | None) -> None:
     assert seconds(text) == meant
-
-
-def test_a_job_of_slurm_is_a_configuration(judged: Judged) -> None:
-    words = ["launch=slurm", "launch.slurm.time=4:00:00", "launch.slurm.gpus_per_node=2"]
-    slurm = judged("+exp=quickstart", *words, "+launch.slurm.extra.exclusive=true").launch.slurm
-    assert slurm is not None
-    assert (slurm.time, slurm.gpus_per_node, slurm.extra) == ("4:00:00", 2, {"exclusive": True})
-    assert judged("+exp=quickstart").launch.slurm is None
 
 
 @pytest.mark.parametrize(

@@ -75,14 +75,6 @@ def test_a_wrong_type_or_value(refused: Refused, typed: str, got: str, expected:
     assert expected in str(error.expected)
 
 
-def test_a_missing_value(refused: Refused, judged: Judged) -> None:
-    error = refused("exp=gsm8k_grpo")
-    assert error.what == "model.path must be given"
-    assert error.where == "model.path (model/local.yaml:2)"
-    assert error.hint == "model.path=VALUE"
-    assert judged("exp=gsm8k_grpo", "model.path=a/b").model.path == "a/b"
-
-
 @pytest.mark.parametrize("name", RESERVED_ARGS)
 def test_an_argument_that_has_a_home_of_ours(refused: Refused, name: str) -> None:
     error = refused("exp=quickstart", f"trainer.args.{name}=1")

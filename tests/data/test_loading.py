@@ -70,11 +70,6 @@ def test_split_then_rename_then_select_then_template(jsonl) -> None:
     assert load(DataSource(path="rows.jsonl", split="train[:2]+train[18:]"))["n"] == [0, 1, 18, 19]
 
 
-def test_a_conversational_template_over_the_prompt_column_itself(jsonl) -> None:
-    dataset = load(DataSource(path=jsonl(numbered(2))), prompt=[{"role": "user", "content": "{prompt}!"}])
-    assert dataset["prompt"][1] == [{"role": "user", "content": "p1!"}]
-
-
 def test_split_faults(jsonl, refusal) -> None:
     path = jsonl(numbered(5))
     for split in ("test", "train[", "train[:200%]"):

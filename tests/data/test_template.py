@@ -44,13 +44,6 @@ def test_single_braces(template: str, refusal) -> None:
     assert "{{ and }}" in refusal(template_columns, template)
 
 
-@pytest.mark.parametrize(("column", "got"), [("none", "nothing (null)"), ("chat", "a list")])
-def test_what_is_not_text_is_refused(column: str, got: str, refusal) -> None:
-    message = refusal(render, f"{{{column}}}", ROW)
-    assert f"{column!r} cannot be put into a prompt" in message
-    assert got in message
-
-
 def preview(*columns: str) -> Preview:
     return Preview(columns, [], 0, "here")
 

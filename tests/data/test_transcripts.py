@@ -56,14 +56,6 @@ def test_loading_splits_and_templates_can_read_the_prompt(jsonl) -> None:
     assert "prompt" not in load_split([DataSource(path=path)], seed=0).column_names
 
 
-def test_the_plan_knows_the_prompt_that_splitting_makes(jsonl) -> None:
-    path = jsonl([{"chosen": "a", "rejected": "b"}])
-    seen = peek(DataSource(path=path))
-    assert column_names_after(seen, {}, None, transcripts=True) == ("chosen", "rejected", "prompt")
-    assert column_names_after(seen, {}, "Q: {prompt}", transcripts=True) == ("chosen", "rejected", "prompt")
-    assert column_names_after(seen, {}, None) == ("chosen", "rejected")
-
-
 def test_data_with_prompts_is_not_split(jsonl) -> None:
     rows = [{"prompt": "p", "chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"}]
     source = DataSource(path=jsonl(rows))

@@ -1,8 +1,10 @@
-"""What `rlhf score` says of all rows: by hand, as pandas and as scipy have it."""
+"""What `rlhf score` says of a row and of all rows: by hand, as pandas and as scipy have it."""
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import asdict, replace
 from random import Random
 
 import pandas
@@ -20,15 +22,7 @@ from rlhf_cli.measure.score_bench import (
     score_bench,
 )
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
-
-
-def scored(*totals: float | None) -> CompletionScores:
-    rows = [
-        ScoredRow(total, {"one": ScoredReward(raw=total, effective=total, weighted=total, open=True, error=None)})
-        for total in totals
-    ]
-    return CompletionScores(rows=rows, summary={})
-
+from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 
 ROWS: list[dict[str, object]] = [
     {"prompt": "q", "completion": "ab", "ok": True},
@@ -191,3 +185,31 @@ def test_what_is_no_label_is_refused() -> None:
     assert (caught.value.where, caught.value.got) == ("--label", "columns is_correct, other")
     assert caught.value.expected == "a column that says of each answer whether it is good"
     assert caught.value.hint == "is_correct"
+
+
+def test_as_json() -> None:
+    rows = [
+        ScoredRow(1.0, {"a": ScoredReward(raw=0.5, effective=0.5, weighted=1.0, open=True, error=None)}),
+        ScoredRow(None, {"a": ScoredReward(raw=None, effective=None, weighted=None, open=False, error="no")}),
+    ]
+    summary = RewardSummary(
+        mean=0.5, effective_mean=0.5, weighted_mean=1.0, open_fraction=0.5, excluded=1, errors=0, calls=1
+    )
+    assert CompletionScores(rows, {}, "for a reason").as_json()["no_total"] == "for a reason"
+    scores = CompletionScores(rows, {"a": summary})
+    assert json.dumps({"rows": [row.as_json() for row in scores.rows], **scores.as_json()}) == (
+        '{"rows": [{"total": 1.0, "rewards": {"a": {"raw": 0.5, "effective": 0.5, "weighted": 1.0, "open": true, '
+        '"error": null}}}, {"total": null, "rewards": {"a": {"raw": null, "effective": null, "weighted": null, '
+        '"open": false, "error": "no"}}}], "summary": {"a": {"mean": 0.5, "effective_mean": 0.5, "weighted_mean": 1.0, '
+        '"open_fraction": 0.5, "excluded": 1, "errors": 0, "calls": 1}}}'
+    )
+
+
+def test_fields_are_those_of_the_dataclass() -> None:
+    """Written out field by field for speed; `dataclasses.asdict` says what there is."""
+    parts = [ScoredPart(0, 1, "a", 0.5)]
+    reward = ScoredReward(raw=0.5, effective=0.25, weighted=1.0, open=True, error=None, parts=parts)
+    row = ScoredRow(1.0, {"a": reward, "b": replace(reward, parts=None)})
+    expected = asdict(row)
+    del expected["rewards"]["b"]["parts"], expected["rewards"]["a"]["parts"][0]["tokens"]
+    assert row.as_json() == expected

@@ -10,8 +10,6 @@ from rlhf_cli.errors import DataError, ModelError
 from tests.support.model_copies import EMPTY_WEIGHTS
 from tests.support.planning import Refused, Write, planned
 
-ROW = {"prompt": "1+1=", "chosen": "2", "rejected": "3"}
-
 
 def rows(write: Write, row: dict[str, object], count: int = 20) -> str:
     write("rows.jsonl", (json.dumps(row) + "\n") * count)

@@ -16,7 +16,21 @@ BATCH: dict[str, Any] = {
     "row": [0, 1, 2, 3],
 }
 
+TWO_ROWS: dict[str, Any] = {"prompts": ["p", "p"], "completions": ["a", "bb"], "completion_ids": [[1], [2, 3]]}
+
 Rows = list[int]
+
+
+class Counting:
+    """A reward that remembers with what it was asked."""
+
+    def __init__(self, *scores: Any) -> None:
+        self.scores = list(scores)
+        self.calls: list[dict[str, Any]] = []
+
+    def __call__(self, **batch: Any) -> list[Any]:
+        self.calls.append(batch)
+        return self.scores
 
 
 class Bench:

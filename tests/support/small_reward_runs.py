@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 
 SMALL = [
@@ -29,7 +28,3 @@ def sums(count: int = 12, **more: Any) -> list[dict[str, Any]]:
 
 def samples(folder: RunFolder) -> list[dict[str, Any]]:
     return [json.loads(line) for line in folder.samples.read_text().splitlines()]
-
-
-def losses(folder: RunFolder) -> list[float]:
-    return [event["loss"] for event in read_metrics(folder.metrics) if "loss" in event]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlhf_cli.analysis.diagnosis.finding import RunSetup
-from tests.support.planted_logs import GRPO, PPO, Values, reward, told, verdict
+from tests.support.planted_logs import GRPO, PPO, Values, told, verdict
 
 Curves = dict[str, Values]
-A = reward("a", mean=[0.5] * 20)
-DPO = RunSetup(trainer="dpo")
 
 
 def line(start: float, end: float, n: int = 20) -> list[float]:

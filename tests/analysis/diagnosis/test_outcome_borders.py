@@ -11,7 +11,6 @@ from rlhf_cli.analysis.diagnosis.finding import RunSetup
 from tests.support.planted_logs import GRPO, PPO, Values, noisy, reward, told, verdict
 
 Curves = dict[str, Values]
-A = reward("a", mean=[0.5] * 20)
 DPO = RunSetup(trainer="dpo")
 
 

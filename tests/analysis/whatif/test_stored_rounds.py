@@ -21,10 +21,6 @@ def run(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path)
 
 
-def steps(run: RunFolder) -> list[int]:
-    return [one.step for one in read_rounds(run).rounds]
-
-
 def test_rounds_in_order_each_once(run: RunFolder) -> None:
     """A round that two optimizer steps learn from is in the tables of both."""
     write_table(run, 3, number=1, **PLAIN, **{"rollout.step": [2, 2]})

@@ -14,17 +14,9 @@ from trl import RLOOConfig
 from rlhf_cli.analysis.whatif.question import AdvantageRecipe, recipe_of
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.runs.run_folder import RunFolder
 from tests.analysis.whatif.whatif_runs import LESS, UNSCALED, WAS, advantages_if, answer, scores
 from tests.support.stored_tables import ONE_GROUP, frozen, write_table
 from tests.support.tolerances import ARITHMETIC
-
-
-@pytest.fixture
-def one_group(place: Path) -> RunFolder:
-    run = frozen(place, UNSCALED)
-    write_table(run, 1, **scores(**{"rollout.tokens": [2, 4, 2, 6]}))
-    return run
 
 
 def test_rewards_of_environments_count_once_each(place: Path) -> None:

@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.display.run_tables import show_overview
 from rlhf_cli.jobs.one_run import was_in_words
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_overview import Overview, RunState
 from rlhf_cli.runs.run_status import read_status, update_status
-from tests.support.terminal import printed
 
 
 @pytest.fixture(autouse=True)
@@ -95,15 +92,6 @@ def test_what_is_asked_for_is_shown(place: Path, capsys: pytest.CaptureFixture[s
     assert list(rows(capsys, "runs/exp/sweep")) == ["runs/exp/sweep/0", "runs/exp/sweep/1"]
     assert list(rows(capsys, "runs/exp/one", "runs")) == ["runs/exp/one", "runs/exp/sweep/0", "runs/exp/sweep/1"]
     assert list(rows(capsys)) == ["runs/exp/one", "runs/exp/sweep/0", "runs/exp/sweep/1"]
-
-
-def test_the_table_fits_a_terminal_and_leaves_empty_columns_out() -> None:
-    row = RunState(run="runs/quickstart/20261122-044114", state="killed", reason="Slurm: TIMEOUT\nmore", job_id="7")
-    lines = printed(lambda console: show_overview(console, Overview([row], "squeue did not answer")))
-    assert lines[0].split() == ["run", "state", "job"]
-    assert lines[2] == "runs/quickstart/20261122-044114: Slurm: TIMEOUT"
-    assert "more" not in "".join(lines)
-    assert lines[-1] == "Slurm was not asked: squeue did not answer"
 
 
 def test_a_run_that_its_user_stopped_is_not_called_preempted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

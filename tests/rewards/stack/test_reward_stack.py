@@ -10,7 +10,7 @@ from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.stack.aggregating import Schedule, weight_at
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from tests.support.small_batches import BATCH, Counting
+from tests.support.reward_bench import TWO_ROWS, Counting
 
 
 def test_names_and_columns_in_the_order_given_whatever_is_evaluated_first() -> None:
@@ -19,7 +19,7 @@ def test_names_and_columns_in_the_order_given_whatever_is_evaluated_first() -> N
     )
     assert stack.names == ["late", "early"]
     assert [column.__name__ for column in stack.columns()] == ["late", "early"]
-    assert list(stack.evaluate(**BATCH)) == ["early", "late"]
+    assert list(stack.evaluate(**TWO_ROWS)) == ["early", "late"]
 
 
 def test_weights_at_a_step() -> None:
@@ -68,7 +68,7 @@ class TestOneEvaluationABatch:
         one, two, three = stack.columns()
         with stack.batch():
             # not in the order of the columns, and one of them twice
-            assert [two(**BATCH), one(**BATCH), three(**BATCH), two(**BATCH)] == [[3, 4], [1, 2], [5, 6], [3, 4]]
+            assert [ask(**TWO_ROWS) for ask in (two, one, three, two)] == [[3, 4], [1, 2], [5, 6], [3, 4]]
         assert [len(reward.calls) for reward in (first, second, third)] == [1, 1, 1]
 
     def test_nothing_of_a_batch_is_left_when_it_is_over(self, stack_of: Any) -> None:
@@ -76,9 +76,9 @@ class TestOneEvaluationABatch:
         stack = stack_of(one=reward, two=other)
         column = stack.columns()[0]
         with stack.batch():
-            column(**BATCH)
+            column(**TWO_ROWS)
         reward.scores, other.scores = [7, 8], [9]
         with pytest.raises(RewardError), stack.batch():
-            column(**BATCH)
+            column(**TWO_ROWS)
         other.scores = [9, 9]
-        assert column(**BATCH) == [7.0, 8.0]
+        assert column(**TWO_ROWS) == [7.0, 8.0]

@@ -12,7 +12,7 @@ from typing import Any
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.isolated import Isolated
 from rlhf_cli.rewards.stack.reward_stack import RewardStack, runs_elsewhere
-from tests.support.small_batches import BATCH
+from tests.support.reward_bench import TWO_ROWS
 
 
 def waits(seconds: float, *scores: float) -> Any:
@@ -26,7 +26,7 @@ def waits(seconds: float, *scores: float) -> Any:
 class TestTogether:
     def test_four_that_wait_take_the_time_of_one(self, stack_of: Any) -> None:
         stack = stack_of(**{name: waits(0.1, 1, 2) for name in "abcd"})
-        stack.evaluate(**BATCH)  # the threads and the loop are made here
+        stack.evaluate(**TWO_ROWS)  # the threads and the loop are made here
         best = min(self._seconds(stack) for _ in range(5))
         assert 0.1 <= best < 0.3  # one after the other they would take 0.4
 
@@ -39,7 +39,7 @@ class TestTogether:
     @staticmethod
     def _seconds(stack: RewardStack) -> float:
         started = time.perf_counter()
-        stack.evaluate(**BATCH)
+        stack.evaluate(**TWO_ROWS)
         return time.perf_counter() - started
 
     def test_one_event_loop_for_all_batches(self, stack_of: Any) -> None:
@@ -50,8 +50,8 @@ class TestTogether:
             return [1, 2]
 
         stack = stack_of(one=reward, two=reward)
-        stack.evaluate(**BATCH)
-        stack.evaluate(**BATCH)
+        stack.evaluate(**TWO_ROWS)
+        stack.evaluate(**TWO_ROWS)
         assert len(loops) == 4
         assert len(set(map(id, loops))) == 1
         stack.close()
@@ -113,7 +113,7 @@ def test_one_that_computes_stays_in_the_callers_thread(stack_of: Any) -> None:
             return [2.0] * len(completions)
 
     stack = stack_of(a=seen_as("a"), b=seen_as("b"), asks=Asks())
-    stack.evaluate(**BATCH)
+    stack.evaluate(**TWO_ROWS)
     assert {*threads.values()} == {threading.current_thread()}
     assert [runs_elsewhere(stack.components[place].score) for place in range(3)] == [False, False, True]
     assert runs_elsewhere(Isolated("mine:own", {}, timeout_s=None))
