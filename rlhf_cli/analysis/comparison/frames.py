@@ -151,9 +151,9 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
         [run.name, *(getattr(run, fact) for fact in facts), *(run.settings.get(key) for key in keys)] for run in runs
     ]
     of_runs = pd.DataFrame(rows, columns=["run", *facts, *keys]).set_index("run")
-    frames = [_of_run(run.metrics).assign(run=run.name) for run in runs if len(run.metrics)]
+    frames = {run.name: _of_run(run.metrics) for run in runs if len(run.metrics)}
     if frames:
-        of_metrics = pd.concat(frames).set_index("run", append=True).swaplevel()
+        of_metrics = pd.concat(frames, names=["run"])
     else:
         of_metrics = pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []], names=["run", "step"]))
     return LoadedRuns(of_runs, of_metrics, tuple(problems), tuple(runs))

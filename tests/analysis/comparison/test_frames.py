@@ -22,6 +22,14 @@ from scripts import structure
 from tests.support.logged_runs import configured, in_memory, write_run, write_sweep
 
 
+def test_a_run_with_many_metrics_warns_of_nothing(place: Path) -> None:
+    curves = {f"metric_{number}": [float(number)] * 2 for number in range(150)}  # pandas warns above 100 columns
+    write_run(place / "many", configured(0.0, 0), curves)
+    metrics = rlhf_cli.load_runs(place / "many").metrics
+    assert metrics.shape == (2, 150)
+    assert metrics.index.names == ["run", "step"]
+
+
 def test_a_row_a_run_and_a_row_an_event(place: Path) -> None:
     curves = {"reward": [0.1, 0.2, 0.3], "late": [None, 0.5]}
     write_run(place / "runs" / "a", configured(0.0), curves)
