@@ -40,23 +40,6 @@ def test_a_slip_is_answered_with_the_runs_that_are_there(tmp_path: Path, monkeyp
         assert caught.value.hint == hint
 
 
-@pytest.mark.parametrize(
-    ("typed", "hint"),
-    [
-        ("run:quikstart", "rlhf train +exp=quickstart  # then run:quickstart"),
-        ("run:quickstart", "rlhf train +exp=quickstart"),
-        ("run:wombat", "rlhf list exp"),
-    ],
-)
-def test_where_none_is_there_with_the_experiment_that_makes_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, hint: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(RunError) as caught:
-        model_of(typed)
-    assert caught.value.hint == hint
-
-
 def critic_of(named: str) -> str:
     critic = prepare(["+exp=quickstart", "trainer=ppo", f"critic.init='{named}'"]).experiment.critic
     assert critic is not None

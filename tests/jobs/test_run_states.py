@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.jobs.run_states import conclude, overview
-from rlhf_cli.launch.slurm_queue import SlurmJob, ask_slurm
+from rlhf_cli.launch.slurm_queue import SlurmJob
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import Status, update_status
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
@@ -64,11 +64,6 @@ def test_one_question_for_all(slurm: StandInSlurm, place: Path) -> None:
     assert seen.notice is None
     (call,) = slurm.calls
     assert "--jobs 7,8" in call
-
-
-def test_what_squeue_has_forgotten(slurm: StandInSlurm) -> None:
-    slurm.says("squeue", error="slurm_load_jobs error: Invalid job id specified\n")
-    assert (ask_slurm(["7"]).jobs, ask_slurm(["7"]).problem) == ({}, None)
 
 
 def test_a_slurm_that_is_down_concludes_nothing(slurm: StandInSlurm, place: Path) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import gc
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.modelcard import parse_log_history
+from transformers import TrainerCallback
 
 from rlhf_cli.cli import main
 from rlhf_cli.launch import callbacks
-from rlhf_cli.launch.callbacks import ShortHistory
 from rlhf_cli.runs.metrics_file import prune_completions, read_metrics
 from rlhf_cli.runs.run_folder import read_json
 from tests.support.cut_runs import cut, events, is_same
@@ -86,45 +83,6 @@ def test_the_newest_stay_and_those_of_every_so_many_steps(
     prune_completions(tmp_path, last=last, every=every)
     mine.unlink()
     assert steps(tmp_path) == kept
-
-
-def test_wandb_s_copies_are_as_many(tmp_path: Path) -> None:
-    places = [tmp_path / "wandb/offline-run-1/files/media/table", tmp_path / "wandb/artifacts/staging"]
-    for place in places:
-        place.mkdir(parents=True)
-        for number in range(6):
-            file = place / (f"completions_{number}_ab.table.json" if "media" in str(place) else f"tmp{number}")
-            file.write_text("{}")
-            os.utime(file, (number, number))
-    other = places[0] / "samples_1_ab.table.json"
-    other.touch()
-    prune_completions(tmp_path, last=2, every=None)
-    other.unlink()
-    assert [sorted(file.name[-17:] for file in place.iterdir()) for place in places] == [
-        ["ns_4_ab.table.json"[-17:], "ns_5_ab.table.json"[-17:]],
-        ["tmp4", "tmp5"],
-    ]
-
-
-def test_the_history_is_short_and_a_model_card_has_its_evaluations(tmp_path: Path) -> None:
-    """transformers' own reading of the history, of the short and of the whole one, agree on what is recent."""
-    args, control = TrainingArguments(output_dir=str(tmp_path), use_cpu=True), TrainerControl()
-    state, whole = TrainerState(), []
-    for step in range(1, 1001):
-        logged = [{"loss": 1 / step, "step": step}]
-        logged += [{"eval_loss": 2 / step, "step": step}] if step % 50 == 0 else []
-        for event in logged:
-            state.log_history.append(event)
-            whole.append(event)
-            ShortHistory().on_log(args, state, control)
-        assert len(state.log_history) <= 201
-    assert [event for event in state.log_history if "eval_loss" in event] == [e for e in whole if "eval_loss" in e]
-    assert state.log_history[-100:] == whole[-100:]
-    for history in (state.log_history, whole):
-        history.append({"train_runtime": 1.0, "step": 1000})
-    (_, lines, results), (_, all_lines, all_results) = parse_log_history(state.log_history), parse_log_history(whole)
-    assert results == all_results
-    assert lines[-2:] == all_lines[-2:]
 
 
 @pytest.fixture

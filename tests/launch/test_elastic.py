@@ -186,21 +186,6 @@ def test_a_closed_terminal_ends_no_rank(two: Two, folder: RunFolder) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_who_was_interrupted_first_is_the_cause_of_what_the_other_says(two: Two, folder: RunFolder) -> None:
-    """A second Ctrl-C: one rank is gone, and the other finds its connection closed."""
-    program = """
-if rank == 1:
-    tell("Ctrl-C", code=75)
-    sys.exit(75)
-wait_for(folder / "failure-rank1.json")
-tell("Connection closed by peer")
-sys.exit(1)
-"""
-    with pytest.raises(Preempted):
-        two(program)
-    assert not list(folder.path.glob("failure-rank*"))
-
-
 def test_the_ranks_know_their_place_and_listen_to_one_address(two: Two, folder: RunFolder) -> None:
     update_status(folder, state=FINISHED)
     program = """

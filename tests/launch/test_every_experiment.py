@@ -36,6 +36,7 @@ GROUPS = [*GENERATES, "trainer.args.num_generations=2"]
 ROUNDS = [*GENERATES, "trainer.args.steps_per_generation=2", "trainer.args.num_iterations=1"]
 FEW = ["data.args.num_rows=40"]
 EVALUATED = [*("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1"), "trainer.args.max_length=96"]
+NO_WORLD = ["data.world=null", "~data.args", "data.eval.world=null", "~data.eval.args"]
 HELD_OUT = ["data.eval.path=./rows.jsonl", "data.eval.split=null"]
 
 
@@ -79,18 +80,7 @@ RECIPES: dict[str, tuple[list[str], Rows | None]] = {
     "r1_language": ([*FOLDER, *GROUPS, "data.prompt='{question}'"], sums),
     "smollm2_ppo": ([*FOLDER, *ROUNDS, *FEW, *EVALUATED[:2], "data.eval.args.num_rows=8"], None),
     "smollm2_reasoning": ([*FOLDER, *GROUPS, *FEW, "data.prompt='{question}'"], None),
-    "smollm2_reward": (
-        [
-            *FOLDER,
-            *EVALUATED,
-            "data.world=null",
-            "~data.args",
-            "data.eval.world=null",
-            "~data.eval.args",
-            *HELD_OUT[:1],
-        ],
-        prompts_as_messages,
-    ),
+    "smollm2_reward": ([*FOLDER, *EVALUATED, *NO_WORLD, *HELD_OUT[:1]], prompts_as_messages),
     "smollm2_sums": ([*FOLDER, *GROUPS, *FEW, *EVALUATED[:2], "data.eval.args.num_rows=8"], None),
     "study_overoptimisation": ([*OWN, *ROUNDS, *FEW, "rewards.proxy.model=./judge"], None),
     "study_truncation": ([*OWN, *ROUNDS, *FEW], None),

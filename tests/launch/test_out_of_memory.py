@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.errors import RewardFailed, RlhfError
+from rlhf_cli.errors import RlhfError
 from rlhf_cli.launch.out_of_memory import out_of_memory
-from rlhf_cli.runs.heartbeat import LOSS, REWARDS, TRAINING, Heartbeat
+from rlhf_cli.runs.heartbeat import LOSS, TRAINING, Heartbeat
 from rlhf_cli.runs.run_status import read_status
 
 NUMBERS = (
@@ -54,15 +54,6 @@ def test_a_full_machine(tmp_path: Path, make: Callable[[], Exception], got: str)
     assert error is not None
     assert error.what == "the machine is out of memory: loss and gradient"
     assert got in str(error.got)
-
-
-def test_in_a_reward_its_name_is_there(tmp_path: Path) -> None:
-    failed = RewardFailed("reward 'style' failed on row 0")
-    failed.reward = "style"
-    failed.__cause__ = torch.OutOfMemoryError(OF_GPU)
-    error = told(tmp_path, failed, TRAINING, LOSS, REWARDS)
-    assert error is not None
-    assert error.what == "CUDA out of memory: rewards, reward 'style'"
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes do not fit"), ValueError("out of memory, he said")])

@@ -75,10 +75,3 @@ def test_negative_control_one_that_does_not_hold_or_holds_at_the_last_step_chang
     status = read_status(folder)
     assert (status.state, status.step, status.reason) == ("finished", 3, None)
     assert is_same(folder, without)
-
-
-def test_a_rule_that_can_never_hold_is_said(train, capsys: pytest.CaptureFixture[str]) -> None:
-    _, folder = train("stop.when=my_own_metric > 1", NO_GUARD)
-    assert "warning: the rule to stop by `my_own_metric > 1` waits for my_own_metric" in capsys.readouterr().out
-    assert "my_own_metric" in folder.log.read_text()
-    assert read_status(folder).warnings >= 1

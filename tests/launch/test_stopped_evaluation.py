@@ -80,10 +80,3 @@ def test_after_the_last_step_the_run_finishes_without_it(train, asked_at) -> Non
     assert (code, asking.batches, read_status(folder).state) == (0, 1, "finished")
     assert [number for number, _ in checkpoints_in(folder.checkpoints)] == [3]
     assert evaluated_at(folder) == [2]
-
-
-def test_before_the_first_step_there_is_nothing_to_save(train, asked_at) -> None:
-    asking = asked_at(0)
-    code, folder = train(*OF_POLICY, "trainer.args.eval_on_start=true")
-    assert (code, asking.batches) == (75, 1)
-    assert (read_status(folder).state, checkpoints_in(folder.checkpoints)) == ("preempted", [])

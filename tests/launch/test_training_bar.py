@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rlhf_cli.launch.callbacks import TrainingBar
-
-
-class Terminal(io.StringIO):
-    """A file that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def trained(first: int, last: int) -> None:
@@ -38,14 +29,3 @@ def test_without_a_terminal_a_line_every_tenth(capsys: pytest.CaptureFixture[str
     trained(1, 12)
     lines = [f"step {step}/40  reward {step}.000" for step in (4, 8, 12)]
     assert capsys.readouterr().out.splitlines() == [*lines, "one sample"]
-
-
-def test_on_a_terminal_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"COLUMNS": "80", "TERM": "xterm"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stdout", screen := Terminal())
-    trained(3, 7)
-    drawn = screen.getvalue()
-    assert " 7/40" in drawn
-    assert "reward 7.000" in drawn
-    assert "step 4/40" not in drawn

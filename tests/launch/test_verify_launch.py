@@ -9,8 +9,7 @@ import pytest
 
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.launch.verify_launch import refuse_unless_as_asked, trainer_notes
-from rlhf_cli.tables.passes import ALL_ROWS_AT_ONCE, Passes
+from rlhf_cli.launch.verify_launch import refuse_unless_as_asked
 
 
 def built(
@@ -52,13 +51,11 @@ OTHERS = [
         built("FSDP", 2, "bf16", "cuda", fsdp=1),
         *("launch.strategy", "fsdp2", "FSDP 1 on cuda"),
     ),
-    ({}, built("FSDP", 2, "bf16", "cuda", fsdp=2), "launch.strategy", "ddp", "FSDP 2 on cuda"),
     (
         {"strategy": "zero3"},
         built("DEEPSPEED", 2, "bf16", "cuda", zero=2),
         *("launch.strategy", "zero3", "ZeRO-2 on cuda"),
     ),
-    ({"strategy": "zero2"}, TWO_GPUS, "launch.strategy", "zero2", "MULTI_GPU on cuda"),
     ({"precision": "bf16"}, ALONE, "launch.precision", "bf16", "float32"),
     ({"device": "cpu"}, TWO_GPUS, "launch.device", "cpu", "cuda"),
 ]
@@ -86,26 +83,3 @@ def test_one_process_does_not_spread_over_gpus() -> None:
     with pytest.raises(ConfigError) as caught:
         refuse_unless_as_asked(Launch(), built("NO", 1, "no", "cuda", n_gpu=4))
     assert caught.value.hint == "launch.processes=4, or CUDA_VISIBLE_DEVICES=0"
-
-
-def trainer_on(device: str, why: str | None, mode: Any = "packed") -> Any:
-    return SimpleNamespace(
-        extensions=SimpleNamespace(rewards=SimpleNamespace(passes="auto")),
-        accelerator=SimpleNamespace(device=SimpleNamespace(type=device)),
-        passes=Passes(mode),
-        row_attention=(why and f"a row each (SDPA): {why}") or ALL_ROWS_AT_ONCE if mode == "packed" else None,
-        generation_mode=SimpleNamespace(name="live", why="fast"),
-    )
-
-
-@pytest.mark.parametrize(
-    ("device", "why", "lines"),
-    [
-        ("cuda", None, []),
-        ("cuda", "it is computed in float32", ["a row each (SDPA): it is computed in float32"]),
-        ("cpu", "the device is cpu", []),
-    ],
-)
-def test_a_gpu_that_could_be_faster_is_told_of(device: str, why: str | None, lines: list[str]) -> None:
-    said = trainer_notes(trainer_on(device, why))
-    assert said == [f"note: packed rows attend {line} (docs/reference/passes.md)" for line in lines]

@@ -11,35 +11,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.tracking.tracked_run import shown_metrics
-from tests.support.small_runs import SMALL
 from tests.support.wandb_read_back import records, tables
-
-
-@pytest.fixture(scope="module")
-def tracked(tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> RunFolder:
-    """A run that was mirrored while a login was there; several tests read it."""
-    place = tmp_path_factory.mktemp("tracked")
-    words = [*SMALL, "track=wandb_offline", "track.notes=a note", "track.tags=[mine]", "run.name=one", "seed=2"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
-        patch.setenv("RLHF_CACHE", str(model_cache))
-        patch.setenv("WANDB_API_KEY", "local-0123456789abcdef0123456789abcdef01234567")
-        assert main(["train", *words]) == 0
-    return RunFolder(place / "runs" / "quickstart" / "one")
-
-
-def test_the_rows_are_those_of_metrics_jsonl_and_no_others(tracked: RunFolder) -> None:
-    """TRL's profiling was a row a call once: 24 of 32 rows of such a run."""
-    (read,) = records(tracked.path)
-    events = [event for event in read_metrics(tracked.metrics) if "train_runtime" not in event]
-    assert list(read.steps) == [event["step"] for event in events] == [1, 2, 3]
-    for event in events:
-        row = read.steps[int(str(event["step"]))]
-        told = {name: row[name] for name in row if not name.startswith(("_", "completions"))}
-        told.pop("train/global_step")
-        assert told == pytest.approx(shown_metrics(event), abs=0)
-    assert not any("profiling" in name for name in read.metrics)
-    assert len(tables(tracked.path, "completions")) == 3
 
 
 def test_online_without_login_says_so_and_goes_on_offline(train, capsys, monkeypatch, tmp_path: Path) -> None:
@@ -56,11 +28,20 @@ def test_online_without_login_says_so_and_goes_on_offline(train, capsys, monkeyp
 
 
 @pytest.mark.fault(16)
-def test_a_run_that_was_moved_goes_on_in_the_same_wandb_run(train, workplace: Path) -> None:
+def test_rows_are_those_of_metrics_jsonl_and_a_moved_run_goes_on_in_the_same_wandb_run(train, workplace: Path) -> None:
     """The id was a hash of the folder's path once: a moved run began a second one in wandb."""
     code, folder = train("track=wandb_offline", "trainer.args.lr_scheduler_type=constant")
     assert code == 0
-    began = records(folder.path)[0].run["run_id"]
+    (recorded,) = records(folder.path)
+    assert list(recorded.steps) == [1, 2, 3]  # TRL's profiling was a row a call once: 24 of 32 rows of such a run
+    for event in read_metrics(folder.metrics)[:3]:
+        row = recorded.steps[int(str(event["step"]))]
+        told = {name: row[name] for name in row if not name.startswith(("_", "completions"))}
+        told.pop("train/global_step")
+        assert told == pytest.approx(shown_metrics(event), abs=0)
+    assert not any("profiling" in name for name in recorded.metrics)
+    assert len(tables(folder.path, "completions")) == 3
+    began = recorded.run["run_id"]
     assert began == read_json(folder.provenance)["wandb_id"]
     moved = RunFolder(workplace / "elsewhere" / "moved")
     moved.path.parent.mkdir()

@@ -129,20 +129,6 @@ run_rank(train)
     assert str(status.reason).endswith("while reward 'mine' ran on rank 0")
 
 
-def test_a_run_that_was_suspended_begins_anew(alone: Alone, folder: RunFolder) -> None:
-    """Ctrl-Z, and a scheduler that suspends a job, stop a process for longer than it may be silent."""
-    go_on(folder, signal.SIGTSTP, until=lambda: time.sleep(3 * TIMEOUT_S) is None)
-    ended = alone("""
-def train():
-    for _ in range(600):
-        time.sleep(0.01)
-        heartbeat.beat()
-
-run_rank(train)
-""")
-    assert (ended.returncode, ended.stderr) == (0, "")
-
-
 def go_on(folder: RunFolder, number: signal.Signals, *, until: Callable[[], bool], rank: int = 0) -> None:
     """Stop a rank that trains by a signal, and let it go on after so long; from a thread."""
 
@@ -206,23 +192,6 @@ def test_of_two_the_one_in_a_reward_is_blamed_and_not_the_one_that_waits(two: Tw
         two(IN_A_REWARD.format(hang="time.sleep(60)"))
     assert "in hangs" in str(caught.value)
     assert read_status(folder).failing_rank == 1
-
-
-@pytest.mark.fault(24)
-def test_of_two_the_one_that_has_passed_fewer_seams_is_blamed(two: Two) -> None:
-    with pytest.raises(RankFailed, match=r"rank 1 failed: no sign of life for .* s, in generation"):
-        two("""
-def train():
-    with heartbeat.during(GENERATION):
-        if rank == 1:
-            time.sleep(0.3)
-            heartbeat.beat()
-            time.sleep(60)
-    with heartbeat.during(LOSS):
-        time.sleep(60)
-
-run_rank(train)
-""")
 
 
 @pytest.mark.fault(24)

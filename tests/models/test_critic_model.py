@@ -23,19 +23,11 @@ from rlhf_cli.errors import ModelError
 from rlhf_cli.models import critic_model
 from rlhf_cli.models.critic_model import build_critic
 from rlhf_cli.models.tiny import byte_tokenizer
-from tests.support.random_reward_model import save_random_reward_model
 from tests.support.tolerances import MODEL
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")
 IDS = torch.tensor([[5, 9, 70, 33, 200], [1, 2, 3, 4, 5]])
 LINEAR = ["q_proj", "v_proj"]
-
-
-@pytest.fixture(scope="module")
-def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("reward")
-    save_random_reward_model(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

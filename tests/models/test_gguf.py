@@ -83,11 +83,6 @@ def test_a_file_is_converted_once(place: Path, conversions: list[list[str]]) -> 
     assert "carrier" not in sys.modules
 
 
-def test_another_file_is_another_folder(place: Path, conversions: list[list[str]]) -> None:
-    (place / "small.gguf").write_bytes(CONTENT + b".")
-    assert folder_of(str(place / "small.gguf")) != folder_of("package:small")
-
-
 def test_without_the_package_the_hub_s_model_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf, "look_up", lambda questions: [HubAnswer("cached")])
     assert folder_of("package:missing") == "owner/small"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 import trl
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -18,8 +21,20 @@ from transformers import (
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from tests.models.scored_texts import CONVERSATION, PLAIN, copied, edited, tiny_policy
+from rlhf_cli.models.tiny import tiny_model_path
 from tests.support.tolerances import MODEL
+
+PLAIN = (["17+5=", "a much longer prompt than that: 3+4="], ["22", "it is 7, I think"])
+
+CONVERSATION = (
+    [[{"role": "user", "content": text}] for text in PLAIN[0]],
+    [[{"role": "assistant", "content": text}] for text in PLAIN[1]],
+)
+
+
+def tiny_policy() -> str:
+    build = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "context_tokens": 64, "seed": 0, "warm_start": None}
+    return str(tiny_model_path(build, list, lambda step, steps: None))
 
 
 @pytest.mark.parametrize("rows", [PLAIN, CONVERSATION], ids=["plain", "conversational"])
@@ -27,7 +42,7 @@ def test_scores_equal_those_of_trls_trainer(reward_model: Path, tmp_path: Path, 
     prompts, completions = rows
     model = AutoModelForSequenceClassification.from_pretrained(reward_model, num_labels=1, dtype="auto")
     trainer = trl.GRPOTrainer(
-        model=tiny_policy(tmp_path),
+        model=tiny_policy(),
         reward_funcs=model,
         reward_processing_classes=AutoTokenizer.from_pretrained(reward_model),
         args=trl.GRPOConfig(output_dir=str(tmp_path / "out"), report_to="none", use_cpu=True, bf16=False),
@@ -124,15 +139,8 @@ def test_own_dtype_whatever_is_around(reward_model: Path, tmp_path: Path) -> Non
     assert RewardModelScorer(str(tmp_path), dtype="float32")._model.dtype == torch.float32
 
 
-def test_without_a_pad_token_the_end_of_sequence_pads(reward_model: Path, tmp_path: Path) -> None:
-    folder = edited(reward_model, tmp_path, "tokenizer_config.json", pad_token=None)
-    scorer = RewardModelScorer(str(folder))
-    assert scorer._tokenizer.pad_token == scorer._tokenizer.eos_token == "<eos>"
-    assert scorer(*PLAIN) == pytest.approx(RewardModelScorer(str(reward_model))(*PLAIN), **MODEL)
-
-
 def test_conversations_without_a_template_are_refused_before_training(reward_model: Path, tmp_path: Path) -> None:
-    folder = copied(reward_model, tmp_path)
+    folder = Path(shutil.copytree(reward_model, tmp_path / "rm"))
     (folder / "chat_template.jinja").unlink()
     scorer = RewardModelScorer(str(folder))
     scorer.check_prompt(PLAIN[0][0])
@@ -173,3 +181,75 @@ def refused(folder: Path, *parts: str) -> None:
     with pytest.raises(ModelError) as caught:
         RewardModelScorer(str(folder))
     assert [part for part in parts if part not in str(caught.value)] == []
+
+
+# Reward models that are PEFT adapters: with their head they score, without it they are refused.
+
+
+SEQ_CLS = {"task_type": "SEQ_CLS"}
+HEAD = "base_model.model.score.weight"
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")
+
+
+@pytest.fixture(scope="module")
+def causal_base(reward_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("causal_base")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        LlamaForCausalLM(LlamaConfig.from_pretrained(reward_model)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(reward_model).save_pretrained(folder)
+    return folder
+
+
+def save_adapter(folder: Path, base: Path, **lora: object) -> list[float]:
+    """An adapter with weights that matter, in `folder`; how the model itself scores PLAIN, each row alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
+        model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], **lora)).eval()
+        for name, weight in model.named_parameters():
+            if "lora" in name or "score" in name:
+                torch.nn.init.normal_(weight, std=1.0)
+    model.save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.save_pretrained(folder)
+    with torch.no_grad():
+        texts = [prompt + completion for prompt, completion in zip(*PLAIN, strict=True)]
+        return [float(model(torch.tensor([tokenizer.encode(text)])).logits[0, 0]) for text in texts]
+
+
+@pytest.mark.parametrize("lora", [SEQ_CLS, {"modules_to_save": ["score"]}], ids=["seq_cls", "modules_to_save"])
+def test_an_adapter_on_a_causal_base_scores_with_its_saved_head(causal_base: Path, tmp_path: Path, lora) -> None:
+    wanted = save_adapter(tmp_path, causal_base, **lora)
+    for _ in range(2):  # a random head would not come twice
+        assert RewardModelScorer(str(tmp_path))(*PLAIN) == pytest.approx(wanted, **MODEL)
+    assert abs(wanted[0] - wanted[1]) > 0.01
+
+
+def test_an_adapter_on_a_reward_model_may_leave_the_head_alone(reward_model: Path, tmp_path: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(reward_model)
+    model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    model.save_pretrained(tmp_path)  # a fresh adapter changes nothing
+    assert HEAD not in load_file(tmp_path / "adapter_model.safetensors")
+    scorer = RewardModelScorer(str(tmp_path))  # and its tokenizer is the base's
+    assert scorer(*PLAIN) == pytest.approx(RewardModelScorer(str(reward_model))(*PLAIN), **MODEL)
+
+
+def test_an_adapter_without_its_head_is_refused(causal_base: Path, tmp_path: Path) -> None:
+    save_adapter(tmp_path, causal_base)  # no task type, no modules_to_save: PEFT leaves the head out
+    refused(tmp_path, "lost its head", "score.weight", f"neither the adapter nor its base {causal_base}", "SEQ_CLS")
+
+
+@pytest.mark.parametrize("shape", [(2, 16), (0,)], ids=["two labels", "empty, as ZeRO-3 leaves it"])
+def test_a_head_of_another_shape_is_refused(causal_base: Path, tmp_path: Path, shape: tuple[int, ...]) -> None:
+    save_adapter(tmp_path, causal_base, **SEQ_CLS)
+    edit_weights(tmp_path, lambda weights: weights.update({HEAD: torch.ones(shape)}))
+    refused(tmp_path, "num_labels 1")
+
+
+def edit_weights(folder: Path, edit) -> None:
+    file = folder / "adapter_model.safetensors"
+    weights = load_file(file)
+    edit(weights)
+    save_file(weights, file)

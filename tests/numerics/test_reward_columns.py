@@ -38,10 +38,6 @@ class TestOrder:
 class TestNormalise:
     rows = numpy.random.default_rng(0).normal(3.0, 2.0, 12)
 
-    def test_batch(self) -> None:
-        found = divisors(column(*self.rows), "batch", 4, RunningDeviation())
-        assert found.tolist() == pytest.approx([numpy.std(self.rows, ddof=1)] * 12)
-
     def test_group(self) -> None:
         found = divisors(column(*self.rows), "group", 4, RunningDeviation())
         expected = numpy.std(self.rows.reshape(3, 4), axis=1, ddof=1).repeat(4)
@@ -111,11 +107,6 @@ class TestRunning:
         assert state.deviation == pytest.approx(numpy.nanstd(rows, ddof=1), rel=1e-9)
         assert state.mean == pytest.approx(numpy.nanmean(rows), rel=1e-12)
         assert state.count == 38
-
-    def test_batches_with_nothing_in_them_change_nothing(self) -> None:
-        state = RunningDeviation().updated(column(1, 2, 3))
-        assert state.updated(column(NAN, NAN)) == state
-        assert state.updated(column()) == state
 
     def test_what_is_seen_is_after_offset_and_clip_and_without_closed_rows(self) -> None:
         rule = Rule("one", offset=1.0, clip=(-2.0, 2.0), normalize="running")

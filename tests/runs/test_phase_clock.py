@@ -8,7 +8,6 @@ import pytest
 
 from rlhf_cli.runs.heartbeat import (
     DATA,
-    EVALUATION,
     FORWARD,
     GENERATION,
     LOGGING,
@@ -21,6 +20,7 @@ from rlhf_cli.runs.heartbeat import (
     Heartbeat,
 )
 from rlhf_cli.runs.phase_clock import PhaseClock
+from rlhf_cli.runs.time_shares import time_shares
 
 
 class Hands:
@@ -89,13 +89,6 @@ def test_a_phase_has_what_no_other_within_it_has(heartbeat: Heartbeat, clock: Ph
     assert taken(clock) == {"rest": 5.0}
 
 
-def test_an_evaluation_is_one_whatever_happens_within(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
-    heartbeat.enter(TRAINING)
-    with heartbeat.during(EVALUATION), heartbeat.during(GENERATION), clock.waiting():
-        hands.move(7)
-    assert taken(clock) == {"evaluation": 7.0}
-
-
 def test_rewards_that_run_at_once_share_the_time(heartbeat: Heartbeat, clock: PhaseClock, hands: Hands) -> None:
     """a runs alone for 2 s, with b for 6 s (3 s each), then b alone for 1 s; 4 s are nobody's. Together 13 s."""
     heartbeat.enter(TRAINING)
@@ -143,3 +136,34 @@ def test_a_device_is_waited_for_before_its_phase_ends(heartbeat: Heartbeat, cloc
         hands.move(4)
         queue.append(100)
     assert taken(clock) == {"forward": 10.0, "backward": 5.0, "logging": 4.0}
+
+
+# What log events say together of where the time went, against sums made by hand.
+
+
+EVENTS = {
+    "time/elapsed_s": [10.0, 30.0],
+    "time/share/generation": [0.5, 0.1],
+    "time/share/rest": [0.5, 0.9],
+}
+
+
+def of(events: dict[str, list[float]]):
+    return time_shares(events, lambda name: events.get(name, []))
+
+
+def test_an_event_of_more_seconds_weighs_more() -> None:
+    """5 s and 3 s of generation in 40 s: 0.2, not the mean of the shares, 0.3."""
+    shares = of(EVENTS)
+    assert shares is not None
+    assert shares.elapsed_s == 40.0
+    assert shares.shares == {"rest": pytest.approx(0.8), "generation": pytest.approx(0.2)}
+    assert list(shares.shares) == ["rest", "generation"]
+    assert shares.seconds("generation") == pytest.approx(8.0)
+    assert shares.seconds("saving") == 0.0
+
+
+def test_what_only_the_last_events_have_took_nothing_before() -> None:
+    shares = of({**EVENTS, "time/share/waiting": [0.2]})
+    assert shares is not None
+    assert shares.seconds("waiting") == pytest.approx(6.0)

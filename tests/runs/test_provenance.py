@@ -31,15 +31,6 @@ def folder(path: Path, files: dict[str, str]) -> Path:
     return path
 
 
-def test_a_folder_is_its_names_and_bytes(tmp_path: Path) -> None:
-    base = sha256(folder(tmp_path / "one", {"a.txt": "x", "deep/b.txt": "y"}))
-    assert sha256(folder(tmp_path / "two", {"deep/b.txt": "y", "a.txt": "x"})) == base
-    for number, other in enumerate(
-        ({"a.txt": "x"}, {"a.txt": "x", "deep/b.txt": "z"}, {"c.txt": "x", "deep/b.txt": "y"}, {"a.txt": "x", "b": "y"})
-    ):
-        assert sha256(folder(tmp_path / f"other{number}", other)) != base
-
-
 def test_weights_are_the_same_whatever_lies_beside_them(tmp_path: Path) -> None:
     weights = {"model-00001-of-00002.safetensors": "x", "model-00002-of-00002.safetensors": "y"}
     base = weights_hash(folder(tmp_path / "one", {**weights, "README.md": "a card", "config.json": "{}"}))

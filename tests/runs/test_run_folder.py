@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.run_folder import RunFolder, open_run, runs_in, write_json
+from rlhf_cli.runs.run_folder import RunFolder, open_run, runs_in
 
 MakeRun = Callable[..., RunFolder]
 
@@ -41,28 +40,7 @@ class TestLastCheckpoint:
         assert folder.last_checkpoint() == partial
 
 
-class TestRunsOfAPath:
-    def test_a_sweep_folder_is_its_jobs(self, make_run: MakeRun) -> None:
-        jobs = [make_run(f"runs/exp/sweep/{number}") for number in range(2)]
-        (jobs[0].path.parent / "sweep.json").write_text("{}")
-        assert [run.path.name for run in runs_in(jobs[0].path.parent)] == ["0", "1"]
-
-    @pytest.mark.parametrize(("name", "said"), [("gone", "is not a run folder"), ("runs", "no run lies below")])
-    def test_none(self, tmp_path: Path, name: str, said: str) -> None:
-        (tmp_path / "runs").mkdir()
-        with pytest.raises(RunError, match=said):
-            runs_in(tmp_path / name)
-
-
 class TestOpenRun:
-    @pytest.mark.parametrize(("name", "got"), [("gone", "no such folder"), ("runs", "no config.yaml in it")])
-    def test_no_run(self, tmp_path: Path, name: str, got: str) -> None:
-        (tmp_path / "runs").mkdir()
-        with pytest.raises(RunError, match="is not a run folder") as caught:
-            open_run(tmp_path / name)
-        assert caught.value.got == got
-        assert caught.value.expected is not None
-
     def test_a_folder_that_holds_runs_or_sweeps_is_told(
         self, tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -78,14 +56,6 @@ class TestOpenRun:
             with pytest.raises(RunError) as caught:
                 open_run(Path(typed))
             assert (caught.value.got, caught.value.hint) == (got, hint)
-
-
-class TestJson:
-    def test_written_whole_and_nothing_left_behind(self, tmp_path: Path) -> None:
-        write_json(tmp_path / "a.json", {"x": 1})
-        write_json(tmp_path / "a.json", {"x": 2})
-        assert json.loads((tmp_path / "a.json").read_text()) == {"x": 2}
-        assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "checkpoints/checkpoint-5/trainer_state.json"])

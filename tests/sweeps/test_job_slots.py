@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from rlhf_cli.cli import main
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.launch.gpu_locks import holders_of, holding, take
@@ -23,7 +21,7 @@ from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.sweeps import run_jobs
 from rlhf_cli.sweeps.checked_jobs import ReadyJob
-from rlhf_cli.sweeps.run_jobs import slot_for, threads_of_each
+from rlhf_cli.sweeps.run_jobs import slot_for
 from tests.support.small_runs import SMALL
 
 ON_GPUS = [word for word in SMALL if word != "launch=cpu"]
@@ -63,16 +61,6 @@ def test_each_job_gets_gpus_of_its_own_and_the_next_waits(place: Path, have_gpus
     assert third.environment["CUDA_VISIBLE_DEVICES"] == "0"
 
 
-def test_the_gpus_of_another_command_are_passed_over(place: Path, have_gpus, monkeypatch) -> None:
-    have_gpus(2)
-    with another_process_holds("0"):
-        slot = slot_for(job(place, "launch.processes=1"), 1)
-        assert slot is not None
-        assert slot.environment["CUDA_VISIBLE_DEVICES"] == "1"
-        assert slot_for(job(place, "launch.processes=1"), 1) is None
-    assert slot_for(job(place, "launch.processes=1"), 1) is not None  # who was killed holds nothing
-
-
 def test_one_gpu_is_one_whatever_it_is_called(have_gpus, monkeypatch) -> None:
     """Its UUID is what CUDA takes as well as its number, and what tells the GPU 0 of one container from another's."""
     have_gpus(2)
@@ -93,14 +81,6 @@ def test_a_plain_run_is_refused_and_told_who_is_there(workplace: Path, have_gpus
     assert f"GPU 0: process {pid}, runs/theirs" in error
     assert "CUDA_VISIBLE_DEVICES" in error
     assert not (workplace / "runs").exists()
-
-
-def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    assert [threads_of_each(count) for count in (1, 2, 3, 16)] == [None, 4, 2, 1]
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert [threads_of_each(count) for count in (1, 2, 4)] == [None, 3, 2]  # never more than there are cores for
 
 
 SEEN = """

@@ -48,10 +48,6 @@ def test_what_is_typed_as_an_interval_is_searched_beside_the_section(place: Path
     assert len(plan.corners()) == 4  # all at their first end, then each of the three at its other
 
 
-def test_without_a_section_it_is_a_grid(place: Path) -> None:
-    assert search_plan([*SMALL, "seed=1,2"]) is None
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -5,6 +5,8 @@ https://hydra.cc/docs/plugins/optuna_sweeper shows the same words for the same d
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -14,7 +16,9 @@ from rlhf_cli.sweeps.search_space import (
     OptionList,
     distribution,
     from_section,
+    read_objective,
     split_words,
+    value_so_far,
     word_of,
 )
 
@@ -69,7 +73,20 @@ def test_a_proposal_is_the_word_a_user_would_type(may_be: NumberRange | OptionLi
     assert word_of("k", may_be, value) == word
 
 
-def test_corners_are_the_values_to_check_before_the_first_trial() -> None:
-    assert NumberRange(0, 2).corners() == ["0.0", "2.0"]
-    assert NumberRange(1, 8, is_whole=True).corners() == ["1", "8"]
-    assert OptionList(("a", "b", "c")).corners() == ["a", "b", "c"]
+# What a run is worth to a search, from what it has logged.
+
+
+def test_of_what_is_held_out_it_is_the_last_value() -> None:
+    logged = [float(step) for step in range(1, 31)]
+    assert value_so_far(read_objective("eval_greedy/rewards/a"), logged) == 30
+    assert value_so_far(read_objective("eval_greedy/rewards/a"), [0.2, 0.9, 0.4, math.nan]) == 0.4
+
+
+@pytest.mark.parametrize("logged", [[], [math.nan, math.inf]])
+def test_what_has_no_number_has_no_value(logged: list[float]) -> None:
+    assert value_so_far(read_objective("-kl"), logged) is None
+
+
+def test_the_name_of_a_reward_stands_for_its_raw_mean() -> None:
+    assert str(read_objective("-brevity", ["correct", "brevity"])) == "-rewards/brevity/mean"
+    assert str(read_objective("loss", ["correct"])) == "loss"

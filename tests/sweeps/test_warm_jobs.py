@@ -61,18 +61,6 @@ def test_however_a_job_ends_the_others_are_what_they_would_be_alone(workplace: P
     assert by_name["what=none"] != by_name["what=state"]  # negative control: it does change a run
 
 
-@pytest.mark.processes
-def test_the_weights_are_those_of_a_fresh_process(workplace: Path, sweep) -> None:
-    """Also where two jobs share the cores. Another seed is other weights: what is compared does differ."""
-    code, runs = sweep("seed=1,2", "-j2")
-    assert code == 0
-    command = [sys.executable, "-m", "rlhf_cli", "train", *SMALL, "run.name=fresh", "seed=2"]
-    subprocess.run(command, check=True, capture_output=True)
-    fresh = weights_hash(workplace / "runs" / "quickstart" / "fresh" / "model")
-    assert weights_hash(runs[1].model) == fresh
-    assert weights_hash(runs[0].model) != fresh
-
-
 STOPS = """
 import os, signal
 def stop(completions, trainer_state, *, sweep, **kwargs):

@@ -13,7 +13,7 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_cli.cli import main
-from rlhf_cli.models.critic_model import head_names, restore_head_dtype
+from rlhf_cli.models.critic_model import restore_head_dtype
 from rlhf_cli.models.reward_checkpoint import load_reward_model
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
@@ -65,18 +65,6 @@ class TestLora:
         base = AutoPeftModelForCausalLM.from_pretrained(sft.model).merge_and_unload()
         ended = AutoModelForCausalLM.from_pretrained(folder.model)
         assert ended.config.vocab_size == base.config.vocab_size
-
-
-def test_the_names_of_heads(tmp_path: Path) -> None:
-    from transformers import BertConfig, DebertaV2Config, GPT2Config
-
-    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertConfig(**small).save_pretrained(tmp_path / "bert")
-    DebertaV2Config(**small, pooler_hidden_size=16).save_pretrained(tmp_path / "deberta")
-    GPT2Config(n_embd=16, n_layer=1, n_head=2).save_pretrained(tmp_path / "gpt2")
-    assert head_names(str(tmp_path / "bert")) == ["classifier"]
-    assert head_names(str(tmp_path / "deberta")) == ["pooler", "classifier"]
-    assert head_names(str(tmp_path / "gpt2")) == ["score"]
 
 
 def test_a_head_beside_quantised_weights_keeps_its_dtype() -> None:

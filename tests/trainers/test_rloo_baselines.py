@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow.parquet
 import pytest
 from torch import Tensor
 from trl import RLOOTrainer
@@ -151,21 +150,3 @@ def test_every_round_is_by_hand(rounds, beta: float, clip: tuple[float, float] |
             assert not shares  # no sum of parts
         else:
             assert math.fsum(shares.values()) == pytest.approx(1.0, **ARITHMETIC)
-
-
-def test_where_nothing_is_excluded_the_advantages_are_trls_to_the_last_bit(rounds, monkeypatch) -> None:
-    """With the KL of a policy that moves, and clipping; beside RLOO without our correction."""
-    settings = ("+rewards.a={fn: './mine.py:a'}", "+rewards.whole={fn: './mine.py:whole', weight: 0.3}")
-    settings += ("trainer.args.reward_clip_range=[0, 2.5]", "trainer.args.beta=0.7")
-    _, ours = rounds(*settings)
-    monkeypatch.setattr(RewardMixin, "_leaves_one_out", False)
-    monkeypatch.setattr(RLOOTrainer, "scale_rewards", "none", raising=False)  # which a group's baseline asks for
-    _, theirs = rounds(*settings, name="theirs")
-    assert advantages_of(ours) == advantages_of(theirs)
-    assert len(advantages_of(ours)) == 3
-    assert len({tuple(row) for row in advantages_of(ours)}) == 3  # the policy moves
-
-
-def advantages_of(folder: RunFolder) -> list[list[float]]:
-    files = sorted(folder.path.glob("completions/*.parquet"))
-    return [pyarrow.parquet.read_table(file).to_pydict()["advantage"] for file in files]

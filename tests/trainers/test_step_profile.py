@@ -18,13 +18,11 @@ from rlhf_cli.tables.metrics import PHASES
 from rlhf_cli.trainers.step_profile import (
     StepProfile,
     TokenSlots,
-    count,
     count_rows,
     counted_slots,
     is_reference,
     profiled_calls,
     timed_waits,
-    uncounted,
 )
 from tests.support.signatures import parameters
 
@@ -141,13 +139,6 @@ def test_a_batch_of_rows_is_counted_by_its_masks(slots: TokenSlots) -> None:
     count_rows(batch)
     assert slots.taken() == (14, 10)
     assert slots.taken() == (0, 0)
-
-
-def test_an_evaluation_is_not_counted(slots: TokenSlots) -> None:
-    with uncounted():
-        count(6, 6)
-    count(1, 1)
-    assert slots.taken() == (1, 1)
 
 
 # TRL's profiling is collected, but only inside the context.

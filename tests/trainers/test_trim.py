@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.tables.passes import Passes
-from rlhf_cli.trainers import pass_mixin
 from rlhf_cli.trainers.forward_pass import by_length, reordered_in_windows, trimmed, used_columns
 from rlhf_cli.trainers.pass_mixin import PassMixin
 from rlhf_cli.trainers.trl_protocol import TrlBatch
@@ -96,11 +95,6 @@ class TestNothingIsLost:
         assert bool(mask[:, columns.start].any()) if may_move else columns.start == 0
 
 
-def test_rows_without_a_token_keep_a_column_of_either_part() -> None:
-    assert used_columns(torch.zeros(2, 5), 3, may_move=True) == slice(1, 3)
-    assert used_columns(torch.zeros(2, 5), 3, may_move=False) == slice(0, 3)
-
-
 def test_answers_of_one_token_keep_one_column() -> None:
     batch = ragged(3, seed=0)
     batch["completion_mask"] = (torch.arange(COMPLETION) < 1).long().expand(3, -1)
@@ -139,52 +133,3 @@ def test_what_is_not_known_is_left_as_it_is() -> None:
     batch = {**ragged(4, seed=0), "pixel_values": torch.zeros(4, 3)}
     assert trimmed(batch, may_move=True) is batch
     assert reordered_in_windows([batch, batch], 2, longest_first)[0] is batch
-
-
-LLAMA = SimpleNamespace(get_text_config=lambda: SimpleNamespace(rope_theta=1e4), is_encoder_decoder=False)
-
-
-class Generates:
-    """Stands in for TRL's trainer: fills a new buffer and returns the step's micro-batch."""
-
-    def __init__(self, steps: int, accumulation: int) -> None:
-        self.args = SimpleNamespace(steps_per_generation=steps, gradient_accumulation_steps=accumulation)
-        self.model = SimpleNamespace(training=True, config=LLAMA)
-        self.loss_type, self.top_entropy_quantile = "grpo", 1.0
-        self._entropy_bonus_enabled = self.aux_loss_enabled = False
-        self._buffered_inputs: Any = None
-        self._step = 1
-
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
-        self._buffered_inputs = list(generation_batch)
-        return self._buffered_inputs[self._step]
-
-
-class Trims(PassMixin, Generates):  # type: ignore[misc]
-    def __init__(self, *args: Any) -> None:
-        Generates.__init__(self, *args)
-        self.passes = Passes("trimmed")
-
-
-@pytest.mark.parametrize(
-    ("steps", "accumulation", "window"),
-    [(4, 2, 2), (2, 4, 2), (4, 4, 4), (4, 1, 1), (4, 3, None), (3, 4, None)],
-)
-def test_windows(monkeypatch: pytest.MonkeyPatch, steps: int, accumulation: int, window: int | None) -> None:
-    """An optimizer step takes `accumulation` micro-batches. Of steps of 3 over rounds of 4 the second would hold parts
-    of two rounds, which are not there at once.
-    """
-    asked: list[int] = []
-
-    def turned(batches: list[Any], window: int, order: Any) -> list[Any]:
-        asked.append(window)
-        return batches[::-1]
-
-    monkeypatch.setattr(pass_mixin, "reordered_in_windows", turned)
-    monkeypatch.setattr(pass_mixin, "trimmed", lambda batch, *, may_move: ("trimmed", batch))
-    trainer = Trims(steps, accumulation)
-    inputs = trainer._prepare_inputs(range(steps))
-    assert asked == ([] if window is None else [window])
-    order = list(range(steps)) if window is None else list(range(steps))[::-1]
-    assert trainer._buffered_inputs == [("trimmed", one) for one in order]
-    assert inputs == ("trimmed", order[1])

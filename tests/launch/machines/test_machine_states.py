@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.launch.elastic import OtherMachineEnded
 from rlhf_cli.launch.machines import Link, Machines, MachineState
 from rlhf_cli.launch.rank_failures import RankFailure, RanksEnd
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
@@ -79,23 +78,3 @@ def test_gone_after_15_s_of_silence_or_5_once_something_failed(
     link.hear(1, silent_s)
     machines.find_lost()
     assert len(machines.lost) == is_lost
-
-
-@pytest.mark.parametrize(
-    ("state", "ends"),
-    [
-        ({}, False),
-        ({"end": RanksEnd()}, False),
-        ({"end": RanksEnd([failure(1, 0)])}, True),
-        ({"is_ending": True}, True),
-    ],
-)
-def test_ranks_are_ended_where_others_have_failed(machines: Machines, link: QuietLink, state: dict, ends: bool) -> None:
-    """Not where they have ended well: those of this machine end as well in a moment, and may have to upload."""
-    link.hear(1, **state)
-    if ends:
-        with pytest.raises(OtherMachineEnded):
-            machines.look()
-    else:
-        machines.look()
-    assert link.state.is_ending is ends

@@ -1,4 +1,4 @@
-"""What a job does on its node, with a stand-in for the run: who gets which signal, and who is put back in line."""
+"""What a job does on its nodes, with a stand-in for the run: signals, requeueing, and how the other nodes join."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.launch import slurm_node
-from rlhf_cli.launch.slurm_node import RunInJob
+from rlhf_cli.launch.slurm_node import RunInJob, place_in_job
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from rlhf_cli.launch import slurm_node
 slurm_node.node_command = lambda folder: [sys.executable, {run!r}]
-slurm_node._TOLD_TIMEOUT_S = {told_timeout_s}
+slurm_node._LEAVE_S = 1.0
 slurm_node.RunInJob(Path({folder!r}))()
 """
 """What submitit does with the pickle, where the run is a program of the test's."""
@@ -65,11 +65,12 @@ def folder(tmp_path: Path) -> RunFolder:
 def job(folder: RunFolder, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """`job(program)` starts the job, whose run is a Python program; `{ready}` and `{seen}` in it are files."""
 
-    def start(program: str, told_timeout_s: float = 30, **named: object) -> subprocess.Popen[str]:
+    def start(program: str, **named: object) -> subprocess.Popen[str]:
         run = tmp_path / "run.py"
         run.write_text(program.format(ready=str(tmp_path / "ready"), seen=str(tmp_path / "seen"), **named))
-        text = JOB.format(run=str(run), folder=str(folder.path), told_timeout_s=told_timeout_s)
-        return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+        text = JOB.format(run=str(run), folder=str(folder.path))
+        pipe = subprocess.PIPE
+        return subprocess.Popen([sys.executable, "-c", text], stdout=pipe, stderr=pipe, text=True)
 
     return start
 
@@ -171,3 +172,51 @@ def test_the_job_waits_until_its_id_is_written(slurm, folder, job, tmp_path: Pat
     update_status(folder, job_id="7")
     process.communicate(timeout=60)
     assert seen.exists()
+
+
+WAITS = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(75))
+open("meets-at", "w").write(os.environ["RLHF_MEETS_AT"])
+time.sleep({seconds})
+"""
+"""The first node's command while it waits for the others."""
+
+
+@pytest.fixture
+def three_nodes(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    folder.config.write_text("launch: {nodes: 3}\n")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_they_meet_where_slurm_reaches_the_first_node(slurm: StandInSlurm, monkeypatch) -> None:
+    """By its name where that leads others to it, by its address where the name is unknown."""
+    monkeypatch.setenv("SLURMD_NODENAME", "node1.invalid")
+    slurm.says("scontrol", "NodeName=node1 NodeAddr=127.0.0.1 NodeHostName=vm Port=1")
+    assert place_in_job().host == "127.0.0.1"
+    monkeypatch.setenv("SLURMD_NODENAME", "localhost")
+    assert place_in_job().host == "localhost"
+
+
+def test_the_first_is_told_where_and_the_others_join_there(slurm, three_nodes, job) -> None:
+    process = job(WAITS, seconds=1)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
+    (call,) = [call for call in slurm.calls if call.startswith("srun ")]
+    assert call.startswith("srun --relative=1 --nodes=2 --ntasks=2")
+    assert call.endswith(f"-m rlhf_cli join {Path('meets-at').read_text()}")
+
+
+def test_a_run_whose_others_never_come_has_failed_and_is_not_put_back(slurm, three_nodes, job) -> None:
+    slurm.says("srun", error="srun: error: Unable to create step")
+    process = job(WAITS, seconds=30)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Unable to create step" in error
+    status = read_status(three_nodes)
+    assert status.state == "failed"
+    assert status.reason == "the other nodes did not join: srun ended with code 1, and the job's log says why"
+    assert not any(call.startswith("scontrol requeue") for call in slurm.calls)
+    (attempt,) = attempts(three_nodes)
+    assert attempt["exit_code"] == 1

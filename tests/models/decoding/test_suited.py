@@ -109,14 +109,6 @@ def test_what_goes_in_has_a_row_for_every_row(inputs: dict[str, Any], why: str |
     assert found is None if why is None else found is not None and why in found
 
 
-def test_prompts_of_an_adapter_are_rows_that_nobody_counts() -> None:
-    """PEFT's prompt learning replaces the model's `prepare_inputs_for_generation`."""
-    model, cache = model_of("llama"), {"past_key_values": DynamicCache()}
-    model.prepare_inputs_for_generation = model_of("llama").prepare_inputs_for_generation
-    found = live_eligibility.why_not_call(model, 12, LogitsProcessorList(), StoppingCriteriaList(), cache)
-    assert found == "an adapter puts tokens of its own before the prompts"
-
-
 def test_a_generate_of_the_instance_stays_there() -> None:
     """As TRL's own tests and libraries put one there: it is called as TRL calls it, round after round."""
     model, generating, called = model_of("llama"), Generating(), list[dict[str, Any]]()

@@ -10,7 +10,8 @@ import pytest
 
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking import report_to
-from tests.runs.tracking.tracked_runs import EVENTS, REWARDS, logged_run, report
+from rlhf_cli.runs.tracking.tracked_run import where_to_look
+from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, REWARDS, logged_run, report
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -130,3 +131,27 @@ def test_trackio_continues_a_run_by_its_name(
     rows = SQLiteStorage.get_logs("sums", "quickstart/one")
     totals = {row["train/global_step"]: row["train/reward"] for row in rows if "train/reward" in row}
     assert totals == {**dict(enumerate(REWARDS, 1)), 5: 0.7}
+
+
+# What the end of a run says to type next, for each tracker.
+
+
+@pytest.mark.parametrize(
+    ("track", "command"),
+    [
+        ({"tracker": "tensorboard"}, "tensorboard --logdir runs/quickstart"),
+        ({"tracker": "trackio", "project": "my sums"}, "trackio show --project 'my sums'"),
+        ({"tracker": "mlflow"}, "mlflow ui --backend-store-uri sqlite:///{place}/mlflow.db"),
+        ({"tracker": "tensorboard", "mode": "none"}, None),
+        ({"tracker": "wandb"}, None),
+    ],
+)
+def test_the_command(track: dict[str, str], command: str | None, place: Path) -> None:
+    """A run that wandb has not recorded, or that was sent, has nothing to send."""
+    folder = logged_run(
+        place / "runs" / "quickstart" / "one",
+        config={**CONFIG, "track": {"mode": "offline", "project": "sums", **track}},
+        provenance={"cwd": str(place)},
+    )
+    expected = [] if command is None else [command.format(place=place)]
+    assert list(where_to_look(folder)) == expected

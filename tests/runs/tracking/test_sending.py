@@ -121,10 +121,3 @@ def test_nobody_is_logged_in(place: Path, by_wandb, capsys: Said) -> None:
     assert asked == []
     shutil.rmtree(place / "runs" / "quickstart" / "one" / "wandb")
     assert main(["sync", "runs"]) == 0  # nothing to send needs no login
-
-
-@pytest.mark.parametrize("words", [[], ["nowhere"], ["runs", "--everything"]])
-def test_what_cannot_be_meant_is_refused(words: list[str], place: Path, capsys: Said) -> None:
-    logged_run(place / "runs" / "quickstart" / "one")
-    assert main(["sync", *words]) == 2
-    assert "try:" in capsys.readouterr().err

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet
 import pytest
-import torch
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics
@@ -81,15 +79,6 @@ def test_training_does_not_notice_that_it_is_evaluated(train, monkeypatch: pytes
     assert of_training(train(*EVERY_STEP, name="noticed")[1]) != plain
 
 
-def test_a_reward_behind_a_closed_gate_is_no_reason_to_end_the_run(train) -> None:
-    words = [*EVERY_STEP, "trainer.args.save_steps=1", "trainer.args.load_best_model_at_end=true"]
-    gate = "rewards.correct.gate={by: brevity, at_least: 7, otherwise: exclude}"
-    code, folder = train(*words, gate, "trainer.args.metric_for_best_model=pass@4/correct")
-    assert code == 0
-    part = evaluation(folder, 3)["parts"]["sampled"]["rewards"]["correct"]["raw"]
-    assert (part["mean"], part["count"]) == (None, 0)
-
-
 def test_a_metric_that_is_not_there_is_told_with_those_that_are(train, capsys) -> None:
     words = [*EVERY_STEP, "trainer.args.save_steps=1", "trainer.args.load_best_model_at_end=true"]
     code, _ = train(*words, "trainer.args.metric_for_best_model=rewrd")
@@ -97,39 +86,6 @@ def test_a_metric_that_is_not_there_is_told_with_those_that_are(train, capsys) -
     said = capsys.readouterr().err
     assert "no evaluation logs rewrd" in said
     assert "trainer.args.metric_for_best_model=reward" in said
-
-
-class Evaluates:
-    """What TRL's trainer reads and leaves behind."""
-
-    def __init__(self, *, is_training: bool) -> None:
-        self.args = SimpleNamespace(dataloader_drop_last=True, dataloader_persistent_workers=True)
-        self.model = torch.nn.Linear(1, 1).train(is_training)
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> tuple[bool, bool]:
-        return self.args.dataloader_drop_last, self.args.dataloader_persistent_workers
-
-    def _generate_single_turn(self, prompt: str) -> str:
-        self.model.train()  # as TRL 1.16 does after continuous batching
-        return f"{prompt} answered"
-
-
-class Alone(EvaluationMixin, Evaluates):  # type: ignore[misc]
-    def __init__(self, **given: Any) -> None:
-        Evaluates.__init__(self, **given)
-
-
-def test_every_row_is_evaluated_and_no_workers_pile_up() -> None:
-    trainer = Alone(is_training=True)
-    assert trainer.get_eval_dataloader() == (False, False)
-    assert vars(trainer.args) == {"dataloader_drop_last": True, "dataloader_persistent_workers": True}
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-def test_a_model_is_left_in_the_mode_it_was_in(is_training: bool) -> None:
-    trainer = Alone(is_training=is_training)
-    assert trainer._generate_single_turn("p") == "p answered"
-    assert trainer.model.training == is_training
 
 
 REWARDS = """
@@ -197,22 +153,3 @@ def test_all_totals_are_the_aggregates(train, workplace: Path, capsys) -> None:
 def best_metric(folder: RunFolder) -> float:
     checkpoint = sorted(folder.checkpoints.iterdir())[-1]
     return float(read_json(checkpoint / "trainer_state.json")["best_metric"])
-
-
-def test_a_running_deviation_is_the_trainings(train, workplace: Path, capsys) -> None:
-    """An evaluation of a step divides by what the training had then; `rlhf eval` by what the run ended with."""
-    (workplace / "mine.py").write_text(REWARDS)
-    running = ("~rewards.b", "aggregate=sum", "rewards.a.normalize=running", "trainer.args.max_steps=3")
-    code, folder = train(*WORDS, *running, "trainer.args.save_steps=3", "trainer.args.num_generations_eval=2")
-    assert code == 0
-    state = read_json(folder.checkpoints / "checkpoint-3" / "reward_state.json")["running"]["a"]
-    divisor = (state["sum_of_squares"] / (state["count"] - 1)) ** 0.5
-    written = folder.path / "eval" / "training" / "step-3"
-    rows = [json.loads(line) for line in Path(f"{written}.completions.jsonl").read_text().splitlines()]
-    expected = [sum(row["completion_ids"]) / 1000 / divisor for row in rows]
-    assert [row["total"] for row in rows] == pytest.approx(expected, **ARITHMETIC)
-    assert abs(divisor - 1) > 0.1  # else nothing is shown
-    event = [one for one in read_metrics(folder.metrics) if "eval_greedy/total" in one][-1]
-    assert event["eval_sampled/total"] == pytest.approx(event["eval_reward"], **ARITHMETIC)
-    evaluated = json_of(capsys, "eval", str(folder.path), "--samples", "0")
-    assert evaluated["parts"]["greedy"]["total"] == read_json(Path(f"{written}.json"))["parts"]["greedy"]["total"]

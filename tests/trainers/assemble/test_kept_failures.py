@@ -86,22 +86,6 @@ def test_the_rows_without_secrets_and_without_what_is_no_json(keeps: Keeps) -> N
     assert "failures/mine-ValueError.jsonl  # scores these rows again" in str(error.hint)
 
 
-@pytest.mark.parametrize(
-    ("score", "kind"),
-    [
-        (lambda **_: [1.0, 1.0, float("nan"), 1.0], "invalid"),
-        (lambda **_: __import__("time").sleep(9), "timeout"),
-        (lambda **_: __import__("sys").exit(3), "SystemExit"),
-        (lambda row, **_: [OSError("in its place") if one == 1 else 0.0 for one in row], "OSError"),
-    ],
-    ids=["NaN", "hangs", "sys.exit", "returned error"],
-)
-def test_however_it_fails(keeps: Keeps, score: Any, kind: str) -> None:
-    error = keeps(score, timeout_s=0.1)
-    assert (len(keeps.rows), keeps.names) == (4, [f"mine-{kind}"])
-    assert f"failures/mine-{kind}.jsonl" in str(error)
-
-
 def test_the_first_of_each_error_eight_at_most_and_the_one_that_ends_the_run(keeps: Keeps) -> None:
     for number in [*range(20), 0]:
         keeps(fails_at(number % 4, type(f"Error{number}", (Exception,), {})("odd")), on_error="exclude")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+import torch.distributed
 from accelerate.utils import FullyShardedDataParallelPlugin
 from torch.distributed.fsdp import CPUOffloadPolicy
 from trl import GRPOConfig
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.tables.strategies import STRATEGIES
-from rlhf_cli.trainers.assemble.trl_config import precision_args, rollout_args, strategy_args
+from rlhf_cli.trainers.assemble.trl_config import precision_args, rollout_args, start_process_group, strategy_args
 
 CPU: dict[str, Any] = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "report_to": "none"}
 
@@ -108,3 +112,31 @@ def test_a_gpu_that_emulates_bfloat16_trains_in_float32(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     asked = cast(Experiment, SimpleNamespace(launch=Launch(device="auto", precision="auto")))
     assert precision_args(asked) == {"use_cpu": False, "bf16": False, "fp16": False}
+
+
+# gloo waits for a hanging rank as long as `ddp_timeout` says: transformers tells it to every backend but gloo.
+
+
+def test_what_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **named: given.update(named, b=args))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    trainer = Trainer(name="grpo", trl="GRPOTrainer", args={"ddp_timeout": 60})
+    start_process_group(trainer)
+    assert given == {"timeout": timedelta(seconds=60), "b": ("gloo",)}
+    start_process_group(Trainer(name="grpo", trl="GRPOTrainer"))
+    assert given["timeout"] == timedelta(seconds=1800)
+    given.clear()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    start_process_group(trainer)
+    assert given == {}
+
+
+def test_what_deepspeed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSpeed starts the group itself, also for a single process: ZeRO-3 reads the number of ranks from it."""
+    given: dict[str, Any] = {}
+    comm = SimpleNamespace(init_distributed=lambda *args, **named: given.update(named, b=args))
+    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(comm=comm))
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    start_process_group(Trainer(name="grpo", trl="GRPOTrainer", args={"ddp_timeout": 60}), deepspeed=True)
+    assert given == {"b": ("gloo",), "auto_mpi_discovery": False, "timeout": timedelta(seconds=60)}

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 import torch
+from peft import AutoPeftModelForTokenClassification
 
-from tests.support.watched_critic import BOTH, SHARED, is_same, logged
+from rlhf_cli.runs.run_folder import RunFolder
+from tests.support.random_reward_model import save_random_reward_model
+from tests.support.tolerances import MODEL, MODEL_OF_TENSORS
+from tests.support.watched_critic import BOTH, SHARED, Watched, is_same, logged, spread_adapter, spread_head
 
 
 class TestWarmUp:
@@ -68,3 +74,116 @@ class TestEvaluation:
         for name in names:
             assert len(logged(seen.folder, name)) == 3, name
         assert len(logged(seen.folder, "ppo/value_loss")) == 3
+
+
+# Gradients of the critic: exchanged between ranks, with checkpointing, and what its values are.
+
+
+# When ranks exchange gradients of the critic, what checkpointing changes of them, and what values are.
+
+
+class TestAccumulation:
+    @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_:FutureWarning")  # of TRL's calls
+    def test_gradient_checkpointing_changes_no_gradient(self, watch) -> None:
+        calls: list[int] = []
+
+        def count(seen: Watched) -> None:
+            layer = seen.critic.model.model.layers[0].self_attn
+            layer.register_forward_hook(lambda *args: calls.append(1) if torch.is_grad_enabled() else None)
+
+        words = ["critic.init=./rm", "trainer.args.max_steps=1"]
+        save_random_reward_model(Path("rm"))
+        seen = [
+            watch(*words, f"trainer.args.gradient_checkpointing={on}", name=f"checkpointing-{on}", on=count)
+            for on in ("false", "true")
+        ]
+        assert len(calls) == 1 + 2  # with it, a layer's forward pass is done again in the backward one
+        for name, gradient in seen[0].gradients[0].items():
+            torch.testing.assert_close(seen[1].gradients[0][name], gradient)
+            assert gradient.any() or "embed" in name, name
+
+
+class TestValues:
+    def test_dropout_is_in_training_and_not_in_what_the_rollout_was_worth(self, watch) -> None:
+        for arrangement in ([], SHARED):
+            seen = watch(*arrangement, "critic.dropout=0.5", name=f"dropout{len(arrangement)}", on=spread_head)
+            batch, autocast = seen.inputs[-1], seen.trainer.accelerator.autocast
+            ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+            mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+            seen.trainer.model.train()
+            with torch.no_grad():
+                assert not torch.equal(seen.critic.values(batch, autocast), seen.critic.values(batch, autocast))
+            width = batch["completion_ids"].shape[1]
+            first, second = (seen.critic.rollout_values(ids, mask, width, 4, autocast) for _ in range(2))
+            assert torch.equal(first, second)
+            assert first.any()
+            assert seen.trainer.model.training
+            assert seen.critic.model.training
+
+
+# A critic that is a second adapter on the policy's backbone, and does not affect policy or reference.
+
+
+class TestSharedBackbone:
+    def test_what_generation_and_reference_switch_off_is_switched_on_again(self, watch) -> None:
+        """The guard looks at step 1 alone; PEFT freezes the adapter in every round."""
+        frozen: list[bool] = []
+
+        def look(seen: Watched) -> None:
+            take = seen.critic._take_gradients
+
+            def note() -> None:
+                frozen.append(not all(parameter.requires_grad for _, parameter in seen.named()))
+                take()
+
+            seen.critic._take_gradients = note
+
+        seen = watch(*SHARED, "critic.learning_rate=0.01", on=look)
+        assert True in frozen[2:]  # else there would be nothing to see to
+        assert not is_same(seen.values[-2], seen.values[-1])
+
+    def test_its_gradient_is_that_of_a_plain_model_with_the_same_adapter(self, watch, workplace: Path) -> None:
+        def save_it(seen: Watched) -> None:
+            spread_head(seen)
+            spread_adapter(seen)
+            seen.before_last_step = lambda: seen.critic.save(workplace / "before")
+
+        seen = watch(*SHARED, "trainer.args.max_steps=2", "critic.loss_coef=0.7", "critic.value_clip=null", on=save_it)
+        batch, gradients = seen.inputs[-1], seen.gradients[-1]
+        plain = AutoPeftModelForTokenClassification.from_pretrained(
+            workplace / "before", num_labels=1, is_trainable=True
+        ).eval()
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+        width = batch["completion_ids"].shape[1]
+        values = plain(input_ids=ids, attention_mask=mask).logits[:, -width - 1 : -1, 0]
+        errors = 0.5 * (values - batch["returns"]).square() * batch["completion_mask"]
+        # dapo: over the tokens of the round; this is one of its two windows
+        (0.7 * errors.sum() / (batch["num_items_in_batch"] / 2)).backward()
+        by_name = {
+            name.replace(".default.", ".").removeprefix("base_model.model."): parameter.grad
+            for name, parameter in plain.named_parameters()
+            if parameter.grad is not None
+        }
+        for name, gradient in gradients.items():
+            plainly = name.replace(".critic.", ".").removeprefix("base_model.model.")
+            plainly = plainly.replace("critic_head.", "score.modules_to_save.")
+            torch.testing.assert_close(gradient, by_name.pop(plainly), **MODEL_OF_TENSORS)
+        assert not by_name
+        assert max(gradient.abs().max() for gradient in gradients.values()) > 0.01
+
+    def test_generation_and_reference_know_nothing_of_it(self, watch) -> None:
+        """While the policy is held, a critic with another adapter reads the same completions."""
+        settings = [*SHARED, "critic.warmup_steps=9", "kl.coef=0.1"]
+        quiet = watch(*settings, name="quiet")
+        loud = watch(*settings, name="loud", on=lambda seen: (spread_head(seen), spread_adapter(seen)))
+        for step in (1, 3):
+            assert completions(quiet.folder, step) == completions(loud.folder, step)
+        assert logged(loud.folder, "kl/k1_policy_ref") == pytest.approx([0.0, 0.0], **MODEL)
+        assert logged(quiet.folder, "entropy") == logged(loud.folder, "entropy")
+        assert abs(logged(loud.folder, "ppo/values_mean")[0]) > 0.1  # it is there
+
+
+def completions(folder: RunFolder, step: int) -> list[str]:
+    table = pyarrow.parquet.read_table(folder.path / "completions" / f"completions_{step:05d}.parquet")
+    return table.column("completion").to_pylist()

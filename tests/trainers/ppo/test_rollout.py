@@ -10,9 +10,20 @@ import torch
 from torch import Tensor
 from trl import GRPOTrainer
 
-from rlhf_cli.trainers.ppo.rollout import without_last
-from tests.support.ppo_by_hand import LIMIT, assert_rows, raw_advantages, total_of, whitened
-from tests.support.tolerances import MODEL
+from rlhf_cli.trainers.ppo.rollout import shuffled_prompts, without_last
+from tests.support.ppo_by_hand import (
+    GAMMA,
+    LAMBDA,
+    LIMIT,
+    PLAIN,
+    assert_rows,
+    gae_of,
+    raw_advantages,
+    total_of,
+    whitened,
+)
+from tests.support.tolerances import ARITHMETIC, MODEL
+from tests.support.watched_critic import Watched, logged
 
 
 class TestRollout:
@@ -124,3 +135,85 @@ class TestKl:
         divergence = statistics.fmean(sum(row.kl) for row in kept)
         expected = 0.3 * (1 + min(max(divergence / 1.5 - 1, -0.2), 0.2) * len(kept) / 40)
         assert run.trainer.kl.coef == pytest.approx(expected, **MODEL)
+
+
+# Rewards under PPO that are not one number a row: dense ones, and those that do not apply.
+
+
+class TestDense:
+    """Token rewards under PPO: completions that are given, so that it is known where each reward belongs."""
+
+    def test_every_reward_lies_on_its_token(self, rollouts) -> None:
+        """A dense reward beside a plain one, and a penalty: all in one row's tokens, which sum to its total."""
+        rewards = ("++rewards.each={fn: './mine.py:each', weight: 0.5}", PLAIN[0])
+        settings = ("truncation=eos_penalty", "truncation.penalty=0.7", "kl.coef=0.3")
+        run = rollouts(*settings, rewards=rewards)
+        (rows,), ((rollout, _),), (settled,) = run.rows, run.found, run.settled
+        assert settled.names == ("each", "first", "truncation")
+        expected = []
+        for number, row in enumerate(rows):
+            ids = row.completion
+            dense = [0.0 if token % 3 == 0 else 0.5 * (token % 7 - 3.0) for token in ids]
+            assert_rows(rollout.scores[0, number : number + 1], [dense])
+            rewards_of_row = [one - 0.3 * kl for one, kl in zip(dense, row.kl, strict=True)]
+            rewards_of_row[-1] += ids[0] % 5 / 4 - 0.7 * row.is_truncated
+            total = rollout.scores[:, number].sum().item()
+            assert total == pytest.approx(settled.totals[number].item(), **ARITHMETIC)
+            expected.append(gae_of(rewards_of_row, row.values[:-1], 0.0, GAMMA, LAMBDA))
+        assert_rows(run.outputs[0]["advantages"], whitened(expected))
+
+
+class TestExclude:
+    def test_a_closed_gate_adds_nothing(self, rollouts) -> None:
+        """GRPO fills in the group's mean; PPO has no groups, so it is 0."""
+        gate = "gate: {by: odd, at_least: 1.0, otherwise: exclude}"
+        rewards = ("++rewards.odd={fn: './mine.py:odd'}", f"++rewards.two={{fn: './mine.py:two', {gate}}}")
+        run = rollouts("kl.where=none", rewards=rewards)
+        ((rows,),) = (run.rows,)
+        totals = [3.0 if row.completion[0] % 2 else 0.0 for row in rows]
+        assert set(totals) == {0.0, 3.0}
+        assert_rows(run.outputs[0]["advantages"], whitened(raw_advantages(rows, totals)))
+        assert run.events[0]["reward"] == pytest.approx(statistics.fmean(totals), **ARITHMETIC)
+        assert run.events[0]["rewards/two/mean"] == 2.0
+
+
+# The answers of a prompt stay in one minibatch, in random order of prompts; with shuffle_by=row they do as in TRL.
+
+
+FOUR = ("trainer.args.num_generations=4",)
+"""Rounds of two minibatches of eight rows: two prompts each."""
+
+
+def prompts_by_minibatch(seen: Watched) -> list[int]:
+    return [len(batch["prompt_ids"].unique(dim=0)) for batch in seen.inputs]
+
+
+def test_a_minibatch_has_whole_prompts_and_reads_each_once(watch) -> None:
+    together = watch(*FOUR, "trainer.args.max_steps=4", name="together")
+    apart = watch(*FOUR, "trainer.args.max_steps=4", "trainer.args.shuffle_by=row", name="apart")
+    assert prompts_by_minibatch(together) == [2] * 4
+    assert max(prompts_by_minibatch(apart)) > 2  # control: TRL's way
+    slots = [sum(logged(one.folder, "passes/slots_per_token")) for one in (together, apart)]
+    assert slots[0] < slots[1]
+
+
+def test_rows_of_a_rank_by_hand() -> None:
+    """Ranks of five rows, three answers a prompt: rank 1 has rows 5 to 9, of the prompts 1, 2 and 3 (1 | 2 2 2 | 3)."""
+    rows = {"row": torch.arange(5, 10), "text": list("fghij"), "all": torch.tensor(7.0), "none": None}
+    orders = set()
+    for seed in range(40):
+        torch.manual_seed(seed)
+        found = shuffled_prompts(rows, first=5, num_generations=3)
+        order = found["row"].tolist()
+        orders.add(tuple(order))
+        assert found["text"] == ["abcdefghij"[row] for row in order]
+        assert (found["all"], found["none"]) == (rows["all"], None)
+    # rows 6, 7 and 8 are of one prompt, 5 and 9 each of another
+    assert orders == {
+        (5, 6, 7, 8, 9),
+        (5, 9, 6, 7, 8),
+        (6, 7, 8, 5, 9),
+        (6, 7, 8, 9, 5),
+        (9, 5, 6, 7, 8),
+        (9, 6, 7, 8, 5),
+    }
