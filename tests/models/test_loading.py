@@ -94,11 +94,6 @@ def test_conversations_are_counted_with_their_template(tokens: PromptTokens) -> 
     assert tokens.longer_than(alone + 1, prompts) == {1: alone + 39}
 
 
-def test_the_end_of_a_text(tokens: PromptTokens) -> None:
-    assert tokens.last("what is 2+2?", 4) == "2+2?"
-    assert tokens.last("short", 10) == "short"
-
-
 @pytest.mark.parametrize("around", [1, 2])
 def test_tokens_around_a_text_count(around: int) -> None:
     """Llama's tokenizer begins every text with a token, others end it with one as well."""

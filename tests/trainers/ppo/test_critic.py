@@ -61,25 +61,7 @@ class TestOptimizer:
         assert norms[1] == pytest.approx(1e12 * norms[0], rel=1e-3)
 
 
-class TestEvaluation:
-    EVAL = ("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1")
-    # Of 64 rows: ten in batches of 3, 3, 3 and 1, or 32 at once, where a round has 16.
-    SMALL = ("+data.eval.fraction=0.15", "trainer.args.per_device_eval_batch_size=3")
-    LARGE = ("+data.eval.fraction=0.5", "trainer.args.per_device_eval_batch_size=40")
-
-    @pytest.mark.parametrize(("arrangement", "size"), [([], LARGE), (SHARED, SMALL)], ids=["large", "shared"])
-    def test_evaluation_runs_beside_training(self, watch, arrangement: list[str], size: tuple[str, ...]) -> None:
-        seen = watch(*arrangement, *self.EVAL, *size)
-        names = ("eval_loss", "eval_reward", "eval_ppo/explained_variance", "eval_ppo/policy_loss", "eval_ppo/entropy")
-        for name in names:
-            assert len(logged(seen.folder, name)) == 3, name
-        assert len(logged(seen.folder, "ppo/value_loss")) == 3
-
-
-# Gradients of the critic: exchanged between ranks, with checkpointing, and what its values are.
-
-
-# When ranks exchange gradients of the critic, what checkpointing changes of them, and what values are.
+# What checkpointing changes of the critic's gradients, and what its values are.
 
 
 class TestAccumulation:
