@@ -12,7 +12,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import read_json
-from tests.launch.slurm.conftest import brought_up
+from tests.launch.slurm.own_slurm import brought_up
 from tests.launch.slurm.test_real_slurm import ON_SLURM, SLOW, are, end_of, rows, run_folder, slow, wait_until
 from tests.support.small_runs import SMALL
 
