@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Iterator, Mapping
 
 import rlhf_cli
-from rlhf_cli.cli.output import is_json_alone, json_alone, print_error, print_problems, value_streams
 from rlhf_cli.cli.verbs import GROUPS, TEN, VERBS
 from rlhf_cli.errors import (
     CTRL_C,
@@ -84,6 +83,8 @@ def _flushed(code: int) -> int:
         into_nothing(sys.stdout)  # else Python flushes again at exit and complains
         return code
     except OSError as error:
+        from rlhf_cli.cli.output import print_error
+
         print_error("error", f"the output cannot be written: {error.strerror}")
         return EXIT_CRASH
     return code
@@ -106,6 +107,8 @@ def _dispatch(words: list[str]) -> int:
         return EXIT_OK
     verb, *rest = words
     if verb not in VERBS:
+        from rlhf_cli.cli.output import print_error, print_problems
+
         unknown = UserError(f"there is no verb {verb!r}", hint=f"rlhf {shlex.join(_meant(verb, rest))}")
         if JSON in words:
             print_problems(unknown)
@@ -119,6 +122,8 @@ def _dispatch(words: list[str]) -> int:
         if verb in _LONG:
             stack.enter_context(lasting_output())
         if JSON in rest and JSON in usage.flags:
+            from rlhf_cli.cli.output import json_alone
+
             stack.enter_context(json_alone())
         if verb not in _LONG:
             stack.enter_context(_quick_start())
@@ -170,6 +175,8 @@ def _from_the_reward_on(error: BaseException) -> BaseException:
 
 def _refused(error: RlhfError) -> int:
     """Print an error that was raised on purpose, and return its exit code."""
+    from rlhf_cli.cli.output import is_json_alone, print_error, print_problems
+
     if is_json_alone():
         print_problems(error)
     label = "stopped" if isinstance(error, Preempted) else "error"
@@ -191,6 +198,8 @@ def _run(verb: str, words: list[str]) -> int:
     except RlhfError as error:
         return _refused(error)
     except KeyboardInterrupt as interrupt:
+        from rlhf_cli.cli.output import is_json_alone, print_problems
+
         by = f" by {interrupt if isinstance(interrupt, Interrupted) else CTRL_C}"
         by += ": nothing was being trained" if verb in _LONG and isinstance(interrupt, Interrupted) else ""
         if is_json_alone():
@@ -206,6 +215,8 @@ def _run(verb: str, words: list[str]) -> int:
             return _refused(
                 UserError("a name is too long for a file", got=error.filename, expected="at most 255 bytes")
             )
+        from rlhf_cli.cli.output import is_json_alone, print_problems, value_streams
+
         if isinstance(error, BrokenPipeError) and nobody_reads([*value_streams(), sys.stderr]):
             raise
         if is_json_alone():

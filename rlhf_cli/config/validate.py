@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.launch_rules import launch_problems, rollout_problems, slurm_problems, strategy_problems
 from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
 from rlhf_cli.config.rules.reward_rules import reward_problems, truncation_problems
 from rlhf_cli.config.rules.trainer_rules import (
@@ -24,6 +23,8 @@ from rlhf_cli.rewards.stack.returned_scores import LARGEST
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import leaves, section
 from rlhf_cli.text.redaction import is_secret_key, remember, secret_in
+
+Rule = Callable[[Experiment, Origins], Iterable[UserError]]
 
 
 def validate(composed: Composed) -> Experiment:
@@ -50,18 +51,14 @@ def validate(composed: Composed) -> Experiment:
     places = {problem.where for problem in problems}
     problems += [new for new in trainer_problems(tree, origins) if new.where not in places]
     if experiment is not None and experiment.trainer.trl in TRAINERS:
-        launch = experiment.launch
-        rules: tuple[tuple[Callable[[Experiment, Origins], Iterable[UserError]], bool], ...] = (
+        rules: tuple[tuple[Rule, bool], ...] = (
             (reward_problems, True),
             (ppo_problems, True),
             (truncation_problems, True),
             (quantize_problems, experiment.model.quantize is not None),
             (evaluation_problems, True),
             (trainer_class_problems, experiment.trainer.own_class is not None),
-            (launch_problems, launch.nodes > 1 or launch.rdzv is not None or launch.must_save_by is not None),
-            (slurm_problems, launch.slurm is not None),
-            (strategy_problems, launch.strategy != "ddp" or launch.offload),
-            (rollout_problems, True),
+            *_launch_rules(experiment),
             (stop_problems, experiment.stop is not None),
             (expect_problems, experiment.expect is not None),
             (sweep_problems, experiment.sweep is not None),
@@ -71,6 +68,24 @@ def validate(composed: Composed) -> Experiment:
     raise_any(problems)
     assert experiment is not None
     return experiment
+
+
+def _launch_rules(experiment: Experiment) -> tuple[tuple[Rule, bool], ...]:
+    """Return the rules of `launch` and whether they concern the experiment; none for one machine that generates."""
+    launch, is_plain = experiment.launch, experiment.data.overlong_prompts == "error"
+    has_meeting = launch.nodes > 1 or launch.rdzv is not None or launch.must_save_by is not None
+    is_sharded = launch.strategy != "ddp" or launch.offload
+    is_served = launch.rollout != "hf" or launch.rollout_gpus > 0 or bool(launch.vllm.args) or not is_plain
+    if not (has_meeting or is_sharded or is_served or launch.slurm is not None):
+        return ()
+    from rlhf_cli.config.rules.launch_rules import launch_problems, rollout_problems, slurm_problems, strategy_problems
+
+    return (
+        (launch_problems, has_meeting),
+        (slurm_problems, launch.slurm is not None),
+        (strategy_problems, is_sharded),
+        (rollout_problems, is_served),
+    )
 
 
 def _wrong_leaves(composed: Composed) -> Iterator[UserError]:

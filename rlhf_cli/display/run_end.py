@@ -14,7 +14,6 @@ from rlhf_cli.analysis.expectations import verify
 from rlhf_cli.display.run_tables import at_the_end
 from rlhf_cli.display.tables import Cell, plain_table
 from rlhf_cli.display.terminal import one_line, show_commands, span, sparkline
-from rlhf_cli.runs.checkpoint_folders import checkpoint_folder
 from rlhf_cli.runs.failed_batches import failed_rows, kept_batches
 from rlhf_cli.runs.metrics_file import (
     TOTAL,
@@ -26,7 +25,7 @@ from rlhf_cli.runs.metrics_file import (
     reward_spans,
     series,
 )
-from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, read_json
+from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, checkpoint_folder, read_json
 from rlhf_cli.runs.run_status import Status, read_status, stopped_by_rule, told_state
 from rlhf_cli.runs.time_shares import phase_label, time_shares
 from rlhf_cli.runs.tracking.tracked_run import where_to_look

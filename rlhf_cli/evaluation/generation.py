@@ -30,8 +30,8 @@ from rlhf_cli.measure.policy_results import (
     sum_up_answers,
 )
 from rlhf_cli.measure.scored_pairs import Row
+from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.live_generation import Generating
-from rlhf_cli.models.model_folders import naming_foreign_files
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 from rlhf_cli.tables.passes import GenerationSetting

@@ -2,66 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rlhf_cli.config.imported_code import code_of
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.display.start_panel import show_start
-from rlhf_cli.errors import CTRL_C, GuardStopped, Preempted, RunError, UserError
+from rlhf_cli.errors import CTRL_C, GuardStopped, Preempted, UserError
 from rlhf_cli.jobs.prepare import Prepared
-from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, new_folder, planned_folder
+from rlhf_cli.launch.freeze import create_run, experiment_name, new_folder
 from rlhf_cli.launch.rank_failures import conclude, forget_failures, resume_hint
 from rlhf_cli.launch.stopping import preempted
-from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch
+from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.process import environment
-from rlhf_cli.runs.provenance import add_to_provenance, is_made_by_us, made_by, maker_of
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import (
     FAILED,
     FINISHED,
-    KILLED,
     PREEMPTED,
-    QUEUED,
-    Status,
-    own_job_id,
     read_status,
-    stopped_by_rule,
-    told_state,
     update_status,
 )
 from rlhf_cli.runs.writer_lock import only_writer
 
 if TYPE_CHECKING:
-    from rlhf_cli.jobs.resuming import Resumed
-
-
-def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
-    """Raise RunError, listing the code, if a run names code and was not made by this user.
-
-    Does nothing with `trust`. `command` is the typed command, such as `rlhf resume RUN`.
-    """
-    code = code_of(run.read_config())
-    if trust or not code or is_made_by_us(run, code):
-        return
-    raise RunError(
-        "this run folder names code to run, and you are not known as the one who made it",
-        where=str(run.config),
-        got="\n".join([f"made by {maker_of(run)}", *code]),
-        expected="a run of your own as it was frozen, or code that you have read and trust",
-        hint=f"{command} --trust",
-    )
-
-
-def take_as_ours(run: RunFolder) -> None:
-    """Mark a run as this user's own, after the user said to trust its code and resumes it."""
-    code = code_of(run.read_config())
-    if code and not is_made_by_us(run, code):
-        add_to_provenance(run, made_by=made_by(code))
+    pass
 
 
 def run_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
@@ -77,7 +44,7 @@ def run_once(console: Console, prepared: Prepared, plan: Plan) -> RunFolder:
         with only_writer(folder):
             show_start(console, experiment, plan, title=experiment_name(composed), folder=folder.shown)
             train_frozen(console, folder, launch, experiment.launch, resume=False)
-            _show_end(console, folder)
+            show_end_of(console, folder)
     return folder
 
 
@@ -91,64 +58,7 @@ def gpus_held(launch: LaunchPlan, folder: RunFolder) -> AbstractContextManager[N
     return holding(gpus, folder.shown)
 
 
-def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> None:
-    """Show what `run_once` would start: panel, processes, their commands. Start nothing."""
-    from rlhf_cli.display.plan_tables import show_launch
-
-    experiment, composed = prepared.experiment, prepared.composed
-    folder = earlier.path if earlier else planned_folder(experiment, composed)
-    is_resumed = earlier is not None
-    launch = plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)
-    place = os.path.relpath(folder)
-    show_start(console, experiment, plan, title=experiment_name(composed), folder=place, is_whole=True)
-    show_launch(console, launch)
-    console.print("nothing was started or written")
-
-
-def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
-    """Resume a run from its newest checkpoint, after freezing the typed changes into it.
-
-    A finished run is reported and left untouched. Raises the errors of `only_writer`, and any error that ends the run.
-    """
-    folder, status = run.folder, run.status
-    if run.is_done or run.plan is None:
-        say_finished(console, folder)
-        return
-    with only_writer(folder, take_over=take_over) as taken_over:
-        from rlhf_cli.jobs.resuming import noted, shown_changes
-
-        changes = shown_changes(run)
-        experiment, composed = run.prepared.experiment, run.prepared.composed
-        if run.taken or run.files:
-            freeze_again(folder, experiment, composed, files=run.plan.files, note=noted(run))
-        take_as_ours(folder)
-        is_own_job = (job_id := own_job_id()) is not None and read_status(folder).job_id == job_id
-        if experiment.launch.slurm is not None and not is_own_job:
-            from rlhf_cli.jobs.run_states import submit_frozen
-            from rlhf_cli.launch.slurm_submission import check_slurm
-
-            check_slurm(experiment.launch)
-            submit_frozen(console, folder)
-            return
-        launch = plan_launch(experiment, folder.path, resume=True, accelerate_env=run.plan.accelerate_env)
-        show_start(console, experiment, run.plan, title=f"{folder.label}, resumed", folder=folder.shown)
-        if status.state != QUEUED:
-            console.print(f"{folder.label} {was_in_words(status)}", highlight=False)
-        for line in [*([taken_over] if taken_over else []), *changes]:
-            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
-        with gpus_held(launch, folder):
-            train_frozen(console, folder, launch, experiment.launch, resume=True)
-            _show_end(console, folder)
-
-
-def was_in_words(status: Status) -> str:
-    """Return how the earlier part of a resumed run ended, for example `was stopped by Ctrl-C at step 40`."""
-    was = told_state(status.state, status.reason)
-    reason = f": {status.reason}" if status.reason and was in (KILLED, PREEMPTED) else ""
-    return f"was {was} at step {status.step}{reason}"
-
-
-def _show_end(console: Console, folder: RunFolder) -> None:
+def show_end_of(console: Console, folder: RunFolder) -> None:
     from rlhf_cli.display.run_end import show_end  # needed only after a run
 
     show_end(console, folder)
@@ -211,41 +121,6 @@ def _run_processes(console: Console, folder: RunFolder, plan: LaunchPlan, launch
     conclude(folder, end, grace_s=launch.grace_s)
 
 
-def say_finished(console: Console, folder: RunFolder) -> None:
-    """Print that the run has finished, and where. If a rule ended it, print how to continue without the rule."""
-    status = read_status(folder)
-    console.print(f"nothing to do: the run has finished, at step {status.step}", highlight=False)
-    if reason := stopped_by_rule(status):
-        console.print(f"  {reason}", highlight=False, markup=False)
-        without = f"  rlhf resume {folder.shown} stop=null  # goes on without the rule, to step {status.max_steps}"
-        console.print(without, highlight=False, markup=False, soft_wrap=True)
-    show_run_folder(console, folder)
-
-
 def show_run_folder(console: Console, folder: RunFolder) -> None:
     """Print the path of the run folder, the last line of every run."""
     console.print(f"run folder: {folder.shown}", soft_wrap=True, highlight=False)
-
-
-def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> dict[str, object]:
-    """Return the plan of a run, its folder and its ranks' commands; `earlier` is the run that would be resumed."""
-    experiment, composed = prepared.experiment, prepared.composed
-    folder = earlier.path if earlier is not None else planned_folder(experiment, composed)
-    is_resumed = earlier is not None
-    launch = plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)
-    return {
-        "experiment": experiment_name(composed),
-        "folder": os.path.relpath(folder),
-        "resumes": is_resumed,
-        "plan": plan.as_json(),
-        "launch": {
-            "in_this_process": launch.in_this_process,
-            "nodes": launch.num_nodes,
-            "world_size": launch.world_size,
-            "ranks": [
-                {"rank": rank.rank, "gpu": rank.gpu, "command": as_shell({**launch.shared, **rank.env}, rank.argv)}
-                for rank in launch.ranks
-            ],
-            "server": as_shell({}, launch.server.argv) if launch.server is not None else None,
-        },
-    }

@@ -24,7 +24,6 @@ from rlhf_cli.config.validate import validate
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, newest_run, read_status
-from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import nearest
 
@@ -45,6 +44,8 @@ def resolve_runs(experiment: Experiment) -> Experiment:
         model = _model(reward.model, root, f"rewards.{name}.model")
         if model is None:
             continue
+        from rlhf_cli.runs.text_endings import trained_with_eos
+
         with_eos = trained_with_eos(model) is True if reward.with_eos == "auto" else reward.with_eos
         offset = reward.offset
         if isinstance(offset, str):

@@ -231,6 +231,22 @@ def resume_options(options: Options) -> ResumeOptions:
     return ResumeOptions(tuple(options.texts("--allow")), options.on("--take-over"), trust)
 
 
+_OF_SWEEPS = ("-j", "--watch", "--failed")
+"""Flags that do not apply to a single run."""
+
+
+def refuse_of_sweeps(options: Options, hint: str) -> None:
+    """Raise ConfigError if a sweep option was typed for a single run; `hint` is what to type for a sweep."""
+    typed = [name for name in _OF_SWEEPS if name in options.usage.flags and options.on(name)]
+    if typed:
+        raise ConfigError(
+            f"{typed[0]} is an option of sweeps, and this is one run",
+            where="command line",
+            got=" ".join(typed),
+            hint=hint,
+        )
+
+
 _COLUMNS = re.compile(r"^(\s*\S+(?: \S+)*\s{2,})(?=\S)")
 _LEAST_RIGHT = 30
 """Minimum width of the right column, in characters; below it, folded text begins under the left column."""

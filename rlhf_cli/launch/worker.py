@@ -31,23 +31,15 @@ from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
 from rlhf_cli.launch.verify_launch import pass_facts, refuse_unless_as_asked, trainer_facts, trainer_notes
 from rlhf_cli.launch.watchdog import watched
-from rlhf_cli.models.model_folders import naming_foreign_files
+from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.plan.launch_plan import NODE, log_name
 from rlhf_cli.process import environment
-from rlhf_cli.runs.checkpoint_folders import (
-    MANIFEST,
-    checkpoint_folder,
-    finish_commit,
-    newest_whole,
-    own_weights,
-    share_weights,
-)
 from rlhf_cli.runs.disk_space import full_disk
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.provenance import add_to_provenance
-from rlhf_cli.runs.run_folder import RunFolder, write_json
+from rlhf_cli.runs.run_folder import RunFolder, checkpoint_folder, write_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, PREEMPTED, claim, update_status
 from rlhf_cli.text.redaction import redacted
 from rlhf_cli.text.terminal_output import SafeStream, printable
@@ -247,6 +239,8 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
     """
     from accelerate.utils import broadcast_object_list
 
+    from rlhf_cli.runs.checkpoint_folders import MANIFEST, finish_commit, newest_whole
+
     shared: list[Any] = [None, []]
     if is_main:  # avoids that every rank reads all bytes
         finish_commit(folder.checkpoints)
@@ -272,6 +266,8 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
 
 def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, ended_by: StopByRule | None) -> None:
     """Save the model and set the status `finished`, if training reached its last step or a rule ended it."""
+    from rlhf_cli.runs.checkpoint_folders import own_weights, share_weights
+
     state = trainer.state
     if state.global_step < state.max_steps and ended_by is None:
         raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")

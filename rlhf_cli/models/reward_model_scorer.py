@@ -21,8 +21,9 @@ from transformers.modeling_layers import GenericForSequenceClassification
 from trl import apply_chat_template, is_conversational
 
 from rlhf_cli.errors import ModelError, Prose, in_a_line
+from rlhf_cli.models.packing.packable import why_not_packed
 from rlhf_cli.models.packing.packed_rows import packed_texts, passes_of
-from rlhf_cli.models.packing.row_attention import model_inputs, why_not_packed
+from rlhf_cli.models.packing.row_attention import model_inputs
 from rlhf_cli.models.packing.varlen_kernel import disable_varlen, heads_of_model, why_no_varlen
 from rlhf_cli.models.reward_checkpoint import load_reward_model, where_reward_model
 

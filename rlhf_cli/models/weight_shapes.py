@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_cli.models.model_folders import TINY_VOCABULARY
-
+TINY_VOCABULARY = 2 + 256
+"""The tokens of the embedded model: padding, end of sequence and the bytes (byte_tokenizer.py is heavier)."""
 _DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _LONGEST_HEADER = 100_000_000
 """The largest header that safetensors accepts, in bytes."""

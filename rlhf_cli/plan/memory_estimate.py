@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.models.model_folders import TINY_VOCABULARY
+from rlhf_cli.models.weight_shapes import TINY_VOCABULARY
 from rlhf_cli.plan import memory_tensors
 from rlhf_cli.plan.memory_tensors import (
     DTYPE_BYTES,

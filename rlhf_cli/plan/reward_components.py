@@ -10,7 +10,6 @@ from pathlib import Path
 from rlhf_cli.config.schema import reward_sections as schema
 from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
-from rlhf_cli.runs.text_endings import trained_with_eos
 
 _BEFORE = r"(?<![^\s'\"(=,])"
 
@@ -64,6 +63,8 @@ def describe_scorer(reward: schema.Reward, *, is_chat: bool) -> str:
     if reward.model is None:
         relative = relative_to_cwd(str(reward.fn))
         return relative if relative == reward.fn else f".{os.sep}{relative}"  # as ./rewards.py:short
+    from rlhf_cli.runs.text_endings import trained_with_eos  # only a reward model ends texts
+
     text, was = relative_to_cwd(f"reward model {reward.model}"), trained_with_eos(reward.model)
     if is_chat:
         return f"{text}, its chat template ends every answer, cut off or not"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rlhf_cli.data.worlds.toy_preferences import true_score
 from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
 from rlhf_cli.rewards.dense import Span
 
@@ -37,6 +36,8 @@ def sums_true(prompts: Sequence[Completion], completions: Sequence[Completion], 
 
     Its parts and its range, -0.4 to 1.5, are those of `toy_preferences.true_score`.
     """
+    from rlhf_cli.data.worlds.toy_preferences import true_score
+
     rows = zip(prompts, completions, strict=True)
     return [true_score(_question(prompt), text_of(completion)) for prompt, completion in rows]
 

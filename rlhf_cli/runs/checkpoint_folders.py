@@ -13,7 +13,6 @@ import hashlib
 import json
 import mmap
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import NoReturn
@@ -21,24 +20,15 @@ from typing import NoReturn
 import xxhash
 
 from rlhf_cli.errors import Prose, RunError
+from rlhf_cli.runs.run_folder import checkpoint_folder, checkpoints_in, flush
 
 MANIFEST = "manifest.json"
 _HASH = "xxh3_128"
 """Detects damage by a kill, a disk or a copy at memory speed; SHA-256 would take twice as long as saving itself
 (docs/development/chaos.md). It does not protect against tampering: no hash stored beside its file can.
 """
-_CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 _STAGED = "tmp-*"
 _REPLACED = "replaced"
-
-
-def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
-    """Return (step, path) of every entry with a checkpoint's name, newest last, complete or not.
-
-    Only names are read, so this is cheap enough for a status line.
-    """
-    checkpoints = [(int(match[1]), path) for path in folder.glob("*") if (match := _CHECKPOINT.match(path.name))]
-    return sorted(checkpoints)
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
@@ -79,11 +69,6 @@ def problem_with(checkpoint: Path) -> str | None:
             if hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest() != known:
                 return f"{name} is not what was written (another {_HASH})"
     return None
-
-
-def checkpoint_folder(folder: Path, step: int) -> Path:
-    """Return the path of the checkpoint of `step` in `folder`, with transformers' folder name. It need not exist."""
-    return folder / f"checkpoint-{step}"
 
 
 def staging_place(folder: Path, step: int) -> Path:
@@ -158,15 +143,6 @@ def _flushed_and_hashed(file: Path) -> str:
                 return xxhash.xxh3_128(content).hexdigest()
         except (ValueError, OSError):  # the file is empty, or its file system cannot map files
             return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
-
-
-def flush(path: Path) -> None:
-    """Flush a file or a folder to disk; without this a rename may reach the disk before the content."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 _LINKING = ".linking"

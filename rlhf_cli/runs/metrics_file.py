@@ -13,8 +13,7 @@ from typing import TypeAlias
 
 import orjson
 
-from rlhf_cli.runs.checkpoint_folders import flush
-from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, unreadable, write_text
+from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, flush, unreadable, write_text
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.redaction import redacted_tree
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from pathlib import Path
 import yaml
 
 from rlhf_cli.errors import Prose, RunError
-from rlhf_cli.runs.checkpoint_folders import checkpoints_in, flush
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.suggest import nearest
@@ -20,6 +20,7 @@ from rlhf_cli.text.yaml_loader import SAFE_LOADER
 
 FIRST_RUN = "rlhf train +exp=quickstart"
 """The command that makes a first run, in half a minute."""
+_CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 _LAST_FILE_OF_A_CHECKPOINT = "trainer_state.json"
 
 
@@ -95,6 +96,20 @@ class RunFolder:
         return whole[-1] if whole else None
 
 
+def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
+    """Return (step, path) of every entry with a checkpoint's name, newest last, complete or not.
+
+    Only names are read, so this is cheap enough for a status line.
+    """
+    checkpoints = [(int(match[1]), path) for path in folder.glob("*") if (match := _CHECKPOINT.match(path.name))]
+    return sorted(checkpoints)
+
+
+def checkpoint_folder(folder: Path, step: int) -> Path:
+    """Return the path of the checkpoint of `step` in `folder`, with transformers' folder name. It need not exist."""
+    return folder / f"checkpoint-{step}"
+
+
 def names_a_run(word: str) -> bool:
     """Return whether a typed word names a run and not an override.
 
@@ -161,6 +176,15 @@ def write_text(path: Path, content: str, *, durable: bool = False) -> None:
         raise
     if durable:
         flush(path.parent)
+
+
+def flush(path: Path) -> None:
+    """Flush a file or a folder to disk; without this a rename may reach the disk before the content."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def overwrite(path: Path, content: str) -> None:

@@ -13,8 +13,8 @@ from rlhf_cli.config.compose import composing
 from rlhf_cli.config.rules.logged_metrics import examples_of_metrics, unlogged
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError
-from rlhf_cli.jobs.one_run import take_as_ours
 from rlhf_cli.jobs.prepare import Adjust, Prepared, prepare
+from rlhf_cli.jobs.resume_run import take_as_ours
 from rlhf_cli.jobs.resuming import Resumed, noted
 from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch

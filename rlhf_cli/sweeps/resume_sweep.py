@@ -9,8 +9,8 @@ from pathlib import Path
 from rlhf_cli.display.sweep_tables import PlannedJob, show_planned
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError, in_one_line
-from rlhf_cli.jobs.one_run import refuse_foreign_code
 from rlhf_cli.jobs.prepare import prepare_from
+from rlhf_cli.jobs.resume_run import refuse_foreign_code
 from rlhf_cli.jobs.resuming import resumed
 from rlhf_cli.jobs.run_states import submit_sweep
 from rlhf_cli.jobs.usage import ResumeOptions

@@ -1,16 +1,13 @@
-"""How a sweep runs, as typed on the command line. Light: `rlhf train` imports it for a single run, too."""
+"""How a sweep runs, as typed on the command line."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.errors import ConfigError
 from rlhf_cli.jobs.usage import Options
 
 SWEEP_FILE = "sweep.json"
-_OF_SWEEPS = ("-j", "--watch", "--failed")
-"""Flags that do not apply to a single run."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +37,3 @@ def sweep_options(options: Options) -> SweepOptions:
         dry_run=options.on("--dry-run"),
         only_failed="--failed" in options.usage.flags and options.on("--failed"),
     )
-
-
-def refuse_of_sweeps(options: Options, hint: str) -> None:
-    """Raise ConfigError if a sweep option was typed for a single run; `hint` is what to type for a sweep."""
-    typed = [name for name in _OF_SWEEPS if name in options.usage.flags and options.on(name)]
-    if typed:
-        raise ConfigError(
-            f"{typed[0]} is an option of sweeps, and this is one run",
-            where="command line",
-            got=" ".join(typed),
-            hint=hint,
-        )

@@ -30,19 +30,8 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import rotate_checkpoints
 
 from rlhf_cli.errors import ConfigError, RunError
-from rlhf_cli.runs.checkpoint_folders import (
-    checkpoint_folder,
-    checkpoints_in,
-    clear_staging,
-    commit,
-    missing_state,
-    newest_whole,
-    problem_with,
-    refuse_missing,
-    staging_place,
-)
 from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
-from rlhf_cli.runs.text_endings import write_text_endings, write_training_format
+from rlhf_cli.runs.run_folder import checkpoint_folder, checkpoints_in
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.trainers.extensions import ExtendedTrainer
@@ -77,6 +66,8 @@ class CheckpointMixin(ExtendedTrainer):
         return str(Path(super()._get_output_dir(trial=trial), "checkpoints"))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        from rlhf_cli.runs.checkpoint_folders import clear_staging, commit, newest_whole, staging_place
+
         folder = Path(self._get_output_dir(trial))
         place = staging_place(folder, self.state.global_step)
         staged = checkpoint_folder(place, self.state.global_step)
@@ -118,6 +109,8 @@ class CheckpointMixin(ExtendedTrainer):
         if not self.args.should_save:
             return
         folder = Path(output_dir or self.args.output_dir)
+        from rlhf_cli.runs.text_endings import write_text_endings, write_training_format
+
         hide_in_arguments(self.args, folder / TRAINING_ARGS_NAME)
         if self.extensions.conversations is not None:
             write_training_format(folder, conversations=self.extensions.conversations)
@@ -147,6 +140,8 @@ class CheckpointMixin(ExtendedTrainer):
         limit = self.args.save_total_limit
         if limit is None or limit <= 0:
             return
+        from rlhf_cli.runs.checkpoint_folders import problem_with
+
         for step, path in checkpoints_in(folder):
             # A later step exists if this run went back to an older checkpoint because the later one did not verify.
             # Rotation would treat it as the newest, and delete the checkpoint that was just written.
@@ -188,6 +183,8 @@ class CheckpointMixin(ExtendedTrainer):
         if checkpoint is None:
             super()._load_optimizer_and_scheduler(checkpoint)
             return
+        from rlhf_cli.runs.checkpoint_folders import missing_state, refuse_missing
+
         # The Trainer's state came from the checkpoint, including the old intervals of saving and logging.
         self.state.compute_steps(self.args, self.state.max_steps)
         folder = Path(checkpoint)

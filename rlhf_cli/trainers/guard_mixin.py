@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlhf_cli.errors import GuardStopped, Prose
-from rlhf_cli.runs.checkpoint_folders import newest_whole
 from rlhf_cli.runs.heartbeat import CHECKS, during
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
@@ -251,6 +250,8 @@ class GuardMixin(ExtendedTrainer):
         ) from cause
 
     def _way_out(self, folder: Path) -> str:
+        from rlhf_cli.runs.checkpoint_folders import newest_whole
+
         args = self.args
         tame = f"a lower trainer.args.learning_rate (it was {args.learning_rate:g})"
         if args.max_grad_norm:

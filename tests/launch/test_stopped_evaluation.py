@@ -10,10 +10,10 @@ import pytest
 import transformers
 
 from rlhf_cli.cli import main
-from rlhf_cli.runs.checkpoint_folders import checkpoints_in, problem_with
+from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.provenance import weights_hash
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in
 from rlhf_cli.runs.run_status import read_status
 
 EVALUATE = [

@@ -14,17 +14,16 @@ import pytest
 from rlhf_cli.runs import checkpoint_folders as module
 from rlhf_cli.runs.checkpoint_folders import (
     MANIFEST,
-    checkpoints_in,
     clear_staging,
     commit,
     finish_commit,
-    flush,
     newest_whole,
     own_weights,
     problem_with,
     share_weights,
     staging_place,
 )
+from rlhf_cli.runs.run_folder import checkpoints_in, flush
 
 
 def staged(folder: Path, step: int, weights: bytes = b"weights") -> Path:

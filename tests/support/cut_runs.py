@@ -12,9 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from rlhf_cli.cli import main
-from rlhf_cli.runs.checkpoint_folders import checkpoints_in
 from rlhf_cli.runs.metrics_file import read_metrics
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in
 from rlhf_cli.tables.metrics import is_of_the_clock
 from tests.support.small_runs import SMALL
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.runs.checkpoint_folders import checkpoint_folder, problem_with
+from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.metrics_file import read_metrics, series
-from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_folder import RunFolder, checkpoint_folder, read_json
 from rlhf_cli.runs.run_status import read_status
 from tests.support.cut_runs import cut, events, is_same
 

@@ -27,7 +27,7 @@ def run(argv: list[str]) -> int:
     from rlhf_cli.cli.output import print_json
     from rlhf_cli.display.plan_tables import describe_launch
     from rlhf_cli.display.start_panel import show_start
-    from rlhf_cli.jobs.one_run import planned_json
+    from rlhf_cli.jobs.dry_run import planned_json
     from rlhf_cli.jobs.resuming import resumed
     from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
     from rlhf_cli.plan.launch_plan import plan_launch

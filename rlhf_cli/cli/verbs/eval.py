@@ -38,8 +38,8 @@ from rlhf_cli.display.progress_bars import spinner
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, words_for_model_alone
-from rlhf_cli.jobs.one_run import refuse_foreign_code
 from rlhf_cli.jobs.prepare import Prepared, find_run, is_run_name, prepare, prepare_from
+from rlhf_cli.jobs.resume_run import refuse_foreign_code
 from rlhf_cli.jobs.run_arguments import one_named
 from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.measure.evaluation_files import evaluation_json

@@ -44,8 +44,8 @@ from rlhf_cli.evaluation.targets import (
     refuse_without_scores,
     run_to_sample,
 )
-from rlhf_cli.jobs.one_run import refuse_foreign_code
 from rlhf_cli.jobs.prepare import Prepared, is_run_name, prepare, prepare_from
+from rlhf_cli.jobs.resume_run import refuse_foreign_code
 from rlhf_cli.jobs.run_arguments import one_named, run_at
 from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.measure.best_of_n import TOTAL

@@ -17,16 +17,14 @@ submitted to Slurm; `rlhf status` shows its state.
 
 from __future__ import annotations
 
-from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.jobs.one_run import planned_json, resume_once, run_once, show_plan
+from rlhf_cli.jobs.one_run import run_once
 from rlhf_cli.jobs.prepare import prepare
-from rlhf_cli.jobs.usage import read_options, resume_options
+from rlhf_cli.jobs.usage import read_options, refuse_of_sweeps, resume_options
 from rlhf_cli.launch.freeze import existing_run
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.runs.run_status import run_result
-from rlhf_cli.sweeps.sweep_options import refuse_of_sweeps, sweep_options
 
 
 def run(argv: list[str]) -> int:
@@ -34,9 +32,12 @@ def run(argv: list[str]) -> int:
     options = read_options(__doc__, argv, verb="train")
     if options.on("-m"):
         from rlhf_cli.sweeps import sweep
+        from rlhf_cli.sweeps.sweep_options import sweep_options
 
         end = sweep.run(sweep_options(options), options.words)
         if options.as_json:
+            from rlhf_cli.cli.output import print_json
+
             print_json(end.as_json())
         return end.code
     refuse_of_sweeps(options, "rlhf train -m ...")
@@ -53,7 +54,8 @@ def run(argv: list[str]) -> int:
     prepared = prepare(words)
     folder = existing_run(prepared.experiment, prepared.composed)
     if folder is not None:
-        from rlhf_cli.jobs.resuming import resumed  # needed only by a run that exists
+        from rlhf_cli.jobs.resume_run import resume_once
+        from rlhf_cli.jobs.resuming import resumed
 
         going_on = resumed(folder, prepared, how.allowed)
         prepared, plan = going_on.prepared, going_on.plan
@@ -63,6 +65,8 @@ def run(argv: list[str]) -> int:
     else:
         plan = preflight(prepared.experiment, prepared.composed, is_shown=is_dry)
     if is_dry:
+        from rlhf_cli.jobs.dry_run import planned_json, show_plan
+
         assert plan is not None
         show_plan(console, prepared, plan, earlier=folder)
         result = {"dry_run": True, **planned_json(prepared, plan, earlier=folder)}
@@ -77,5 +81,7 @@ def run(argv: list[str]) -> int:
                 folder = run_once(console, prepared, plan)
         result = {"dry_run": False, **run_result(folder)}
     if options.as_json:
+        from rlhf_cli.cli.output import print_json
+
         print_json(result)
     return EXIT_OK

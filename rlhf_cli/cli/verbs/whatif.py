@@ -20,7 +20,7 @@ from rlhf_cli.cli.output import print_json
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
 from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_OK
-from rlhf_cli.jobs.one_run import refuse_foreign_code
+from rlhf_cli.jobs.resume_run import refuse_foreign_code
 from rlhf_cli.jobs.run_arguments import one_named, run_at
 from rlhf_cli.jobs.usage import read_options
 from rlhf_cli.jobs.whatif_request import ask

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 import torch
-from peft import PeftModel
 from torch import Tensor
-from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
+from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rlhf_cli.models.packing.varlen_kernel import Heads, JoinedKeys, heads_of, joined_keys, varlen_attend, why_no_varlen
-from rlhf_cli.tables.passes import ATTENTIONS, READ, is_rotary, why_values_not_packed
+from rlhf_cli.tables.passes import ATTENTIONS
 
 if TYPE_CHECKING:
     from rlhf_cli.models.packing.packed_rows import PackedRows
@@ -150,28 +149,3 @@ def _cut(
         whole = tuple(torch.cat([parts[prompt], parts[own]], dim=2) for parts in (keys, values))
         mask = segments.mask(row, queries[own].shape[2], whole[0].shape[2], query.device)
         yield (queries[own], whole[0], whole[1]), mask
-
-
-def has_relative_positions(config: PretrainedConfig) -> bool:
-    """Return whether a row may be moved left with the same result: rotary embeddings, as in nearly all models."""
-    text = config.get_text_config()
-    return is_rotary({name: getattr(text, name) for name in READ if hasattr(text, name)})
-
-
-def why_not_packed(model: PreTrainedModel | PeftModel) -> str | None:
-    """Return why a model's rows cannot be packed, in words; None if they can.
-
-    A trial detects what a configuration cannot express: a model that does not pass arguments on to its attention.
-    """
-    if isinstance(model, PeftModel):
-        if model.active_peft_config.is_prompt_learning:
-            return "virtual tokens stand before every prompt"
-        model = model.get_base_model()  # type: ignore[assignment]
-    config = model.config
-    text = config.get_text_config()
-    if text is not config:
-        return "it reads more than text"
-    if not getattr(model, "_supports_attention_backend", False):
-        return "its attention is not one of transformers' attention functions"
-    values = {name: getattr(text, name) for name in READ if hasattr(text, name)}
-    return why_values_not_packed(values, str(config._attn_implementation))

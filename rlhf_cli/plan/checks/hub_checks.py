@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import DataError, ModelError, Prose, UserError
-from rlhf_cli.models.model_folders import is_hub_id
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.data_sources import eval_sources, training_sources
 
@@ -27,17 +26,17 @@ def hub_problems(experiment: Experiment, composed: Composed, context: CheckConte
     if critic is not None and critic.init != "policy":
         named["critic.init"] = critic.init
     named |= {f"rewards.{name}.model": reward.model for name, reward in experiment.rewards.items()}
-    models = {
-        key: path
-        for key, path in named.items()
-        if path is not None and is_hub_id(path) and not Path(path).expanduser().exists()
-    }
+    paths = {key: path for key, path in named.items() if path is not None and not Path(path).expanduser().exists()}
     sources = (*training_sources(experiment.data), *eval_sources(experiment.data))
     data = [source for source in sources if source.is_hub]
-    if not (models or data):
+    if not (paths or data):
         return
+    from rlhf_cli.models.model_folders import is_hub_id
     from rlhf_cli.services.hub_lookup import HubQuestion, look_up
 
+    models = {key: path for key, path in paths.items() if is_hub_id(path)}
+    if not (models or data):
+        return
     asked = {
         key: HubQuestion(
             "model", path, model.revision if key == "model.path" else None, needs_weights=key != "model.tokenizer"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import cast, get_args
 
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.rules.launch_rules import rollout_warnings
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, Prose, RewardError, RunError, UserError
 from rlhf_cli.plan.checks.check_context import CheckContext
@@ -70,6 +69,7 @@ def launch_problems(experiment: Experiment, composed: Composed, context: CheckCo
     """Yield an error for a vLLM that cannot serve the run, and read accelerate's file, which takes seconds."""
     launch, where = experiment.launch, composed.origins.where
     if launch.rollout.startswith("vllm"):
+        from rlhf_cli.config.rules.launch_rules import rollout_warnings
         from rlhf_cli.plan.rollout_server_plan import vllm_problems
 
         yield from vllm_problems(experiment, composed.origins)

@@ -9,7 +9,6 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
-from rlhf_cli.models.model_folders import describe_critic, describe_model, describe_reward_model
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_json
 from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.check_context import CheckContext
@@ -31,6 +30,8 @@ def policy_problems(experiment: Experiment, composed: Composed, context: CheckCo
         tiny = f"tiny: {model.build.num_layers} layers of {model.build.hidden_size}, byte-level, embedded"
         context.model = tiny + more
         return
+    from rlhf_cli.models.model_folders import describe_model, describe_reward_model
+
     assert model.path is not None
     where = composed.origins.where("model.path")
     described = describe_model(model.path, where=where, needs_tokenizer=model.tokenizer is None)
@@ -68,6 +69,8 @@ def passes_problems(experiment: Experiment, composed: Composed, context: CheckCo
 
 def critic_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Check the critic's initial model. Raise ModelError if it is not a critic, or does not fit this policy."""
+    from rlhf_cli.models.model_folders import describe_critic
+
     critic, model = experiment.critic, experiment.model
     assert critic is not None
     policy = str(model.path or EMBEDDED_TOKENIZER)

@@ -24,7 +24,6 @@ from rlhf_cli.models.tokenizer_files import (
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.runs.run_folder import run_of
-from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eos
 from rlhf_cli.text.json_values import JsonTree, section
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -162,6 +161,8 @@ def format_notices(experiment: Experiment, composed: Composed, context: CheckCon
     A chat template alone does not make a chat model, so a model of our own runs counts as one only if that run's
     rows were messages, as the model's folder records. If the format of the rows is not known yet, note nothing.
     """
+    from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eos
+
     if experiment.data.prompt is None and not any(source.rows for source in context.sources):
         return
     is_chat = has_conversations(experiment, context)
@@ -215,6 +216,8 @@ def _tokenizer_of(folder: Path) -> TokenizerFiles | None:
 
 def is_chat_model(folder: Path, tokenizer: TokenizerFiles | None) -> bool:
     """Return whether a model is made for conversations: it has a chat template, and no run trained it on bare texts."""
+    from rlhf_cli.runs.text_endings import trained_on_conversations
+
     template = tokenizer.chat_template if tokenizer is not None else None
     if template is None or template == read_tokenizer(EMBEDDED_TOKENIZER, where="model.path").chat_template:
         return False  # the embedded models have a template, but were trained on bare text

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RewardError, UserError
-from rlhf_cli.models.model_folders import describe_reward_model
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.checks.prompt_checks import has_conversations
 from rlhf_cli.rewards.stack.argument_values import missing_arguments
@@ -23,6 +22,8 @@ def reward_problems(experiment: Experiment, composed: Composed, context: CheckCo
         key = f"rewards.{name}"
         try:
             if reward.model is not None:
+                from rlhf_cli.models.model_folders import describe_reward_model
+
                 describe_reward_model(reward.model, where=where(f"{key}.model"), conversational=is_chat)
                 if reward.args:
                     raise RewardError("a reward model takes no args", where=where(f"{key}.args"))

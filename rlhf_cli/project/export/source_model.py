@@ -8,8 +8,8 @@ from typing import Literal
 
 from rlhf_cli.errors import ModelError, Prose, RunError
 from rlhf_cli.models.tokenizer_files import architectures_of
-from rlhf_cli.runs.checkpoint_folders import checkpoint_folder, checkpoints_in, problem_with
-from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.checkpoint_folders import problem_with
+from rlhf_cli.runs.run_folder import RunFolder, checkpoint_folder, checkpoints_in, read_json
 from rlhf_cli.runs.run_status import FINISHED, read_status
 from rlhf_cli.text.json_values import JsonTree, section
 

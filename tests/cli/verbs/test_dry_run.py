@@ -60,7 +60,7 @@ def test_a_run_that_would_be_resumed(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun("launch=cpu", "track=none")
-    monkeypatch.setattr("rlhf_cli.jobs.one_run.train_frozen", lambda *_, **__: pytest.fail("it was started"))
+    monkeypatch.setattr("rlhf_cli.jobs.resume_run.train_frozen", lambda *_, **__: pytest.fail("it was started"))
     before = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
     assert main(["resume", run.shown, "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "nothing was started or written"

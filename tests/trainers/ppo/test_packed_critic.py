@@ -20,9 +20,9 @@ from transformers import (
 )
 from transformers import Qwen2ForTokenClassification as Qwen2Critic
 
-from rlhf_cli.models.model_folders import TINY_VOCABULARY
 from rlhf_cli.models.packing.row_attention import register
 from rlhf_cli.models.tiny import byte_tokenizer
+from rlhf_cli.models.weight_shapes import TINY_VOCABULARY
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic

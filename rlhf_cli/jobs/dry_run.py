@@ -1,0 +1,52 @@
+"""Show what a run would start: its panel, its processes and their commands."""
+
+from __future__ import annotations
+
+import os
+
+from rich.console import Console
+
+from rlhf_cli.display.start_panel import show_start
+from rlhf_cli.jobs.prepare import Prepared
+from rlhf_cli.launch.freeze import experiment_name, planned_folder
+from rlhf_cli.plan.launch_plan import as_shell, plan_launch
+from rlhf_cli.plan.run_plan import Plan
+from rlhf_cli.runs.run_folder import RunFolder
+
+
+def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> None:
+    """Show what `run_once` would start: panel, processes, their commands. Start nothing."""
+    from rlhf_cli.display.plan_tables import show_launch
+
+    experiment, composed = prepared.experiment, prepared.composed
+    folder = earlier.path if earlier else planned_folder(experiment, composed)
+    is_resumed = earlier is not None
+    launch = plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)
+    place = os.path.relpath(folder)
+    show_start(console, experiment, plan, title=experiment_name(composed), folder=place, is_whole=True)
+    show_launch(console, launch)
+    console.print("nothing was started or written")
+
+
+def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> dict[str, object]:
+    """Return the plan of a run, its folder and its ranks' commands; `earlier` is the run that would be resumed."""
+    experiment, composed = prepared.experiment, prepared.composed
+    folder = earlier.path if earlier is not None else planned_folder(experiment, composed)
+    is_resumed = earlier is not None
+    launch = plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)
+    return {
+        "experiment": experiment_name(composed),
+        "folder": os.path.relpath(folder),
+        "resumes": is_resumed,
+        "plan": plan.as_json(),
+        "launch": {
+            "in_this_process": launch.in_this_process,
+            "nodes": launch.num_nodes,
+            "world_size": launch.world_size,
+            "ranks": [
+                {"rank": rank.rank, "gpu": rank.gpu, "command": as_shell({**launch.shared, **rank.env}, rank.argv)}
+                for rank in launch.ranks
+            ],
+            "server": as_shell({}, launch.server.argv) if launch.server is not None else None,
+        },
+    }

@@ -1,0 +1,108 @@
+"""Resume a run from its newest checkpoint, if it is this user's own or its code is trusted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from rlhf_cli.config.imported_code import code_of
+from rlhf_cli.display.start_panel import show_start
+from rlhf_cli.errors import RunError
+from rlhf_cli.jobs.one_run import gpus_held, show_end_of, show_run_folder, train_frozen
+from rlhf_cli.launch.freeze import freeze_again
+from rlhf_cli.plan.launch_plan import plan_launch
+from rlhf_cli.runs.provenance import add_to_provenance, is_made_by_us, made_by, maker_of
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import (
+    KILLED,
+    PREEMPTED,
+    QUEUED,
+    Status,
+    own_job_id,
+    read_status,
+    stopped_by_rule,
+    told_state,
+)
+from rlhf_cli.runs.writer_lock import only_writer
+
+if TYPE_CHECKING:
+    from rlhf_cli.jobs.resuming import Resumed
+
+
+def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
+    """Raise RunError, listing the code, if a run names code and was not made by this user.
+
+    Does nothing with `trust`. `command` is the typed command, such as `rlhf resume RUN`.
+    """
+    code = code_of(run.read_config())
+    if trust or not code or is_made_by_us(run, code):
+        return
+    raise RunError(
+        "this run folder names code to run, and you are not known as the one who made it",
+        where=str(run.config),
+        got="\n".join([f"made by {maker_of(run)}", *code]),
+        expected="a run of your own as it was frozen, or code that you have read and trust",
+        hint=f"{command} --trust",
+    )
+
+
+def take_as_ours(run: RunFolder) -> None:
+    """Mark a run as this user's own, after the user said to trust its code and resumes it."""
+    code = code_of(run.read_config())
+    if code and not is_made_by_us(run, code):
+        add_to_provenance(run, made_by=made_by(code))
+
+
+def resume_once(console: Console, run: Resumed, *, take_over: bool) -> None:
+    """Resume a run from its newest checkpoint, after freezing the typed changes into it.
+
+    A finished run is reported and left untouched. Raises the errors of `only_writer`, and any error that ends the run.
+    """
+    folder, status = run.folder, run.status
+    if run.is_done or run.plan is None:
+        say_finished(console, folder)
+        return
+    with only_writer(folder, take_over=take_over) as taken_over:
+        from rlhf_cli.jobs.resuming import noted, shown_changes
+
+        changes = shown_changes(run)
+        experiment, composed = run.prepared.experiment, run.prepared.composed
+        if run.taken or run.files:
+            freeze_again(folder, experiment, composed, files=run.plan.files, note=noted(run))
+        take_as_ours(folder)
+        is_own_job = (job_id := own_job_id()) is not None and read_status(folder).job_id == job_id
+        if experiment.launch.slurm is not None and not is_own_job:
+            from rlhf_cli.jobs.run_states import submit_frozen
+            from rlhf_cli.launch.slurm_submission import check_slurm
+
+            check_slurm(experiment.launch)
+            submit_frozen(console, folder)
+            return
+        launch = plan_launch(experiment, folder.path, resume=True, accelerate_env=run.plan.accelerate_env)
+        show_start(console, experiment, run.plan, title=f"{folder.label}, resumed", folder=folder.shown)
+        if status.state != QUEUED:
+            console.print(f"{folder.label} {was_in_words(status)}", highlight=False)
+        for line in [*([taken_over] if taken_over else []), *changes]:
+            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+        with gpus_held(launch, folder):
+            train_frozen(console, folder, launch, experiment.launch, resume=True)
+            show_end_of(console, folder)
+
+
+def was_in_words(status: Status) -> str:
+    """Return how the earlier part of a resumed run ended, for example `was stopped by Ctrl-C at step 40`."""
+    was = told_state(status.state, status.reason)
+    reason = f": {status.reason}" if status.reason and was in (KILLED, PREEMPTED) else ""
+    return f"was {was} at step {status.step}{reason}"
+
+
+def say_finished(console: Console, folder: RunFolder) -> None:
+    """Print that the run has finished, and where. If a rule ended it, print how to continue without the rule."""
+    status = read_status(folder)
+    console.print(f"nothing to do: the run has finished, at step {status.step}", highlight=False)
+    if reason := stopped_by_rule(status):
+        console.print(f"  {reason}", highlight=False, markup=False)
+        without = f"  rlhf resume {folder.shown} stop=null  # goes on without the rule, to step {status.max_steps}"
+        console.print(without, highlight=False, markup=False, soft_wrap=True)
+    show_run_folder(console, folder)

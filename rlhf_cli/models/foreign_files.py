@@ -1,0 +1,96 @@
+"""Name the file of a model or a checkpoint that would have run foreign code.
+
+transformers refuses a model's own code, torch a pickle that contains more than tensors, and jinja2's sandbox an unsafe
+template. Each raises an error deep inside a library; the file name is in the frames of its traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rlhf_cli.errors import ModelError, Prose, RlhfError, RunError, in_a_line
+
+_CODE = "resolve_trust_remote_code"
+_PICKLE = "torch/serialization.py"
+_TEMPLATE = "utils/chat_template_utils.py"
+_CHECKPOINT = (
+    *("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_rng_state", "_load_callback_state"),
+    "load_from_json",
+)
+"""The methods of transformers' Trainer that read a checkpoint."""
+_LONGEST = 300
+
+
+@contextlib.contextmanager
+def naming_foreign_files(paths: Mapping[str, str | None]) -> Iterator[None]:
+    """Convert errors that a third-party file caused in a library to a ModelError or RunError naming the file.
+
+    `paths` maps a configuration key to its model. Other errors pass unchanged, including errors from user code.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, RlhfError) or (refusal := _refusal(error, paths)) is None:
+            raise
+        raise refusal from error
+
+
+def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | None:
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    files = [frame.f_code.co_filename for frame in frames]
+    got = in_a_line(error)[:_LONGEST]
+    if frames[-1].f_code.co_name == _CODE:
+        model = str(frames[-1].f_locals.get("model_name"))
+        key = _key_of(model, paths)
+        return ModelError(
+            "the model brings code of its own, and loads only with it; none of it was executed",
+            where=f"{key}: {model}",
+            expected="a model that transformers knows by itself, or code that you have read and trust",
+            hint="model.trust_remote_code=true" if key.startswith("model.") else None,
+        )
+    if any(file.endswith(_TEMPLATE) for file in files):
+        calls = (frame.f_locals["self"] for frame in frames if frame.f_code.co_name == "apply_chat_template")
+        model = str(getattr(next(calls, None), "name_or_path", ""))
+        return failing_template(got, where=f"{_key_of(model, paths)}: {model}")
+    if not any(part in files[-1] for part in ("site-packages", "dist-packages", "/lib/python")):
+        return None
+    loads = [frame for frame in frames if frame.f_code.co_name == "load"]
+    read = next((str(one.f_locals.get("f")) for one in loads if one.f_code.co_filename.endswith(_PICKLE)), None)
+    loading = next((frame.f_locals for frame in frames if frame.f_code.co_name in _CHECKPOINT), None)
+    if loading is not None:
+        file = Path(read or str(loading.get("checkpoint") or loading.get("json_path") or "the checkpoint"))
+        folder = file if file.is_dir() else file.parent
+        return RunError(
+            "the checkpoint's files are as its manifest says, and cannot be loaded; nothing in them was executed",
+            where=str(file),
+            got=got,
+            expected="files that this run wrote: somebody has changed both",
+            hint=Prose(f"move {folder.name} away: `rlhf resume` then uses the one before it, or begins anew"),
+        )
+    if read is None:
+        return None
+    return ModelError(
+        "a file of the model is a pickle with more in it than tensors, or is damaged; nothing in it was executed",
+        where=f"{_key_of(str(Path(read).parent), paths)}: {read}",
+        got=got,
+        expected="weights as safetensors, or a pickle of tensors alone",
+        hint=Prose("a copy of the model with model.safetensors in it"),
+    )
+
+
+def failing_template(got: str, *, where: str) -> ModelError:
+    """Return the error for a chat template that is malformed or raises; `got` is the error it raised."""
+    return ModelError(
+        "the model's chat template fails; it ran in a sandbox and reached nothing outside it",
+        where=where,
+        got=got,
+        expected="a template that writes out the conversations of the data",
+        hint="model.tokenizer=FOLDER_OR_HUB_ID  # of a model whose template does",
+    )
+
+
+def _key_of(model: str, paths: Mapping[str, str | None]) -> str:
+    return next((key for key, path in paths.items() if path and Path(path) == Path(model)), "model.path")
