@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
-_ATTRIBUTE = "refuses_arguments"
+CHECK = "refuses_arguments"
 _Reward = TypeVar("_Reward", bound=Callable[..., object])
 
 
@@ -18,17 +17,7 @@ def refused_by(check: Callable[..., object]) -> Callable[[_Reward], _Reward]:
     """
 
     def mark(reward: _Reward) -> _Reward:
-        setattr(reward, _ATTRIBUTE, check)
+        setattr(reward, CHECK, check)
         return reward
 
     return mark
-
-
-def try_arguments(reward: Callable[..., object], args: Mapping[str, object]) -> None:
-    """Call the check of `reward`, if it has one, and let its errors through."""
-    if (check := getattr(reward, _ATTRIBUTE, None)) is None:
-        return
-    parameters = inspect.signature(reward).parameters.values()
-    given = {one.name: one.default for one in parameters if one.default is not one.empty} | dict(args)
-    wanted = inspect.signature(check).parameters
-    check(**{name: value for name, value in given.items() if name in wanted})

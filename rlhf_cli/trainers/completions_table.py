@@ -6,10 +6,8 @@ TRL reads a table's columns before it computes advantages, so a column is added 
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pyarrow
 import pyarrow.parquet
@@ -27,8 +25,6 @@ _COLUMN = "{}.parts"
 
 TABLE_COLUMNS = frozenset({"step", "prompt", "completion", "advantage", TOTAL_COLUMN})
 """Columns that the completions table always has."""
-
-_Logged = TypeVar("_Logged")
 
 
 class PartColumns:
@@ -73,13 +69,6 @@ def _as_json(stack: RewardStack, name: str, row: int, advantages: Tensor) -> str
             {"start": part.start, "end": part.end, "text": part.text, "reward": part.reward, "advantage": advantage}
         )
     return json.dumps(shown, ensure_ascii=False)
-
-
-def overwrite_last(logged: deque[_Logged], values: Sequence[_Logged]) -> None:
-    """Replace the values that TRL logged last; its logs hold one training round, an evaluation may be larger."""
-    kept = values[-len(logged) :]
-    for row, value in enumerate(kept, start=-len(kept)):
-        logged[row] = value
 
 
 def write_table(trainer: TrlTrainer, file: Path) -> None:

@@ -23,7 +23,6 @@ from transformers import PreTrainedModel
 from trl.trainer.utils import FusedCausalLMOutput
 
 from rlhf_cli.models.live_eligibility import dropout_attributes
-from rlhf_cli.models.packing.row_attention import model_inputs
 from rlhf_cli.trainers.step_profile import count
 
 if TYPE_CHECKING:
@@ -125,6 +124,7 @@ class Forward:
     def packed(self, ids: Tensor, mask: Tensor, num_completion: int, *, has_entropy: bool) -> Scored:
         """Score rows (B, P + C) packed into one flat row, or as `trimmed` if they cannot be packed."""
         from rlhf_cli.models.packing.packed_rows import packed_rows
+        from rlhf_cli.models.packing.row_attention import model_inputs
 
         rows = packed_rows(ids, mask, num_completion)
         if rows is None:

@@ -19,7 +19,6 @@ from transformers import PreTrainedModel
 
 from rlhf_cli.errors import in_a_line
 from rlhf_cli.models.packing.packable import has_relative_positions, why_not_packed
-from rlhf_cli.models.packing.varlen_kernel import disable_varlen, heads_of_model, why_no_varlen
 from rlhf_cli.tables.passes import ALL_ROWS_AT_ONCE, Passes, PassSetting, refused_packing
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.trainers.extensions import ExtendedTrainer
@@ -103,6 +102,10 @@ def why_no_varlen_for(model: PreTrainedModel | PeftModel, accelerator: Accelerat
 
     This reads the configuration; each layer's actual input is checked again.
     """
+    if accelerator.device.type == "cpu":
+        return "the device is cpu"
+    from rlhf_cli.models.packing.varlen_kernel import heads_of_model, why_no_varlen
+
     dtype = _AUTOCAST.get(accelerator.mixed_precision, model.dtype)
     return why_no_varlen(heads_of_model(model, accelerator.device, dtype))
 
@@ -141,6 +144,8 @@ def why_packed_is_wrong(
         expected = padded()
         wrong, uses_varlen = compare(expected)
         if wrong is not None and uses_varlen:
+            from rlhf_cli.models.packing.varlen_kernel import disable_varlen
+
             disable_varlen(f"packed with torch's varlen_attn, {wrong}")
             _log.warning("packed rows attend row by row: with torch's varlen_attn %s (docs/reference/passes.md)", wrong)
             wrong, _ = compare(expected)

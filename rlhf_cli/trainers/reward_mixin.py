@@ -18,6 +18,8 @@ same weight, however the rows are split into steps, micro-batches and processes.
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +53,6 @@ from rlhf_cli.rewards.stack.truncation import (
 from rlhf_cli.runs.metrics_file import table_file
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, Normaliser
 from rlhf_cli.temporary_attributes import temporary_attributes
-from rlhf_cli.trainers.completions_table import TABLE_COLUMNS, PartColumns, overwrite_last, write_table
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 
 KEPT_ROWS, KEPT_BATCHES = "kept_rows", "kept_batches"
@@ -61,6 +62,7 @@ _ROW_METRICS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/regio
 
 if TYPE_CHECKING:
     from rlhf_cli.rewards.stack.dead_signal import DeadRound
+    from rlhf_cli.trainers.completions_table import PartColumns
     from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 
@@ -89,8 +91,14 @@ class RewardMixin(ExtendedTrainer):
         self.loss_divisor = rewards.loss_divisor
         super().__init__(*args, **named)
         self.reward_stack.decode = self._decode
-        self._parts = PartColumns()
         self._clip_range = getattr(self, "reward_clip_range", None)
+
+    @functools.cached_property
+    def _parts(self) -> PartColumns:
+        """Return the columns of rewards' parts in the table of completions, which not every run keeps."""
+        from rlhf_cli.trainers.completions_table import PartColumns
+
+        return PartColumns()
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self.processing_class.decode(list(ids), skip_special_tokens=True))
@@ -274,6 +282,8 @@ class RewardMixin(ExtendedTrainer):
         """Add the dataset's columns and each row's results from the stack to the completions table."""
         if not self.args.log_completions:
             return
+        from rlhf_cli.trainers.completions_table import TABLE_COLUMNS
+
         for outcome in outcomes:
             for column, values in outcome.extra.items():
                 self._log_completion_extra(column, values)
@@ -294,6 +304,8 @@ class RewardMixin(ExtendedTrainer):
         written = file.read_bytes() if not self.model.training and file.is_file() else None
         super().log(logs, start_time)
         if self.args.log_completions and self.accelerator.is_main_process:
+            from rlhf_cli.trainers.completions_table import write_table
+
             write_table(self, file)
             if written is not None:  # TRL's GRPOTrainer wrote a mixture of both
                 file.write_bytes(written)
@@ -452,3 +464,10 @@ def count_metrics_over_kept(trainer: TrlTrainer, inputs: TrlBatch, *, counts_cli
             share = metrics[f"clip_ratio/{mean}"][-1]
             is_all = share > 1 - 0.5 / max(num_rows, 1)
             metrics[f"clip_ratio/{extreme}"][-1] = float(is_all if extreme == "low_min" else share > 0)
+
+
+def overwrite_last(logged: deque[Any], values: Sequence[Any]) -> None:
+    """Replace the values that TRL logged last; its logs hold one training round, an evaluation may be larger."""
+    kept = values[-len(logged) :]
+    for row, value in enumerate(kept, start=-len(kept)):
+        logged[row] = value

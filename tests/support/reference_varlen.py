@@ -77,6 +77,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, kernel: Any = None) -> Any:
         return distrusted[0] if distrusted else None
 
     monkeypatch.setattr(row_attention, "why_no_varlen", why)
-    monkeypatch.setattr("rlhf_cli.trainers.pass_mixin.why_no_varlen", why)
+    monkeypatch.setattr("rlhf_cli.trainers.pass_mixin.why_no_varlen_for", lambda model, accelerator: why(model))
     monkeypatch.setattr("rlhf_cli.models.reward_model_scorer.why_no_varlen", why)
     return kernel

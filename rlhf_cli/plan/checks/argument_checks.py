@@ -16,7 +16,6 @@ from rlhf_cli.plan.batches import plan_batches, plan_stage
 from rlhf_cli.plan.checks.check_context import CheckContext
 from rlhf_cli.plan.devices import runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
-from rlhf_cli.runs.tracking.tracking_plan import missing_tracker
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR, RANGES
 
@@ -109,13 +108,13 @@ def package_problems(experiment: Experiment, composed: Composed, context: CheckC
             needed.append(("math_verify", f"rewards.{name}.fn", "pip install 'rlhf-cli[math]'"))
         if str(reward.fn).startswith("rlhf_cli.rewards.reasoning_gym:"):
             needed.append(("reasoning_gym", f"rewards.{name}.fn", "pip install reasoning-gym==0.1.25"))
+    if (track := experiment.track).mode != "none" and track.tracker != "wandb":
+        hint = f"pip install 'rlhf-cli[{track.tracker}]', or track=wandb_offline, or track=none"
+        needed.append((track.tracker, "track.tracker", hint))
     for package, key, hint in needed:
         if importlib.util.find_spec(package) is None:
             what = f"{key} needs {package}, which is not installed"
             yield ConfigError(what, where=composed.origins.where(key), hint=hint)
-    track, where = experiment.track, composed.origins.where("track.tracker")
-    if (missing := missing_tracker(track.mode, track.tracker, where=where)) is not None:
-        yield missing
 
 
 def round_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from rlhf_cli.errors import Problems, RewardError, UserError
-from rlhf_cli.rewards.checked_arguments import try_arguments
+from rlhf_cli.rewards.checked_arguments import CHECK
 from rlhf_cli.rewards.stack.argument_values import anchored, argument_problems
 from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS, TEXT_ARGUMENTS
 from rlhf_cli.text.suggest import nearest
@@ -50,8 +50,11 @@ def resolve(
     if problems:
         raise problems[0] if len(problems) == 1 else Problems(problems)
     try:
-        if not is_factory:
-            try_arguments(target, args)
+        if not is_factory and (check := getattr(target, CHECK, None)) is not None:
+            parameters = inspect.signature(target).parameters.values()
+            given = {one.name: one.default for one in parameters if one.default is not one.empty} | dict(args)
+            wanted = inspect.signature(check).parameters
+            check(**{name: value for name, value in given.items() if name in wanted})
         reward = target(**args) if is_factory else WithArguments(target, **args) if args else target
     except RewardError as error:
         raise anchored(error, args_key=args_key, place=place) from error

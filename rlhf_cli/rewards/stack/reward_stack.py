@@ -141,14 +141,10 @@ class RewardStack:
     def columns(self) -> list[Callable[..., list[Score]]]:
         """Return one callable with TRL's reward signature per component; its `__name__` is the metric's name."""
 
-        def column_of(name: str) -> Callable[..., list[Score]]:
-            def column(**batch: object) -> list[Score]:
-                return self.scores(name, **batch)
-
-            column.__name__ = name
-            return column
-
-        return list(map(column_of, self.names))
+        columns = [functools.partial(self.scores, name) for name in self.names]
+        for column, name in zip(columns, self.names, strict=True):
+            vars(column)["__name__"] = name
+        return list(columns)
 
     @contextmanager
     def batch(self) -> Iterator[None]:

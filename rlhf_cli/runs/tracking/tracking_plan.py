@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import netrc
 import os
 import socket
@@ -10,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlparse
-
-from rlhf_cli.errors import ConfigError
 
 TrackerName = Literal["wandb", "tensorboard", "trackio", "mlflow"]
 Mode = Literal["online", "offline", "none"]
@@ -81,16 +78,3 @@ def has_login(host: str) -> bool:
         return netrc.netrc(str(Path(file).expanduser()) if file else None).authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
-
-
-def missing_tracker(mode: Mode, tracker: TrackerName, *, where: str) -> ConfigError | None:
-    """Return the error if the tracker is not installed, None if it is or tracking is off."""
-    if mode == "none" or tracker == "wandb" or importlib.util.find_spec(tracker) is not None:
-        return None
-    return ConfigError(
-        f"{tracker} is not installed",
-        where=where,
-        got=f"track.tracker: {tracker}, and no package {tracker} in this environment",
-        expected="the package that records it",
-        hint=f"pip install 'rlhf-cli[{tracker}]', or track=wandb_offline, or track=none",
-    )

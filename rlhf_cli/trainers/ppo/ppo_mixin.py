@@ -23,7 +23,6 @@ from rlhf_cli.rewards.stack.reward_matrix import last_token_rewards, token_rewar
 from rlhf_cli.runs.heartbeat import CRITIC, VALUES, during
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.temporary_attributes import temporary_attributes
-from rlhf_cli.trainers.completions_table import overwrite_last
 from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.guard_mixin import GuardMixin, Named
 from rlhf_cli.trainers.pass_mixin import PassMixin, tried_rows
@@ -37,7 +36,7 @@ from rlhf_cli.trainers.ppo.rollout import (
     shuffled_prompts,
     without_last,
 )
-from rlhf_cli.trainers.reward_mixin import RewardMixin
+from rlhf_cli.trainers.reward_mixin import RewardMixin, overwrite_last
 
 if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlBatch
