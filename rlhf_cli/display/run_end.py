@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -19,17 +20,56 @@ from rlhf_cli.runs.metrics_file import (
     TOTAL,
     Event,
     failed_shares,
-    measures,
     most_attempts,
     read_metrics,
     reward_spans,
     series,
+    start_and_end,
 )
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, checkpoint_folder, read_json
 from rlhf_cli.runs.run_status import Status, read_status, stopped_by_rule, told_state
 from rlhf_cli.runs.time_shares import phase_label, time_shares
 from rlhf_cli.runs.tracking.tracked_run import where_to_look
 from rlhf_cli.text.json_values import section
+
+_SIGNS = {
+    "loss": -1,
+    "accuracy": 1,
+    "margin": 1,
+    "rewards/accuracies": 1,
+    "rewards/margins": 1,
+    "mean_token_accuracy": 1,
+}
+"""Maps TRL's metric name -> 1 if higher is better, -1 if lower is better; in table order."""
+
+_HELD_OUT = "eval_"
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """A metric at the start and end of training. `sign` is 1 if higher is better, -1 if lower is."""
+
+    label: str
+    sign: int
+    start: float
+    end: float
+
+
+def _measures(events: Sequence[Event]) -> list[_Measure]:
+    """Return all logged measures, first on the training rows, then on the held-out rows.
+
+    On training rows the values are the means of the first and last tenth of the log events; on held-out rows they are
+    the first and last value.
+    """
+    measured = []
+    for prefix in ("", _HELD_OUT):
+        for name, sign in _SIGNS.items():
+            values = series(events, prefix + name)[1]
+            span = (values[0], values[-1]) if prefix and values else start_and_end(values)
+            if span is not None:
+                label = name.removeprefix("rewards/").replace("_", " ").replace("/", " ")
+                measured.append(_Measure(label + (", held out" if prefix else ""), sign, *span))
+    return measured
 
 
 def _change(start: float, end: float, sign: int = 1) -> list[Cell]:
@@ -43,7 +83,7 @@ def _change(start: float, end: float, sign: int = 1) -> list[Cell]:
 
 def learning(events: Sequence[Event]) -> Table | None:
     """Return the start and end of each measure on training and held-out rows, or None if there are no measures."""
-    rows = [[(one.label, "bold"), *_change(one.start, one.end, one.sign)] for one in measures(events)]
+    rows = [[(one.label, "bold"), *_change(one.start, one.end, one.sign)] for one in _measures(events)]
     return plain_table(["measure"], ["start", "end", "change"], rows=rows, head="dim") if rows else None
 
 

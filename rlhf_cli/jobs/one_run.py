@@ -12,7 +12,7 @@ from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import CTRL_C, GuardStopped, Preempted, UserError
 from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.launch.freeze import create_run, experiment_name, new_folder
-from rlhf_cli.launch.rank_failures import conclude, forget_failures, resume_hint
+from rlhf_cli.launch.rank_failures import forget_failures, resume_hint
 from rlhf_cli.launch.stopping import preempted
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.plan.run_plan import Plan
@@ -101,6 +101,7 @@ def train_frozen(console: Console, folder: RunFolder, plan: LaunchPlan, launch: 
 def _run_processes(console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch) -> None:
     """Train in a process per rank on this machine, beside the run's vLLM server if it has one."""
     from rlhf_cli.launch.elastic import OtherMachineEnded, listening_store, run_ranks
+    from rlhf_cli.launch.ranks_end import conclude
     from rlhf_cli.launch.rollout_server import free_ports, rollout_server
     from rlhf_cli.plan.network import MeetingPlace
 

@@ -28,7 +28,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import CTRL_C, Interrupted
-from rlhf_cli.launch.rank_failures import RanksEnd, failures_of
+from rlhf_cli.launch.ranks_end import RanksEnd, failures_of
 from rlhf_cli.launch.stopping import say_heard
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.network import MeetingPlace

@@ -1,28 +1,14 @@
-"""Why ranks failed: the record each rank writes, how an unrecorded end reads, and what became of the run."""
+"""Why a rank failed: the record that it writes, and how to go on."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from operator import attrgetter
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
-from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, RunError, UserError
-from rlhf_cli.launch.stopping import preempted
-from rlhf_cli.runs.heartbeat import heartbeat_files, heartbeats, while_running
-from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, name_who_asked, read_status, update_status
-
-_STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
-"""Exit codes of a rank after a request to stop: its own, or the signal if no handler was installed yet."""
-_TORCH_KILLS_S = 20.0
-"""torch kills ranks 30 s after another one failed: a kill so long after the last look was torch's."""
+from rlhf_cli.errors import EXIT_CRASH
+from rlhf_cli.runs.heartbeat import heartbeat_files
+from rlhf_cli.runs.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -42,18 +28,6 @@ class RankFailure:
     host: str | None = None
 
 
-@dataclass(frozen=True)
-class RanksEnd:
-    """How the ranks of one machine ended. `failures` is empty if all ended well or stopped at the same step.
-
-    `asked_by` is who asked this machine to stop. `is_late` means that ranks were killed after their grace period.
-    """
-
-    failures: list[RankFailure] = field(default_factory=list)
-    asked_by: str | None = None
-    is_late: bool = False
-
-
 def failure_file(folder: RunFolder, rank: int | str) -> Path:
     """Return the file in which a rank records why it failed; rank `*` gives the pattern for all."""
     return folder.path / f"failure-rank{rank}.json"
@@ -64,82 +38,6 @@ def forget_failures(folder: RunFolder) -> None:
     failures = folder.path.glob(failure_file(folder, "*").name)
     for stale in (*failures, *heartbeat_files(folder.path)):
         stale.unlink()
-
-
-def failures_of(
-    folder: RunFolder, codes: Mapping[int, tuple[int, float]], *, log: Path, seen_at: float
-) -> list[RankFailure]:
-    """Return why ranks failed: their own records, and for those without a record how they ended.
-
-    `codes` maps a rank to its exit code (negative for a signal) and when torch noticed its end. `seen_at` is when all
-    ranks were last seen alive: an unrecorded end counts from then, because other ranks notice it, and record that,
-    before torch does. A rank that ended as after a request to stop is a cause only if there is no other.
-    """
-    found, stopped = {}, []
-    for file in folder.path.glob(failure_file(folder, "*").name):
-        with contextlib.suppress(RunError, ValidationError):  # a full disk has cut the record off
-            failure = TypeAdapter(RankFailure).validate_python(read_json(file))
-            found[failure.rank] = failure
-    for rank, (code, noticed_at) in codes.items():
-        is_killed_by_torch = code == -signal.SIGKILL and noticed_at > seen_at + _TORCH_KILLS_S
-        if rank in found or is_killed_by_torch:
-            continue
-        if code in _STOPPED:
-            stopped.append(RankFailure(rank, seen_at, "stopped", exit_code=EXIT_PREEMPTED))
-        else:
-            found[rank] = RankFailure(rank, seen_at, _describe_exit(rank, code, folder, log))
-    return list(found.values()) or stopped
-
-
-def _describe_exit(rank: int, code: int, folder: RunFolder, log: Path) -> str:
-    beat = heartbeats(folder.path).get(rank)
-    reward = ", ".join(beat.rewards) if beat else ""
-    during = f" while reward {reward!r} ran" if reward else f" during {beat.phase}" if beat else ""
-    if code >= 0:
-        return f"ended with code {code}{during} and did not say why; see {log}"
-    kernel = ", most likely out of memory: the kernel kills without a word (`dmesg | tail` says so)"
-    meaning = kernel if -code == signal.SIGKILL else f"; see {log}"
-    return f"was killed by signal {-code} ({signal.Signals(-code).name}){during}{meaning}"
-
-
-def conclude(folder: RunFolder, end: RanksEnd, *, grace_s: float) -> None:
-    """Conclude a run whose ranks have all ended. Raises Preempted, or the error of the rank that failed first.
-
-    The other ranks fail a moment later because the first one is gone.
-    """
-    first = min(end.failures, key=attrgetter("time"), default=None)
-    status = read_status(folder)
-    if first is None and not end.is_late and status.state == FINISHED:
-        return
-    is_stopped = first is None and (status.state == PREEMPTED or end.asked_by is not None)
-    if end.is_late or is_stopped or (first is not None and first.exit_code == EXIT_PREEMPTED):
-        for failure in end.failures:
-            failure_file(folder, failure.rank).unlink(missing_ok=True)
-        if status.state != PREEMPTED:
-            late = f"it did not end within {grace_s:g} s of being asked to"
-            update_status(folder, state=PREEMPTED, reason=late)
-        elif end.asked_by:
-            name_who_asked(folder, end.asked_by)
-        raise preempted(folder, end.asked_by or read_status(folder).reason)
-    raise _error_of(folder, first)
-
-
-def _error_of(folder: RunFolder, first: RankFailure | None) -> RlhfError:
-    if first is None:
-        reason = f"the ranks ended before the run had{while_running(folder.path)}; see {folder.log}"
-        update_status(folder, state=FAILED, reason=reason)
-        return RankFailed("training failed", where=str(folder.path), got=reason)
-    where = f" on {first.host}" if first.host else ""
-    happened = f"failed: {first.message}" if first.traceback else first.message
-    reason = f"rank {first.rank}{where} {happened}" if where else first.message
-    update_status(folder, state=FAILED, reason=reason, failing_rank=first.rank)
-    if first.exit_code != EXIT_CRASH:
-        return UserError(first.message)
-    if first.is_by_guard:
-        return GuardStopped(first.message)
-    if first.traceback:
-        print(first.traceback, file=sys.stderr)
-    return RankFailed(f"rank {first.rank}{where} {happened}", where=str(folder.path))
 
 
 def resume_hint(folder: RunFolder) -> str:

@@ -6,8 +6,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -186,46 +185,6 @@ def most_attempts(metrics: Iterable[str]) -> list[str]:
     `metrics` must be in increasing order of k, as they are logged.
     """
     return list({match["reward"]: match[0] for match in map(_PASS.match, metrics) if match}.values())
-
-
-_SIGNS = {
-    "loss": -1,
-    "accuracy": 1,
-    "margin": 1,
-    "rewards/accuracies": 1,
-    "rewards/margins": 1,
-    "mean_token_accuracy": 1,
-}
-"""Maps TRL's metric name -> 1 if higher is better, -1 if lower is better; in table order."""
-
-_HELD_OUT = "eval_"
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A metric at the start and end of training. `sign` is 1 if higher is better, -1 if lower is."""
-
-    label: str
-    sign: int
-    start: float
-    end: float
-
-
-def measures(events: Sequence[Event]) -> list[Measure]:
-    """Return all logged measures, first on the training rows, then on the held-out rows.
-
-    On training rows the values are the means of the first and last tenth of the log events; on held-out rows they are
-    the first and last value.
-    """
-    measured = []
-    for prefix in ("", _HELD_OUT):
-        for name, sign in _SIGNS.items():
-            values = series(events, prefix + name)[1]
-            span = (values[0], values[-1]) if prefix and values else start_and_end(values)
-            if span is not None:
-                label = name.removeprefix("rewards/").replace("_", " ").replace("/", " ")
-                measured.append(Measure(label + (", held out" if prefix else ""), sign, *span))
-    return measured
 
 
 _OURS = re.compile(r"^completions_(\d+)\.parquet$")

@@ -17,7 +17,7 @@ import pytest
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import GuardStopped, Preempted, RankFailed, UserError
 from rlhf_cli.launch import elastic
-from rlhf_cli.launch.rank_failures import conclude
+from rlhf_cli.launch.ranks_end import conclude
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
 from rlhf_cli.plan.network import MeetingPlace
 from rlhf_cli.runs.run_folder import RunFolder

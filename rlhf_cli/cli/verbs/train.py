@@ -41,7 +41,7 @@ def run(argv: list[str]) -> int:
             print_json(end.as_json())
         return end.code
     refuse_of_sweeps(options, "rlhf train -m ...")
-    how, words, console, is_dry = resume_options(options), options.words, Screen(), options.on("--dry-run")
+    words, console, is_dry = options.words, Screen(), options.on("--dry-run")
     for word in words:
         if word.lstrip("+").startswith(("sweep=", "sweep.")) and word != "sweep=null":
             raise ConfigError(
@@ -57,6 +57,7 @@ def run(argv: list[str]) -> int:
         from rlhf_cli.jobs.resume_run import resume_once
         from rlhf_cli.jobs.resuming import resumed
 
+        how = resume_options(options)
         going_on = resumed(folder, prepared, how.allowed)
         prepared, plan = going_on.prepared, going_on.plan
         is_dry = is_dry and plan is not None
