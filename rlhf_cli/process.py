@@ -115,13 +115,6 @@ def into_nothing(stream: TextIO) -> None:
         os.close(nowhere)
 
 
-def open_closed_streams() -> None:
-    """Open /dev/null if a shell closed stdout or stderr (`>&-`), so that no later file gets its number."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  open until the process ends
-
-
 def nobody_reads(streams: Iterable[TextIO]) -> bool:
     """Return whether the pipe behind one of these streams has lost its reader."""
     ends = select.poll()

@@ -31,7 +31,7 @@ from rlhf_cli.errors import (
     UserError,
 )
 from rlhf_cli.jobs.usage import JSON, folded, shown_width, usage_of
-from rlhf_cli.process import into_nothing, lasting_output, leave, nobody_reads, open_closed_streams, stopped_early
+from rlhf_cli.process import into_nothing, lasting_output, leave, nobody_reads, stopped_early
 from rlhf_cli.text.redaction import forgetting, remember_typed
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.terminal_output import safe_output
@@ -60,7 +60,9 @@ _LONG = ("train", "resume", "join")
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code. `argv` holds the words after `rlhf`; None takes them from sys.argv."""
     words = sys.argv[1:] if argv is None else argv
-    open_closed_streams()
+    for name in ("stdout", "stderr"):  # a shell closed it (`>&-`): no later file may get its number
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  open until the process ends
     with forgetting(), safe_output():
         remember_typed(words)
         try:

@@ -141,10 +141,14 @@ class RewardStack:
     def columns(self) -> list[Callable[..., list[Score]]]:
         """Return one callable with TRL's reward signature per component; its `__name__` is the metric's name."""
 
-        columns = [functools.partial(self.scores, name) for name in self.names]
-        for column, name in zip(columns, self.names, strict=True):
-            vars(column)["__name__"] = name
-        return list(columns)
+        def column_of(name: str) -> Callable[..., list[Score]]:
+            def column(**batch: object) -> list[Score]:
+                return self.scores(name, **batch)
+
+            column.__name__ = name
+            return column
+
+        return list(map(column_of, self.names))
 
     @contextmanager
     def batch(self) -> Iterator[None]:
