@@ -1,18 +1,15 @@
-"""Draw tables in one style: no frame, headers that are never cut, numbers on the right, wide tables in blocks."""
+"""Draw tables in one style: no frame, headers that are never cut, numbers on the right."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 Cell = str | tuple[str, str] | Text
 """The content of a cell: a plain text, (text, style), or a Text. Markup in a plain text is shown as it is."""
-_GAP = 2
+GAP = 2
 
 
 def as_text(cell: Cell) -> Text:
@@ -29,7 +26,7 @@ def plain_table(
     *,
     rows: Iterable[Sequence[Cell]] = (),
     head: str = "bold",
-    gap: int = _GAP,
+    gap: int = GAP,
     indent: int = 0,
 ) -> Table:
     """Return a table whose columns are `texts` (on the left), `numbers` (on the right), then `after` (on the left).
@@ -48,48 +45,9 @@ def plain_table(
 
 def facts_grid(rows: Iterable[tuple[Cell, Cell]], *, style: str = "bold") -> Table:
     """Return names and their descriptions in two columns; a long text is folded within its column."""
-    grid = Table.grid(padding=(0, _GAP, 0, 0))
+    grid = Table.grid(padding=(0, GAP, 0, 0))
     grid.add_column(style=style, no_wrap=True)
     grid.add_column(overflow="fold")
     for name, text in rows:
         grid.add_row(as_text(name), as_text(text))
     return grid
-
-
-@dataclass(frozen=True)
-class BlockColumn:
-    """A column of `show_blocks` with one cell per row. A head column is repeated in every block."""
-
-    title: str
-    cells: Sequence[Cell]
-    is_head: bool = False
-    is_number: bool = True
-
-    @property
-    def width(self) -> int:
-        """Return the width of the widest text, in terminal cells."""
-        return max(cell_len(self.title), *(as_text(cell).cell_len for cell in self.cells), 0)
-
-
-def show_blocks(console: Console, columns: Sequence[BlockColumn], styles: Sequence[str] = ()) -> None:
-    """Print columns as several tables below one another if they do not fit the width.
-
-    Each table repeats the head columns. `styles` has one style per row; without it rows are plain.
-    """
-    head = [column for column in columns if column.is_head]
-    blocks: list[list[BlockColumn]] = [[]]
-    room = console.width - sum(column.width + _GAP for column in head)
-    for column in (one for one in columns if not one.is_head):
-        if blocks[-1] and sum(one.width + _GAP for one in blocks[-1]) + column.width > room:
-            blocks.append([])
-        blocks[-1].append(column)
-    for number, block in enumerate(blocks):
-        shown = [*head, *block]
-        table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
-        for one in shown:
-            table.add_column(Text(one.title), justify="right" if one.is_number else "left", overflow="fold")
-        for row in range(len(shown[0].cells)):
-            table.add_row(*(as_text(one.cells[row]) for one in shown), style=styles[row] if styles else None)
-        if number:
-            console.print()
-        console.print(table)

@@ -7,7 +7,6 @@ A string is a regular expression for the whole module name; a list contains name
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,11 +27,6 @@ class WeightShape:
     name: str
     shape: tuple[int, ...]
     element_bytes: float
-
-    @property
-    def numel(self) -> int:
-        """Return the number of elements."""
-        return math.prod(self.shape)
 
 
 def stored_shapes(folder: Path) -> list[WeightShape] | None:

@@ -121,7 +121,7 @@ def stored_architecture(path: str, folder_of: FolderOf) -> tuple[Architecture, f
         raise UnknownArchitecture(f"{folder} has no config.json that can be read") from None
     stored = stored_shapes(folder)
     if stored is not None:
-        return architecture_of(config), max(stored, key=lambda shape: shape.numel).element_bytes
+        return architecture_of(config), max(stored, key=lambda one: math.prod(one.shape)).element_bytes
     dtype = config.get("dtype") or config.get("torch_dtype") or language_part(config).get("dtype")
     return architecture_of(config), DTYPE_BYTES.get(str(dtype), 4.0)
 

@@ -122,7 +122,7 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> dict[str, int
     if shapes is None:
         return {}
     dtype_bytes = _DTYPE_BYTES.get(model.dtype if model.build is None else "auto")
-    weights = sum(shape.numel * (dtype_bytes or shape.element_bytes) for shape in shapes)
+    weights = sum(math.prod(shape.shape) * (dtype_bytes or shape.element_bytes) for shape in shapes)
     saved = weights if model.lora is None else _adapter(shapes, model.lora)
     # Adam keeps two numbers for every trained weight, in the weight's dtype (arXiv 1412.6980, m and v).
     states = 2 if str(setting("optim")) in _ADAMS else 0
@@ -130,7 +130,7 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> dict[str, int
     if critic is not None and critic.share == "none":
         body = weights
         if critic.init != "policy" and (stored := stored_shapes(Path(critic.init).expanduser())) is not None:
-            body = sum(shape.numel * shape.element_bytes for shape in stored)
+            body = sum(math.prod(shape.shape) * shape.element_bytes for shape in stored)
         checkpoint += body * (1 + states)  # the critic's optimizer state is always written
         saved += body
     if setting("sync_ref_model"):
