@@ -12,10 +12,10 @@ from rlhf_cli.cli.verbs import resume, train
 
 
 @pytest.mark.fault(19)
-@pytest.mark.parametrize("module", [train, resume])
+@pytest.mark.parametrize(("module", "called"), [(train, "prepare"), (resume, "resume_options")])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_while_a_run_is_prepared(module, number: signal.Signals, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(module, "resume_options", lambda *_: os.kill(os.getpid(), number))
+def test_a_signal_while_a_run_is_prepared(module, called: str, number: signal.Signals, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(module, called, lambda *_: os.kill(os.getpid(), number))
     before = signal.signal(number, signal.SIG_IGN)  # where nobody listens, this test is not to end
     try:
         assert main([module.__name__.rpartition(".")[2]]) == 75
