@@ -29,6 +29,12 @@ WORDS = [
     "data.args.num_rows=32",
     "track=none",
     "launch=cpu",
+    "~rewards.near",
+    "rewards.bare.weight=0.5",
+    "trainer.args.learning_rate=4e-4",
+    "trainer.args.eval_strategy=no",
+    "trainer.args.eval_on_start=false",
+    "expect=null",
     "run.root=runs",
     *(f"trainer.args.{name}={value}" for name, value in SMALL.items()),
 ]
