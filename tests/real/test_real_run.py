@@ -29,12 +29,9 @@ WORDS = [
     "data.args.num_rows=32",
     "track=none",
     "launch=cpu",
-    "~rewards.near",
-    "rewards.bare.weight=0.5",
-    "trainer.args.learning_rate=4e-4",
-    "trainer.args.eval_strategy=no",
+    "trainer.args.eval_strategy=no",  # `rlhf eval` does it below
     "trainer.args.eval_on_start=false",
-    "expect=null",
+    "expect=null",  # of two steps
     "run.root=runs",
     *(f"trainer.args.{name}={value}" for name, value in SMALL.items()),
 ]
@@ -83,6 +80,15 @@ def is_right(completions: list[Any], answer: list[str], **columns: Any) -> list[
     return [float(bool(numbers) and numbers[-1] == right) for numbers, right in zip(found, answer, strict=True)]
 
 
+def is_near(completions: list[Any], answer: list[str], **columns: Any) -> list[float]:
+    """The distance of the last number from the sum, as a share of 10 that is left."""
+    found = [re.findall(r"-?\d+", completion[0]["content"]) for completion in completions]
+    apart = [
+        abs(int(numbers[-1]) - int(right)) if numbers else 10 for numbers, right in zip(found, answer, strict=True)
+    ]
+    return [max(0.0, 1 - one / 10) for one in apart]
+
+
 def is_bare(completions: list[Any], **columns: Any) -> list[float]:
     return [float(completion[0]["content"].strip().isdigit()) for completion in completions]
 
@@ -95,7 +101,7 @@ def test_two_steps_are_trls_to_the_last_digit(place: Folder) -> None:
 
     from rlhf_cli.data import worlds
 
-    rows = worlds.generate("split_sums", {"num_rows": 32}, seed=0)
+    rows = worlds.generate("split_sums", {"num_rows": 32, "max_value": 20}, seed=0)
     before = [
         {"role": "system", "content": "Answer with the number alone."},
         {"role": "user", "content": "3 + 4 ="},
@@ -106,8 +112,8 @@ def test_two_steps_are_trls_to_the_last_digit(place: Folder) -> None:
         output_dir=str(place.path / "trl"),
         **SMALL,
         num_generations=4,
-        learning_rate=4e-4,
-        reward_weights=[1.0, 0.5],
+        learning_rate=2e-4,
+        reward_weights=[1.0, 0.5, 0.2],
         gradient_checkpointing=False,
         model_init_kwargs={"dtype": "float32"},
         logging_steps=1,
@@ -120,7 +126,7 @@ def test_two_steps_are_trls_to_the_last_digit(place: Folder) -> None:
     trainer = GRPOTrainer(
         str(place.model),
         args=arguments,
-        reward_funcs=[is_right, is_bare],
+        reward_funcs=[is_right, is_near, is_bare],
         train_dataset=Dataset.from_list(trained),
         peft_config=LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
     )

@@ -41,7 +41,7 @@ def first_and_last_answers(folder: RunFolder | None) -> FirstAndLastAnswers | No
     (first, before), (last, after) = by_step[0], by_step[-1]
     try:
         answered, answered_later = _answers(before), _answers(after)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # a file that was cut off: the tables above still have its figures
     shared = [prompt for prompt in answered if prompt in answered_later][:_MOST_PROMPTS]
     prompts = [AnsweredPrompt(_question(prompt), [answered[prompt], answered_later[prompt]]) for prompt in shared]

@@ -105,8 +105,14 @@ def test_held_out_answers_before_and_after(tmp_path: Path) -> None:
     html = write_report([tmp_path], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "it is &lt;b&gt;9&lt;/b&gt;" in html
     assert "sampled" not in html.partition("Held-out answers, before and after")[2].partition("</section>")[0]
-    (folder / "step-10.completions.jsonl").write_text('{"prompt": "cut')
-    assert first_and_last_answers(run) is None
+    for broken in (
+        '{"prompt": "cut',
+        "[1]",
+        '{"prompt": 1}',
+        '{"prompt": 1, "part": "greedy", "completion": 1, "rewards": 2}',
+    ):
+        (folder / "step-10.completions.jsonl").write_text(broken)
+        assert first_and_last_answers(run) is None
     (folder / "step-10.completions.jsonl").unlink()
     (folder / "step-5.completions.jsonl").unlink()
     assert first_and_last_answers(run) is None  # one evaluation has no before
