@@ -133,6 +133,9 @@ def test_a_password_in_the_address_that_any_variable_holds(monkeypatch: pytest.M
     monkeypatch.setenv("homepage", "https://host/inner-words")
     assert redacted("login pa/ss-word or pa%2Fss-word failed") == "login *** or *** failed"
     assert redacted("https://host/inner-words") == "https://host/inner-words"
+    monkeypatch.setenv("index_url", "https://me@example.com:pass-of-a-mail@host/simple")
+    monkeypatch.setenv("other_url", "postgres://me:two words@host/db")
+    assert redacted("login pass-of-a-mail, two words failed") == "login ***, *** failed"
 
 
 def test_a_plain_word_is_hidden_only_where_its_name_or_key_says_so() -> None:

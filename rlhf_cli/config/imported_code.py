@@ -17,7 +17,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.text.json_values import JsonTree, leaves, section
+from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 _KEY = "code["
 _IMPORTING_CALLS = ("import_module", "__import__")
@@ -136,9 +136,11 @@ def code_of(config: JsonTree) -> list[str]:
     named += [("trainer.class", section(config, "trainer").get("class"))]
     named += [("aggregate", aggregate)] if isinstance(aggregate, str) and ":" in aggregate else []
     code = [f"{key}: {value}" for key, value in named if value and not str(value).startswith("rlhf_cli.rewards.")]
-    entries = dict(leaves(config))
-    for key in [key for key, value in entries.items() if key.endswith(".trust_remote_code") and value is True]:
-        parent = entries[key.rpartition(".")[0]]
-        model = (parent.get("path") or parent.get("model")) if isinstance(parent, dict) else None
-        code.append(f"{key}: the code that comes with {model or 'the model'}")
-    return code
+    return [*code, *_trusted_remote_code(config)]
+
+
+def _trusted_remote_code(node: JsonValue, key: str = "") -> Iterator[str]:
+    for name, value in node.items() if isinstance(node, dict) else ():
+        if name == "trust_remote_code" and value is True and isinstance(node, dict):
+            yield f"{key}.{name}: the code that comes with {node.get('path') or node.get('model') or 'the model'}"
+        yield from _trusted_remote_code(value, f"{key}.{name}" if key else name)

@@ -168,6 +168,8 @@ def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str
     argument = name.removeprefix("--").replace("-", "_")
     if known is None and argument in RESERVED_ARGS:
         known = RESERVED_ARGS[argument]
+        if re.fullmatch(r"[\w.]+", known):  # a key alone
+            known += f"={argument}" if argument in ("bf16", "fp16") else "={value}"
     elif known is None and argument in FORMER_NAMES:
         today = FORMER_NAMES[argument].today.partition(",")[0]
         known = today if "=" in today else f"{today}={{value}}"

@@ -6,6 +6,7 @@ DataParallel, and an environment variable can change the precision.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,24 @@ from rlhf_cli.tables.strategies import STRATEGIES
 if TYPE_CHECKING:
     from rlhf_cli.trainers.extensions import ExtendedTrainer
     from rlhf_cli.trainers.trl_protocol import TrlTrainer
+
+
+def refuse_other_world_size(launch: Launch) -> None:
+    """Raise ConfigError if the number of processes differs from the requested one.
+
+    accelerate and torchrun silently fall back to one process.
+    """
+    of_a_machine = launch.processes
+    asked = of_a_machine if of_a_machine == "auto" else of_a_machine * launch.nodes
+    seen = int(os.environ.get("WORLD_SIZE", "1"))
+    if asked != "auto" and asked != seen:
+        raise ConfigError(
+            f"{asked} processes were asked for and {seen} came up",
+            where="launch.processes",
+            got=f"WORLD_SIZE={seen}",
+            expected=str(asked),
+            hint="rlhf train ... launch.processes=1, or rlhf resume RUN",
+        )
 
 
 def refuse_unless_as_asked(launch: Launch, trainer: TrlTrainer) -> None:

@@ -29,7 +29,13 @@ from rlhf_cli.display.progress_bars import spinner
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, Prose, RlhfError, RunError
 from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
-from rlhf_cli.launch.verify_launch import pass_facts, refuse_unless_as_asked, trainer_facts, trainer_notes
+from rlhf_cli.launch.verify_launch import (
+    pass_facts,
+    refuse_other_world_size,
+    refuse_unless_as_asked,
+    trainer_facts,
+    trainer_notes,
+)
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.plan.launch_plan import NODE, log_name
@@ -135,6 +141,7 @@ def _train(
     *,
     resume: bool,
 ) -> None:
+    refuse_other_world_size(experiment.launch)  # before anything waits for ranks that nobody started
     is_main = int(os.environ.get("RANK", "0")) == 0
     with spinner("importing torch and TRL", shown=is_main):
         _import_libraries(experiment)

@@ -133,7 +133,7 @@ def plan_launch(
         RankPlan(
             node * local + place,
             training[place] if place < len(training) else None,
-            shared | {"RANK": str(node * local + place), "LOCAL_RANK": str(place)},
+            shared if in_this_process else shared | {"RANK": str(node * local + place), "LOCAL_RANK": str(place)},
             argv,
         )
         for place in range(local)

@@ -58,7 +58,7 @@ def _checks(experiment: Experiment) -> Iterator[Check]:
     yield machine.folder_problems
     if launch.slurm is None and any(str(one.fn).startswith(machine.RUNS_CODE) for one in experiment.rewards.values()):
         yield machine.sandbox_problems
-    yield machine.gpu_problems
+    yield from (machine.gpu_problems, machine.environment_problems)
     if launch.rollout.startswith("vllm") or launch.accelerate_config is not None:
         yield machine.launch_problems
     if launch.precision == "bf16" and launch.slurm is None:

@@ -42,9 +42,6 @@ _SECRET_VARIABLE = re.compile(
     re.IGNORECASE,
 )
 
-_PASSWORD = re.compile(r"://[^/?#\s:@]*:([^/?#\s]{6,})@")
-"""The password in an address, if it is long enough to hide."""
-
 _SHAPES = {
     "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
     "an OpenAI or Anthropic key": re.compile(r"\bsk-[A-Za-z0-9_-]{20,}"),
@@ -209,8 +206,8 @@ def _forms(values: frozenset[str]) -> list[str]:
     found: set[str] = set()
     for value in values:
         parts = {value, *(line for line in value.splitlines() if len(line) >= _SHORTEST_LINE)}
-        if (match := _PASSWORD.search(value)) is not None:
-            parts |= {match[1], urllib.parse.unquote(match[1])}
+        if (password := _password_in(value)) is not None:
+            parts |= {password, urllib.parse.unquote(password)}
         for part in parts:
             # As written by Python, JSON and addresses.
             quoted = (urllib.parse.quote(part, safe=""), urllib.parse.quote_plus(part))
@@ -221,7 +218,15 @@ def _forms(values: frozenset[str]) -> list[str]:
 @lru_cache(maxsize=1024)
 def _holds_secret(name: str, value: str) -> bool:
     """Return whether a variable's name marks a secret, or its value is an address with a password."""
-    return bool(_SECRET_VARIABLE.search(name) or _PASSWORD.search(value)) and _is_worth_hiding(value)
+    return bool(_SECRET_VARIABLE.search(name) or _password_in(value)) and _is_worth_hiding(value)
+
+
+def _password_in(address: str) -> str | None:
+    """Return the password in an address, or None if it has none or it is too short to hide."""
+    with contextlib.suppress(ValueError):
+        password = urllib.parse.urlsplit(address).password if "://" in address else None
+        return password if password and len(password) >= _SHORTEST else None
+    return None
 
 
 @lru_cache(maxsize=1024)

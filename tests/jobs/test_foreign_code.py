@@ -110,6 +110,14 @@ def test_the_key_is_for_its_owner_alone(with_code: RunFolder, place: Path) -> No
             {"model": {"path": "org/model", "trust_remote_code": True}},
             ["model.trust_remote_code: the code that comes with org/model"],
         ),
+        (
+            {
+                "model": {"trust_remote_code": True},
+                "model.trust_remote_code": False,
+                "a.b": {"x.trust_remote_code": True},
+            },
+            ["model.trust_remote_code: the code that comes with the model"],
+        ),
     ],
 )
 def test_which_code_a_configuration_names(config: dict, named: list[str]) -> None:

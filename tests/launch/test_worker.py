@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rlhf_cli.errors import Preempted, RlhfError, RunError
+from rlhf_cli.errors import ConfigError, Preempted, RlhfError, RunError
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.jobs.rank_process import main
 from rlhf_cli.launch import worker
@@ -131,6 +131,19 @@ class TestFailures:
         assert "in fail_in_training" in folder.log.read_text()
         assert fake.closed == 1  # nothing waits for a reward that nobody asks any more
         assert not folder.model.exists()
+
+    @pytest.mark.parametrize("seen", ["2", "1"])
+    def test_another_number_of_processes_than_asked(
+        self, folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch, seen: str
+    ) -> None:
+        fake = trainer()
+        asked = 3 - int(seen)
+        folder.config.write_text(folder.config.read_text().replace("processes: 1", f"processes: {asked}"))
+        monkeypatch.setenv("WORLD_SIZE", seen)
+        with pytest.raises(ConfigError, match=f"{asked} processes were asked for and {seen} came up"):
+            run_rank(folder, resume=False)
+        assert fake.began_at == "not at all"
+        assert failure(folder)["exit_code"] == 2
 
 
 class TestResume:

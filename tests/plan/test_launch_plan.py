@@ -55,6 +55,12 @@ class TestRanks:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         assert visible_gpus() == ()
 
+    def test_one_process_alone_has_no_rank(self) -> None:
+        """A rank without an address to meet at makes transformers wait for one; the printed command has to run."""
+        plan = planned("launch=cpu")
+        assert plan.in_this_process
+        assert plan.ranks[0].env == {}
+
     def test_a_strategy_that_shards_has_ranks_even_alone(self, gpus: HaveGpus) -> None:
         """Without LOCAL_RANK accelerate makes no process group, and shards nothing."""
         gpus(1)

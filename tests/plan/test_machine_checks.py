@@ -148,6 +148,24 @@ class TestVllm:
         assert planned(QUICK, "trainer.args.top_p=0.9").notices == ()
 
 
+class TestVariables:
+    @pytest.mark.parametrize(
+        ("name", "value", "words"),
+        [
+            ("ACCELERATE_USE_FSDP", "true", ()),
+            ("ACCELERATE_USE_MEGATRON_LM", "1", ()),
+            ("ACCELERATE_MIXED_PRECISION", "bf16", ("launch=cpu",)),
+            ("ACCELERATE_MIXED_PRECISION", "bf16", ()),
+            ("ACCELERATE_USE_CPU", "true", ()),
+        ],
+    )
+    def test_one_that_contradicts(self, refused: Refused, monkeypatch, name: str, value: str, words) -> None:
+        monkeypatch.setenv(name, value)
+        error = refused(QUICK, *words)
+        assert error.what == f"{name} in the environment would change what `launch` says"
+        assert error.hint == f"unset {name}"
+
+
 def test_several_machines_need_a_network_that_is_trusted() -> None:
     words = ("launch=cpu", "trainer.args.per_device_train_batch_size=32")
     (line,) = planned(QUICK, *words, "launch.nodes=2", f"launch.rdzv=127.0.0.1:{free_ports(1)[0]}").notices

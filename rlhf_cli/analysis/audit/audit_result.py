@@ -143,6 +143,7 @@ def _advice(name: str, kinds: tuple[str, ...], result: AuditResult, experiment: 
     source, _, column = (result.gold_source or "").partition(" ")
     is_number = _ENDS_WITH_NUMBER.search(result.gold_text or "")
     module, ready = ("numeric", "numeric_answer") if is_number else ("match", "exact_match")
+    fn = f"rlhf_cli.rewards.{module}:{ready}"
     # The ready-made rewards compare with the column `answer`.
     words = () if column == "answer" else (f"data.rename.answer={column}",)
     least = None if guard is None else result.gold_raw.get(guard)
@@ -151,10 +152,10 @@ def _advice(name: str, kinds: tuple[str, ...], result: AuditResult, experiment: 
     elif guard not in (None, name) and least is not None and guard not in {gate.by for gate in reward.gates}:
         gate = f"rewards.{name}.gate={{by: {guard}, at_least: {least:g}}}"
         return AuditAdvice(f"{name} is to count only where {guard} knows the answer", kinds, (gate,))
-    elif guard == name and source == "column" and reward.fn is not None:
-        words = (*words, f"rewards.{name}.fn=rlhf_cli.rewards.{module}:{ready}")
+    elif guard == name and source == "column" and reward.fn not in (None, fn):
+        words = (*words, f"rewards.{name}.fn={fn}")
         return AuditAdvice(f"{ready} reads the one answer that a text settles on", kinds, words)
-    elif guard is None and source == "column" and "right" not in experiment.rewards:
+    elif guard in (None, name) and source == "column" and "right" not in experiment.rewards:
         words = (*words, f"reward@rewards.right={ready}", "primary={by: right, at_least: 1.0}")
         reason = f"no reward here knows the answer: {ready} does, and the others count only where it does"
         return AuditAdvice(reason, kinds, words)

@@ -50,7 +50,8 @@ def first_and_last_answers(folder: RunFolder | None) -> FirstAndLastAnswers | No
 
 def _answers(file: Path) -> dict[str, tuple[str, str]]:
     """Return prompt (as JSON) -> text and rewards of its greedy answer. Raise ValueError for what is no JSON."""
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    # Not splitlines: an answer may hold U+2028, which JSON does not escape.
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
     return {
         json.dumps(row["prompt"]): (_text(row["completion"]), _scores(row["rewards"]))
         for row in rows

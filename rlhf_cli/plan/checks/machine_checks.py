@@ -65,6 +65,27 @@ def gpu_problems(experiment: Experiment, composed: Composed, context: CheckConte
         )
 
 
+_OVERRIDING = (
+    *("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"),
+    *("ACCELERATE_USE_PARALLELISM_CONFIG", "ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION"),
+)
+"""Variables by which accelerate would change what `launch` says."""
+
+
+def environment_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
+    """Yield an error for each environment variable by which accelerate would change what `launch` says."""
+    for name in _OVERRIDING:
+        value = os.environ.get(name, "no").lower()
+        is_ours = name == "ACCELERATE_MIXED_PRECISION" and value in (experiment.launch.precision, "no")
+        if value not in ("no", "false", "0", "") and not is_ours:
+            yield ConfigError(
+                f"{name} in the environment would change what `launch` says",
+                where=composed.origins.where("launch"),
+                got=f"{name}={os.environ[name]}",
+                hint=f"unset {name}",
+            )
+
+
 def launch_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for a vLLM that cannot serve the run, and read accelerate's file, which takes seconds."""
     launch, where = experiment.launch, composed.origins.where

@@ -202,7 +202,9 @@ def _answer_rows(folder: RunFolder, step: int) -> list[Row]:
     """Return the first answers of the evaluation at a step; the prompts are the same at every step."""
     file = in_training(folder) / f"step-{step}.completions.jsonl"
     rows: list[Row] = []
-    for line in file.read_text(encoding="utf-8").splitlines()[:_MOST_ANSWERS] if file.is_file() else ():
+    # Not splitlines: an answer may hold U+2028, which JSON does not escape.
+    lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n") if file.is_file() else []
+    for line in lines[:_MOST_ANSWERS]:
         answer = json.loads(line)
         answer |= answer.pop("rewards", None) or {}
         answer.pop("completion_ids", None)

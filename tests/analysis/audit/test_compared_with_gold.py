@@ -132,3 +132,10 @@ def test_what_to_type(changes: dict[str, str | None], words: tuple[str, ...]) ->
     """A gate by the reward that knows the answer; if that one is fooled itself, one that reads the answer."""
     (advice,) = with_advice(replace(audit(), **changes), experiment()).advice
     assert advice.words == words
+
+
+def test_a_reward_is_not_told_to_be_what_it_is() -> None:
+    rewards = ["rewards.short={fn: 'rlhf_cli.rewards.numeric:numeric_answer', args: {tolerance: 1000}}"]
+    lax = prepare(["trainer=grpo", "model=tiny", "data=toy_sums", *rewards]).experiment
+    (advice,) = with_advice(replace(audit(), main="short"), lax).advice
+    assert advice.words == ("reward@rewards.right=numeric_answer", "primary={by: right, at_least: 1.0}")

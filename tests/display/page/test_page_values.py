@@ -89,18 +89,19 @@ def test_held_out_answers_before_and_after(tmp_path: Path) -> None:
     folder = in_training(run)
     folder.mkdir(parents=True)
     asked = [{"role": "user", "content": "3 + 4 ="}, {"role": "assistant", "content": "7"}]
-    for step, answer in ((0, "it is <b>9</b>"), (5, "8"), (10, "22")):
+    for step, answer in ((0, "it is <b>9</b>"), (5, "8"), (10, "22\u2028")):
         rows = [
             {"prompt": [*asked, {"role": "user", "content": "17 + 5 ="}], "completion": answer, "part": "greedy"},
             {"prompt": [*asked, {"role": "user", "content": "17 + 5 ="}], "completion": "sampled", "part": "sampled"},
         ]
-        lines = [json.dumps({**row, "rewards": {"correct": float(answer == "22"), "form": None}}) for row in rows]
+        rewards = {"correct": float(answer.strip() == "22"), "form": None}
+        lines = [json.dumps({**row, "rewards": rewards}, ensure_ascii=False) for row in rows]
         (folder / f"step-{step}.completions.jsonl").write_text("\n".join(lines))
     shown = first_and_last_answers(run)
     assert shown is not None
     assert shown.steps == (0, 10)
     assert [(one.prompt, one.answers) for one in shown.prompts] == [
-        ("17 + 5 =", [("it is <b>9</b>", "correct 0, form –"), ("22", "correct 1, form –")])
+        ("17 + 5 =", [("it is <b>9</b>", "correct 0, form –"), ("22\u2028", "correct 1, form –")])
     ]
     html = write_report([tmp_path], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "it is &lt;b&gt;9&lt;/b&gt;" in html

@@ -66,7 +66,7 @@ def test_one_run_says_everything_once(job: RunFolder, mirrored: Mirrored) -> Non
     assert [table["data"][0][:3] for table in by_step] == [[step, "1+1=", f"two at {step}"] for step in range(1, 5)]
     (answers,) = tables(job.path, "evaluation_answers")
     assert dict(zip(answers["columns"], answers["data"][0], strict=True)) == {
-        **{"step": 4, "prompt": "user: 1+1=", "completion": "2", "part": "greedy", "sample": 0},
+        **{"step": 4, "prompt": "user: 1+1=", "completion": "2\u2028", "part": "greedy", "sample": 0},
         **{"total": 0.6, "correct": 0.3},
     }
 

@@ -98,12 +98,12 @@ def write_evaluation(folder: RunFolder, step: int) -> None:
     (place / f"step-{step}.json").write_text(json.dumps({"step": step, "parts": {"greedy": part}}))
     answer = {
         "prompt": [{"role": "user", "content": "1+1="}],
-        "completion": "2",
+        "completion": "2\u2028",
         "completion_ids": [50],
         "part": "greedy",
     }
     rest = {"sample": 0, "total": 0.6, "rewards": {"correct": 0.3}}
-    (place / f"step-{step}.completions.jsonl").write_text(json.dumps({**answer, **rest}) + "\n")
+    (place / f"step-{step}.completions.jsonl").write_text(json.dumps({**answer, **rest}, ensure_ascii=False) + "\n")
 
 
 def report(
