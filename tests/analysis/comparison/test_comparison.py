@@ -92,3 +92,9 @@ def test_rewards_that_score_otherwise() -> None:
     lacking_one = pair(one, other)
     lacking_one[1] = in_memory("without", settings=lacking_one[1].settings, weights={"brevity": 1.0})
     assert other_scores(lacking_one) == []
+
+
+def test_one_setting_with_one_seed_leaves_the_others_their_verdict(place: Path) -> None:
+    found = of(write_sweep(place / "sweep", {0.0: [0.5, 0.6], 0.5: [0.9, 0.8], 1.0: [0.7]}))
+    assert found.no_verdict is None
+    assert found.verdicts
