@@ -175,7 +175,7 @@ class CheckpointMixin(ExtendedTrainer):
 
     # --- resuming ---
 
-    def _get_train_sampler(self, dataset: Any = None) -> RepeatSampler | None:
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
         self._train_sampler = super()._get_train_sampler(dataset)
         return self._train_sampler
 

@@ -121,7 +121,7 @@ class GuardMixin(ExtendedTrainer):
             self._window = (*self._window, (inputs, torch.zeros(())))
         return super().compute_loss(model, inputs, *args, **named)
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Take TRL's step, which computes a gradient.
 
         Raise GuardStopped if loss, gradient or weights are not finite.

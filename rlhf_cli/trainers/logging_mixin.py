@@ -77,7 +77,7 @@ class LoggingMixin(ExtendedTrainer):
         with self._during(DATA):
             return super()._prepare_inputs(inputs)
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Compute a micro-batch's loss and gradient."""
         with self._during(LOSS):
             return super().training_step(model, inputs, num_items_in_batch)

@@ -180,7 +180,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
             loss = loss + self._value_loss(inputs)
         return loss
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any) -> Tensor:
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Take TRL's step, then the critic's; the policy does not change during the critic's warmup."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         with during(self.extensions.heartbeat, CRITIC):
