@@ -67,9 +67,7 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
 
     try:
         loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            name,
-            revision=None if model.tokenizer else model.revision,
-            trust_remote_code=model.trust_remote_code,
+            name, revision=None if model.tokenizer else model.revision, trust_remote_code=model.trust_remote_code
         )
     except (OSError, ValueError) as error:
         raise ModelError(

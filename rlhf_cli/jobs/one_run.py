@@ -18,13 +18,7 @@ from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.process import environment
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import (
-    FAILED,
-    FINISHED,
-    PREEMPTED,
-    read_status,
-    update_status,
-)
+from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
 
 if TYPE_CHECKING:

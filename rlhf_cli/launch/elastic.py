@@ -149,12 +149,7 @@ class StopRequests:
 
 
 def run_ranks(
-    folder: RunFolder,
-    plan: LaunchPlan,
-    launch: Launch,
-    *,
-    store: TCPStore,
-    look: Callable[[], object] = bool,
+    folder: RunFolder, plan: LaunchPlan, launch: Launch, *, store: TCPStore, look: Callable[[], object] = bool
 ) -> RanksEnd:
     """Run the ranks of a plan to their end and return how they ended.
 

@@ -23,13 +23,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.launch_rules import NAMES_A_SERVER
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
-from rlhf_cli.plan.devices import (
-    FIRST_WITH_BF16,
-    GROUP_PORT_VARIABLE,
-    OTHER_GPUS,
-    URL_VARIABLE,
-    compute_capabilities,
-)
+from rlhf_cli.plan.devices import FIRST_WITH_BF16, GROUP_PORT_VARIABLE, OTHER_GPUS, URL_VARIABLE, compute_capabilities
 from rlhf_cli.plan.network import MeetingPlace, why_not_reached
 
 LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 32)

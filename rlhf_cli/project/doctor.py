@@ -170,10 +170,7 @@ def packaged_model_conditions() -> list[Condition]:
         state, found = (
             (State.MISSING, f"model={name} needs it, or {model.hub} of the hub")
             if source is None
-            else (
-                State.OK,
-                f"model={name}, from {source}",
-            )
+            else (State.OK, f"model={name}, from {source}")
         )
         conditions.append(Condition("extras", name, state, found, None if source else model.install))
     return conditions

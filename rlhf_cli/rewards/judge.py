@@ -182,9 +182,7 @@ class Rubric:
         for name in self._template.columns:
             if name not in values:
                 raise RewardError(
-                    f"no column {name!r} in the data",
-                    where="args.rubric",
-                    expected=f"one of {', '.join(values)}",
+                    f"no column {name!r} in the data", where="args.rubric", expected=f"one of {', '.join(values)}"
                 )
             if values[name] is None:
                 return None

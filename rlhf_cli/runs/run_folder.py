@@ -249,9 +249,7 @@ def runs_in(root: Path) -> list[RunFolder]:
     if not root.is_dir():
         return [open_run(root)]
     raise RunError(
-        f"no run lies below {root}",
-        expected="a run, a sweep, or a folder of them",
-        hint=f"ls {os.path.relpath(root)}",
+        f"no run lies below {root}", expected="a run, a sweep, or a folder of them", hint=f"ls {os.path.relpath(root)}"
     )
 
 

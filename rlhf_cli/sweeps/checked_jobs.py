@@ -70,10 +70,7 @@ class _ProblemOfJobs(ConfigError):
 
 
 def checked(
-    jobs: Sequence[SweepJob],
-    progress: Callable[[int], object] = lambda done: None,
-    *,
-    adjust: Adjust | None = None,
+    jobs: Sequence[SweepJob], progress: Callable[[int], object] = lambda done: None, *, adjust: Adjust | None = None
 ) -> list[CheckedJob]:
     """Return the jobs, each checked like a single run. `progress` is called with the number of jobs done.
 

@@ -26,8 +26,7 @@ else:
     TrlTrainer = object  # nothing stands between a mixin and TRL
 
 SumUp = Callable[
-    ["dict[str, PolicyAnswers]", list[float], int, Mapping[str, RunningDeviation]],
-    dict[str, float | None],
+    ["dict[str, PolicyAnswers]", list[float], int, Mapping[str, RunningDeviation]], dict[str, float | None]
 ]
 """Compute metric -> value from the answers by sampling mode, reward weights, step and running deviations by reward."""
 

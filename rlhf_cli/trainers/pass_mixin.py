@@ -325,10 +325,7 @@ class PassMixin(ExtendedTrainer):
         inner = self.accelerator.unwrap_model(model)
         inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
         return Forward(
-            model=model,
-            inner=cast(PreTrainedModel, inner),
-            autocast=self.accelerator.autocast,
-            may_move=self._may_move,
+            model=model, inner=cast(PreTrainedModel, inner), autocast=self.accelerator.autocast, may_move=self._may_move
         )
 
     def _try(

@@ -297,12 +297,7 @@ def comparison_json(comparison: Comparison, problems: Sequence[RlhfError] = ()) 
             for one in [*grouped.axes, *grouped.seeds]
         ],
         "measures": [
-            {
-                "label": one.label,
-                "metric": one.metric,
-                "kind": one.kind,
-                "direction": one.direction,
-            }
+            {"label": one.label, "metric": one.metric, "kind": one.kind, "direction": one.direction}
             for one in comparison.measures
         ],
         "settings": [

@@ -337,12 +337,7 @@ def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | Non
     finally:
         old.stack.close()
         new.stack.close()
-    return WhatIf(
-        words=question.words,
-        changes=question.changes,
-        rounds=tuple(rounds),
-        left_out=stored.left_out,
-    )
+    return WhatIf(words=question.words, changes=question.changes, rounds=tuple(rounds), left_out=stored.left_out)
 
 
 def recomputers(question: WhatIfQuestion, max_steps: int | None) -> tuple[RoundRecomputer, RoundRecomputer]:

@@ -16,12 +16,7 @@ import torch
 from peft import AutoPeftModelForCausalLM, PeftModel
 from peft.tuners.tuners_utils import BaseTuner
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.errors import ModelError, Prose

@@ -101,10 +101,7 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
     module_name, colon, attribute = fn.rpartition(":")
     if not colon or not attribute.isidentifier() or not module_name:
         raise RewardError(
-            "this is no function name",
-            where=where,
-            got=fn,
-            expected="package.module:function, or ./file.py:function",
+            "this is no function name", where=where, got=fn, expected="package.module:function, or ./file.py:function"
         )
     # Unlike `python -m`, a console script does not have the current folder on its path, but users expect it.
     if str(Path.cwd()) not in sys.path:

@@ -111,10 +111,7 @@ def _supervise(job: SandboxJob, report: Report) -> None:
     report({"in_force": confinement.in_force})
     brood = Brood()
     reason = brood.watch(
-        program,
-        until=started + job["timeout_s"],
-        memory_bytes=job["memory_bytes"],
-        max_processes=job["max_processes"],
+        program, until=started + job["timeout_s"], memory_bytes=job["memory_bytes"], max_processes=job["max_processes"]
     )
     brood.end()
     report({"returncode": os.waitstatus_to_exitcode(brood.status(program)), "killed_reason": reason})
