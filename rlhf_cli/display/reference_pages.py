@@ -111,7 +111,7 @@ def show_metrics(console: Console, metrics: Sequence[MetricReference]) -> None:
 def show_reward(console: Console, reward: RewardReference) -> None:
     """Print the page of one reward."""
     docstring = reward.source.docstring
-    console.print(Text.assemble(("reward ", "cyan"), (reward.option, "bold")))
+    console.print(Text.assemble(("reward ", "cyan"), (reward.name, "bold")))
     if reward.caption and reward.caption != docstring.summary:
         console.print(Text(reward.caption))
     for part in (docstring.summary, docstring.text):
@@ -142,7 +142,7 @@ def show_reward(console: Console, reward: RewardReference) -> None:
     _heading(console, "to paste into an experiment")
     console.print(Text(reward.yaml.rstrip()), soft_wrap=True)
     _heading(console, "or on the command line")
-    console.print(Text(f"  rlhf train +exp=NAME {reward.on_command_line}"), soft_wrap=True)
+    console.print(Text(f"  rlhf train +exp=NAME {reward.override}"), soft_wrap=True)
     console.print()
     where = f"{shown_path(reward.conf_file)}, " + shown_path(reward.source.file, reward.source.line)
     console.print(Text.assemble(("file  ", "dim"), where), soft_wrap=True)
@@ -182,7 +182,7 @@ def shown_score(score: float | list[list[float]] | None) -> str:
 
 def show_trainer(console: Console, trainer: TrainerReference) -> None:
     """Print all arguments of a trainer, one line each: the key, its default, and the first sentence of its help."""
-    console.print(Text.assemble(("trainer ", "cyan"), (trainer.option, "bold"), f"  {trainer.caption}"))
+    console.print(Text.assemble(("trainer ", "cyan"), (trainer.name, "bold"), f"  {trainer.caption}"))
     runs = f"runs {trainer.trl} of TRL" + (", with a critic" if trainer.has_critic else "")
     console.print(Text.assemble((f"{runs}; file {shown_path(trainer.conf_file)}", "dim")), soft_wrap=True)
     for config_class, group in itertools.groupby(trainer.arguments, key=lambda one: one.config_class):
@@ -197,7 +197,7 @@ def show_trainer(console: Console, trainer: TrainerReference) -> None:
             console.print(line, soft_wrap=True)
     console.print()
     console.print(
-        Text(f"rlhf list trainer {trainer.option} WORD shows all of the arguments that WORD occurs in", style="dim"),
+        Text(f"rlhf list trainer {trainer.name} WORD shows all of the arguments that WORD occurs in", style="dim"),
         soft_wrap=True,
     )
 

@@ -64,7 +64,7 @@ def _page(words: list[str]) -> _Page:
         raise ConfigError(f"a {group} is one word", got=" ".join(words), expected=expected, where="rlhf list")
     if not names:
         return _groups({group: known[group]}, group)
-    return _reward(names[0]) if group == "reward" else _option(group, names[0], known[group])
+    return _reward(names[0]) if group == "reward" else _option(group, names[0])
 
 
 def _groups(known: dict[str, dict[str, Path]], group: str) -> _Page:
@@ -122,10 +122,10 @@ def _trainer(option: str, words: list[str]) -> _Page:
 def _keys(words: list[str]) -> _Page:
     from rlhf_cli.display.reference_pages import show_keys
     from rlhf_cli.project.reference.key_reference import about_keys
-    from rlhf_cli.project.reference.reference_json import key_json
+    from rlhf_cli.project.reference.reference_json import as_tree
 
     found = about_keys(words)
-    return [key_json(key) for key in found], lambda console: show_keys(console, found)
+    return [as_tree(key) for key in found], lambda console: show_keys(console, found)
 
 
 def _metrics(words: list[str]) -> _Page:
@@ -136,16 +136,10 @@ def _metrics(words: list[str]) -> _Page:
     return [asdict(one) for one in found], lambda console: show_metrics(console, found)
 
 
-def _option(group: str, named: str, options: dict[str, Path]) -> _Page:
-    if named not in options:
-        close = nearest(named, options)
-        raise ConfigError(
-            f"there is no {group} named {named!r}",
-            where=f"rlhf list {group}",
-            expected="one of " + ", ".join(sorted(options)),
-            hint=f"rlhf list {group} {close}" if close else f"rlhf list {group}",
-        )
-    file = options[named]
+def _option(group: str, named: str) -> _Page:
+    from rlhf_cli.project.reference.reward_reference import option_file
+
+    file = option_file(group, named)
     text = file.read_text(encoding="utf-8")
     value = {"group": group, "name": named, "caption": caption(file), "file": str(file), "text": text}
     if (group, named) != ("data", "reasoning_gym"):

@@ -87,14 +87,14 @@ def section_of(annotation: object) -> type[BaseModel] | None:
     return arm if _is_section(arm) else None
 
 
-def arms_of(annotation: object) -> list[object]:
-    """Return the alternatives of a union annotation, without None and without what `Annotated` adds."""
+def arms_of(annotation: object, *, with_none: bool = False) -> list[object]:
+    """Return the alternatives of a union annotation, without what `Annotated` adds and, by default, without None."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        return arms_of(inner[0])
+        return arms_of(inner[0], with_none=with_none)
     if origin in (typing.Union, types.UnionType):
-        return [arm for one in inner for arm in arms_of(one)]
-    return [] if annotation in (None, type(None)) else [annotation]
+        return [arm for one in inner for arm in arms_of(one, with_none=with_none)]
+    return [] if annotation in (None, type(None)) and not with_none else [annotation]
 
 
 def _kind_at(path: Sequence[int | str]) -> object:

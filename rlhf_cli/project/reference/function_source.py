@@ -87,7 +87,7 @@ def _plain(text: str) -> str:
     return _CROSS_REFERENCE.sub(lambda match: match[1].rpartition(".")[2], text).rstrip()
 
 
-NO_DEFAULT = object()
+NO_DEFAULT = inspect.Parameter.empty
 """Marks a parameter that must be given."""
 _FOLLOWED = "rlhf_cli.services.sandbox"
 """Modules whose constants are looked up when a reward's signature uses them."""
@@ -131,7 +131,7 @@ def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
     if not module or not name.isidentifier():
         raise RewardError("this is no function name", where=where, got=fn, expected="./file.py:function")
     file, tree = _parsed(module, where)
-    definitions = _definitions(tree)
+    definitions = {node.name: node for node in tree.body if isinstance(node, _Definition)}
     if name not in definitions:
         public = [known for known in definitions if not known.startswith("_")]
         close = nearest(name, public)
@@ -182,10 +182,6 @@ def _parsed(module: str, where: str) -> tuple[Path, ast.Module]:
     except (SyntaxError, UnicodeDecodeError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
         raise RewardError(f"{module} is not Python", where=f"{file}{line}", got=str(error)) from None
-
-
-def _definitions(tree: ast.Module) -> dict[str, _Definition]:
-    return {node.name: node for node in tree.body if isinstance(node, _Definition)}
 
 
 def _assigned(tree: ast.Module) -> dict[str, ast.expr]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import types
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from rlhf_cli.config.schema.experiment import Experiment, section_at, valid_keys
+from rlhf_cli.config.schema.experiment import Experiment, arms_of, section_at, section_of, valid_keys
 from rlhf_cli.config.schema.run_sections import Warn
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.reference.function_source import NO_DEFAULT, read_docstring, sentences_about
@@ -125,7 +124,8 @@ def _of_field(section: type[BaseModel], name: str, key: str) -> KeyReference:
         default = field.get_default(call_default_factory=True, validated_data={})
         default = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
     holds = tuple(valid_keys(_path(key)))
-    if any(typing.get_origin(arm) is dict and _is_section(typing.get_args(arm)[1]) for arm in _arms(field.annotation)):
+    arms = arms_of(field.annotation)
+    if any(typing.get_origin(arm) is dict and section_of(typing.get_args(arm)[1]) for arm in arms):
         holds = holds or (ANY_NAME,)
     values = tuple(_values(field.annotation))
     return KeyReference(key, _type_text(field.annotation), default, values, key_text(section, name), holds)
@@ -135,8 +135,8 @@ def key_text(section: type[BaseModel], name: str) -> str:
     """Return the text about a key from its section's docstring or that of a base class; '' if there is none."""
     if section is Warn:
         return f"Says where this does not hold: {FINDING_KINDS[name]}."
-    arms = list(_arms(section.model_fields[name].annotation)) if name in section.model_fields else []
-    of_section = next((read_docstring(arm.__doc__).summary for arm in arms if _is_section(arm)), "")
+    arms = arms_of(section.model_fields[name].annotation) if name in section.model_fields else []
+    of_section = next((read_docstring(arm.__doc__).summary for arm in arms if section_of(arm) is not None), "")
     if section is Experiment and of_section:
         return of_section
     bases = [owner for owner in section.__mro__ if issubclass(owner, BaseModel)]
@@ -145,27 +145,16 @@ def key_text(section: type[BaseModel], name: str) -> str:
 
 def _values(annotation: object) -> Iterator[str]:
     """Yield the allowed words of a key, even if it also accepts numbers."""
-    for arm in _arms(annotation):
+    for arm in arms_of(annotation):
         if typing.get_origin(arm) is typing.Literal:
             yield from (str(value) for value in typing.get_args(arm))
         elif arm is bool:
             yield from ("true", "false")
 
 
-def _arms(annotation: object) -> Iterator[object]:
-    origin = typing.get_origin(annotation)
-    if origin is typing.Annotated:
-        yield from _arms(typing.get_args(annotation)[0])
-    elif origin in (typing.Union, types.UnionType):
-        for arm in typing.get_args(annotation):
-            yield from _arms(arm)
-    else:
-        yield annotation
-
-
 def _type_text(annotation: object) -> str:
     """Return a type in readable form: `number`, `text`, `list of text`, `true | false`; no part appears twice."""
-    return " | ".join(dict.fromkeys(_arm_text(arm) for arm in _arms(annotation)))
+    return " | ".join(dict.fromkeys(_arm_text(arm) for arm in arms_of(annotation, with_none=True)))
 
 
 _WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text", type(None): "null", object: "any"}
@@ -180,13 +169,9 @@ def _arm_text(arm: object) -> str:
     if origin in (list, tuple) or origin is Sequence:
         inside = ", ".join(dict.fromkeys(_type_text(one) for one in args if one is not Ellipsis))
         return f"[{inside}, {inside}]" if origin is tuple else f"[{inside}, ...]"
-    if _is_section(arm):
+    if section_of(arm) is not None:
         return "section"
     return _WORDS.get(arm, str(arm)) if isinstance(arm, type) else str(arm)
-
-
-def _is_section(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not Experiment
 
 
 _PACKAGE = Path(__file__).resolve().parents[2]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,67 +21,30 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 
-def reward_json(reward: RewardReference) -> JsonTree:
+def as_tree(value: RewardReference | TrainerReference | TrainerArgument | KeyReference) -> dict[str, Any]:
+    """Return a dataclass as JSON: its fields, without those that are NO_DEFAULT."""
+    return asdict(value, dict_factory=lambda pairs: {name: one for name, one in pairs if one is not NO_DEFAULT})
+
+
+def reward_json(reward: RewardReference) -> dict[str, Any]:
     """Return a reward; an argument without `default` is required."""
-    tree: JsonTree = {
-        "name": reward.option,
-        "fn": reward.fn,
-        "caption": reward.caption,
-        "summary": reward.source.docstring.summary,
-        "text": reward.source.docstring.text,
-        "arguments": _plain(reward.arguments),
-        "columns": _plain(reward.columns),
-        "example": None,
-        "yaml": reward.yaml,
-        "override": reward.on_command_line,
-        "conf_file": str(reward.conf_file),
-        "file": str(reward.source.file),
-        "line": reward.source.line,
-    }
-    if (example := reward.example) is not None:
-        tree["example"] = {"prompt": example.prompt, "args": _plain(example.args), "rows": _plain(example.rows)}
-    return tree
+    tree = as_tree(reward)
+    source, example = tree.pop("source"), tree["example"]
+    if example is not None:
+        del example["as_messages"]
+    docstring = {part: source["docstring"][part] for part in ("summary", "text")}
+    return {**tree, **docstring, "file": source["file"], "line": source["line"]}
 
 
-def trainer_json(trainer: TrainerReference, arguments: Iterable[TrainerArgument]) -> JsonTree:
+def trainer_json(trainer: TrainerReference, arguments: Iterable[TrainerArgument]) -> dict[str, Any]:
     """Return a trainer with the given arguments."""
-    shown: list[JsonValue] = []
+    shown = []
     for one in arguments:
-        tree = _tree(one)
+        tree = as_tree(one)
         home, ours, _ = (tree.pop(name) for name in ("home", "ours", "origin"))
-        here: JsonTree = {} if one.origin is None else {"here": ours, "origin": str(one.origin)}
+        here = {} if one.origin is None else {"here": ours, "origin": str(one.origin)}
         shown.append({**tree, "key": None if home else one.key, "set_by": home, **here})
-    return {
-        "name": trainer.option,
-        "caption": trainer.caption,
-        "trl": trainer.trl,
-        "has_critic": trainer.has_critic,
-        "conf_file": str(trainer.conf_file),
-        "arguments": shown,
-    }
-
-
-def key_json(key: KeyReference) -> JsonTree:
-    """Return a key of the configuration; one without `default` is required."""
-    return _tree(key)
-
-
-def _tree(value: object) -> JsonTree:
-    tree = _plain(value)
-    assert isinstance(tree, dict)
-    return tree
-
-
-def _plain(value: object) -> JsonValue:
-    """Return a value as JSON: a dataclass as its fields (those that are NO_DEFAULT left out), unknown types as text."""
-    if is_dataclass(value):
-        named = {field.name: getattr(value, field.name) for field in fields(value)}
-        return {name: _plain(one) for name, one in named.items() if one is not NO_DEFAULT}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    return {**as_tree(replace(trainer, arguments=())), "arguments": shown}
 
 
 def described_tasks() -> tuple[list[dict[str, Any]], str]:

@@ -80,35 +80,37 @@ class ColumnReference:
 
 @dataclass(frozen=True)
 class RewardReference:
-    """A ready-made reward: its name is `option`.
+    """A ready-made reward: `yaml` is the text to paste into an experiment, `override` the same on a command line."""
 
-    `yaml` is the text to paste into an experiment, `on_command_line` the same as overrides.
-    """
-
+    name: str
     fn: str
     caption: str
     source: FunctionSource
     arguments: tuple[ArgumentReference, ...]
     columns: tuple[ColumnReference, ...]
     yaml: str
-    on_command_line: str
-    option: str
+    override: str
     conf_file: Path
     example: WorkedExample | None = None
 
 
-def reward_reference(named: str) -> RewardReference:
-    """Describe a ready-made reward by its name. Raises ConfigError if no reward has it."""
-    options = groups().get("reward", {})
+def option_file(group: str, named: str) -> Path:
+    """Return the file of a group's option. Raises ConfigError if there is no such option."""
+    options = groups()[group]
     if named not in options:
         close = nearest(named, options)
         raise ConfigError(
-            f"there is no reward {named!r}",
-            where="rlhf list reward",
+            f"there is no {group} named {named!r}",
+            where=f"rlhf list {group}",
             expected="one of " + ", ".join(sorted(options)),
-            hint=f"rlhf list reward {close}" if close else "rlhf list reward",
+            hint=f"rlhf list {group} {close}" if close else f"rlhf list {group}",
         )
-    file = options[named]
+    return options[named]
+
+
+def reward_reference(named: str) -> RewardReference:
+    """Describe a ready-made reward by its name. Raises ConfigError if no reward has it."""
+    file = option_file("reward", named)
     text = file.read_text(encoding="utf-8")
     tree = yaml.load(text, Loader=SAFE_LOADER) or {}
     fn = str(tree.get("fn"))
@@ -118,14 +120,14 @@ def reward_reference(named: str) -> RewardReference:
     body = text.partition("\n")[2] if text.startswith("#") else text
     lines = (f"    {line}" if line else "" for line in body.rstrip().splitlines())
     return RewardReference(
+        name=named,
         fn=fn,
         caption=caption(file),
         source=source,
         arguments=arguments,
         columns=columns,
         yaml="\n".join(["rewards:", f"  {name}:", *lines, ""]),
-        on_command_line=f"+reward@rewards.{name}={named}",
-        option=named,
+        override=f"+reward@rewards.{name}={named}",
         conf_file=file,
         example=worked_examples().get(named),
     )

@@ -10,16 +10,15 @@ from pathlib import Path
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import compose
-from rlhf_cli.config.conf_folders import caption, groups
+from rlhf_cli.config.conf_folders import caption
 from rlhf_cli.config.origins import Origin
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import RESERVED_ARGS, RESERVED_WITH_A_CRITIC
-from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.reference.function_source import one_line, sentences_about
+from rlhf_cli.project.reference.reward_reference import option_file
 from rlhf_cli.tables.former_names import FORMER_NAMES
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonValue, section
-from rlhf_cli.text.suggest import nearest
 
 COMPUTED_DEFAULTS: dict[str, object] = {
     "optim": "adamw_torch_fused",
@@ -57,7 +56,7 @@ class TrainerArgument:
 class TrainerReference:
     """A trainer of the group `trainer`: its TRL class and its arguments, the most derived class's first."""
 
-    option: str
+    name: str
     caption: str
     conf_file: Path
     trl: str
@@ -67,15 +66,7 @@ class TrainerReference:
 
 def trainer_reference(option: str) -> TrainerReference:
     """Describe `trainer=option`. Raises ConfigError if there is no such option."""
-    options = groups().get("trainer", {})
-    if option not in options:
-        close = nearest(option, options)
-        raise ConfigError(
-            f"there is no trainer {option!r}",
-            where="rlhf list trainer",
-            expected="one of " + ", ".join(sorted(options)),
-            hint=f"rlhf list trainer {close}" if close else "rlhf list trainer",
-        )
+    file = option_file("trainer", option)
     composed = compose([f"trainer={option}"])
     chosen = section(composed.tree, "trainer")
     name, has_critic = str(chosen.get("trl")), chosen.get("baseline") == "critic"
@@ -87,7 +78,7 @@ def trainer_reference(option: str) -> TrainerReference:
             origin = composed.origins.by_key.get(f"trainer.args.{argument.name}")
             known = replace(known, ours=ours[argument.name], origin=origin)
         arguments.append(known)
-    return TrainerReference(option, caption(options[option]), options[option], name, has_critic, tuple(arguments))
+    return TrainerReference(option, caption(file), file, name, has_critic, tuple(arguments))
 
 
 def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[TrainerArgument]:
