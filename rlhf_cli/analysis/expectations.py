@@ -127,7 +127,8 @@ def _outcome(name: str, one: Expectation, metric: str, columns: MetricColumns, i
         return ExpectationOutcome(name, one, metric, MISSED, math.nan, f"the run ended at step {columns.last_step}")
     if math.isnan(value):
         return ExpectationOutcome(name, one, metric, MISSED, value, _no_number(metric, columns))
-    return ExpectationOutcome(name, one, metric, MET if one.is_met_by(value) else MISSED, value)
+    is_met = one.low <= value <= one.high  # NaN never is
+    return ExpectationOutcome(name, one, metric, MET if is_met else MISSED, value)
 
 
 def _number(one: Expectation, metric: str, columns: MetricColumns) -> float:

@@ -55,10 +55,7 @@ class LogDifference:
 
 @dataclass(frozen=True)
 class LogsCompared:
-    """The comparison of two logs up to a step.
-
-    `equal_steps` is the last step up to which everything is equal.
-    """
+    """The comparison of two logs up to a step. `equal_steps` is the last step up to which everything is equal."""
 
     last_step: int
     num_events: int

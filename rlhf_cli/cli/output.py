@@ -102,7 +102,8 @@ _TRY = re.compile(r"^(  (?:try|advice):)", re.MULTILINE)
 def print_error(label: str, text: str) -> None:
     """Print `label: text`, in colour on a colour terminal unless NO_COLOR is set."""
     text = printable(text)
-    if _is_coloured():
+    # https://no-color.org: any non-empty value disables colour.
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         colour = _YELLOW if label == "stopped" else _RED
         text = _TRY.sub(rf"{_GREEN}\1{_PLAIN}", text)
         label = f"{colour}{label}:{_PLAIN}"
@@ -110,8 +111,3 @@ def print_error(label: str, text: str) -> None:
         label = f"{label}:"
     sys.stderr.write(Drawn(f"{label} {text}\n"))
     sys.stderr.flush()
-
-
-def _is_coloured() -> bool:
-    # https://no-color.org: any non-empty value disables colour.
-    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -138,10 +138,7 @@ def span(span_s: float | None) -> str:
 
 
 def show_commands(console: Console, commands: Mapping[str, str]) -> None:
-    """Print one command per line, never broken, so that it can be copied.
-
-    A comment that does not fit is left out.
-    """
+    """Print one command per line, never broken, so that it can be copied. A comment that does not fit is left out."""
     for command, why in commands.items():
         comment = f"  [dim]# {escape(why)}[/]" if len(command) + len(why) + 6 <= console.width else ""
         console.print(f"  [cyan]{escape(command)}[/]{comment}", soft_wrap=True, highlight=False)

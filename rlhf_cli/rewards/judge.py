@@ -156,10 +156,7 @@ _GIVEN = ("prompt", "completion")
 
 
 class Rubric:
-    """A parsed rubric.
-
-    Raises RewardError for a malformed text, and for one without `{completion}`.
-    """
+    """A parsed rubric. Raises RewardError for a malformed text, and for one without `{completion}`."""
 
     def __init__(self, text: str) -> None:
         # Its columns become parameters of the reward, so their names must be identifiers.

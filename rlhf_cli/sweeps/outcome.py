@@ -56,10 +56,7 @@ def _show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
 
 
 def report(console: Console, folder: Path, comparison: Comparison | None = None) -> None:
-    """Write a sweep's report and comparison plot.
-
-    Never raise: the training itself has succeeded.
-    """
+    """Write a sweep's report and comparison plot. Never raise: the training itself has succeeded."""
     runs = [RunFolder(config.parent) for config in folder.glob("*/config.yaml")]
     if all(not run.status.is_file() or _state(run) == CREATED for run in runs):
         return

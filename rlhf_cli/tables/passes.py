@@ -94,10 +94,7 @@ def why_values_not_packed(values: Mapping[str, object], attention: str) -> str |
 
 
 def why_config_not_packed(config: Mapping[str, object], attention: str) -> str | None:
-    """Return the same for a config.json.
-
-    Raise KeyError for a `model_type` whose defaults are unknown.
-    """
+    """Return the same for a config.json. Raise KeyError for a `model_type` whose defaults are unknown."""
     return why_values_not_packed({**DEFAULTS_IF_OMITTED[str(config.get("model_type"))], **config}, attention)
 
 

@@ -28,16 +28,12 @@ class Drawn(str):
 
 def printable(text: str) -> str:
     """Return a text with its control codes escaped as `\\x1b`; keep tabs and line ends."""
-    return CONTROL.sub(lambda match: _spelled(match[0]), text)
+    return CONTROL.sub(lambda match: f"\\x{code:02x}" if (code := ord(match[0])) < 0x100 else f"\\u{code:04x}", text)
 
 
 def spelled_in_json(quoted: str) -> str:
     """Return a JSON string with control codes as JSON's `\\u009b`: the same value, safe to print."""
     return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
-
-
-def _spelled(code: str) -> str:
-    return f"\\x{ord(code):02x}" if ord(code) < 0x100 else f"\\u{ord(code):04x}"
 
 
 class _Over:

@@ -429,10 +429,7 @@ def experiment_rows(experiment: Experiment, limit: int) -> list[dict[str, object
 
 
 def attack_reachable(experiment: Experiment, plan: AuditPlan) -> AuditResult:
-    """Return the audit without the unreachable rewards, which it lists.
-
-    Raise ConfigError if no reward is left.
-    """
+    """Return the audit without the unreachable rewards, which it lists. Raise ConfigError if no reward is left."""
     left_out = unreachable(experiment)
     if len(left_out) == len(experiment.rewards):
         name, why = next(iter(left_out.items()))

@@ -298,10 +298,7 @@ _EXACT = 1e-6
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The answer to one question, round by round.
-
-    `left_out` has the reason for each skipped table.
-    """
+    """The answer to one question, round by round. `left_out` has the reason for each skipped table."""
 
     words: tuple[str, ...]
     changes: tuple[KeyChange, ...]

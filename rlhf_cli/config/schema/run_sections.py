@@ -218,10 +218,6 @@ class Expectation(Section):
         """Return the largest value that meets it, infinity without an upper bound."""
         return self.between[1] if self.between else math.inf if self.at_most is None else self.at_most
 
-    def is_met_by(self, value: float) -> bool:
-        """Return whether a value is within the bound; NaN never is."""
-        return self.low <= value <= self.high
-
     @property
     def last_events(self) -> int | None:
         """Return the K of `last-K`, None for a tenth of the log events."""

@@ -44,7 +44,9 @@ def first_and_last_answers(folder: RunFolder | None) -> FirstAndLastAnswers | No
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # a file that was cut off: the tables above still have its figures
     shared = [prompt for prompt in answered if prompt in answered_later][:_MOST_PROMPTS]
-    prompts = [AnsweredPrompt(_question(prompt), [answered[prompt], answered_later[prompt]]) for prompt in shared]
+    prompts = [
+        AnsweredPrompt(_text(json.loads(prompt)), [answered[prompt], answered_later[prompt]]) for prompt in shared
+    ]
     return FirstAndLastAnswers((first, last), prompts)
 
 
@@ -57,10 +59,6 @@ def _answers(file: Path) -> dict[str, tuple[str, str]]:
         for row in rows
         if row["part"] == "greedy"
     }
-
-
-def _question(prompt: str) -> str:
-    return _text(json.loads(prompt))
 
 
 def _text(content: object) -> str:

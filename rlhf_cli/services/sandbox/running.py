@@ -128,10 +128,7 @@ def run_code(
 
 
 def protections(isolation: Isolation = "auto") -> dict[str, bool]:
-    """Return which protections apply here, tested once per process.
-
-    Raises RewardError if no mode works.
-    """
+    """Return which protections apply here, tested once per process. Raises RewardError if no mode works."""
     mode = _pick(isolation)
     in_force, trouble = _probe(mode, shutil.which("bwrap"))
     if trouble:
