@@ -13,7 +13,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from rlhf_cli.errors import ModelError
+from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.text.json_values import JsonTree, section
 
 if TYPE_CHECKING:
@@ -244,3 +244,25 @@ def _refuse(message: str) -> NoReturn:
     import jinja2
 
     raise jinja2.TemplateError(message)
+
+
+def no_end_token(tokenizer: object, *, where: str) -> ModelError:
+    """Return the refusal of a tokenizer, named by its folder, without an end-of-sequence token."""
+    return ModelError(
+        "the tokenizer has no token for the end of a text: nothing could end, and nothing be padded",
+        where=where,
+        got=f"{tokenizer}: eos_token is not set",
+        expected="eos_token in its tokenizer_config.json",
+        hint="model.tokenizer=FOLDER_OR_HUB_ID",
+    )
+
+
+def no_chat_template(tokenizer: object, *, where: str) -> ModelError:
+    """Return the refusal of conversations for a tokenizer, named by its folder, without a chat template."""
+    return ModelError(
+        "the model has no chat template, and the rows are conversations",
+        where=where,
+        got=str(tokenizer),
+        expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
+        hint=Prose("plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"),
+    )

@@ -20,9 +20,10 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.learnt_columns import check_learnt
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import Row
-from rlhf_cli.errors import ModelError, Prose
+from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.measure.score_bench import QUANTILES, quantiles
+from rlhf_cli.models.tokenizer_files import no_chat_template
 from rlhf_cli.tables.trl_trainers import TEXT
 
 if TYPE_CHECKING:
@@ -184,14 +185,7 @@ def _encoded(
     if isinstance(prompts[0], str):
         return [list(ids) for ids in tokenizer(list(prompts), verbose=False)["input_ids"]]
     if tokenizer.chat_template is None:
-        raise ModelError(
-            "the model has no chat template, and the rows are conversations",
-            where="model.path",
-            got=str(tokenizer.name_or_path),
-            hint=Prose(
-                "plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"
-            ),
-        )
+        raise no_chat_template(tokenizer.name_or_path, where="model.path")
     render: Callable[..., object] = tokenizer.apply_chat_template  # its return type depends on the arguments
     asked = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **settings}
     try:

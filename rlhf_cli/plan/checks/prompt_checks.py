@@ -17,6 +17,8 @@ from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
     TokenizerFiles,
     context_of,
+    no_chat_template,
+    no_end_token,
     read_tokenizer,
     render_chat,
     vocab_size_of,
@@ -47,25 +49,11 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, context: Chec
     if folder == EMBEDDED_TOKENIZER:
         return
     if tokenizer.surely_lacks("eos_token"):
-        yield ModelError(
-            "the tokenizer has no token for the end of a text: nothing could end, and nothing be padded",
-            where=where,
-            got=f"{folder}: eos_token is not set",
-            expected="eos_token in its tokenizer_config.json",
-            hint="model.tokenizer=FOLDER_OR_HUB_ID",
-        )
+        yield no_end_token(folder, where=where)
     # TRL replaces the tokenizer's template with that of `chat_template_path`.
     has_template = tokenizer.chat_template is not None or experiment.trainer.args.get("chat_template_path") is not None
     if not has_template and has_conversations(experiment, context):
-        yield ModelError(
-            "the model has no chat template, and the rows are conversations",
-            where=where,
-            got=str(folder),
-            expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
-            hint=Prose(
-                "plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"
-            ),
-        )
+        yield no_chat_template(folder, where=where)
     tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
     yield from _too_many_tokens(tokenizer, context.config_of(experiment.model.path), where)
 

@@ -22,9 +22,9 @@ from rlhf_cli.data.overlong_prompts import (
     without_overlong,
 )
 from rlhf_cli.data.worlds import demonstrations
-from rlhf_cli.errors import ModelError, Prose
 from rlhf_cli.models.loading import PromptTokens, require_model
 from rlhf_cli.models.tiny import tiny_model_path
+from rlhf_cli.models.tokenizer_files import no_chat_template, no_end_token
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -108,25 +108,11 @@ def readable_rows(
     )
     where = "model.tokenizer" if model.tokenizer else "model.path"
     if tokenizer.eos_token_id is None:
-        raise ModelError(
-            "the tokenizer has no token for the end of a text: nothing could end, and nothing be padded",
-            where=where,
-            got=f"{tokenizer.name_or_path}: eos_token is not set",
-            expected="eos_token in its tokenizer_config.json",
-            hint="model.tokenizer=FOLDER_OR_HUB_ID",
-        )
+        raise no_end_token(tokenizer.name_or_path, where=where)
     # TRL replaces the tokenizer's template by the one of `chat_template_path`.
     has_own_template = getattr(args, "chat_template_path", None) is not None
     if is_conversational(train[0]) and not has_own_template and tokenizer.chat_template is None:
-        raise ModelError(
-            "the model has no chat template, and the rows are conversations",
-            where=where,
-            got=str(tokenizer.name_or_path),
-            expected="a chat_template.jinja, or chat_template in tokenizer_config.json",
-            hint=Prose(
-                "plain prompts (data.prompt='{question}'), or model.tokenizer=FOLDER_OR_HUB_ID of its chat model"
-            ),
-        )
+        raise no_chat_template(tokenizer.name_or_path, where=where)
     if not experiment.trainer.row.generates:
         return train, held_out
     config = AutoConfig.from_pretrained(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)
