@@ -44,9 +44,7 @@ def first_and_last_answers(folder: RunFolder | None) -> FirstAndLastAnswers | No
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # a file that was cut off: the tables above still have its figures
     shared = [prompt for prompt in answered if prompt in answered_later][:_MOST_PROMPTS]
-    prompts = [
-        AnsweredPrompt(_text(json.loads(prompt)), [answered[prompt], answered_later[prompt]]) for prompt in shared
-    ]
+    prompts = [AnsweredPrompt(_text(json.loads(one)), [answered[one], answered_later[one]]) for one in shared]
     return FirstAndLastAnswers((first, last), prompts)
 
 
