@@ -36,17 +36,17 @@ MEAN, DEVIATION = 36, 0.9  # of the length, and of its logarithm
 class EndsInTime(LogitsProcessor):
     """Ends as many rows after n tokens as have n, the first that are still going on: the same ones on both sides."""
 
-    def __init__(self, lengths: Tensor, width: int) -> None:
-        self.counts, self.width = torch.bincount(lengths, minlength=int(lengths.max()) + 2), width
+    def __init__(self, lengths: Tensor, width: int, end: int = EOS) -> None:
+        self.counts, self.width, self.end = torch.bincount(lengths, minlength=int(lengths.max()) + 2), width, end
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
         """Return the scores with EOS and padding impossible, but for rows that end, for which nothing else is left."""
-        scores[:, [PAD, EOS]] = -torch.inf
+        scores[:, [PAD, self.end]] = -torch.inf
         ending = int(self.counts[input_ids.shape[1] - self.width + 1])
         if ending:
-            rows = (~(input_ids[:, self.width :] == EOS).any(dim=1)).nonzero().squeeze(1)[:ending]
+            rows = (~(input_ids[:, self.width :] == self.end).any(dim=1)).nonzero().squeeze(1)[:ending]
             scores[rows] = -torch.inf
-            scores[rows, EOS] = 0.0
+            scores[rows, self.end] = 0.0
         return scores
 
 

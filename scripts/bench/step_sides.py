@@ -25,6 +25,7 @@ from transformers.utils import logging
 
 from rlhf_cli.models import live_eligibility
 from scripts.bench.generation import EndsInTime
+from scripts.bench.ppo_models import EOS
 
 _SHORT = 4
 """Tokens of an answer in the step that is not counted."""
@@ -32,7 +33,10 @@ _SHORT = 4
 
 @dataclass(frozen=True)
 class Step:
-    """What is trained on both sides. `folder` has policy/ and prompts.jsonl; lengths (rows,) of the answers."""
+    """What is trained on both sides. `folder` has prompts.jsonl, and policy/ unless `model` names another folder;
+    lengths (rows,) of the answers. `end`: the token that ends an answer, None for answers as long as the model makes
+    them, at most `limit`. `lora`: an adapter of rank 16 on all linear layers learns.
+    """
 
     folder: str
     trainer: str
@@ -43,6 +47,14 @@ class Step:
     beta: float = 0.05
     device: str = "cpu"
     words: tuple[str, ...] = ()
+    model: str = ""
+    end: int | None = EOS
+    lora: bool = False
+
+    @property
+    def policy(self) -> str:
+        """Return the folder of the model that learns."""
+        return self.model or f"{self.folder}/policy"
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of the trainer, ours and TRL's."""
@@ -65,10 +77,10 @@ class Step:
         }
 
 
-def by_length(completions: list[str], **_: object) -> list[float]:
-    """Score an answer by its length and its first word: no two of a group are alike."""
-    words = [text.split() or ["w0"] for text in completions]
-    return [len(said) / 10 + int(said[0][1:]) % 5 for said in words]
+def by_length(completions: list[Any], **_: object) -> list[float]:
+    """Score an answer by its length and its characters: hardly two of a group are alike."""
+    texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
+    return [len(text.split()) / 10 + sum(map(ord, text)) % 5 for text in texts]
 
 
 @dataclass
@@ -143,7 +155,8 @@ class StepClock(TrainerCallback):
         began = self.now_s()
         with self._gradient_file.open("wb") as stream:
             for one in model.parameters():
-                one.grad.float().cpu().numpy().tofile(stream)
+                if one.grad is not None:  # none for what is frozen below an adapter
+                    one.grad.float().cpu().numpy().tofile(stream)
         self._left_out_s += self.now_s() - began
 
 
@@ -159,8 +172,9 @@ def listen(clock: StepClock, step: Step) -> None:
     def generated(model: Any, *given: Any, **named: Any) -> Any:
         lengths = torch.tensor(step.lengths if clock._number == 2 else [_SHORT] * len(step.lengths))
         began, width = clock.now_s(), named["input_ids"].shape[1]
-        ends = EndsInTime(lengths, width)
-        found = generate(model, *given, **named, logits_processor=LogitsProcessorList([ends]))
+        if step.end is not None:
+            named["logits_processor"] = LogitsProcessorList([EndsInTime(lengths, width, step.end)])
+        found = generate(model, *given, **named)
         clock.taken.generation_s += clock.now_s() - began
         clock.taken.add("generation", clock.now_s() - began)
         answers = found[:, width:].cpu()
@@ -195,11 +209,13 @@ def stock(step: Step) -> None:
     """Train with TRL's own trainer."""
     import trl
     from datasets import load_dataset
+    from peft import LoraConfig
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     precision = {"use_cpu": True, "bf16": False} if step.device == "cpu" else {"bf16": True}
     dtype = "float32" if step.device == "cpu" else "bfloat16"
+    adapter = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
     args = getattr(trl, f"{step.trainer.upper()}Config")(
         output_dir=f"{step.folder}/out",
         report_to="none",
@@ -209,10 +225,11 @@ def stock(step: Step) -> None:
         **step.settings(),
     )
     made = getattr(trl, f"{step.trainer.upper()}Trainer")(
-        model=f"{step.folder}/policy",
+        model=step.policy,
         reward_funcs=[by_length],
         args=args,
         train_dataset=load_dataset("json", data_files=f"{step.folder}/prompts.jsonl", split="train"),
+        peft_config=adapter if step.lora else None,
     )
     made.train()
 
@@ -223,7 +240,7 @@ def ours(step: Step) -> None:
 
     said = [f"trainer.args.{name}={value}".replace("=True", "=true").replace("=False", "=false")
             for name, value in step.settings().items() if name != "seed"]  # fmt: skip
-    words = [f"trainer={step.trainer}", "model=local", f"model.path={step.folder}/policy", "data=file"]
+    words = [f"trainer={step.trainer}", "model=local", f"model.path={step.policy}", "data=file"]
     words += [f"data.path={step.folder}/prompts.jsonl", "+rewards.score.fn=scripts.bench.step_sides:by_length"]
     words += [
         "track=none",
@@ -232,6 +249,7 @@ def ours(step: Step) -> None:
         f"run.name=run{os.getpid()}",
     ]
     words += [] if step.device == "cpu" else ["model.dtype=bfloat16"]
+    words += ["model.lora.r=16", "model.lora.lora_alpha=32"] if step.lora else []
     raise SystemExit(main(["train", *words, *said, *step.words]) or "training ended before its third step")
 
 

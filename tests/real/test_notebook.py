@@ -1,4 +1,4 @@
-"""The notebook of a real model, cell by cell, with two steps of training in place of 60."""
+"""The notebook of a real model, cell by cell, with two steps of training in place of 70."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":
             assert not cell["outputs"], "it is stored without outputs"
-            text = "".join(cell["source"]).replace("steps = 60", "steps = 2")
+            text = "".join(cell["source"]).replace("steps = 70", "steps = 2")
             text = text.replace("track=none", "track=none data.eval.args.num_rows=12")
             exec(compile(text, str(NOTEBOOK), "exec"), names)
     out = capsys.readouterr().out
