@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.launch_plan import NODE, LaunchPlan, as_shell
-from rlhf_cli.plan.memory_estimate import MemoryPlan, Phase
+from rlhf_cli.plan.memory_estimate import PHASES, MemoryPlan
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.disk_space import size
 
@@ -79,21 +79,21 @@ def memory_bars(plan: MemoryPlan) -> RenderableType:
     peak = plan.peak
     if peak is None:
         return Text(f"memory: not estimated ({plan.unknown})", style="dim")
-    device = f" ({_size(plan.device_bytes)})" if plan.device_bytes is not None else ""
-    holder = "GPU" if plan.device == "GPU" else "process"
+    there = plan.device.num_bytes
+    device = f" ({_size(there)})" if there is not None else ""
+    holder = "GPU" if plan.device.on_gpu else "process"
     heading = Text(f"memory of each {holder}{device}: the fullest moments, estimated", "dim")
-    scale = plan.device_bytes if plan.device_bytes and plan.device_bytes < 10 * peak.total else peak.total
+    scale = there if there and there < 10 * peak.total else peak.total
     grid = Table.grid(padding=(0, 2))
     for is_folded in (False, False, False, True):
         grid.add_column(no_wrap=not is_folded)
-    phases: tuple[Phase, ...] = ("generation", "training")
-    for phase in phases:
+    for phase in PHASES:
         if (moment := plan.fullest(phase)) is not None:
             by_size = sorted(moment.parts.items(), key=lambda entry: -entry[1])
             parts = [f"{part} {_size(count)}" for part, count in by_size if count >= _SHOWN_FROM * moment.total]
             grid.add_row(Text(phase, "bold"), _bar(moment.total, scale), _size(moment.total), ", ".join(parts))
-    share = peak.parts[peak.largest] / peak.total
-    below = [Text(f"most of it: {peak.largest}, {share:.0%} ({peak.what})", "dim")]
+    largest, most = max(peak.parts.items(), key=lambda entry: entry[1])
+    below = [Text(f"most of it: {largest}, {most / peak.total:.0%} ({peak.what})", "dim")]
     if plan.leaves_out:
         below.append(Text(f"not counted: {'; '.join(plan.leaves_out)}", "yellow"))
     if plan.too_large is not None:

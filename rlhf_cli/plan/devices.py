@@ -1,4 +1,4 @@
-"""Find out, without torch, which GPUs this machine has and how much memory they have."""
+"""Find out, without torch, which GPUs this machine has, and how much memory a process of a run will have."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from rlhf_cli.config.schema.launch_sections import Launch
 
@@ -131,3 +133,44 @@ def host_bytes() -> int | None:
         except (OSError, ValueError):  # no such file, or `max`
             continue
     return min(limits)
+
+
+def gpu_bytes() -> int | None:
+    """Return the memory of the smallest visible NVIDIA GPU according to nvidia-smi, or None without a GPU."""
+    nvidia_smi, visible = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES")
+    sizes: dict[str, int] = {}
+    query = ("--query-gpu=index,memory.total", "--format=csv,noheader,nounits")
+    for line in answer_of(nvidia_smi, *query).splitlines() if nvidia_smi else ():
+        index, _, size = line.partition(",")
+        if size.strip().isdigit():
+            sizes[index.strip()] = int(size) * 2**20
+    seen = [entry.strip() for entry in visible.split(",")] if visible is not None else list(sizes)
+    return min([sizes[entry] for entry in seen if entry in sizes], default=None)
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device of one of the `processes` of a run. `bf16`: matrix products are computed in bfloat16. `num_bytes` is
+    its memory, None if unknown.
+    """
+
+    on_gpu: bool = False
+    bf16: bool = False
+    processes: int = 1
+    num_bytes: int | None = None
+
+    @property
+    def kind(self) -> Literal["GPU", "CPU"]:
+        """Return what it is, as users read it."""
+        return "GPU" if self.on_gpu else "CPU"
+
+
+def planned_device(launch: Launch, processes: int) -> Device:
+    """Return the device that each process of a run of `processes` will have."""
+    on_gpu = uses_gpu(launch)
+    if on_gpu:
+        num_bytes = gpu_bytes() if launch.slurm is None else None
+    else:
+        num_bytes = (host_bytes() or 0) // max(1, processes // launch.nodes) or None
+    bf16 = launch.precision == "bf16" or (on_gpu and launch.precision == "auto")
+    return Device(on_gpu, bf16, processes, num_bytes)

@@ -20,7 +20,7 @@ from rlhf_cli.plan.checks import model_checks as model
 from rlhf_cli.plan.checks import prompt_checks as prompts
 from rlhf_cli.plan.checks import reward_checks as rewards
 from rlhf_cli.plan.checks.check_context import Check, CheckContext
-from rlhf_cli.plan.devices import planned_processes, runs_on_cpu
+from rlhf_cli.plan.devices import planned_device, planned_processes, runs_on_cpu
 from rlhf_cli.plan.reward_components import describe_scorer, relative_to_cwd
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
@@ -109,13 +109,18 @@ def preflight(experiment: Experiment, composed: Composed, *, folder: Path | None
     )
     if not is_shown and runs_on_cpu(experiment.launch):
         return plan
-    from rlhf_cli.plan.planned_memory import longest_rows, planned_memory, planned_passes
+    from rlhf_cli.plan.memory_estimate import RunMemory
+    from rlhf_cli.plan.row_lengths import longest_rows
 
-    lengths, passes = longest_rows(experiment, context), planned_passes(experiment, context)
+    lengths, passes = longest_rows(experiment, context), model.planned_passes(experiment, context)
+    # If it is unknown how rows will go through the models, assume TRL's way, which needs the most memory.
+    batches, mode = context.batches, passes.mode if passes is not None else "plain"
+    completions = batches.per_device * batches.steps_per_generation if batches is not None else 0
+    device = planned_device(experiment.launch, context.processes)
     return replace(
         plan,
         passes=passes,
-        memory=planned_memory(experiment, context, lengths, passes),
+        memory=RunMemory(experiment, lengths, completions, device, mode, context.folder_of).plan(),
         workload=workload.workload(context, lengths),
         evaluations=workload.evaluations(context),
         checkpoints=workload.checkpoints(context),

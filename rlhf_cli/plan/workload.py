@@ -15,6 +15,7 @@ from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.errors import RunError, UserError
 from rlhf_cli.models.weight_shapes import WeightShape, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.check_context import CheckContext
+from rlhf_cli.plan.memory_tensors import DTYPE_BYTES
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Workload
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes, size
 
@@ -103,7 +104,6 @@ def _how_often(context: CheckContext, strategy: str, key: str) -> tuple[str, int
 
 
 _ADAMS = ("None", "adamw_torch", "adamw_torch_fused", "adamw_anyprecision", "adamw_apex_fused")
-_DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 _NOT_LINEAR = ("embed", "wte", "wpe", "lm_head", "norm", "score")
 _ADAPTER_BYTES = 4
 """PEFT trains adapters in float32, whatever the model's dtype is."""
@@ -121,7 +121,7 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> dict[str, int
         shapes = tiny_shapes(model.build.hidden_size, model.build.num_layers)
     if shapes is None:
         return {}
-    dtype_bytes = _DTYPE_BYTES.get(model.dtype if model.build is None else "auto")
+    dtype_bytes = DTYPE_BYTES.get(model.dtype if model.build is None else "auto")
     weights = sum(math.prod(shape.shape) * (dtype_bytes or shape.element_bytes) for shape in shapes)
     saved = weights if model.lora is None else _adapter(shapes, model.lora)
     # Adam keeps two numbers for every trained weight, in the weight's dtype (arXiv 1412.6980, m and v).

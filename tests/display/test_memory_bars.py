@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_cli.display.plan_tables import memory_bars
+from rlhf_cli.plan.devices import Device
 from rlhf_cli.plan.memory_estimate import MemoryPlan, Moment
 from tests.support.terminal import drawn
 
@@ -12,7 +13,7 @@ GB = 10**9
 GENERATING = Moment("generation", "generating 8 completions", {"weights": 2 * GB, "KV cache": 1 * GB})
 LEARNING = Moment("training", "learning from 8 rows", {"weights": 2 * GB, "activations": 6 * GB, "logits": 10**6})
 SMALLER = Moment("training", "the end of the backward pass", {"weights": 2 * GB, "gradients": 2 * GB})
-PLAN = MemoryPlan((GENERATING, LEARNING, SMALLER), device="GPU", device_bytes=16 * GB)
+PLAN = MemoryPlan(Device(on_gpu=True, num_bytes=16 * GB), (GENERATING, LEARNING, SMALLER))
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -27,13 +28,15 @@ def test_a_bar_a_phase_and_its_parts_by_size(width: int) -> None:
 
 
 def test_more_than_there_is() -> None:
-    plan = MemoryPlan((GENERATING, LEARNING), device="GPU", device_bytes=7 * GB)
+    plan = MemoryPlan(Device(on_gpu=True, num_bytes=7 * GB), (GENERATING, LEARNING))
     lines = drawn(memory_bars(plan))
     assert lines[-1] == "more than the 7.0 GB that the GPU has: it will not fit"
     assert 20 * "█" in lines[2]
 
 
 def test_what_is_not_known_is_said() -> None:
-    assert drawn(memory_bars(MemoryPlan(unknown="model_type mamba2"))) == ["memory: not estimated (model_type mamba2)"]
-    some = MemoryPlan((LEARNING,), leaves_out=("prompts, whose length is not known",))
+    assert drawn(memory_bars(MemoryPlan(Device(), unknown="model_type mamba2"))) == [
+        "memory: not estimated (model_type mamba2)"
+    ]
+    some = MemoryPlan(Device(), (LEARNING,), leaves_out=("prompts, whose length is not known",))
     assert drawn(memory_bars(some))[-1] == "not counted: prompts, whose length is not known"

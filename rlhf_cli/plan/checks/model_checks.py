@@ -1,4 +1,7 @@
-"""Check the models that a run starts from: folders, weights, policy and critic."""
+"""Check the models that a run starts from: folders, weights, policy and critic, and how rows will go through them.
+
+The run itself decides that from the loaded model (trainers/pass_mixin.py). Both use tables/passes.py.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError, ModelError, Prose, UserError
-from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_json
+from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, language_part, read_json
 from rlhf_cli.models.weight_shapes import WeightShape, damaged_weights, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.check_context import CheckContext
-from rlhf_cli.tables.passes import refused_packing
+from rlhf_cli.plan.devices import uses_gpu
+from rlhf_cli.tables.passes import ATTENTIONS, Passes, refused_packing, why_config_not_packed
+from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.suggest import nearest
 
 
@@ -60,11 +65,74 @@ def _is_classifier(folder: Path) -> bool:
 
 def passes_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Refuse packed rows, as the run would, if a model's config.json shows that they cannot be packed."""
-    from rlhf_cli.plan.planned_memory import planned_passes
-
     found = planned_passes(experiment, context)
     if found is not None and found.mode != "packed":
         yield refused_packing(found, where=composed.origins.where("trainer.passes"))
+
+
+_ATTENTION = ATTENTIONS[0]
+"""The default of transformers; no key of an experiment changes it."""
+
+
+def planned_passes(experiment: Experiment, context: CheckContext) -> Passes | None:
+    """Return how rows go through the models of a trainer that generates.
+
+    Return None for a trainer that does not generate, and if only the loaded model can tell: its config.json is not on
+    this machine, or is of a model family that is not in the table.
+    """
+    trainer = experiment.trainer
+    if not trainer.row.generates:
+        return None
+    if trainer.passes in ("trimmed", "plain"):
+        return Passes(trainer.passes, "as asked")
+    config: JsonTree = {"model_type": "llama"}  # what `model.build` makes
+    if experiment.model.build is None:
+        config = _config_of(str(experiment.model.path), context)
+    try:
+        why = _why_not(experiment, config)
+        if why is None and experiment.critic is not None and experiment.critic.init != "policy":
+            of_critic = _why_not(experiment, _config_of(experiment.critic.init, context))
+            why = None if of_critic is None else f"the critic: {of_critic}"
+    except KeyError:
+        return None
+    if why is None and trainer.setting("torch_compile") is True:
+        why = "it is compiled for rows of one shape"
+    dtype = experiment.model.dtype
+    stored = str(config.get("dtype", "float32") if dtype == "auto" else dtype)
+    is_float32 = experiment.launch.precision == "float32" and "16" not in stored
+    # For float32 a GPU has no kernel that takes all packed rows at once.
+    if why is None and trainer.passes == "auto" and is_float32 and uses_gpu(experiment.launch):
+        why = "packed, each row would attend by itself: it is computed in float32"
+    return Passes("packed") if why is None else Passes("trimmed", why)
+
+
+def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
+    """Return why rows are not packed in the model of a config.json. Raise KeyError if its family is unknown."""
+    if language_part(config) is not config:
+        return "it reads more than text"
+    why = why_config_not_packed(config, _ATTENTION)
+    if why is None and _drops(experiment, config):
+        return "it drops at random in training, each row for itself"
+    return why
+
+
+def _drops(experiment: Experiment, config: JsonTree) -> bool:
+    """Return whether a forward pass in training applies dropout. TRL's `disable_dropout` does not disable dropout in
+    the attention; ours under PPO does (trainers/assemble/ppo_setup.py).
+    """
+    trainer, lora = experiment.trainer, experiment.model.lora
+    if trainer.disables_dropout and trainer.baseline == "critic":
+        return False
+    in_adapter = lora is not None and lora.lora_dropout > 0 and not trainer.disables_dropout
+    return bool(config.get("attention_dropout")) or in_adapter
+
+
+def _config_of(path: str, context: CheckContext) -> JsonTree:
+    """Return a model's config.json, or that of an adapter's base; empty if it is not on this machine."""
+    folder = context.folder_of(path)
+    if folder is not None and not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
+        return context.config_of(str(read_json(folder / "adapter_config.json").get("base_model_name_or_path")))
+    return context.config_of(path)
 
 
 def critic_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> None:

@@ -11,11 +11,11 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.live_generation import Generating
-from rlhf_cli.plan.memory_tensors import Architecture, Batch, LoadedModel, cache_bytes, passing_bytes, sampling_bytes
+from rlhf_cli.plan.memory_tensors import Decoder, generating_bytes
 
 ROWS, GROUP, PROMPT, EOS = 16, 4, 8, 1
 WIDTH, FFN, HEADS = 64, 128, 4
-SHAPES = {"cache": (64, 72, 3), "words": (20_000, 4, 2)}
+SHAPES = {"KV cache": (64, 72, 3), "logits": (20_000, 4, 2)}
 """What takes most -> the vocabulary, the new tokens, the layers."""
 
 
@@ -45,12 +45,8 @@ def allocated_bytes(shape: str, *, ends: bool = False, is_plain: bool = False, k
 def test_the_estimate_where_no_row_ends_early(shape: str) -> None:
     """Negative control: without the part that is most of it, it would be too little."""
     words, new, layers = SHAPES[shape]
-    arch = Architecture("llama", WIDTH, layers, HEADS, HEADS, WIDTH // HEADS, FFN, words, ties_head=False)
-    counted = {
-        "cache": cache_bytes(arch, ROWS, PROMPT + new, 4.0),
-        "activations": passing_bytes(LoadedModel(arch, 4.0), Batch(ROWS, PROMPT)),
-        "words": sampling_bytes(arch, ROWS, 4.0),
-    }
+    model = Decoder("llama", WIDTH, layers, WIDTH, WIDTH, FFN, words, ties_head=False)
+    counted = generating_bytes(model, ROWS, PROMPT, PROMPT + new)
     held = allocated_bytes(shape, keeps=True, temperature=0.7)
     assert held == pytest.approx(sum(counted.values()), rel=0.15)
     assert held > 1.15 * (sum(counted.values()) - counted[shape])
@@ -58,5 +54,5 @@ def test_the_estimate_where_no_row_ends_early(shape: str) -> None:
 
 def test_rows_that_have_ended_take_their_cache_with_them() -> None:
     """One token of 64 ends a row: half of the rows are gone after 44 of 72."""
-    assert allocated_bytes("cache", ends=True) < 0.75 * allocated_bytes("cache")
-    assert allocated_bytes("cache", ends=True, is_plain=True) > 0.9 * allocated_bytes("cache", is_plain=True)
+    assert allocated_bytes("KV cache", ends=True) < 0.75 * allocated_bytes("KV cache")
+    assert allocated_bytes("KV cache", ends=True, is_plain=True) > 0.9 * allocated_bytes("KV cache", is_plain=True)

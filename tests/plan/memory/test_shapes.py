@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,10 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForSeque
 from rlhf_cli.plan.memory_tensors import (
     LLAMA_LIKE,
     NF4_BYTES,
-    Architecture,
-    LoadedModel,
+    Decoder,
     UnknownArchitecture,
-    architecture_of,
-    stored_architecture,
+    decoder_of,
+    stored_decoder,
 )
 from rlhf_cli.text.json_values import JsonTree
 
@@ -75,7 +75,7 @@ MATRICES = 3 * (64 * 96 + 2 * 64 * 48 + 96 * 64 + 3 * 64 * 176)
     ids=["Llama-2-7b", "Meta-Llama-3-8B", "Qwen2.5-0.5B", "Qwen3-0.6B"],
 )
 def test_the_published_number_of_weights_but_for_norms_and_biases(config: JsonTree, published: int) -> None:
-    model = LoadedModel(architecture_of(config), 4.0)
+    model = decoder_of(config)
     assert model.matrix_weights + model.embedding_weights == pytest.approx(published, rel=1e-3)
 
 
@@ -86,17 +86,17 @@ def test_every_matrix_that_transformers_builds(family: str, tied: bool) -> None:
     config = CONFIG_MAPPING[family](
         **SHAPE, tie_word_embeddings=tied, num_labels=1, bos_token_id=0, eos_token_id=0, pad_token_id=0
     )
-    arch = architecture_of(config.to_dict())
+    decoder = decoder_of(config.to_dict())
     with torch.device("meta"):
         policy = AutoModelForCausalLM.from_config(config)
         scorer = AutoModelForSequenceClassification.from_config(config)
         adapted = get_peft_model(policy, LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear"))
-    for built, model in ((policy, LoadedModel(arch, 4.0)), (scorer, LoadedModel(arch, 4.0, scores=True))):
+    for built, model in ((policy, decoder), (scorer, replace(decoder, scores=True))):
         there = sum(one.numel() for name, one in built.named_parameters() if one.dim() == 2 and "lora" not in name)
         assert model.matrix_weights == MATRICES
         assert model.trained_weights == MATRICES + model.embedding_weights == there
     trained = sum(one.numel() for one in adapted.parameters() if one.requires_grad)
-    with_lora = LoadedModel(arch, 4.0, lora_rank=4)
+    with_lora = replace(decoder, lora_rank=4)
     assert with_lora.trained_weights == with_lora.adapter_weights == trained
 
 
@@ -104,10 +104,9 @@ def test_heads_that_config_json_does_not_describe() -> None:
     """As many key heads as heads, as wide as the model allows; 128 in Qwen 3."""
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     plain: JsonTree = {"model_type": "llama"} | {name: QWEN_2_5_HALF[name] for name in names}
-    arch = architecture_of(plain)
-    assert (arch.kv_heads, arch.head_dim, arch.queries, arch.keys) == (14, 64, 896, 896)
-    assert architecture_of(plain | {"model_type": "qwen3"}).head_dim == 128
-    assert architecture_of(plain | {"head_dim": 7, "num_key_value_heads": 3}).keys == 21
+    assert (decoder_of(plain).queries, decoder_of(plain).keys) == (14 * 64, 14 * 64)
+    assert decoder_of(plain | {"model_type": "qwen3"}).queries == 14 * 128
+    assert decoder_of(plain | {"head_dim": 7, "num_key_value_heads": 3}).keys == 21
 
 
 @pytest.mark.parametrize(
@@ -120,20 +119,18 @@ def test_heads_that_config_json_does_not_describe() -> None:
 )
 def test_an_unknown_shape_is_not_guessed(config: JsonTree, why: str) -> None:
     with pytest.raises(UnknownArchitecture, match=why):
-        architecture_of(config)
+        decoder_of(config)
 
 
 def test_bytes_of_weights_by_hand() -> None:
     """QLoRA, arXiv 2305.14314, section 3: quantised scales take 0.127 bits a weight. The embedding stays in 2 bytes."""
     assert pytest.approx(4 + 0.127, abs=0.001) == 8 * NF4_BYTES
-    arch = Architecture("llama", 8, 3, 2, 1, 4, 16, 100, ties_head=False)
+    model = Decoder("llama", 8, 3, 8, 4, 16, 100, ties_head=False, weight_bytes=2.0)
     matrices, embedding = 3 * (8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16), 2 * 100 * 8
-    assert LoadedModel(arch, 2.0).loaded_bytes == 2 * (matrices + embedding)
-    assert LoadedModel(arch, 2.0, quantized_bytes=0.5).loaded_bytes == 0.5 * matrices + 2 * embedding
+    assert model.loaded_bytes == 2 * (matrices + embedding)
+    assert replace(model, quantized_bytes=0.5).loaded_bytes == 0.5 * matrices + 2 * embedding
     adapter = 2 * 3 * (16 + 2 * 12 + 16 + 3 * 24)
-    assert LoadedModel(arch, 2.0, quantized_bytes=0.5, lora_rank=2).loaded_bytes == (
-        0.5 * matrices + 2 * (embedding + adapter)
-    )
+    assert replace(model, quantized_bytes=0.5, lora_rank=2).loaded_bytes == (0.5 * matrices + 2 * (embedding + adapter))
 
 
 def test_the_stored_dtype_is_that_of_the_largest_weight(tmp_path: Path) -> None:
@@ -141,12 +138,12 @@ def test_the_stored_dtype_is_that_of_the_largest_weight(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     for dtype, stored in (("bfloat16", 2.0), ("float32", 4.0), (None, 4.0)):
         config.write_text(json.dumps(LLAMA_2_7B | {"dtype": dtype}))
-        assert stored_architecture(str(tmp_path), Path) == (architecture_of(LLAMA_2_7B), stored)
+        assert stored_decoder(str(tmp_path), Path) == replace(decoder_of(LLAMA_2_7B), weight_bytes=stored)
     config.write_text(json.dumps(LLAMA_2_7B | {"torch_dtype": "float16"}))
-    assert stored_architecture(str(tmp_path), Path)[1] == 2.0
+    assert stored_decoder(str(tmp_path), Path).weight_bytes == 2.0
     save_file({"body": torch.zeros(9, dtype=torch.bfloat16), "score": torch.zeros(2)}, tmp_path / "model.safetensors")
     config.write_text(json.dumps(LLAMA_2_7B | {"dtype": "float32"}))
-    assert stored_architecture(str(tmp_path), Path)[1] == 2.0
+    assert stored_decoder(str(tmp_path), Path).weight_bytes == 2.0
 
 
 def test_an_adapters_shape_is_that_of_its_base(tmp_path: Path) -> None:
@@ -156,12 +153,12 @@ def test_an_adapters_shape_is_that_of_its_base(tmp_path: Path) -> None:
     (base / "config.json").write_text(json.dumps(LLAMA_2_7B))
     (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "acme/base"}))
     folders = {"acme/adapter": adapter, "acme/base": base}
-    assert stored_architecture("acme/adapter", folders.get)[0].ffn == 11008
+    assert stored_decoder("acme/adapter", folders.get).ffn == 11008
     with pytest.raises(UnknownArchitecture, match="acme/other is on the hub and not on this machine"):
-        stored_architecture("acme/other", folders.get)
+        stored_decoder("acme/other", folders.get)
     for content in ("no JSON", "[]"):
         (base / "config.json").write_text(content)
         with pytest.raises(UnknownArchitecture, match="has no config"):
-            stored_architecture("acme/base", folders.get)
+            stored_decoder("acme/base", folders.get)
     with pytest.raises(UnknownArchitecture):
-        stored_architecture(str(tmp_path), Path)
+        stored_decoder(str(tmp_path), Path)

@@ -15,31 +15,28 @@ from trl.kernels import ChunkedLogProbFunction
 from rlhf_cli.models.packing.one_pass_head import OnePassLogProbs
 from rlhf_cli.models.packing.packed_rows import packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
+from rlhf_cli.plan.memory_estimate import most_prompts
 from rlhf_cli.plan.memory_tensors import (
     LLAMA_LIKE,
-    Architecture,
     Batch,
-    LoadedModel,
-    architecture_of,
-    backward_bytes,
-    cache_bytes,
+    Decoder,
+    decoder_of,
+    generating_bytes,
     kept_bytes,
     layer_bytes,
     logits_bytes,
-    most_prompts,
     passing_bytes,
-    sampling_bytes,
 )
 from tests.plan.memory.test_shapes import LLAMA_2_7B, LLAMA_3_8B, SHAPE
 
 ROWS, TOKENS, RANK = 2, 64, 4
 LEFT_OUT = 0.02
 """Of all that is kept: rotary angles, one number a norm and token."""
-SMALL = Architecture("llama", 8, 3, 2, 1, 4, 16, 100, ties_head=False)
+SMALL = Decoder("llama", 8, 3, 8, 4, 16, 100, ties_head=False)
 """Queries of 8 numbers, keys of 4."""
 
 
-def model_of(family: str, precision: str, *, lora: bool = False) -> tuple[nn.Module, LoadedModel]:
+def model_of(family: str, precision: str, *, lora: bool = False) -> tuple[nn.Module, Decoder]:
     config = CONFIG_MAPPING[family](**SHAPE, bos_token_id=0, eos_token_id=0, pad_token_id=0)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     model = model.bfloat16() if precision == "bfloat16" else model.float()
@@ -47,8 +44,8 @@ def model_of(family: str, precision: str, *, lora: bool = False) -> tuple[nn.Mod
         settings = LoraConfig(task_type="CAUSAL_LM", r=RANK, target_modules="all-linear")
         get_peft_model(model, settings, autocast_adapter_dtype=False).enable_input_require_grads()
     number = 2.0 if precision == "bfloat16" else 4.0
-    arch = architecture_of(config.to_dict())
-    return model, LoadedModel(arch, number, autocast=precision == "autocast", lora_rank=RANK * lora)
+    decoder = decoder_of(config.to_dict())
+    return model, replace(decoder, weight_bytes=number, autocast=precision == "autocast", lora_rank=RANK * lora)
 
 
 def saved_bytes(model: nn.Module, autocast: bool, **inputs: object) -> int:
@@ -67,9 +64,9 @@ def saved_bytes(model: nn.Module, autocast: bool, **inputs: object) -> int:
     return sum(size for place, size in storages.items() if place not in own)
 
 
-def counted_bytes(model: LoadedModel, batch: Batch) -> float:
+def counted_bytes(model: Decoder, batch: Batch) -> float:
     """What the layers keep, with autocast's copies of the weights, without what goes on to the head."""
-    to_the_head = batch.size * model.arch.hidden * model.weight_bytes
+    to_the_head = batch.size * model.hidden * model.weight_bytes
     copies = 2 * (model.matrix_weights + model.adapter_weights) * model.casts
     return kept_bytes(model, batch, checkpointing=False) - to_the_head + copies
 
@@ -96,7 +93,7 @@ def test_a_layer_keeps_what_is_counted(family: str, precision: str, padded: bool
     batch = Batch(ROWS, TOKENS, padded)
     assert counted_bytes(counted, batch) == pytest.approx(real, rel=0.07 if lora else LEFT_OUT)
     if padded and not lora:  # negative control: a tenth of the MLP, or the masks, would be noticed
-        less = replace(counted, arch=replace(counted.arch, ffn=int(0.9 * counted.arch.ffn)))
+        less = replace(counted, ffn=int(0.9 * counted.ffn))
         for count in (counted_bytes(less, batch), counted_bytes(counted, replace(batch, padded=False))):
             assert count != pytest.approx(real, rel=LEFT_OUT)
 
@@ -121,29 +118,25 @@ def test_a_layer_by_hand() -> None:
     """3 rows of 5 tokens of a Llama of width 8, with 2 heads of 4 and one of keys, and an MLP of 16; float32."""
     whole, padded = Batch(3, 5, padded=False), Batch(3, 5)
     a_token = 4 * (2 * 8 + 2 * 8 + 2 * 8) + 4 * (2 * 8 + 2 * 4 + 4 * 16)  # norms in and out, inputs; q, k, v, o; MLP
-    model = LoadedModel(SMALL, 4.0)
-    assert layer_bytes(model, whole) == 15 * a_token
-    assert layer_bytes(model, padded) == 15 * (a_token + 4 * 2 * 4) + 4 * 3 * 5 * 5  # keys for every head, masks
-    assert layer_bytes(LoadedModel(SMALL, 4.0, lora_rank=2), whole) == 15 * (a_token - 4 * 2 * 8)
-    assert layer_bytes(LoadedModel(SMALL, 4.0, autocast=True), whole) == 15 * (
+    assert layer_bytes(SMALL, whole) == 15 * a_token
+    assert layer_bytes(SMALL, padded) == 15 * (a_token + 4 * 2 * 4) + 4 * 3 * 5 * 5  # keys for every head, masks
+    assert layer_bytes(replace(SMALL, lora_rank=2), whole) == 15 * (a_token - 4 * 2 * 8)
+    assert layer_bytes(replace(SMALL, autocast=True), whole) == 15 * (
         4 * 4 * 8 + 2 * 5 * 8 + 2 * (2 * 8 + 2 * 4 + 4 * 16)
     )
-    qwen3 = replace(model, arch=replace(SMALL, family="qwen3"))
+    qwen3 = replace(SMALL, family="qwen3")
     assert layer_bytes(qwen3, whole) == 15 * (a_token + 12 * 8)
     assert layer_bytes(replace(qwen3, lora_rank=1), whole) == 15 * (a_token - 4 * 2 * 8 + 12 * 4)
-    assert kept_bytes(model, whole, checkpointing=False) == 3 * 15 * a_token + 15 * 3 * 8 * 4
-    assert kept_bytes(model, whole, checkpointing=True) == 3 * 15 * 8 * 4 + 15 * 3 * 8 * 4
+    assert kept_bytes(SMALL, whole, checkpointing=False) == 3 * 15 * a_token + 15 * 3 * 8 * 4
+    assert kept_bytes(SMALL, whole, checkpointing=True) == 3 * 15 * 8 * 4 + 15 * 3 * 8 * 4
 
 
 def test_passes_by_hand() -> None:
-    """In 2 bytes: three of the MLP's width, one of the model's and two of those in float32; back, two of each."""
-    model, batch = LoadedModel(SMALL, 2.0), Batch(3, 5, padded=False)
-    assert passing_bytes(model, batch) == 15 * (2 * (3 * 16 + 8) + 2 * 4 * 8)
-    assert backward_bytes(model, batch, checkpointing=False) == 15 * 2 * 2 * (16 + 8)
-    again = backward_bytes(model, batch, checkpointing=True)
-    assert again == 15 * 2 * 2 * (16 + 8) + layer_bytes(model, batch)
-    mixed = LoadedModel(SMALL, 4.0, autocast=True)
-    assert backward_bytes(mixed, batch, checkpointing=False) == 15 * 2 * (2 * 16 + 4 * 8)
+    """In 2 bytes: three of the MLP's width, one of the model's and two of those in float32. No autocast to generate."""
+    a_pass = 15 * (2 * (3 * 16 + 8) + 2 * 4 * 8)
+    assert passing_bytes(replace(SMALL, autocast=True), 15) == a_pass
+    assert generating_bytes(replace(SMALL, weight_bytes=2.0), 3, 5, 9)["activations"] == a_pass
+    assert generating_bytes(replace(SMALL, autocast=True), 3, 5, 9) == generating_bytes(SMALL, 3, 5, 9)
 
 
 @pytest.mark.parametrize("group", [1, 3, 4, 8])
@@ -160,10 +153,10 @@ def test_prompts_of_a_part_of_whole_groups(rows: int, group: int) -> None:
 )
 def test_the_cache_of_a_token(config: dict[str, object], a_token: int) -> None:
     """Half a mebibyte in 2 bytes for Llama 2 7B, so 2 GiB for 4096 tokens; a quarter with 8 heads of keys for 32."""
-    arch = architecture_of(config)  # type: ignore[arg-type]
-    assert cache_bytes(arch, 1, 1, 2) == a_token
-    assert cache_bytes(arch, 3, 4096, 2) == 3 * 4096 * a_token
-    assert sampling_bytes(arch, 3, 2) == 3 * arch.vocabulary * (2 + 4 * 4)
+    model = replace(decoder_of(config), weight_bytes=2.0)  # type: ignore[arg-type]
+    assert generating_bytes(model, 1, 0, 1)["KV cache"] == a_token
+    assert generating_bytes(model, 3, 9, 4096)["KV cache"] == 3 * 4096 * a_token
+    assert generating_bytes(model, 3, 9, 4096)["logits"] == 3 * model.vocabulary * (2 + 4 * 4)
 
 
 HEAD_TOKENS, HEAD_HIDDEN, TILE_WORDS = 16, 8, 32768
@@ -193,7 +186,7 @@ def head_peak(kind: str, words: int, *, learns: bool) -> int:
 @pytest.mark.parametrize(("kind", "words"), [("kept", 3000), ("tiles", TILE_WORDS + 1000)])
 def test_the_heads_peak(kind: str, words: int, learns: bool) -> None:
     """The head's gradient is counted beside the three tensors of a softmax that is kept; two of them are left then."""
-    model = LoadedModel(Architecture("llama", HEAD_HIDDEN, 1, 1, 1, HEAD_HIDDEN, 1, words, ties_head=False), 4.0)
+    model = Decoder("llama", HEAD_HIDDEN, 1, HEAD_HIDDEN, HEAD_HIDDEN, 1, words, ties_head=False)
     counted = logits_bytes(model, HEAD_TOKENS, learns=learns, on_gpu=False, may_keep=kind == "kept")
     measured = head_peak(kind, words, learns=learns)
     above = 4 * words * HEAD_HIDDEN if kind == "kept" and learns else 0
@@ -202,7 +195,7 @@ def test_the_heads_peak(kind: str, words: int, learns: bool) -> None:
 
 def test_the_head_by_hand() -> None:
     """1000 words of width 8, an adapter below them: 256 MiB of float32 are 65,536 tokens of 1024 words and no more."""
-    narrow = LoadedModel(replace(SMALL, vocabulary=1024), 2.0, lora_rank=1)
+    narrow = replace(SMALL, vocabulary=1024, weight_bytes=2.0, lora_rank=1)
     whole = replace(narrow, lora_rank=0)
 
     def size(tokens: int, *, learns: bool = True, on_gpu: bool = False, may_keep: bool = True) -> float:
