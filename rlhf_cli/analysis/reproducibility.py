@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import cast
 
 from rlhf_cli.analysis.comparison.logged_run import flat
-from rlhf_cli.runs.changed_files import CODE, CONFIG, kind_of_file
 from rlhf_cli.runs.metrics_file import Event, read_metrics
-from rlhf_cli.runs.provenance import PENDING_CONFIG, weights_hash
+from rlhf_cli.runs.provenance import CODE, CONFIG, PENDING_CONFIG, kind_of_file, weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, checkpoint_folder, read_json
 from rlhf_cli.tables.metrics import is_of_the_clock
 from rlhf_cli.tables.resume_keys import row_of

@@ -17,9 +17,9 @@ from rlhf_cli.launch.freeze import absolute_paths
 from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
-from rlhf_cli.runs.changed_files import ChangedFile, changed_files
 from rlhf_cli.runs.checkpoint_folders import missing_state, refuse_missing
 from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.provenance import ChangedFile, changed_files
 from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in, read_json
 from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.run_status import FINISHED, Status, read_status, stopped_by_rule

@@ -51,8 +51,7 @@ from rlhf_cli.text.redaction import redacted
 from rlhf_cli.text.terminal_output import SafeStream, printable
 
 if TYPE_CHECKING:
-    from rlhf_cli.launch.callbacks import TrainingBar
-    from rlhf_cli.launch.stop_by_rule import StopByRule
+    from rlhf_cli.launch.callbacks import StopByRule, TrainingBar
     from rlhf_cli.measure.scored_pairs import ScoredPair
     from rlhf_cli.runs.tracking.mirror import Mirror
     from rlhf_cli.trainers.extensions import ExtendedTrainer
@@ -173,9 +172,8 @@ def _train(
     stop, by_rule = callbacks.StopBetweenSteps(stopping), None
     if rules := entries_of(experiment.stop):
         from rlhf_cli.analysis.diagnosis.stopping_rules import StoppingRules
-        from rlhf_cli.launch.stop_by_rule import StopByRule
 
-        by_rule = StopByRule(folder, bar, StoppingRules(rules, experiment.rewards), is_main)
+        by_rule = callbacks.StopByRule(folder, bar, StoppingRules(rules, experiment.rewards), is_main)
         added.append(by_rule)
     for callback in [*added, stop]:
         trainer.add_callback(callback)

@@ -83,7 +83,6 @@ def language_consistency(
 
     Args:
         prompts: one per row; of a conversation, only the last user message is read.
-        completions: one per row.
         language: a script's name, or `auto` = the one that dominates the prompt.
     """
     _check_language(language)

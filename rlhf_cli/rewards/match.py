@@ -27,7 +27,6 @@ def exact_match(
     compared as text (`7` is not `7.0`; `numeric_answer` compares numbers).
 
     Args:
-        completions: one per row.
         answer: dataset column: a string or number, a list of alternatives, or None.
         strip: ignore white space at both ends, of both.
         ignore_case: compare case-folded (Unicode's caseless matching: `STRASSE` equals `straße`).
@@ -64,7 +63,6 @@ def regex(
     """Score 1.0 if the regular expression matches the completion, else 0.0.
 
     Args:
-        completions: one per row.
         pattern: Python `re` syntax. Flags are written inside it: `(?i)` ignores case, `(?s)` lets `.` match a newline.
         mode: `full` = the whole text must match; `search` = a match anywhere is enough.
         strip: ignore white space at both ends of the text.

@@ -72,7 +72,6 @@ def numeric_answer(
     `+`, decimals, exponents, fractions and mixed numbers. `50%` is 50, as in GSM8K, and `2 million` is 2.
 
     Args:
-        completions: one per row.
         answer: dataset column: the number, or the whole gold solution ending in `#### 1,234`.
         tolerance: largest absolute difference that still counts, in the unit of the answer; 0 compares exactly.
         fallback: `last_number` or `none`, for a completion that marks no answer.

@@ -41,7 +41,6 @@ def task_score(
     scores 0.0.
 
     Args:
-        completions: one per row.
         entry: dataset column: the task, its arguments and the right answer, as data=reasoning_gym writes them.
         extract: the part of a completion that the verifier gets: `tag` = the text in the last `<answer>...</answer>`,
             `last_line` = the last line that is not empty, `all` = all of it. It gets none if there is no such part.

@@ -30,7 +30,6 @@ def repetition(
     variant. TRL's `get_repetition_penalty_reward` (`trl_repetition`) is the same share over token ids.
 
     Args:
-        completions: one per row.
         ngram_size: words or characters in an n-gram, 1 or more. The smaller, the more ordinary prose is penalised.
         unit: `words`, or `characters` for writing without spaces (Chinese, Japanese, Thai); white space is dropped.
     """

@@ -43,7 +43,6 @@ def format_tags(
     content, the content has no think tags.
 
     Args:
-        completions: one per row.
         tags: names, in the order wanted.
         mode: `strict` = 1.0 if all tags are in place and only white space is outside them, else 0.0. `soft` = the share
             of the tags that are in place, with any text outside; this gives some credit early in training.

@@ -22,7 +22,6 @@ def sums_correct(
     A number is written without thousands commas and with a minus if it is negative.
 
     Args:
-        completions: one per row.
         a: dataset column, the first summand.
         b: dataset column, the second summand.
     """
@@ -101,7 +100,6 @@ def speakers_larger(
     most 0.9 if the first speaker stays random. With `spread: even`, the first speaker learns to say a smaller number.
 
     Args:
-        completions: one per row.
         speaker_a: dataset column, the first speaker.
         speaker_b: dataset column, the second speaker.
         max_value: dataset column, the largest number a speaker may say; without it there is no limit.
