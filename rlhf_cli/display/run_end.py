@@ -26,9 +26,9 @@ from rlhf_cli.runs.metrics_file import (
     series,
     start_and_end,
 )
+from rlhf_cli.runs.phase_clock import phase_label, time_shares
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, checkpoint_folder, read_json
 from rlhf_cli.runs.run_status import Status, read_status, stopped_by_rule, told_state
-from rlhf_cli.runs.time_shares import phase_label, time_shares
 from rlhf_cli.runs.tracking.tracked_run import where_to_look
 from rlhf_cli.text.json_values import section
 

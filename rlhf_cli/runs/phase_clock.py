@@ -1,4 +1,4 @@
-"""Divide the time of a training among its phases.
+"""Divide the time of a training among its phases, and read the shares back from its log.
 
 The clock listens to the phases that a rank reports (heartbeat.py): at each change of phase, all seconds since the last
 change are charged to the previous phase.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rlhf_cli.runs import heartbeat
-from rlhf_cli.tables.metrics import EVALUATION, REST, WAITING
+from rlhf_cli.tables.metrics import ELAPSED, EVALUATION, OF_REWARD, PHASES, REST, SHARE, WAITING
 
 REWARD = "reward/"
 """Prefix of the timing key of a reward."""
@@ -111,3 +112,40 @@ def _key_of(phases: tuple[str, ...]) -> str | None:
     if not phases or phases[0] in _UNTIMED:
         return None
     return EVALUATION if heartbeat.EVALUATION in phases else _KEYS.get(phases[-1], REST)
+
+
+@dataclass(frozen=True)
+class TimeShares:
+    """The timed seconds and each phase's share of them, largest first; shares add up to 1."""
+
+    elapsed_s: float
+    shares: dict[str, float]
+
+    def seconds(self, key: str) -> float:
+        """Return the seconds of a phase (`reward/NAME` for a reward), or 0 if it never ran."""
+        return self.shares.get(key, 0.0) * self.elapsed_s
+
+
+def time_shares(names: Iterable[str], values: Callable[[str], Sequence[float]]) -> TimeShares | None:
+    """Return the time shares over log events with these metrics, or None if nothing was timed.
+
+    `values` returns a metric's values in the order of the events. A phase missing from an event took no time in it.
+    """
+    elapsed = values(ELAPSED)
+    total = float(sum(elapsed))
+    if total <= 0.0:
+        return None
+    seconds = {}
+    for name in names:
+        if name.startswith(SHARE):
+            shares = values(name)
+            at_end = elapsed[len(elapsed) - len(shares) :]
+            seconds[name.removeprefix(SHARE)] = float(sum(share * of for share, of in zip(shares, at_end, strict=True)))
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    return TimeShares(total, {key: one / total for key, one in ordered})
+
+
+def phase_label(key: str) -> str:
+    """Return the display name of a phase."""
+    reward = key.removeprefix(OF_REWARD.removeprefix(SHARE))
+    return f"reward {reward}" if reward != key else PHASES.get(key, key)

@@ -19,8 +19,7 @@ from rlhf_cli.runs.heartbeat import (
     TRAINING,
     Heartbeat,
 )
-from rlhf_cli.runs.phase_clock import PhaseClock
-from rlhf_cli.runs.time_shares import time_shares
+from rlhf_cli.runs.phase_clock import PhaseClock, time_shares
 
 
 class Hands:

@@ -19,9 +19,9 @@ from rlhf_cli.analysis.diagnosis.finding import (
 from rlhf_cli.analysis.diagnosis.logged import ENOUGH, Log, evidence, finding, too_few
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.phase_clock import TimeShares, phase_label, time_shares
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import CREATED, QUEUED, RUNNING, Status, read_status, told_state
-from rlhf_cli.runs.time_shares import TimeShares, phase_label, time_shares
 from rlhf_cli.tables.metrics import ELAPSED, FINDING_KINDS, OF_REWARD, SHARE
 from rlhf_cli.text.json_values import section
 
