@@ -16,9 +16,8 @@ from rlhf_cli.analysis.comparison.frames import is_wandb
 from rlhf_cli.analysis.comparison.logged_run import DifferingKey, condition_of
 from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
 from rlhf_cli.analysis.comparison.settings import number_or_text
-from rlhf_cli.display.blocks import BlockColumn, show_blocks
 from rlhf_cli.display.sweep_tables import STATE_STYLE
-from rlhf_cli.display.tables import plain_table
+from rlhf_cli.display.tables import BlockColumn, plain_table, show_blocks
 from rlhf_cli.display.terminal import cut_middle
 from rlhf_cli.errors import RlhfError
 from rlhf_cli.numerics.intervals import Estimate

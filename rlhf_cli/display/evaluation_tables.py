@@ -9,8 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from rlhf_cli.display.blocks import BlockColumn, show_blocks
-from rlhf_cli.display.tables import Cell, plain_table
+from rlhf_cli.display.tables import BlockColumn, Cell, plain_table, show_blocks
 from rlhf_cli.display.terminal import cut_end, figure, no_total, one_line
 from rlhf_cli.measure.best_of_n import BestOfN, MadeRows
 from rlhf_cli.measure.evaluation_files import Evaluation

@@ -10,9 +10,8 @@ from rich.text import Text
 
 from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, ExpectationOutcome, VerifiedRun
 from rlhf_cli.analysis.reproducibility import LogDifference, Reproduction
-from rlhf_cli.display.blocks import BlockColumn, show_blocks
 from rlhf_cli.display.sweep_tables import STATE_STYLE
-from rlhf_cli.display.tables import Cell, as_text, plain_table
+from rlhf_cli.display.tables import BlockColumn, Cell, as_text, plain_table, show_blocks
 from rlhf_cli.display.terminal import span
 from rlhf_cli.errors import in_one_line
 from rlhf_cli.runs.run_overview import Overview

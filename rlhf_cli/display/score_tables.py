@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from rlhf_cli.display.blocks import BlockColumn, show_blocks
-from rlhf_cli.display.tables import Cell
+from rlhf_cli.display.tables import BlockColumn, Cell, show_blocks
 from rlhf_cli.display.terminal import BARS, cut_end, figure, no_total, one_line
 from rlhf_cli.measure.score_bench import ScoreBench, ScoreDistribution
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward
