@@ -55,6 +55,7 @@ SERIES: dict[str, list[str]] = {
     "DPO": ["trainer=dpo", *ROWS, *PLAIN, "data.path=pairs.jsonl"],
     "SFT": ["trainer=sft", *ROWS, *PLAIN, "data.path=answers.jsonl"],
     "reward model": ["trainer=reward", *ROWS, *PLAIN, "data.path=pairs.jsonl"],
+    "reward model, LoRA": ["trainer=reward", *ROWS, *PLAIN, "data.path=pairs.jsonl", "model.lora.r=16"],
 }  # fmt: skip
 ALWAYS = ["model=local", "model.path=model", "data=file", "track=none", "run.name=run", "trainer.args.max_steps=2",
           "trainer.args.save_strategy=no", "trainer.args.logging_steps=1"]  # fmt: skip
