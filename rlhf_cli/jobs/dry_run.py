@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from rich.console import Console
 
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.jobs.prepare import Prepared
 from rlhf_cli.launch.freeze import experiment_name, planned_folder
-from rlhf_cli.plan.launch_plan import as_shell, plan_launch
+from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -18,26 +19,20 @@ def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunF
     """Show what `run_once` would start: panel, processes, their commands. Start nothing."""
     from rlhf_cli.display.plan_tables import show_launch
 
-    experiment, composed = prepared.experiment, prepared.composed
-    folder = earlier.path if earlier else planned_folder(experiment, composed)
-    is_resumed = earlier is not None
-    launch = plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)
-    place = os.path.relpath(folder)
-    show_start(console, experiment, plan, title=experiment_name(composed), folder=place, is_whole=True)
+    folder, launch = _planned_launch(prepared, plan, earlier)
+    title, place = experiment_name(prepared.composed), os.path.relpath(folder)
+    show_start(console, prepared.experiment, plan, title=title, folder=place, is_whole=True)
     show_launch(console, launch)
     console.print("nothing was started or written")
 
 
 def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> dict[str, object]:
     """Return the plan of a run, its folder and its ranks' commands; `earlier` is the run that would be resumed."""
-    experiment, composed = prepared.experiment, prepared.composed
-    folder = earlier.path if earlier is not None else planned_folder(experiment, composed)
-    is_resumed = earlier is not None
-    launch = plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)
+    folder, launch = _planned_launch(prepared, plan, earlier)
     return {
-        "experiment": experiment_name(composed),
+        "experiment": experiment_name(prepared.composed),
         "folder": os.path.relpath(folder),
-        "resumes": is_resumed,
+        "resumes": earlier is not None,
         "plan": plan.as_json(),
         "launch": {
             "in_this_process": launch.in_this_process,
@@ -50,3 +45,9 @@ def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = 
             "server": as_shell({}, launch.server.argv) if launch.server is not None else None,
         },
     }
+
+
+def _planned_launch(prepared: Prepared, plan: Plan, earlier: RunFolder | None) -> tuple[Path, LaunchPlan]:
+    folder = planned_folder(prepared.experiment, prepared.composed) if earlier is None else earlier.path
+    is_resumed = earlier is not None
+    return folder, plan_launch(prepared.experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)

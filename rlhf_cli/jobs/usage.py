@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shlex
 import shutil
 import sys
 import textwrap
@@ -159,30 +158,27 @@ def read_options(text: str | None, argv: Iterable[str], *, verb: str) -> Options
 
 
 def _of_others(options: Options, name: str, value: str, left: deque[str]) -> str | None:
-    """Return our way to write another tool's flag (`--cfg job`, `--output_dir X`), or None if unknown."""
+    """Return our key for an argument of TRL's or of another tool (`--output_dir X`), or None if unknown."""
     from rlhf_cli.config.trl_args import RESERVED_ARGS  # needed only for a mistake
-    from rlhf_cli.tables.former_names import FLAGS_OF_OTHERS, FORMER_NAMES
+    from rlhf_cli.tables.former_names import FORMER_NAMES
 
-    known = FLAGS_OF_OTHERS.get(name)
-    takes_experiment = "+exp=" in options.usage.text
+    if "+exp=" not in options.usage.text:
+        return None
     argument = name.removeprefix("--").replace("-", "_")
-    if known is None and argument in RESERVED_ARGS:
+    if argument in RESERVED_ARGS:
         known = RESERVED_ARGS[argument]
         if re.fullmatch(r"[\w.]+", known):  # a key alone
             known += f"={argument}" if argument in ("bf16", "fp16") else "={value}"
-    elif known is None and argument in FORMER_NAMES:
+    elif argument in FORMER_NAMES:
         today = FORMER_NAMES[argument].today.partition(",")[0]
         known = today if "=" in today else f"{today}={{value}}"
-    elif known is None and takes_experiment and re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name):
+    elif re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name):
         known = f"trainer.args.{argument}={{value}}"
-    if known is None or not (takes_experiment or known.startswith("rlhf show")):
+    else:
         return None
-    words = [*options.words, *(word for word in left if not word.startswith("-"))]
-    takes_value = "{value}" in known or name == "--cfg"
-    if takes_value and not value and left and "=" not in left[0] and not left[0].startswith("-"):
+    if not value and left and "=" not in left[0] and not left[0].startswith("-"):
         value = left[0]
-        words.remove(value)
-    return known.format(words=shlex.join(words), value=value or "VALUE").rstrip()
+    return known.format(value=value or "VALUE")
 
 
 def _take(options: Options, word: str, left: deque[str]) -> None:

@@ -37,7 +37,7 @@ class HeldGpus:
         """Release the locks and remove the records of who holds them."""
         for lock in self.locks:
             with contextlib.suppress(OSError):
-                _record(Path(lock.lock_file)).unlink(missing_ok=True)
+                Path(lock.lock_file).with_suffix(".txt").unlink(missing_ok=True)
             lock.release()
 
 
@@ -59,7 +59,7 @@ def take(gpus: Sequence[str], run: str) -> HeldGpus | None:
             HeldGpus((), held).release()
             return None
         held.append(lock)
-        _record(Path(lock.lock_file)).write_text(f"process {os.getpid()}, {run}", encoding="utf-8")
+        Path(lock.lock_file).with_suffix(".txt").write_text(f"process {os.getpid()}, {run}", encoding="utf-8")
     return HeldGpus(tuple(gpus), held)
 
 
@@ -86,7 +86,7 @@ def holders_of(gpus: Sequence[str]) -> list[str]:
     found = []
     for gpu in gpus:
         with contextlib.suppress(OSError):
-            found.append(f"GPU {gpu}: {_record(_lock_file(gpu)).read_text(encoding='utf-8')}")
+            found.append(f"GPU {gpu}: {_lock_file(gpu).with_suffix('.txt').read_text(encoding='utf-8')}")
     return found
 
 
@@ -96,7 +96,3 @@ def _lock_file(gpu: str) -> Path:
     folder = Path(named) if named else Path(tempfile.gettempdir()) / f"rlhf-gpus-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder / f"{_UNSAFE.sub('-', gpu_identity(gpu))}.lock"
-
-
-def _record(lock: Path) -> Path:
-    return lock.with_suffix(".txt")

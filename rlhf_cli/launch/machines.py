@@ -27,8 +27,7 @@ from torch.distributed import TCPStore
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, ConfigError, RlhfError, RunError
 from rlhf_cli.launch.elastic import OtherMachineEnded, listening_store, run_ranks
-from rlhf_cli.launch.rank_failures import RankFailure, forget_failures
-from rlhf_cli.launch.ranks_end import RanksEnd, conclude
+from rlhf_cli.launch.ranks_end import RankFailure, RanksEnd, conclude, forget_failures
 from rlhf_cli.launch.stopping import preempted
 from rlhf_cli.plan.launch_plan import MEETS_AT, LaunchPlan
 from rlhf_cli.plan.network import MeetingPlace, meeting_place, towards

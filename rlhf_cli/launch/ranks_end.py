@@ -1,8 +1,9 @@
-"""How the ranks of a run ended, with or without a record, and what became of the run."""
+"""How the ranks of a run ended, with or without a record, what became of the run, and how to go on."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -13,9 +14,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, RankFailed, RlhfError, RunError, UserError
-from rlhf_cli.launch.rank_failures import RankFailure, failure_file
 from rlhf_cli.launch.stopping import preempted
-from rlhf_cli.runs.heartbeat import heartbeats, while_running
+from rlhf_cli.runs.heartbeat import heartbeat_files, heartbeats, while_running
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, name_who_asked, read_status, update_status
 
@@ -23,6 +23,43 @@ _STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
 """Exit codes of a rank after a request to stop: its own, or the signal if no handler was installed yet."""
 _TORCH_KILLS_S = 20.0
 """torch kills ranks 30 s after another one failed: a kill so long after the last look was torch's."""
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """Why one rank failed or, with exit code 75, that it left after a request to stop.
+
+    `time` is in seconds since the epoch. `traceback` is empty if there is none. `host` is None if all ranks are on one
+    machine.
+    """
+
+    rank: int
+    time: float
+    message: str
+    traceback: str = ""
+    exit_code: int = EXIT_CRASH
+    is_by_guard: bool = False
+    host: str | None = None
+
+
+def failure_file(folder: RunFolder, rank: int | str) -> Path:
+    """Return the file in which a rank records why it failed; rank `*` gives the pattern for all."""
+    return folder.path / f"failure-rank{rank}.json"
+
+
+def forget_failures(folder: RunFolder) -> None:
+    """Remove the failure and heartbeat files of earlier starts."""
+    failures = folder.path.glob(failure_file(folder, "*").name)
+    for stale in (*failures, *heartbeat_files(folder.path)):
+        stale.unlink()
+
+
+def resume_hint(folder: RunFolder) -> str:
+    """Return what remains of a failed run: its last checkpoint and the resume command."""
+    checkpoint = folder.last_checkpoint()
+    if checkpoint is None:
+        return "no checkpoint was saved"
+    return f"last good checkpoint: {checkpoint.name}; `rlhf resume {os.path.relpath(folder.path)}`"
 
 
 @dataclass(frozen=True)

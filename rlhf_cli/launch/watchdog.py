@@ -26,7 +26,7 @@ from os import _exit  # the original: os._exit is patched while rewards run
 from types import FrameType
 
 from rlhf_cli.errors import EXIT_CRASH, RlhfError
-from rlhf_cli.launch.rank_failures import RankFailure, failure_file, resume_hint
+from rlhf_cli.launch.ranks_end import RankFailure, failure_file, resume_hint
 from rlhf_cli.process import handled
 from rlhf_cli.runs.heartbeat import Beat, Heartbeat, heartbeats
 from rlhf_cli.runs.process_identity import is_stopped

@@ -27,7 +27,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import entries_of
 from rlhf_cli.display.progress_bars import spinner
 from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, Prose, RlhfError, RunError
-from rlhf_cli.launch.rank_failures import RankFailure, failure_file
+from rlhf_cli.launch.ranks_end import RankFailure, failure_file
 from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
 from rlhf_cli.launch.verify_launch import (
     pass_facts,
@@ -179,13 +179,8 @@ def _train(
         trainer.add_callback(callback)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_timed_on_device(trainer, profiled))
-        timings: Callable[[], dict[str, float]] = dict
-        if is_main and experiment.track.profiling:
-            from rlhf_cli.trainers.step_profile import profiled_calls
-
-            timings = stack.enter_context(profiled_calls())
         if mirror is not None:
-            attempt = mirror.attempt(trainer.add_callback, timings, goes_on_from=start, recorded_to=recorded_to)
+            attempt = mirror.attempt(trainer.add_callback, goes_on_from=start, recorded_to=recorded_to)
             stack.enter_context(attempt)
         gc.freeze()  # else imported objects delay the collection of wandb's tables by hundreds of steps
         stack.callback(gc.unfreeze)

@@ -1,4 +1,1 @@
-"""Locate, build, load and score with policies and reward models.
-
-This package knows nothing about configurations or about sums of rewards.
-"""
+"""Locate, build, load and score with policies and reward models, without knowing configurations or sums of rewards."""

@@ -1,5 +1,1 @@
-"""Plans a run before it starts: columns, rewards, batch arithmetic, memory. It does not import torch.
-
-Besides `assemble`, only this package knows both the configuration and the other packages. It uses only their torch-free
-parts.
-"""
+"""Plan a run before it starts: columns, rewards, batch arithmetic, memory. Uses no module that imports torch."""

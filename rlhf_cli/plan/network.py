@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import struct
-import sys
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -106,10 +104,6 @@ def why_not_reached(host: str, port: int) -> str | None:
 
 GLOO = "GLOO_SOCKET_IFNAME"
 """The variable that names the only interface gloo listens on."""
-_SIOCGIFADDR = 0x8915
-"""Linux's request for an interface's IPv4 address, netdevice(7)."""
-_REQUEST_BYTES, _NAME_BYTES = 40, 15
-_ADDRESS = slice(20, 24)
 
 
 def towards(host: str) -> dict[str, str]:
@@ -121,16 +115,8 @@ def towards(host: str) -> dict[str, str]:
 
 
 def interface_of(address: str | None) -> str | None:
-    """Return the interface that has this IPv4 address, or None if there is none or this is not Linux."""
-    if address is None or sys.platform != "linux":
-        return None
-    import fcntl
+    """Return the interface that has this IPv4 address, or None if there is none."""
+    import psutil
 
-    wanted = socket.inet_aton(address)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # an interface without an address
-                request = struct.pack(f"{_REQUEST_BYTES}s", name.encode()[:_NAME_BYTES])
-                if fcntl.ioctl(one.fileno(), _SIOCGIFADDR, request)[_ADDRESS] == wanted:
-                    return name
-    return None
+    held = psutil.net_if_addrs().items()
+    return next((name for name, addresses in held if any(one.address == address for one in addresses)), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import netrc
 import os
 import platform
 import re
@@ -27,6 +26,7 @@ from rlhf_cli.errors import ConfigError, RewardError
 from rlhf_cli.models.gguf import PACKAGED_MODELS, packaged_state
 from rlhf_cli.plan.devices import host_bytes
 from rlhf_cli.runs.disk_space import size
+from rlhf_cli.runs.tracking.tracking_plan import has_login, wandb_address
 from rlhf_cli.services.cache_folder import cache_folder
 from rlhf_cli.services.sandbox.running import protections
 
@@ -331,14 +331,12 @@ def wandb_login_condition() -> Condition:
         return Condition(_NETWORK, name, State.OK, f"not needed: WANDB_MODE={mode}")
     if os.environ.get("WANDB_API_KEY"):
         return Condition(_NETWORK, name, State.OK, "a key, from WANDB_API_KEY")
-    host = urllib.parse.urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
-    file = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
     try:
-        known = netrc.netrc(file).authenticators(host) if file.is_file() else None
-    except (netrc.NetrcParseError, OSError, UnicodeDecodeError) as error:
-        return Condition(_NETWORK, name, State.UNFIT, f"{file} cannot be read ({type(error).__name__})", "wandb login")
-    if known is not None:
-        return Condition(_NETWORK, name, State.OK, f"a key for {host}, from {file}")
+        host, _ = wandb_address()
+    except ValueError as error:
+        return Condition(_NETWORK, name, State.UNFIT, f"WANDB_BASE_URL is no address: {error}", "unset WANDB_BASE_URL")
+    if has_login(host):
+        return Condition(_NETWORK, name, State.OK, f"a key for {host}, of `wandb login`")
     found = "no key: runs are recorded offline (track=wandb_offline), and sent later by rlhf sync"
     return Condition(_NETWORK, name, State.MISSING, found, "wandb login, or a key in WANDB_API_KEY")
 

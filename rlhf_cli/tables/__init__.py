@@ -1,3 +1,1 @@
-"""Tables of facts about TRL's trainers and our own options, one row each. The words of a configuration derive from
-them.
-"""
+"""Tables of facts about TRL's trainers and our own options. The words of a configuration derive from them."""

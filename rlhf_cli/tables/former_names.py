@@ -219,27 +219,3 @@ _VERBS = {
 }
 VERBS_OF_OTHERS = {name: today for today, names in _VERBS.items() for name in names.split()}
 """A verb of other tools -> what to type after `rlhf` instead."""
-
-_FLAGS = {
-    "rlhf show {words}": "--cfg --info --resolve",
-    "rlhf show {words} KEY": "--package",
-    "+exp={value}": "--config-name --exp",
-    "rlhf list": "--config-path --config-dir",
-    "rlhf --help": "--hydra-help",
-    "rlhf train -m {words}": "--multirun -m --sweep",
-    "rlhf train --dry-run {words}": "--dry-run --dryrun",
-    "+exp=NAME": "--config",
-    "seed={value}": "--seed",
-    "run.name={value}": "--name --run_name",
-    "rlhf resume RUN": "--resume --resume_from_checkpoint",
-    "track=wandb": "--wandb",
-    "launch.accelerate_config={value}": "--config_file",
-    "data.split={value}": "--dataset_train_split",
-    "model.lora.r=16": "--use_peft",
-    "model.lora.lora_alpha={value}": "--lora_alpha",
-}
-FLAGS_OF_OTHERS = {flag: today for today, flags in _FLAGS.items() for flag in flags.split()}
-"""A flag of Hydra or of TRL's scripts that is no argument or former name of one -> what to type instead.
-
-`{words}` are the other words of the command, `{value}` its value.
-"""

@@ -11,7 +11,7 @@ import re
 CLOCK_METRICS: tuple[str, ...] = (
     *("time_s", "time/elapsed_s", "time/share/*", "time/share/reward/*", "step_time", "eval_step_time"),
     *("passes/slots", "passes/tokens", "passes/slots_per_token"),  # counted since this process last logged
-    *("rewards/*/seconds", "eval_rewards/*/seconds", "profiling/*", "profiling/Time taken: *"),
+    *("rewards/*/seconds", "eval_rewards/*/seconds"),
     *("train_runtime", "eval_runtime"),
     *(f"{when}_{what}_per_second" for when in ("train", "eval") for what in ("samples", "steps", "tokens")),
 )

@@ -36,8 +36,3 @@ def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTr
         mixins = (*mixins[:3], PpoMixin, *mixins[3:])
     own = {"__module__": __name__, "__doc__": trl_trainer.__doc__, "extensions": extensions}
     return type(trl_trainer.__name__, (*mixins, trl_trainer), own)
-
-
-def build_trainer(trl_trainer: type, extensions: Extensions, **given: object) -> ExtendedTrainer:
-    """Construct a trainer of that class from TRL's arguments."""
-    return extended_class(trl_trainer, extensions)(**given)

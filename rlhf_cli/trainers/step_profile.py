@@ -20,7 +20,6 @@ import torch.distributed
 from accelerate import Accelerator
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
-from trl.extras.profiling import ProfilingContext
 
 from rlhf_cli.runs.phase_clock import REWARD, PhaseClock
 from rlhf_cli.tables.metrics import (
@@ -184,31 +183,3 @@ def timed_waits(clock: PhaseClock, *, settle: Callable[[], object] | None = None
     collectives = {name: timed(getattr(torch.distributed, name)) for name in _COLLECTIVES}
     with temporary_attributes(torch.distributed, **collectives):
         yield
-
-
-@contextlib.contextmanager
-def profiled_calls() -> Iterator[Callable[[], dict[str, float]]]:
-    """Collect all profiled calls of TRL in this process in this context, in addition to TRL's own logging.
-
-    Give a function that returns the seconds since its last call, by TRL's own name (`profiling/Time taken:
-    GRPOTrainer.compute_loss`), summed over calls.
-    """
-    seconds: dict[str, float] = {}
-
-    def taken() -> dict[str, float]:
-        since = dict(seconds)
-        seconds.clear()
-        return since
-
-    log_metrics = ProfilingContext._log_metrics
-
-    def collect(self: ProfilingContext, duration: float) -> None:
-        name = f"{self.metric_prefix}: {self.name}"
-        seconds[name] = seconds.get(name, 0.0) + duration
-        log_metrics(self, duration)
-
-    ProfilingContext._log_metrics = collect  # type: ignore[method-assign]
-    try:
-        yield taken
-    finally:
-        ProfilingContext._log_metrics = log_metrics  # type: ignore[method-assign]

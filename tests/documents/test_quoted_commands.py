@@ -19,7 +19,7 @@ COMPOSE = ("train", "check", "show", "audit", "score")
 _STAND_IN = re.compile(r"\b[A-Z][A-Z_]+\b|\.\.\.|…")
 OF_THE_READER = ("+exp=NAME", "+exp=mine", "+exp=first", "+exp=capitals")
 """Experiments that the documents have the reader write."""
-ON_PURPOSE = ("tarin", "--cfg", "rewards.brevity.wieght=0.5")
+ON_PURPOSE = ("tarin", "--output_dir", "rewards.brevity.wieght=0.5")
 """Words that the documents say are answered with the right ones."""
 IN_SENTENCES = commands_in_sentences()
 COMMANDS = list({one.words: one for one in (*quoted_commands(), *commands_of_experiments())}.values())

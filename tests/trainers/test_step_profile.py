@@ -1,4 +1,4 @@
-"""Shares of a step's time, waits for other ranks, token slots of passes, and TRL's own profiling."""
+"""Shares of a step's time, waits for other ranks, and token slots of passes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
-from trl.extras.profiling import ProfilingContext
 from trl.trainer.utils import use_adapter
 
 from rlhf_cli.runs.phase_clock import PhaseClock
@@ -21,10 +20,8 @@ from rlhf_cli.trainers.step_profile import (
     count_rows,
     counted_slots,
     is_reference,
-    profiled_calls,
     timed_waits,
 )
-from tests.support.signatures import parameters
 
 # Metrics of where the time went, of ranks whose clocks the test sets, and which pass is the reference's.
 
@@ -139,23 +136,3 @@ def test_a_batch_of_rows_is_counted_by_its_masks(slots: TokenSlots) -> None:
     count_rows(batch)
     assert slots.taken() == (14, 10)
     assert slots.taken() == (0, 0)
-
-
-# TRL's profiling is collected, but only inside the context.
-
-
-def test_the_seam_is_told_the_seconds_of_a_call_when_it_ends() -> None:
-    """A TRL that moves `_log_metrics` fails here."""
-    assert parameters(ProfilingContext._log_metrics) == ["self", "duration"]
-    with profiled_calls() as taken_since:
-        context = ProfilingContext("GRPOTrainer.compute_loss", report_to=[])
-        context._log_metrics(0.25)
-        context._log_metrics(0.5)
-        with ProfilingContext("GRPOTrainer._prepare_inputs", report_to=[]):
-            pass
-        taken = taken_since()
-        assert taken_since() == {}
-    assert taken["profiling/Time taken: GRPOTrainer.compute_loss"] == 0.75
-    assert 0 < taken["profiling/Time taken: GRPOTrainer._prepare_inputs"] < 1
-    context._log_metrics(1.0)
-    assert taken_since() == {}  # negative control: the context is closed

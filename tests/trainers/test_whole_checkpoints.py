@@ -20,7 +20,7 @@ from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.text_endings import trained_on_conversations, trained_with_eos
 from rlhf_cli.trainers import checkpoint_mixin
 from rlhf_cli.trainers.assemble.trainer import are_conversations
-from rlhf_cli.trainers.build_trainer import build_trainer
+from rlhf_cli.trainers.build_trainer import extended_class
 from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin
 from rlhf_cli.trainers.extensions import Extensions
 
@@ -59,9 +59,7 @@ def sft(tmp_path: Path):
             "disable_tqdm": True,
             **args,
         }
-        return build_trainer(
-            trl.SFTTrainer,
-            Extensions(),
+        return extended_class(trl.SFTTrainer, Extensions())(
             model=model,
             args=trl.SFTConfig(**given),
             train_dataset=rows,

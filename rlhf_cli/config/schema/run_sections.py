@@ -20,7 +20,6 @@ class Track(Section):
     `tracker` is `wandb`, `tensorboard`, `trackio` or `mlflow`. `mode` is `none` for no tracker; for wandb, `online`
     sends at once and `offline` records here, for `rlhf sync` to send; for the others both record. `project` and `tags`
     are shown by the tracker. `notes` is free text. `entity` is wandb's account or team; null is the login's default.
-    `profiling` sends wandb the seconds that TRL's profiling measures, as `profiling/...`.
     """
 
     tracker: Literal["wandb", "tensorboard", "trackio", "mlflow"] = "wandb"
@@ -29,7 +28,6 @@ class Track(Section):
     entity: str | None = None
     tags: list[str] = Field(default_factory=list)
     notes: str | None = None
-    profiling: bool = False
 
 
 class Guards(Section):

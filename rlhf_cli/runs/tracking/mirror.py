@@ -34,8 +34,6 @@ _MOST_ANSWERS = 200
 
 Row: TypeAlias = Mapping[str, object]
 """Maps column -> value; the rows of a table have the same columns."""
-Timings = Callable[[], Mapping[str, float]]
-"""Returns profiled seconds by name since the last call; empty without profiling."""
 
 
 class Mirror:
@@ -54,14 +52,12 @@ class Mirror:
 
             self._tracker = WandbTracker("online" if plan.mode == "online" else "offline")
         self._folder, self._unique_prompts = folder, unique_prompts
-        self._timings: Timings = dict
         self._kept_to = self._tables_to = 0
 
     @contextlib.contextmanager
     def attempt(
         self,
         add_callback: Callable[[TrainerCallback], None] | None = None,
-        timings: Timings = dict,
         *,
         goes_on_from: int = 0,
         recorded_to: int = 0,
@@ -74,7 +70,7 @@ class Mirror:
         run = tracked_run(self._folder, goes_on_from=goes_on_from, recorded_to=recorded_to)
         finish = self.finish
         if self.plan.tracker == "wandb":
-            self.start(run, timings)
+            self.start(run)
         else:
             from rlhf_cli.runs.tracking.report_to import ReportingCallback
 
@@ -92,10 +88,9 @@ class Mirror:
         finally:
             finish(ending)
 
-    def start(self, run: TrackedRun, timings: Timings) -> None:
-        """Start the tracker, and print which later steps it already has and keeps. See Timings for `timings`."""
+    def start(self, run: TrackedRun) -> None:
+        """Start the tracker, and print which later steps it already has and keeps."""
         assert self._tracker is not None
-        self._timings = timings
         with self._dropped_on_error("when it was to begin"):
             self._kept_to = self._tables_to = self._tracker.start(run)
             if self._kept_to > run.goes_on_from:
@@ -110,7 +105,7 @@ class Mirror:
         if self._tracker is None or not isinstance(step, int) or self._has(step) or at_the_end(event):
             return
         with self._dropped_on_error(f"at step {step}"):
-            self._tracker.log(step, {**shown_metrics(event), **self._timings()})
+            self._tracker.log(step, shown_metrics(event))
             if any(name.startswith(_EVALUATIONS) for name in event):
                 self._table("evaluation_answers", step, _answer_rows(self._folder, step))
 

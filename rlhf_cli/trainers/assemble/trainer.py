@@ -43,7 +43,7 @@ from rlhf_cli.tables.trl_trainers import TEXT
 from rlhf_cli.trainers.assemble.policy_loading import OnProgress, lora_config, policy_path, readable_rows
 from rlhf_cli.trainers.assemble.stack_building import aggregate_of, training_stack, truncation_policy
 from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
-from rlhf_cli.trainers.build_trainer import build_trainer
+from rlhf_cli.trainers.build_trainer import extended_class
 from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
 from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
 
@@ -181,7 +181,7 @@ def assemble(
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
     given |= {"model": policy, **_trl_arguments(experiment, policy, stack)}
     with quiet():  # TRL prepares the rows of trainers that learn from them
-        trainer = build_trainer(trainer_class, extensions, **given)
+        trainer = extended_class(trainer_class, extensions)(**given)
     _check_learns(trainer)
     if experiment.model.quantize is not None:
         from rlhf_cli.models.critic_model import restore_head_dtype

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.launch.machines import Link, Machines, MachineState
-from rlhf_cli.launch.rank_failures import RankFailure
-from rlhf_cli.launch.ranks_end import RanksEnd
+from rlhf_cli.launch.ranks_end import RankFailure, RanksEnd
 from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
 from rlhf_cli.runs.run_folder import RunFolder
 

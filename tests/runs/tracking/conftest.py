@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking.mirror import Mirror, Timings
+from rlhf_cli.runs.tracking.mirror import Mirror
 from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan
 from tests.runs.tracking.tracked_runs import Mirrored
 
@@ -22,13 +22,12 @@ def mirrored(place: Path) -> Mirrored:
         *,
         goes_on_from: int = 0,
         recorded_to: int = 0,
-        timings: Timings = dict,
         error: BaseException | None = None,
     ) -> list[str]:
         said: list[str] = []
         mirror = Mirror(folder, TrackingPlan("offline"), say=said.append)
         try:
-            with mirror.attempt(timings=timings, goes_on_from=goes_on_from, recorded_to=recorded_to):
+            with mirror.attempt(goes_on_from=goes_on_from, recorded_to=recorded_to):
                 for event in read_metrics(folder.metrics):
                     step = event["step"]
                     assert isinstance(step, int)
