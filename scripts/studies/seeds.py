@@ -38,16 +38,14 @@ def interval(values: Sequence[float], *, comparisons: int = 1) -> Interval:
 
 
 def sweep(experiment: str, name: str, overrides: Sequence[str], root: Path) -> Path:
-    """The folder of a condition's runs, one a seed, made if it is not there."""
+    """The folder of a condition's runs, one a seed: made if it is not there, resumed if it was stopped."""
     folder = root / experiment / name
-    if folder.exists():
-        print(f"{folder}: there already, not run again", file=sys.stderr)
-        return folder
     seeds = f"seed={','.join(map(str, SEEDS))}"
     words = [f"exp={experiment}", *overrides, seeds, "track=none", "launch=cpu", f"run.root={root}", f"run.name={name}"]
+    asked = ["resume", str(folder)] if folder.exists() else ["train", "-m", *words]
     # So small a model is no faster with more threads, and much slower where others want the cores, too.
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    command = [sys.executable, "-m", "rlhf_cli", "train", "-m", *words]
+    command = [sys.executable, "-m", "rlhf_cli", *asked]
     subprocess.run(command, check=True, stdout=sys.stderr, env=environment)
     return folder
 

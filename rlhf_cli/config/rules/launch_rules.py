@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
@@ -37,7 +37,7 @@ def launch_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             where=origins.where("launch.must_save_by"),
             got=f"{deadline} ({wrong})",
             expected="an ISO time, in this machine's zone unless it names one",
-            hint=f"launch.must_save_by={datetime.now().replace(hour=23, minute=0):%Y-%m-%dT%H:%M}",
+            hint=f"launch.must_save_by={datetime.now() + timedelta(hours=8):%Y-%m-%dT%H:%M}",
         )
 
 
