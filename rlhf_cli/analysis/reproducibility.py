@@ -10,10 +10,10 @@ from typing import cast
 
 from rlhf_cli.analysis.comparison.logged_run import flat
 from rlhf_cli.runs.metrics_file import Event, read_metrics
-from rlhf_cli.runs.provenance import CODE, CONFIG, PENDING_CONFIG, kind_of_file, weights_hash
+from rlhf_cli.runs.provenance import PENDING_CONFIG, weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, checkpoint_folder, read_json
 from rlhf_cli.tables.metrics import is_of_the_clock
-from rlhf_cli.tables.resume_keys import row_of
+from rlhf_cli.tables.resume_keys import CODE, CONFIG, kind_of_file, row_of
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 NOT_LOGGED = "not logged"

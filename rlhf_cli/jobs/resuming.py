@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -19,11 +19,11 @@ from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.checkpoint_folders import missing_state, refuse_missing
 from rlhf_cli.runs.metrics_file import read_metrics
-from rlhf_cli.runs.provenance import ChangedFile, changed_files
+from rlhf_cli.runs.provenance import PENDING_CONFIG, sha256
 from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in, read_json
 from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.run_status import FINISHED, Status, read_status, stopped_by_rule
-from rlhf_cli.tables.resume_keys import row_of
+from rlhf_cli.tables.resume_keys import CONFIG, kind_of_file, row_of
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 _ANY_LENGTH = ("constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau")
@@ -308,3 +308,40 @@ def _is_longer(change: Change, step: int) -> bool:
 
 def _newest_step(folder: RunFolder) -> int:
     return max((step for step, _ in checkpoints_in(folder.checkpoints)), default=0)
+
+
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class ChangedFile:
+    """A file whose content has changed. `name` is its key in the provenance; `now` is None if the file is gone."""
+
+    name: str
+    kind: str
+    path: Path
+    before: str
+    now: str | None
+
+    def describe(self) -> str:
+        """Return the file's name, path and both shortened hashes."""
+        now = "gone" if self.now is None else self.now[:_SHOWN]
+        what = self.name if str(self.path) in self.name else f"{self.name} ({self.path})"
+        return f"{what}: sha256 {self.before[:_SHOWN]} -> {now}"
+
+
+def changed_files(folder: RunFolder, provenance: JsonTree, files: Mapping[str, Path]) -> list[ChangedFile]:
+    """Return the files whose content has changed since the run started.
+
+    `files` maps name -> file or folder, as passed to `write_provenance`. Files without a recorded hash are skipped.
+    """
+    noted = section(provenance, "sha256")
+    found = []
+    for name, path in {CONFIG: folder.config, **files}.items():
+        before = noted.get(name)
+        if not isinstance(before, str):
+            continue
+        now = sha256(path)
+        if now != before and not (name == CONFIG and now == noted.get(PENDING_CONFIG)):
+            found.append(ChangedFile(name, kind_of_file(name), path, before, now))
+    return found

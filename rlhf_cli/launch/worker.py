@@ -372,14 +372,6 @@ class _LogFile(logging.FileHandler):
             super().handleError(record)
 
 
-def _is_of_library(file: str) -> bool:
-    """Return whether a file belongs to Python or to an installed package, also one installed beside the environment."""
-    if file.startswith(("<", *_LIBRARIES)):
-        return True
-    package = next((folder for folder in Path(file).parents if not (folder / "__init__.py").is_file()), Path(file))
-    return "site-packages" in package.parts or any(package.glob("*.dist-info"))
-
-
 @contextlib.contextmanager
 def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
     """Send everything that libraries log or warn to the log of this machine, repeated warnings once.
@@ -398,8 +390,11 @@ def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
         is_first = message not in warned
         # A message of Python's warnings starts with the file it warns about.
         file = message.partition(":")[0] if record.name == "py.warnings" else record.pathname
-        is_ours = file.startswith(_OURS)
-        warned.setdefault(message, record.name == "py.warnings" if is_ours else _is_of_library(file))
+        # Libraries may also be installed beside the environment: in a folder with their metadata.
+        package = next((one for one in Path(file).parents if not (one / "__init__.py").is_file()), Path(file))
+        is_library = file.startswith(("<", *_LIBRARIES)) or "site-packages" in package.parts
+        is_library = is_library or any(package.glob("*.dist-info"))
+        warned.setdefault(message, record.name == "py.warnings" if file.startswith(_OURS) else is_library)
         return is_first
 
     handler.addFilter(is_new)

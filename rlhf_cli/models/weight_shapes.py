@@ -15,7 +15,8 @@ from typing import Any
 
 TINY_VOCABULARY = 2 + 256
 """The tokens of the embedded model: padding, end of sequence and the bytes (byte_tokenizer.py is heavier)."""
-_DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
+_STORED_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _LONGEST_HEADER = 100_000_000
 """The largest header that safetensors accepts, in bytes."""
 
@@ -35,7 +36,7 @@ def stored_shapes(folder: Path) -> list[WeightShape] | None:
     for file in sorted(folder.glob("*.safetensors")):
         try:
             shapes += [
-                WeightShape(name, tuple(entry["shape"]), _DTYPE_BYTES.get(entry["dtype"], 1))
+                WeightShape(name, tuple(entry["shape"]), _STORED_BYTES.get(entry["dtype"], 1))
                 for name, entry in _header(file)[1].items()
             ]
         except (OSError, *_MALFORMED):

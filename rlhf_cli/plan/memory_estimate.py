@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.models.weight_shapes import TINY_VOCABULARY
+from rlhf_cli.models.weight_shapes import DTYPE_BYTES, TINY_VOCABULARY
 from rlhf_cli.plan.devices import Device
 from rlhf_cli.plan.memory_tensors import (
-    DTYPE_BYTES,
     QUANTIZED_BYTES,
     Batch,
     Decoder,

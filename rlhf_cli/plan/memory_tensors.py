@@ -19,13 +19,12 @@ from pathlib import Path
 
 from rlhf_cli.errors import UserError
 from rlhf_cli.models.tokenizer_files import language_part, read_json
-from rlhf_cli.models.weight_shapes import stored_shapes
+from rlhf_cli.models.weight_shapes import DTYPE_BYTES, stored_shapes
 from rlhf_cli.tables.passes import MAX_SOFTMAX_BYTES
 from rlhf_cli.text.json_values import JsonTree
 
 LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 """Values of `model_type` with Llama's layers: RMSNorm, rotary positions, a gated MLP."""
-DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """A weight in QLoRA: 4 bits, an 8-bit scale per 64 weights, and 32 bits per 256 scales (arXiv 2305.14314, 3)."""
 QUANTIZED_BYTES = {"4bit": NF4_BYTES, "8bit": 1.0}

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.errors import RunError, UserError
-from rlhf_cli.models.weight_shapes import WeightShape, is_target, stored_shapes, tiny_shapes
+from rlhf_cli.models.weight_shapes import DTYPE_BYTES, WeightShape, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.checks.check_context import CheckContext
-from rlhf_cli.plan.memory_tensors import DTYPE_BYTES
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Workload
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes, size
 

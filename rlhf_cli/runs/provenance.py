@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import rlhf_cli
@@ -225,49 +224,3 @@ def _write_key(file: Path) -> None:
         pass
     finally:
         temporary.unlink()
-
-
-DATA, CODE, CONFIG = "data", "code", "config"
-"""The values that `--allow` takes, one per kind of file."""
-_SHOWN = 12
-
-
-@dataclass(frozen=True)
-class ChangedFile:
-    """A file whose content has changed. `name` is its key in the provenance; `now` is None if the file is gone."""
-
-    name: str
-    kind: str
-    path: Path
-    before: str
-    now: str | None
-
-    def describe(self) -> str:
-        """Return the file's name, path and both shortened hashes."""
-        now = "gone" if self.now is None else self.now[:_SHOWN]
-        what = self.name if str(self.path) in self.name else f"{self.name} ({self.path})"
-        return f"{what}: sha256 {self.before[:_SHOWN]} -> {now}"
-
-
-def changed_files(folder: RunFolder, provenance: JsonTree, files: Mapping[str, Path]) -> list[ChangedFile]:
-    """Return the files whose content has changed since the run started.
-
-    `files` maps name -> file or folder, as passed to `write_provenance`. Files without a recorded hash are skipped.
-    """
-    noted = section(provenance, "sha256")
-    found = []
-    for name, path in {CONFIG: folder.config, **files}.items():
-        before = noted.get(name)
-        if not isinstance(before, str):
-            continue
-        now = sha256(path)
-        if now != before and not (name == CONFIG and now == noted.get(PENDING_CONFIG)):
-            found.append(ChangedFile(name, kind_of_file(name), path, before, now))
-    return found
-
-
-def kind_of_file(name: str) -> str:
-    """Return the kind of the file with this name in the provenance: configuration, data or code."""
-    if name == CONFIG:
-        return CONFIG
-    return DATA if name == "data" or name.startswith(("data.", "data[")) else CODE

@@ -97,3 +97,14 @@ RESUME_KEYS: tuple[ResumeRow, ...] = _ROWS
 def row_of(key: str) -> ResumeRow:
     """Return the first row that applies to a dotted key."""
     return next(row for row in RESUME_KEYS if row.fits(key) or not row.key)
+
+
+DATA, CODE, CONFIG = "data", "code", "config"
+"""The values that `--allow` takes, one per kind of file."""
+
+
+def kind_of_file(name: str) -> str:
+    """Return the kind of the file with this name in the provenance: configuration, data or code."""
+    if name == CONFIG:
+        return CONFIG
+    return DATA if name == "data" or name.startswith(("data.", "data[")) else CODE

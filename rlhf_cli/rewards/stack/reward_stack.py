@@ -140,15 +140,15 @@ class RewardStack:
 
     def columns(self) -> list[Callable[..., list[Score]]]:
         """Return one callable with TRL's reward signature per component; its `__name__` is the metric's name."""
+        columns: list[Callable[..., list[Score]]] = []
+        for name in self.names:
 
-        def column_of(name: str) -> Callable[..., list[Score]]:
-            def column(**batch: object) -> list[Score]:
-                return self.scores(name, **batch)
+            def column(*, _name: str = name, **batch: object) -> list[Score]:
+                return self.scores(_name, **batch)
 
             column.__name__ = name
-            return column
-
-        return list(map(column_of, self.names))
+            columns.append(column)
+        return columns
 
     @contextmanager
     def batch(self) -> Iterator[None]:

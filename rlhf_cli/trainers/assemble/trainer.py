@@ -155,7 +155,10 @@ def assemble(
     with loading_unsharded(args), args.main_process_first(desc="the policy"):
         policy = policy_path(experiment, on_progress)
     train_dataset, eval_dataset = readable_rows(experiment, args, policy, train_dataset, eval_dataset)
-    trained_on = _trained_on(train_dataset, eval_dataset, says=args.process_index == 0)
+    trained_on = frozenset[bytes]() if eval_dataset is None else shared_prompts(eval_dataset, [train_dataset])
+    if eval_dataset is not None and trained_on and args.process_index == 0:
+        shared = sum(key in trained_on for key in prompt_keys(eval_dataset))
+        logging.getLogger("rlhf").warning("data.eval: %s", describe_shared(shared, len(eval_dataset)))
     ppo = None
     if experiment.critic is not None:
         from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
@@ -190,15 +193,6 @@ def assemble(
     if "reward_model" in row.sections:
         _show_pairs(trainer, experiment, folder, on_pairs)
     return trainer
-
-
-def _trained_on(train: Dataset, held_out: Dataset | None, *, says: bool) -> frozenset[bytes]:
-    """Return the `prompt_key` of held-out prompts that are also trained on, and log a warning about them."""
-    trained_on = frozenset[bytes]() if held_out is None else shared_prompts(held_out, [train])
-    if held_out is not None and trained_on and says:
-        shared = sum(key in trained_on for key in prompt_keys(held_out))
-        logging.getLogger("rlhf").warning("data.eval: %s", describe_shared(shared, len(held_out)))
-    return trained_on
 
 
 def _reward_setup(
