@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import netrc
 import os
 import platform
 import re
@@ -26,7 +27,7 @@ from rlhf_cli.errors import ConfigError, RewardError
 from rlhf_cli.models.gguf import PACKAGED_MODELS, packaged_state
 from rlhf_cli.plan.devices import host_bytes
 from rlhf_cli.runs.disk_space import size
-from rlhf_cli.runs.tracking.tracking_plan import has_login, wandb_address
+from rlhf_cli.runs.tracking.tracking_plan import has_login, netrc_knows, wandb_address
 from rlhf_cli.services.cache_folder import cache_folder
 from rlhf_cli.services.sandbox.running import protections
 
@@ -335,7 +336,12 @@ def wandb_login_condition() -> Condition:
         host, _ = wandb_address()
     except ValueError as error:
         return Condition(_NETWORK, name, State.UNFIT, f"WANDB_BASE_URL is no address: {error}", "unset WANDB_BASE_URL")
-    if has_login(host):
+    try:
+        is_known = netrc_knows(host) or has_login(host)
+    except (netrc.NetrcParseError, OSError, UnicodeDecodeError) as error:
+        found = f"the netrc file cannot be read ({type(error).__name__})"
+        return Condition(_NETWORK, name, State.UNFIT, found, "wandb login")
+    if is_known:
         return Condition(_NETWORK, name, State.OK, f"a key for {host}, of `wandb login`")
     found = "no key: runs are recorded offline (track=wandb_offline), and sent later by rlhf sync"
     return Condition(_NETWORK, name, State.MISSING, found, "wandb login, or a key in WANDB_API_KEY")

@@ -146,6 +146,6 @@ def test_wandbs_key(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert wandb_login_condition().state == State.MISSING
     file.write_text(f"machine without sense {KEY}")
     broken = wandb_login_condition()
-    assert (broken.state, KEY in str(broken)) == (State.MISSING, False)
+    assert (broken.state, KEY in str(broken)) == (State.UNFIT, False)
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     assert wandb_login_condition().found == "a key, from WANDB_API_KEY"

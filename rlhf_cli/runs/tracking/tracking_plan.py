@@ -73,8 +73,13 @@ def has_login(host: str) -> bool:
     """Return whether there are wandb credentials, from the environment or `wandb login`."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    file = os.environ.get("NETRC")
     try:
-        return netrc.netrc(str(Path(file).expanduser()) if file else None).authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
+        return netrc_knows(host)
+    except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
         return False
+
+
+def netrc_knows(host: str) -> bool:
+    """Return whether `wandb login` left a key. Raises OSError, NetrcParseError or UnicodeDecodeError."""
+    file = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+    return file.is_file() and netrc.netrc(str(file)).authenticators(host) is not None
