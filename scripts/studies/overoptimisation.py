@@ -8,15 +8,13 @@ condition, where its folder is not there yet, and prints a Markdown table.
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from curves import Curve, draw_curves
-from seeds import SEEDS, by_seed, interval, sweep, table, write_numbers
+from seeds import SEEDS, by_seed, interval, study_arguments, sweep, table, write_numbers
 
 from rlhf_cli.cli import main as rlhf
 from rlhf_cli.runs.metrics_file import read_metrics, series
@@ -120,11 +118,7 @@ def curve(run: RunFolder, one: Condition, metric: str) -> Curve:
 
 def main() -> None:
     """Run what is missing, print the table, draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=Path("runs"), help="where the runs lie")
-    parser.add_argument("--picture", type=Path, help="write an SVG here, and a CSV of every seed's numbers beside it")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="sweeps at a time")
-    arguments = parser.parse_args()
+    arguments = study_arguments(__doc__, jobs=True)
     root = arguments.root.resolve()
     for seed in SEEDS:
         for pairs in PAIRS:

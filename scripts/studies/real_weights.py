@@ -8,11 +8,8 @@ one that was stopped, and prints Markdown tables.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 from forest import forest
-from seeds import by_seed, differences, sweep, tables, write_numbers
+from seeds import by_seed, differences, study_arguments, sweep, tables, write_numbers
 
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
@@ -49,10 +46,7 @@ def measure(run: RunFolder) -> dict[str, float]:
 
 def main() -> None:
     """Run what is missing, print the tables, draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=Path("runs"), help="where the runs lie")
-    parser.add_argument("--picture", type=Path, help="write an SVG here, and a CSV of every seed's numbers beside it")
-    arguments = parser.parse_args()
+    arguments = study_arguments(__doc__)
     root = arguments.root.resolve()
     found = {
         label: by_seed(sweep(EXPERIMENT, name, (*SHORTER, *words), root), measure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import math
 import os
@@ -35,6 +36,16 @@ def interval(values: Sequence[float], *, comparisons: int = 1) -> Interval:
     """Student's interval for the mean of one value a seed, wider by Bonferroni where it is one of several."""
     estimate = student(values, comparisons=comparisons)
     return Interval(estimate.mean, math.inf if estimate.high is None else estimate.high - estimate.mean)
+
+
+def study_arguments(doc: str, *, jobs: bool = False) -> argparse.Namespace:
+    """Return what is typed after the name of a study; `jobs`: also how many sweeps run at a time."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path("runs"), help="where the runs lie")
+    parser.add_argument("--picture", type=Path, help="write an SVG here, and a CSV of every seed's numbers beside it")
+    if jobs:
+        parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="sweeps at a time")
+    return parser.parse_args()
 
 
 def sweep(experiment: str, name: str, overrides: Sequence[str], root: Path) -> Path:

@@ -8,8 +8,6 @@ condition, where its folder is not there yet, and prints Markdown tables.
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +16,7 @@ from pathlib import Path
 
 import torch
 from forest import forest
-from seeds import SEEDS, by_seed, differences, sweep, tables, write_numbers
+from seeds import SEEDS, by_seed, differences, study_arguments, sweep, tables, write_numbers
 from torch.nn.functional import logsigmoid
 from transformers import (
     AutoModelForCausalLM,
@@ -168,11 +166,7 @@ def correct_when_not_cut(run: RunFolder, num_prompts: int = 200) -> float:
 
 def main() -> None:
     """Run what is missing, print the tables, draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=Path("runs"), help="where the runs lie")
-    parser.add_argument("--picture", type=Path, help="write an SVG here, and a CSV of every seed's numbers beside it")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="sweeps at a time")
-    arguments = parser.parse_args()
+    arguments = study_arguments(__doc__, jobs=True)
     root = arguments.root.resolve()
     critics = root / EXPERIMENT / "critics"
     for seed in SEEDS:

@@ -7,14 +7,13 @@ Runs a sweep over the seeds for each condition, where its folder is not there ye
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
 from forest import forest
 from pyarrow import parquet
-from seeds import by_seed, differences, sweep, tables, write_numbers
+from seeds import by_seed, differences, study_arguments, sweep, tables, write_numbers
 
 from rlhf_cli.rewards.toy import digits_only
 from rlhf_cli.runs.metrics_file import read_metrics, series, start_and_end
@@ -86,10 +85,7 @@ def share_of_digits(completions: Path) -> float:
 
 def main() -> None:
     """Run what is missing, print the tables, draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=Path("runs"), help="where the runs lie")
-    parser.add_argument("--picture", type=Path, help="write an SVG here, and a CSV of every seed's numbers beside it")
-    arguments = parser.parse_args()
+    arguments = study_arguments(__doc__)
     root = arguments.root.resolve()
     found = {one.label: by_seed(sweep(EXPERIMENT, one.name, one.overrides, root), measure) for one in CONDITIONS}
     naive, *others = found

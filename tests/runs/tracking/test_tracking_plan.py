@@ -64,6 +64,8 @@ def test_a_login_in_netrc(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
     assert plan_tracking("online").mode == "offline"
     netrc.write_text("this is not a netrc file\n")
     assert plan_tracking("online").mode == "offline"
+    netrc.write_text("machine 127.0.0.1 login user password abc\n", encoding="utf-16")
+    assert plan_tracking("online").mode == "offline"
 
 
 @pytest.mark.parametrize("tracker", ["tensorboard", "trackio", "mlflow"])
