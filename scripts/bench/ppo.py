@@ -1,6 +1,6 @@
 """Our PPO beside that of TRL 1.12, the last TRL that had one: CPU per update, peak memory, smaller and LoRA critics.
 
-usage: ppo.py --trl-1-12 DIR [--pairs 2] [--updates 1] [--epochs 4]
+usage: ppo.py --trl-1-12 DIR [--smollm2] [--pairs 2] [--updates 1] [--epochs 4]
        ppo.py --shuffles [--pairs 2] [--updates 1] [--epochs 4]
 
     pip install --no-deps --target DIR trl==1.12.0
@@ -8,6 +8,9 @@ usage: ppo.py --trl-1-12 DIR [--pairs 2] [--updates 1] [--epochs 4]
 Both sides train the same folders (ppo_models.py): 32 episodes an update, minibatches of 8, answers of up to 128 tokens
 with one chance in fifty to end at each, one thread. Seconds are those between the beginning of training and its end;
 peak memory is the whole process's.
+
+`--smollm2` trains SmolLM2 (135M, after `make real`) on sums instead, with rewards and values from heads of random
+weights, and answers as long as it makes them; of our critics only the adapter takes part.
 
 `--shuffles` compares ours with itself, shuffled by prompt and by row: prompts of 64 words, eight answers each, of up to
 32 tokens.
@@ -28,9 +31,11 @@ from pathlib import Path
 
 from pairs import Cost, cost_of, print_ratios
 from ppo_models import make
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, set_seed
 
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
+from scripts.bench.whole_step import make_real
 
 HERE = Path(__file__).parent
 END_PROBABILITY = 0.02
@@ -90,10 +95,25 @@ class Bench:
 START = ["+exp=toy_ppo", "~rewards.correct", "~rewards.brevity"]
 
 
-def world(bench: Bench, models: Path, pairs: int, more: dict[str, list[str]]) -> None:
-    """Our PPO with a critic as large as the policy, TRL's, and `more` of ours, by the words of their command lines."""
-    critic = f"critic.init={models}/value"
-    words = {"ours": [critic, *WHOLE]} | {name: [critic, *others] for name, others in more.items()}
+LORA = ["critic.init=policy", "critic.share=lora", "+model.lora.r=16", *WHOLE]
+
+
+def make_smollm2(models: Path) -> None:
+    """Write policy, reward, value and prompts.jsonl as `make` does: SmolLM2, two with a head of random weights."""
+    make_real(models)
+    tokenizer = AutoTokenizer.from_pretrained(models / "policy")
+    set_seed(0)
+    classifier = AutoModelForSequenceClassification.from_pretrained(models / "policy", dtype="float32", num_labels=1)
+    for name in ("reward", "value"):
+        classifier.save_pretrained(models / name)
+        tokenizer.save_pretrained(models / name)
+    rows = [json.loads(line)["prompt"] for line in (models / "prompts.jsonl").read_text().splitlines()]
+    texts = [tokenizer.apply_chat_template(row, tokenize=False, add_generation_prompt=True) for row in rows]
+    (models / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+
+
+def world(bench: Bench, models: Path, pairs: int, words: dict[str, list[str]]) -> None:
+    """Compare TRL's PPO with ours, in as many ways as `words` has command lines."""
     runs: dict[str, Callable[[int], tuple[Cost, dict[str, float]]]] = {
         name: functools.partial(lambda said, seed: bench.ours(models, *said, seed=seed), said)
         for name, said in words.items()
@@ -132,6 +152,7 @@ def main() -> None:
     compared = parser.add_mutually_exclusive_group(required=True)
     compared.add_argument("--trl-1-12", type=Path, metavar="DIR", help="folder that TRL 1.12 is in")
     compared.add_argument("--shuffles", action="store_true", help="ours shuffled by prompt and by row")
+    parser.add_argument("--smollm2", action="store_true", help="train SmolLM2")
     parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--updates", type=int, default=1, help="of every run")
     parser.add_argument("--epochs", type=int, default=4)
@@ -139,14 +160,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         workplace = Path(temporary)
         models = workplace / "models"
-        make(models, vocab=8192, end_probability=END_PROBABILITY)
-        smaller = [f"critic.init={models}/small", *WHOLE]
-        lora = ["critic.init=policy", "critic.share=lora", "+model.lora.r=16", *WHOLE]
         trl = (options.trl_1_12 or workplace).resolve()
         bench = Bench(workplace, trl, options.updates, options.epochs)
+        if options.smollm2:
+            make_smollm2(models)
+            return world(bench, models, options.pairs, {"LoRA critic": LORA})
+        make(models, vocab=8192, end_probability=END_PROBABILITY)
         if options.shuffles:
             return by_prompt_and_by_row(bench, models, options.pairs)
-        world(bench, models, options.pairs, {"smaller critic": smaller, "LoRA critic": lora})
+        own = [f"critic.init={models}/value", *WHOLE]
+        smaller = [f"critic.init={models}/small", *WHOLE]
+        world(bench, models, options.pairs, {"ours": own, "smaller critic": smaller, "LoRA critic": LORA})
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ usage: real.py EXPERIMENT METRIC... [--root FOLDER] [--seeds N] [--picture OUT.s
 
     python scripts/studies/real.py smollm2_sums eval_greedy/rewards/correct eval_sampled/rewards/correct
 
-Runs what is not in the folder yet, one after another, and prints a Markdown table. With --picture it draws the metrics
-over the steps, those of the training as means of ten steps, and writes each seed's numbers into a CSV beside it.
+Runs what is not in the folder yet, one after another, resumes what was stopped, and prints a Markdown table. With
+--picture it draws the metrics over the steps, those of the training as means of ten steps, and writes each seed's
+numbers into a CSV beside it.
 """
 
 from __future__ import annotations
@@ -24,22 +25,39 @@ from seeds import interval, table
 
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import FINISHED, read_status
 
 
 def trained(experiment: str, seed: int, root: Path) -> tuple[RunFolder, dict[str, float]]:
-    """Return the run of a seed and its cost: CPU and wall seconds of the command, peak memory in GB."""
-    folder, costs = root / experiment / f"seed{seed}", root / f"{experiment}-{seed}.json"
-    if not folder.exists():
-        words = [f"+exp={experiment}", f"seed={seed}", "track=none", f"run.root={root}", f"run.name=seed{seed}"]
+    """Return the run of a seed and its cost: CPU and wall seconds of its commands, peak memory in GB.
+
+    A run that was stopped is resumed.
+    """
+    run, costs = RunFolder(root / experiment / f"seed{seed}"), root / f"{experiment}-{seed}.json"
+    cost = {"cpu_s": 0.0, "wall_s": 0.0, "peak_gb": 0.0}
+    if costs.exists():
+        cost = json.loads(costs.read_text(encoding="utf-8"))
+    if not run.path.exists() or read_status(run).state != FINISHED:
+        words = [
+            "train",
+            f"+exp={experiment}",
+            f"seed={seed}",
+            "track=none",
+            f"run.root={root}",
+            f"run.name=seed{seed}",
+        ]
+        if run.path.exists():
+            words = ["resume", str(run.path)]
         start = time.monotonic()
-        process = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-m", "rlhf_cli", "train", *words])
-        _, status, used = os.wait4(process, 0)
-        if status:
-            raise SystemExit(f"{folder}: ended with {os.waitstatus_to_exitcode(status)}")
-        wall_s = time.monotonic() - start
-        cost = {"cpu_s": used.ru_utime + used.ru_stime, "wall_s": wall_s, "peak_gb": used.ru_maxrss * 1024 / 1e9}
+        process = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-m", "rlhf_cli", *words])
+        _, ended, used = os.wait4(process, 0)
+        cost["cpu_s"] += used.ru_utime + used.ru_stime
+        cost["wall_s"] += time.monotonic() - start
+        cost["peak_gb"] = max(cost["peak_gb"], used.ru_maxrss * 1024 / 1e9)
         costs.write_text(json.dumps(cost), encoding="utf-8")
-    return RunFolder(folder), json.loads(costs.read_text(encoding="utf-8"))
+        if ended:
+            raise SystemExit(f"{run.path}: ended with {os.waitstatus_to_exitcode(ended)}")
+    return run, cost
 
 
 def running_mean(values: list[float]) -> list[float]:
