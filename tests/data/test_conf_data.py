@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import peek
@@ -17,12 +19,20 @@ FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "data").glob("*.y
 SOURCE_KEYS = {"world", "args", "path", "subset", "split", "revision", "rename", "select", "weight"}
 
 
+def content_of(file: Path) -> dict[str, Any]:
+    """Return the file's keys over those of the files that it is based on."""
+    content = yaml.safe_load(file.read_text())
+    bases = [content_of(file.with_stem(base)) for base in content.pop("defaults", []) if base != "_self_"]
+    merged = OmegaConf.to_container(OmegaConf.merge(*bases, content))
+    return cast(dict[str, Any], merged)
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_file(file: Path) -> None:
     text = file.read_text()
     assert 3 <= len(text.splitlines()) <= 15
     assert text.startswith("# ")
-    content = yaml.safe_load(text)
+    content = content_of(file)
     assert set(content) <= SOURCE_KEYS | {"mix", "transcripts", "prompt", "eval"}
     prompt, _ = content.pop("prompt", None), content.pop("eval", None)
     assert content.pop("transcripts", False) == (file.stem == "hh_rlhf")

@@ -79,7 +79,10 @@ RECIPES: dict[str, tuple[list[str], Rows | None]] = {
     "quickstart": ([*OWN, *GROUPS, *FEW], None),
     "r1_language": ([*FOLDER, *GROUPS, "data.prompt='{question}'"], sums),
     "smollm2_ppo": ([*FOLDER, *ROUNDS, *FEW, *EVALUATED[:2], "data.eval.args.num_rows=8"], None),
-    "smollm2_reasoning": ([*FOLDER, *GROUPS, *FEW, "data.prompt='{question}'"], None),
+    "smollm2_reasoning": (
+        [*FOLDER, *GROUPS, *FEW, "data.prompt='{question}'", *EVALUATED[:2], "data.eval.args.num_rows=8"],
+        None,
+    ),
     "smollm2_reward": ([*FOLDER, *EVALUATED, *NO_WORLD, *HELD_OUT[:1]], prompts_as_messages),
     "smollm2_sums": ([*FOLDER, *GROUPS, *FEW, *EVALUATED[:2], "data.eval.args.num_rows=8"], None),
     "study_overoptimisation": ([*OWN, *ROUNDS, *FEW, "rewards.proxy.model=./judge"], None),
