@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.plan.devices import Device
@@ -141,6 +143,7 @@ def test_a_critic_of_its_own_is_a_model_with_its_own_adam() -> None:
     assert learning.what == "the critic learning from 8 rows of 10 tokens"
     assert learning.parts["gradients"] == WEIGHTS
     assert learning.parts["activations"] == kept(80) + 8 * 10 * 10 * 4
+    assert "logits" not in learning.parts
     assert at("the end", plan).parts["critic"] == 4 * weights
     (judge := Path("critic")).mkdir()
     shape = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -195,6 +198,65 @@ def test_packed_rows_have_a_prompt_once(words: tuple[str, ...], completions: int
     assert parts["logits"] == 3 * 4 * 8 * ANSWER * 258 + 4 * EMBEDDING  # the softmax of the answers is kept
 
 
+def test_what_is_not_known_is_left_out_and_named() -> None:
+    """Prompts of unknown length count as empty; a trainer with its own head's loss has its logits at once."""
+    experiment = prepare(SMALL, keep_run_names=True).experiment
+    plan = RunMemory(experiment, None, 8, Device()).plan()
+    assert at("generating", plan).what == "generating 8 completions of 0 + 4 tokens"
+    assert plan.leaves_out == ["prompts, whose length is not known"]
+    rows = prepare(["+exp=toy_sft", "launch=cpu", "track=none", "trainer.args.max_length=null"], keep_run_names=True)
+    assert RunMemory(rows.experiment, None, 0, Device()).plan().unknown.startswith("how long the rows are")
+    alone = rows_learned("toy_dpo", "trainer=orpo")
+    assert alone.leaves_out == ["the logits of ORPOTrainer, which are all there at once"]
+    for fused in (planned(), rows_learned("toy_sft"), rows_learned("toy_reward")):
+        assert fused.leaves_out == []
+    assert planned("trainer.args.optim=lomo").leaves_out == ["the state of the optimizer lomo"]
+
+
+def bytes_of_state(make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]) -> float:
+    """Take a step on a matrix of 64 by 64 float32 weights; return the bytes of state a weight, counters aside."""
+    weight = torch.nn.Parameter(torch.ones(64, 64))
+    weight.grad = torch.ones(64, 64)
+    (optimizer := make([weight])).step()
+    numbers = [value.numel() for value in optimizer.state[weight].values() if isinstance(value, torch.Tensor)]
+    return 4 * sum(number for number in numbers if number > 1) / 64**2
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "make"),
+    [
+        ("adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused adamw_apex_fused", torch.optim.AdamW),
+        ("adagrad", torch.optim.Adagrad),
+        ("rmsprop", torch.optim.RMSprop),
+        ("sgd", torch.optim.SGD),
+    ],
+)
+def test_the_state_of_torchs_optimizers(
+    optimizers: str, make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+) -> None:
+    for name in optimizers.split():
+        assert held_bytes(BILLIONS, name, "ddp", 1).optimizer == BILLIONS.trained_weights * bytes_of_state(make), name
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "moments", "bits"),
+    [
+        ("adamw_32bit", 2, 32),
+        ("lion_32bit", 1, 32),
+        ("lion_8bit paged_lion_8bit", 1, 8),
+        ("adamw_8bit adamw_bnb_8bit adamw_torch_8bit", 2, 8),
+        ("adamw_torch_4bit", 2, 4),
+        ("adafactor", 0, 32),  # it keeps sums of rows and columns
+    ],
+)
+def test_the_state_of_other_optimizers(optimizers: str, moments: int, bits: int) -> None:
+    """Their state has a width of its own, whatever the weight's (arXiv 2110.02861, 2302.06675, 1804.04235)."""
+    for name in optimizers.split():
+        for weight_bytes in (2.0, 4.0):
+            model = replace(BILLIONS, weight_bytes=weight_bytes)
+            assert held_bytes(model, name, "ddp", 1).optimizer == model.trained_weights * moments * bits / 8, name
+
+
 @pytest.mark.parametrize(("exp", "rows"), [("toy_sft", 8), ("toy_dpo", 16), ("toy_reward", 16)])
 def test_rows_that_are_learned_from(exp: str, rows: int) -> None:
     """No generation; a pair is two rows; no row is longer than max_length, and packed rows are as long."""
@@ -240,6 +302,7 @@ def test_vllm_takes_its_share_and_leaves_when_it_sleeps() -> None:
     assert at("generating", asleep).parts["vLLM"] == 4 * 10**8
     assert "vLLM" not in at("learning", asleep).parts
     assert "vLLM" not in at("generating", planned(device=device)).parts
+    assert "vLLM" not in at("generating", planned(*VLLM, device=Device(on_gpu=True))).parts  # a share of what?
 
 
 def test_reward_models_on_the_device(place: Path) -> None:
