@@ -307,7 +307,7 @@ class RunMemory:
     def _always(self) -> Parts:
         """Return what is held all the time, once the optimizer has made a step."""
         policy, critic, share = self._policy, self._critic_held, self._setting("vllm_gpu_memory_utilization")
-        vllm = share * (self.device.num_bytes or 0) if isinstance(share, float) else 0.0
+        vllm = share * (self.device.num_bytes or 0) if isinstance(share, float | int) else 0.0
         is_sharded = self._strategy.memory_stage == 3
         gathered = 2 * policy.matrix_weights / policy.layers * policy.compute_bytes  # a layer's, and the next one's
         reference = policy.loaded_bytes / (self.device.processes if is_sharded else 1)

@@ -36,10 +36,10 @@ def planned(
     return RunMemory(experiment, RowLengths(PROMPT, LONGEST), completions, device or Device(), passes).plan()
 
 
-def rows_learned(exp: str, *words: str, longest: int = LONGEST) -> MemoryPlan:
+def rows_learned(exp: str, *words: str, longest: int = LONGEST, device: Device | None = None) -> MemoryPlan:
     args = ("launch=cpu", "track=none", "trainer.args.per_device_train_batch_size=8", KEPT, *words)
     experiment = prepare([f"+exp={exp}", "model.build.warm_start=null", *args], keep_run_names=True).experiment
-    return RunMemory(experiment, RowLengths(PROMPT, longest), 0, Device()).plan()
+    return RunMemory(experiment, RowLengths(PROMPT, longest), 0, device or Device()).plan()
 
 
 def at(what: str, plan: MemoryPlan) -> Moment:
@@ -64,6 +64,21 @@ def test_generation_by_hand() -> None:
     }
 
 
+def test_a_policy_in_two_bytes_takes_half() -> None:
+    whole, half = at("generating", planned()).parts, at("generating", planned("model.dtype=bfloat16")).parts
+    assert {part: 2 * half[part] for part in ("weights", "optimizer", "KV cache")} == {
+        part: whole[part] for part in ("weights", "optimizer", "KV cache")
+    }
+
+
+def test_a_policy_in_four_bits_leaves_its_embedding_wide() -> None:
+    """4 bits and their scales take 4.127 bits a weight (QLoRA, arXiv 2305.14314, 3); the adapter is in float32."""
+    adapter = 2 * (4 * (16 + 16) + 3 * (16 + 64))
+    device = Device(on_gpu=True, num_bytes=10**9)
+    parts = at("generating", planned("model.lora.r=2", "model.quantize=4bit", device=device)).parts
+    assert parts["weights"] == pytest.approx(4.127 / 8 * MATRICES + 4 * (EMBEDDING + adapter), abs=2)
+
+
 def test_learning_by_hand() -> None:
     """80 positions; every row has a mask of 10 by 10; the head's gradient needs 8.25 tiles and its own."""
     learning = at("learning", planned(KEPT)).parts
@@ -84,6 +99,7 @@ def test_a_layer_computed_anew_by_hand() -> None:
     small = ("model.build.hidden_size=16", "model.build.num_layers=1")
     plain = at("learning", rows_learned("toy_reward", *small))
     assert (plain.phase, plain.what) == ("training", "learning from 16 rows of 10 tokens")
+    assert plain.parts["weights"] == WEIGHTS + 4 * 16  # a head of one value
     masks = 16 * 10 * 10 * 4
     assert plain.parts["activations"] == kept(160) + masks
     assert "logits" not in plain.parts
@@ -147,12 +163,28 @@ def test_a_critic_of_its_own_is_a_model_with_its_own_adam() -> None:
     assert at("the end", plan).parts["critic"] == 4 * weights
     (judge := Path("critic")).mkdir()
     shape = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    (judge / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 258, **shape}))
+    stored = {"model_type": "llama", "vocab_size": 258, "dtype": "bfloat16"}  # a critic is in float32 all the same
+    (judge / "config.json").write_text(json.dumps(stored | shape))
     other = at("generating", planned(*PPO_SMALL, "critic.init=critic")).parts["critic"]
     assert other == 3 * 4 * (2 * (4 * 64 + 3 * 128) + 259 * 8)
     added = planned(*PPO_SMALL, "trainer.args.gradient_accumulation_steps=2", completions=16)
     assert at("the critic learning", added).parts["critic"] == 4 * weights
     assert at("generating", planned(*PPO_SMALL, "model.dtype=bfloat16")).parts["critic"] == 3 * weights / 2
+    gpu = Device(on_gpu=True, bf16=True, num_bytes=10**9)
+    for words in ((), ("model.quantize=4bit",)):  # neither the adapter nor the four bits are the critic's
+        adapted = planned(*PPO_SMALL, "model.lora.r=2", *words, device=gpu)
+        assert at("generating", adapted).parts["critic"] == 3 * weights
+    as_small = {"hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    (judge / "config.json").write_text(json.dumps(stored | as_small))
+    for start in ("policy", "critic"):  # under autocast both take the same
+        both = planned(*PPO_SMALL, KEPT, f"critic.init={start}", completions=16, device=gpu)
+        ours, policys = (at(what, both).parts["activations"] for what in ("the critic learning", "learning"))
+        assert ours == policys
+
+
+def test_without_a_critic_nothing_is_held_for_one() -> None:
+    added = planned("trainer.args.gradient_accumulation_steps=2", completions=16)
+    assert all("critic" not in moment.parts for moment in added.moments)
 
 
 def test_a_critic_on_the_policys_body_keeps_both_passes() -> None:
@@ -199,22 +231,45 @@ def test_packed_rows_have_a_prompt_once(words: tuple[str, ...], completions: int
 
 
 def test_what_is_not_known_is_left_out_and_named() -> None:
-    """Prompts of unknown length count as empty; a trainer with its own head's loss has its logits at once."""
+    """Unknown prompts count as empty; a trainer without TRL's fused head holds all its logits at once."""
     experiment = prepare(SMALL, keep_run_names=True).experiment
     plan = RunMemory(experiment, None, 8, Device()).plan()
     assert at("generating", plan).what == "generating 8 completions of 0 + 4 tokens"
     assert plan.leaves_out == ["prompts, whose length is not known"]
     rows = prepare(["+exp=toy_sft", "launch=cpu", "track=none", "trainer.args.max_length=null"], keep_run_names=True)
     assert RunMemory(rows.experiment, None, 0, Device()).plan().unknown.startswith("how long the rows are")
-    alone = rows_learned("toy_dpo", "trainer=orpo")
-    assert alone.leaves_out == ["the logits of ORPOTrainer, which are all there at once"]
+    for trainer, name in (("orpo", "ORPOTrainer"), ("cpo", "CPOTrainer")):
+        without = rows_learned("toy_dpo", f"trainer={trainer}")
+        assert without.leaves_out == [f"the logits of {name}, which are all there at once"]
     for fused in (planned(), rows_learned("toy_sft"), rows_learned("toy_reward")):
         assert fused.leaves_out == []
-    assert planned("trainer.args.optim=lomo").leaves_out == ["the state of the optimizer lomo"]
+    unknown = planned("trainer.args.optim=lomo")
+    assert unknown.leaves_out == ["the state of the optimizer lomo"]
+    assert "optimizer" not in at("generating", unknown).parts
+    Path("judge").mkdir()
+    Path("judge/config.json").write_text(json.dumps({"model_type": "mamba2", "hidden_size": 64}))
+    judged = planned("rewards.judge.model=judge", "rewards.judge.with_eos=true")
+    assert judged.leaves_out == ["the reward model judge, whose shape is not known"]
+
+
+@pytest.mark.parametrize(("trainer", "rows"), [("orpo", 16), ("cpo", 16), ("tpo", 24)])
+def test_the_answers_of_a_row(trainer: str, rows: int) -> None:
+    """ORPO and CPO learn from two answers, TPO (arXiv 2405.16681) from three."""
+    plan = rows_learned("toy_dpo", f"trainer={trainer}")
+    assert at("learning", plan).what == f"learning from {rows} rows of 10 tokens"
+
+
+def test_rows_on_a_gpu_have_all_their_tokens_in_the_head() -> None:
+    """One tile of 80 tokens and 32768 entries: there is no answer apart from the prompt."""
+    device = Device(on_gpu=True, bf16=True, num_bytes=10**9)
+    words = ("model.build.hidden_size=16", "model.build.num_layers=1")
+    assert at("learning", rows_learned("toy_sft", *words, device=device)).parts["logits"] == (
+        2 * 80 * 32768 + 4 * EMBEDDING
+    )
 
 
 def bytes_of_state(make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]) -> float:
-    """Take a step on a matrix of 64 by 64 float32 weights; return the bytes of state a weight, counters aside."""
+    """Take a step on a matrix of 64 by 64 float32 weights; return the bytes of state per weight, without counters."""
     weight = torch.nn.Parameter(torch.ones(64, 64))
     weight.grad = torch.ones(64, 64)
     (optimizer := make([weight])).step()
@@ -238,6 +293,11 @@ def test_the_state_of_torchs_optimizers(
         assert held_bytes(BILLIONS, name, "ddp", 1).optimizer == BILLIONS.trained_weights * bytes_of_state(make), name
 
 
+def test_adafactor_keeps_sums_of_rows_and_columns_which_count_as_nothing() -> None:
+    assert 0 < bytes_of_state(torch.optim.Adafactor) < 0.05 * bytes_of_state(torch.optim.AdamW)
+    assert held_bytes(BILLIONS, "adafactor", "ddp", 1).optimizer == 0
+
+
 @pytest.mark.parametrize(
     ("optimizers", "moments", "bits"),
     [
@@ -246,11 +306,10 @@ def test_the_state_of_torchs_optimizers(
         ("lion_8bit paged_lion_8bit", 1, 8),
         ("adamw_8bit adamw_bnb_8bit adamw_torch_8bit", 2, 8),
         ("adamw_torch_4bit", 2, 4),
-        ("adafactor", 0, 32),  # it keeps sums of rows and columns
     ],
 )
 def test_the_state_of_other_optimizers(optimizers: str, moments: int, bits: int) -> None:
-    """Their state has a width of its own, whatever the weight's (arXiv 2110.02861, 2302.06675, 1804.04235)."""
+    """Adam keeps two moments, Lion one (arXiv 1412.6980, 2302.06675), as wide as the name says, not as the weight."""
     for name in optimizers.split():
         for weight_bytes in (2.0, 4.0):
             model = replace(BILLIONS, weight_bytes=weight_bytes)
@@ -302,7 +361,9 @@ def test_vllm_takes_its_share_and_leaves_when_it_sleeps() -> None:
     assert at("generating", asleep).parts["vLLM"] == 4 * 10**8
     assert "vLLM" not in at("learning", asleep).parts
     assert "vLLM" not in at("generating", planned(device=device)).parts
-    assert "vLLM" not in at("generating", planned(*VLLM, device=Device(on_gpu=True))).parts  # a share of what?
+    whole = planned(*VLLM, "trainer.args.vllm_gpu_memory_utilization=1", device=device)
+    assert at("generating", whole).parts["vLLM"] == 10**9
+    assert "vLLM" not in at("generating", planned(*VLLM, device=Device(on_gpu=True))).parts  # its size is unknown
 
 
 def test_reward_models_on_the_device(place: Path) -> None:
@@ -379,6 +440,8 @@ def test_shards_of_a_run() -> None:
     assert at("the end", shards).parts["reference"] == WEIGHTS / 4
     assert at("the end", shards).parts["gradients"] == WEIGHTS / 4
     assert at("generating", shards).parts["weights"] == WEIGHTS + gathered  # TRL gathers all to generate
+    deeper = planned("launch.strategy=zero3", "model.build.num_layers=4", device=Device(processes=4))
+    assert at("the end", deeper).parts["weights"] == 4 * (EMBEDDING + 4 * MATRICES) / 4 + gathered
     offloaded = planned("launch.strategy=zero3", "launch.offload=true", device=Device(processes=4))
     assert "optimizer" not in at("the end", offloaded).parts
     alone = planned("launch.strategy=fsdp2", device=Device(processes=4))
@@ -403,6 +466,14 @@ def test_the_peak_is_one_moment_and_never_a_sum() -> None:
     assert "KV_cache" in shown["fullest"]["generation"]["parts_bytes"]
     assert [one["what"] for one in shown["moments"]] == [one.what for one in plan.moments]
     assert (shown["unknown"], shown["device"]) == (None, "CPU")
+
+
+def test_a_run_that_does_not_fit_says_so() -> None:
+    peak = max(moment.total for moment in planned().moments)
+    for num_bytes, fits in ((peak - 1, False), (peak, True), (None, True)):
+        plan = planned(device=Device(num_bytes=num_bytes))
+        assert (plan.too_large is None) == fits
+    assert MemoryPlan(Device(num_bytes=1)).too_large is None
 
 
 def test_an_unknown_architecture_is_said_and_not_guessed(place: Path) -> None:
