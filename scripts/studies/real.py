@@ -13,51 +13,14 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
-import os
 import statistics
-import sys
-import time
 from pathlib import Path
 
 from curves import Curve, draw_curves
+from real_runs import trained
 from seeds import interval, table
 
 from rlhf_cli.runs.metrics_file import read_metrics, series
-from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FINISHED, read_status
-
-
-def trained(experiment: str, seed: int, root: Path) -> tuple[RunFolder, dict[str, float]]:
-    """Return the run of a seed and its cost: CPU and wall seconds of its commands, peak memory in GB.
-
-    A run that was stopped is resumed.
-    """
-    run, costs = RunFolder(root / experiment / f"seed{seed}"), root / f"{experiment}-{seed}.json"
-    cost = {"cpu_s": 0.0, "wall_s": 0.0, "peak_gb": 0.0}
-    if costs.exists():
-        cost = json.loads(costs.read_text(encoding="utf-8"))
-    if not run.path.exists() or read_status(run).state != FINISHED:
-        words = [
-            "train",
-            f"+exp={experiment}",
-            f"seed={seed}",
-            "track=none",
-            f"run.root={root}",
-            f"run.name=seed{seed}",
-        ]
-        if run.path.exists():
-            words = ["resume", str(run.path)]
-        start = time.monotonic()
-        process = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-m", "rlhf_cli", *words])
-        _, ended, used = os.wait4(process, 0)
-        cost["cpu_s"] += used.ru_utime + used.ru_stime
-        cost["wall_s"] += time.monotonic() - start
-        cost["peak_gb"] = max(cost["peak_gb"], used.ru_maxrss * 1024 / 1e9)
-        costs.write_text(json.dumps(cost), encoding="utf-8")
-        if ended:
-            raise SystemExit(f"{run.path}: ended with {os.waitstatus_to_exitcode(ended)}")
-    return run, cost
 
 
 def running_mean(values: list[float]) -> list[float]:
@@ -77,7 +40,7 @@ def main() -> None:
     panels: dict[str, list[Curve]] = {metric: [] for metric in asked.metrics}
     found: list[dict[str, float]] = []
     for seed in range(asked.seeds):
-        run, cost = trained(asked.experiment, seed, asked.root)
+        run, cost = trained(asked.experiment, f"seed{seed}", (f"seed={seed}",), asked.root)
         entries = read_metrics(run.metrics)
         numbers: dict[str, float] = {}
         for metric in asked.metrics:

@@ -1,15 +1,16 @@
 """Does weighting help a real model? The sum of three rewards against the shipped weights and a gate, ten seeds each.
 
-usage: real_weights.py [--root FOLDER] [--picture OUT.svg]
+usage: real_weights.py [--root FOLDER] [--picture OUT.svg] [--jobs N] [--device cpu|cuda]
 
-SmolLM2 learns sums (exp=smollm2_sums, `make real`) in 40 steps. Runs a sweep over the seeds for each condition, resumes
-one that was stopped, and prints Markdown tables.
+SmolLM2 learns sums (exp=smollm2_sums, `make real`) in 40 steps. Runs what is not there yet, resumes what was stopped,
+and prints Markdown tables.
 """
 
 from __future__ import annotations
 
 from forest import forest
-from seeds import by_seed, differences, study_arguments, sweep, tables, write_numbers
+from real_runs import study_of_conditions
+from seeds import differences, tables, write_numbers
 
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
@@ -25,7 +26,7 @@ CONDITIONS = {
         ("rewards.near.weight=1", "rewards.bare.weight=1", "primary={by: correct, at_least: 1.0}"),
     ),
 }
-"""Label -> the sweep's name and what is typed beside the experiment's name."""
+"""Label -> how its runs' names begin, and what is typed beside the experiment's name."""
 MEASURES = {
     "greedy": "right, greedy, end",
     "sampled": "right, sampled, end",
@@ -46,12 +47,10 @@ def measure(run: RunFolder) -> dict[str, float]:
 
 def main() -> None:
     """Run what is missing, print the tables, draw the picture."""
-    arguments = study_arguments(__doc__)
-    root = arguments.root.resolve()
-    found = {
-        label: by_seed(sweep(EXPERIMENT, name, (*SHORTER, *words), root), measure)
-        for label, (name, words) in CONDITIONS.items()
-    }
+    arguments, runs = study_of_conditions(
+        __doc__, EXPERIMENT, {label: (name, (*SHORTER, *words)) for label, (name, words) in CONDITIONS.items()}
+    )
+    found = {label: [measure(run) for run in seeds] for label, seeds in runs.items()}
     base_of = {label: SUM for label in CONDITIONS if label != SUM}
     headings = ("correct / near / bare", "minus the sum")
     print(tables(found, base_of, *headings, MEASURES, list(MEASURES)))

@@ -38,13 +38,15 @@ def interval(values: Sequence[float], *, comparisons: int = 1) -> Interval:
     return Interval(estimate.mean, math.inf if estimate.high is None else estimate.high - estimate.mean)
 
 
-def study_arguments(doc: str, *, jobs: bool = False) -> argparse.Namespace:
-    """Return what is typed after the name of a study; `jobs`: also how many sweeps run at a time."""
+def study_arguments(doc: str, *, jobs: bool = False, devices: Sequence[str] = ()) -> argparse.Namespace:
+    """Return what is typed after the name of a study; `jobs`: also how many sweeps or runs go at a time."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path("runs"), help="where the runs lie")
     parser.add_argument("--picture", type=Path, help="write an SVG here, and a CSV of every seed's numbers beside it")
     if jobs:
-        parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="sweeps at a time")
+        parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="this many at a time")
+    if devices:
+        parser.add_argument("--device", choices=devices, default=devices[0])
     return parser.parse_args()
 
 
