@@ -93,7 +93,7 @@ def turn(side: str, step: Step) -> Taken:
     """Return what a step took in a process of its own. Raises SystemExit with its output where it failed."""
     out, said = Path(step.folder, "taken.json"), Path(step.folder, "said.txt")
     out.unlink(missing_ok=True)
-    root = str(Path(__file__).parents[2])
+    root = f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"
     quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "RLHF_CACHE": f"{step.folder}/cache"}
     environment = {**os.environ, **quiet, "PYTHONPATH": root, "CUDA_VISIBLE_DEVICES": _first_gpu()}
     command = [sys.executable, "-m", "scripts.bench.gpu", "--side", side, json.dumps(asdict(step)), str(out)]

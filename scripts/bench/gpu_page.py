@@ -56,7 +56,8 @@ def words(world: World, way: list[str]) -> list[str]:
 
 def rlhf(place: Path, *typed: str) -> subprocess.CompletedProcess[str]:
     """Run our command in that folder."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "RLHF_CACHE": str(place / "cache")}
+    path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
+    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "RLHF_CACHE": str(place / "cache")}
     command = [sys.executable, "-m", "rlhf_cli", *typed]
     return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
 

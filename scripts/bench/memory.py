@@ -141,14 +141,14 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
 
     meter = Meter(device)
     find_policy: Callable[..., Any] = assembling.policy_path
-    build: Callable[..., Any] = assembling.build_trainer
+    assemble: Callable[..., Any] = assembling.assemble
 
     def at_the_beginning(*args: Any) -> Any:
         meter.begin()
         return find_policy(*args)
 
     def watched(*args: Any, **named: Any) -> Any:
-        built = build(*args, **named)
+        built = assemble(*args, **named)
         save = built.save_model
 
         def save_model(*args: Any, **named: Any) -> None:
@@ -169,7 +169,7 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
             built._generate_and_score_completions = generated
         return built
 
-    assembling.policy_path, assembling.build_trainer = at_the_beginning, watched
+    assembling.policy_path, assembling.assemble = at_the_beginning, watched
     worker.run_rank(folder, resume=False)
     assert plan.memory is not None
     fullest = {phase: plan.memory.fullest(phase) for phase in ("generation", "training")}  # type: ignore[arg-type]
@@ -183,7 +183,8 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
 
 def in_a_process(name: str, place: Path, device: str) -> dict[str, Any]:
     """Run `measure` in a process of its own, whose malloc gives memory back at once."""
-    env = os.environ | GIVES_BACK | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    path = f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"
+    env = os.environ | GIVES_BACK | {"PYTHONPATH": path}
     command = [sys.executable, __file__, "--one", name, "--device", device]
     with tempfile.TemporaryDirectory(dir=place) as own:
         for shared in ("model", "spread.py", "prompts.jsonl", "answers.jsonl", "pairs.jsonl"):
