@@ -1,12 +1,13 @@
 """Hold the estimate of a run's memory against what a process measures, for a series of experiments.
 
-    PYTHONPATH=. OMP_NUM_THREADS=1 python scripts/bench/memory.py [--device cuda] [--only NAME ...]
+    PYTHONPATH=. OMP_NUM_THREADS=1 python scripts/bench/memory.py [--device cuda] [--smollm2] [--only NAME ...]
 
 On a CPU: VmHWM of the process less its VmRSS when everything is imported and the next thing is to load the policy,
 after a collection of garbage; the mark is reset whenever generation begins or ends, so that both are measured. glibc is
 told to give memory back at once, because what it keeps of freed memory is in no tensor, and the estimate counts
-tensors. On a GPU: torch.cuda.max_memory_allocated, bfloat16. Every run has random weights, and takes two optimizer
-steps and more, so that the optimizer's state is there.
+tensors. On a GPU: torch.cuda.max_memory_allocated, bfloat16. Every run has random weights, or with --smollm2 those of
+SmolLM2, whose answers are held to their full length, and takes two optimizer steps and more, so that the optimizer's
+state is there.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ SERIES: dict[str, list[str]] = {
     "GRPO, beta 0.04": ["trainer=grpo", *ROUND, *PLAIN, "trainer.args.beta=0.04"],
     "PPO, own critic": ["trainer=ppo", *ROUND, *PLAIN, "trainer.args.num_generations=1",
                         "trainer.args.steps_per_generation=2", "trainer.args.num_iterations=1"],
+    "PPO, LoRA critic": ["trainer=ppo", *ROUND, *PLAIN, "trainer.args.num_generations=1", "model.lora.r=16",
+                         "critic.share=lora", "trainer.args.steps_per_generation=2", "trainer.args.num_iterations=1"],
     "DPO": ["trainer=dpo", *ROWS, *PLAIN, "data.path=pairs.jsonl"],
     "SFT": ["trainer=sft", *ROWS, *PLAIN, "data.path=answers.jsonl"],
     "reward model": ["trainer=reward", *ROWS, *PLAIN, "data.path=pairs.jsonl"],
@@ -74,6 +77,21 @@ def make_place(place: Path, shape: dict[str, Any] = SHAPE) -> None:
     ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
     LlamaForCausalLM(LlamaConfig(**shape, **ids)).save_pretrained(place / "model")
     tokenizer.save_pretrained(place / "model")
+    write_data(place)
+
+
+def link_smollm2(place: Path) -> None:
+    """Link SmolLM2's folder, which is made if there is none yet (`make real`), and write the data of all runs."""
+    from rlhf_cli.models.gguf import model_folder
+
+    folder = model_folder("package:smollm2", where="--smollm2")
+    assert folder is not None
+    (place / "model").symlink_to(folder)
+    write_data(place)
+
+
+def write_data(place: Path) -> None:
+    """Write prompts, answers and pairs whose lengths in bytes are those of the random model's tokens."""
     (place / "spread.py").write_text(REWARD)
     prompts = [f"{number:04d}".ljust(PROMPT, "?") for number in range(64)]
     answers = [f"{number:04d}".ljust(3 * ANSWER - 1, "!") for number in range(64)]
@@ -181,11 +199,11 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
     }
 
 
-def in_a_process(name: str, place: Path, device: str) -> dict[str, Any]:
-    """Run `measure` in a process of its own, whose malloc gives memory back at once."""
+def in_a_process(name: str, place: Path, device: str, *, is_real: bool = False) -> dict[str, Any]:
+    """Run `measure` in a process of its own, whose malloc gives memory back at once; `is_real`: of SmolLM2."""
     path = f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"
     env = os.environ | GIVES_BACK | {"PYTHONPATH": path}
-    command = [sys.executable, __file__, "--one", name, "--device", device]
+    command = [sys.executable, __file__, "--one", name, "--device", device, *(["--smollm2"] if is_real else [])]
     with tempfile.TemporaryDirectory(dir=place) as own:
         for shared in ("model", "spread.py", "prompts.jsonl", "answers.jsonl", "pairs.jsonl"):
             Path(own, shared).symlink_to(place / shared)
@@ -214,19 +232,23 @@ def main() -> None:
     """Run the series, each experiment in a process of its own, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--smollm2", action="store_true", help="SmolLM2 instead of the random model")
     parser.add_argument("--only", nargs="*", choices=SERIES, default=list(SERIES))
     parser.add_argument("--json", action="store_true", help="print the parts of every moment as well")
     parser.add_argument("--one", choices=SERIES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print("\n" + json.dumps(measure(options.one, options.device)))
+        words = WORDS[options.one]
+        if options.smollm2 and "data.path=prompts.jsonl" in words:
+            words = [*words, f"trainer.args.generation_kwargs={{min_new_tokens: {ANSWER}}}"]
+        print("\n" + json.dumps(measure(options.one, options.device, words)))
         return
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        make_place(place)
+        (link_smollm2 if options.smollm2 else make_place)(place)
         results = []
         for one in options.only:
-            results.append(in_a_process(one, place, options.device))
+            results.append(in_a_process(one, place, options.device, is_real=options.smollm2))
             print(as_lines(results)[-1], file=sys.stderr, flush=True)
     print("\n".join(as_lines(results)))
     if options.json:
