@@ -122,6 +122,11 @@ examples: $(STAMP)  ## the worked examples that the documents quote, from the co
 site: $(STAMP)  ## the documents as a site, build/site/index.html; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
+EXTRAS := math,mlflow,plot,reasoning,search,slurm,tensorboard,trackio
+extras: $(STAMP)  ## whether every extra can be installed with the versions of constraints.txt; installs nothing
+	$(BIN)/pip install --quiet --dry-run --constraint constraints.txt '.[$(EXTRAS)]'
+	$(BIN)/pip install --quiet --dry-run --constraint constraints.txt '.[vllm]'
+
 lock: $(STAMP)  ## write constraints.txt from the environment as it is
 	{ head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
 	mv constraints.new constraints.txt
@@ -129,4 +134,4 @@ lock: $(STAMP)  ## write constraints.txt from the environment as it is
 clean:  ## the environment and everything made by tools
 	rm -rf $(VENV) .venv-deepspeed .venv-low $(VLLM) dist build .pytest_cache .mypy_cache .ruff_cache
 
-.PHONY: help setup demo real real-demo check site test test-processes test-low test-slow test-real test-slurm test-strategies test-vllm bench bench-check bench-gpu chaos chaos-short examples mutants lock clean
+.PHONY: help setup demo extras real real-demo check site test test-processes test-low test-slow test-real test-slurm test-strategies test-vllm bench bench-check bench-gpu chaos chaos-short examples mutants lock clean
