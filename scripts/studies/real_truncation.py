@@ -1,80 +1,180 @@
 """Does bootstrapping help a real model? Four ways to value a cut-off answer, two critics, ten seeds each.
 
-usage: real_truncation.py [--root FOLDER] [--picture OUT.svg] [--jobs N] [--device cpu|cuda]
+usage: real_truncation.py [--root FOLDER] [--picture OUT.svg] [--jobs N]
 
-SmolLM2 learns sums in at most six tokens (exp=smollm2_ppo, `make real`): at first nearly every answer is cut off. 64
-steps, 16 rounds. The critic is a second model with a new head, whose values mean nothing; a taught one learns alone for
-the first four rounds. Runs what is not there yet, resumes what was stopped, and prints Markdown tables.
+As truncation.py asks it of a toy. SmolLM2 (`make real`) is first shown sums that are answered with a number or in a
+sentence, a third of them wrong: one starting model for each seed. PPO then cuts answers off at four tokens: a number
+and its end fit, a sentence does not. A run has eight rounds of 32 answers. The critic is the first six layers of the
+starting model under a new head: either with random weights, whose values mean nothing, or with zeros and taught by
+eight such rounds in which the policy stays as it is. Runs what is not there yet, resumes what was stopped, and prints
+Markdown tables.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
 
+import torch
 from forest import forest
-from real_runs import study_of_conditions
-from seeds import differences, tables, write_numbers
+from seeds import SEEDS, by_seed, differences, study_arguments, sweep, tables, write_numbers
+from transformers import AutoModelForTokenClassification
 
+from rlhf_cli.data.worlds import generate
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
 
 EXPERIMENT = "smollm2_ppo"
-SHORTER = ("trainer.args.max_steps=64", "trainer.args.eval_on_start=false", "trainer.args.save_strategy=no",
-           "critic.share=none", "critic.learning_rate=5e-5", "expect=null")  # fmt: skip
-POLICIES = {"none": "none", "eos_penalty": "eos_penalty, 1 subtracted", "bootstrap": "bootstrap, replace",
-            "exclude": "exclude"}  # fmt: skip
-WORDS = {"bootstrap": ("truncation.mode=replace",)}
-CRITICS = {"random": (), "taught": ("critic.warmup_steps=16",)}
+QUESTION = [{"role": "system", "content": "Add."}, {"role": "user", "content": "{question}"}]
+SENTENCES = ("The answer is {}.", "That makes {} in all.", "I think it is {}.")
+LORA = "model.lora={r: 16, lora_alpha: 32}"
+LAYERS = 6
+POLICIES = {
+    "none": ("none", ["truncation=none"]),
+    "eos_penalty": ("eos_penalty, 1 subtracted", ["truncation=eos_penalty"]),
+    "bootstrap": ("bootstrap, replace", ["truncation=bootstrap", "truncation.mode=replace"]),
+    "exclude": ("exclude", ["truncation=exclude"]),
+}
+CRITICS = {"random": "random-${seed}", "taught": f"{EXPERIMENT}/taught-${{seed}}/critic"}
+"""Critic -> its folder below the root."""
+ROUNDS = 8
+ARGS = {
+    "max_steps": 2 * ROUNDS,
+    "per_device_train_batch_size": 16,
+    "steps_per_generation": 2,
+    "num_iterations": 1,
+    "num_generations": 8,
+    "max_completion_length": 4,
+    "learning_rate": 3e-4,
+    "logging_steps": 2,
+    "eval_strategy": "no",
+    "eval_on_start": False,
+    "save_strategy": "no",
+}
 BASE = "none"
 MEASURES = {
-    "greedy": "right, greedy, end",
-    "sampled": "right, sampled, end",
-    "area": "right, whole run",
-    "cut": "cut off, sampled, end",
-    "explained": "explained variance, 5th round",
+    "correct": "correct, end",
+    "area": "correct, whole run",
+    "cut": "cut off, end",
+    "explained": "explained variance, 1st round",
 }
-"""Of answers to the 55 questions that are never trained on, but the third and the last: of the training."""
-COMPARED = ["greedy", "sampled", "area"]
+"""`end`: the last three rounds, 96 answers; `whole run`: the mean over all, larger where it is learned sooner."""
+COMPARED = ["correct", "area", "cut"]
 
 
 def label(policy: str, critic: str) -> str:
     """Return how a condition is called in the tables."""
-    return f"{POLICIES[policy]}; {critic}"
+    return f"{POLICIES[policy][0]}; {critic}"
+
+
+def demonstrations(seed: int, count: int = 192) -> list[dict[str, object]]:
+    """Return sums with answers in the mixture of the toy: a third wrong by 1, 2 or 10, half of them in a sentence."""
+    style, rows = Random(seed), []
+    for row in generate("split_sums", {"num_rows": count, "max_value": 20}, seed=seed, name="data"):
+        number = int(str(row["answer"])) + (style.choice((-10, -2, -1, 1, 2, 10)) if style.random() < 0.35 else 0)
+        answer = (style.choice(SENTENCES) if style.random() < 0.5 else "{}").format(max(0, number))
+        asked = [{**one, "content": one["content"].format(question=row["question"])} for one in QUESTION]
+        rows.append({"prompt": asked, "completion": [{"role": "assistant", "content": answer}]})
+    return rows
+
+
+def make_start(root: Path, seed: int) -> None:
+    """Make the model that the runs of a seed begin with, and its two critics, where they are not there yet."""
+    rows, run, model = (root / f"{name}-{seed}" for name in ("rows", "sft/start", "start"))
+    settings = [f"seed={seed}", "launch=cpu", "track=none", f"run.root={root}"]
+    if not model.exists():
+        rows = rows.with_suffix(".jsonl")
+        rows.write_text("\n".join(map(json.dumps, demonstrations(seed))) + "\n", encoding="utf-8")
+        args = {"max_steps": 12, "per_device_train_batch_size": 16, "learning_rate": 1e-3, "save_strategy": "no"}
+        args |= {"lr_scheduler_type": "linear", "gradient_checkpointing": False}
+        words = ["trainer=sft", "model=smollm2", LORA, "data=file", f"data.path={rows}", *settings]
+        rlhf("train", *words, *(f"trainer.args.{key}={value}" for key, value in args.items()), f"run.name={run.name}")
+        rlhf("export", str(run), "--out", str(model))
+    # As reward heads are initialised in arXiv 2403.17031: values of deviation 1 that mean nothing.
+    for name, scale in (("random", 1.0), ("untaught", 0.0)):
+        folder = root / f"{name}-{seed}"
+        if not folder.exists():
+            torch.manual_seed(seed)
+            critic = AutoModelForTokenClassification.from_pretrained(model, num_labels=1, num_hidden_layers=LAYERS)
+            torch.nn.init.normal_(critic.score.weight, std=scale * (critic.config.hidden_size + 1) ** -0.5)
+            torch.nn.init.zeros_(critic.score.bias)
+            critic.save_pretrained(folder)
+    if not (root / CRITICS["taught"].replace("${seed}", str(seed))).exists():
+        words = [*words_of(BASE, "random", root), f"critic.init={root}/untaught-{seed}", f"run.name=taught-{seed}"]
+        rlhf("train", f"+exp={EXPERIMENT}", *words, f"critic.warmup_steps={ARGS['max_steps']}", *settings)
+
+
+def rlhf(*words: str) -> None:
+    """Run our command. Raise CalledProcessError if it fails."""
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", "rlhf_cli", *words], check=True, stdout=sys.stderr, env=one_thread)
+
+
+def words_of(policy: str, critic: str, root: Path) -> list[str]:
+    """Return what is typed beside the experiment's name for a condition."""
+    asked = [f'{{role: {one["role"]}, content: "{one["content"]}"}}' for one in QUESTION]
+    return [
+        "model=local",
+        f"model.path={root}/start-${{seed}}",
+        LORA,
+        f"data.prompt=[{', '.join(asked)}]",
+        f"critic.init={root}/{CRITICS[critic]}",
+        "critic.share=none",
+        "critic.learning_rate=2e-4",
+        "kl.where=none",
+        "rewards.near.weight=0",
+        *POLICIES[policy][1],
+        *(f"trainer.args.{key}={value}" for key, value in ARGS.items()),
+        "expect=null",
+    ]
 
 
 def measure(run: RunFolder) -> dict[str, float]:
     """Return the measures of one finished run."""
     events = read_metrics(run.metrics)
-    names = {"greedy": "eval_greedy/rewards/correct", "sampled": "eval_sampled/rewards/correct"}
-    found = {name: series(events, metric)[1][-1] for name, metric in names.items()}
-    found["area"] = statistics.fmean(series(events, "rewards/correct/mean")[1])
-    found["cut"] = series(events, "eval_sampled/truncated")[1][-1]
-    found["explained"] = series(events, "ppo/explained_variance")[1][4]
-    return found
+    rounds = {
+        name: series(events, metric)[1]
+        for name, metric in {
+            "correct": "rewards/correct/mean",
+            "cut": "rewards/truncation/fraction",
+            "explained": "ppo/explained_variance",
+        }.items()
+    }
+    return {
+        "correct": statistics.fmean(rounds["correct"][-3:]),
+        "area": statistics.fmean(rounds["correct"]),
+        "cut": statistics.fmean(rounds["cut"][-3:]),
+        "explained": rounds["explained"][0],
+    }
 
 
 def main() -> None:
     """Run what is missing, print the tables, draw the picture."""
-    conditions = {
-        label(policy, critic): (
-            f"{policy}-{critic}",
-            (*SHORTER, f"truncation={policy}", *WORDS.get(policy, ()), *words),
-        )
-        for policy in POLICIES
-        for critic, words in CRITICS.items()
-    }
-    arguments, runs = study_of_conditions(__doc__, EXPERIMENT, conditions)
-    found = {name: [measure(run) for run in seeds] for name, seeds in runs.items()}
-    base_of = {
-        label(policy, critic): label(BASE, critic) for policy in POLICIES for critic in CRITICS if policy != BASE
-    }
-    heading = "policy; critic"
-    print(tables(found, base_of, heading, "minus none with that critic", MEASURES, COMPARED))
+    arguments = study_arguments(__doc__ or "", jobs=True)
+    root = arguments.root.resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    conditions = [(policy, critic) for policy in POLICIES for critic in CRITICS]
+
+    def runs_of(one: tuple[str, str]) -> Path:
+        return sweep(EXPERIMENT, "-".join(one), words_of(*one, root), root)
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        list(pool.map(lambda seed: make_start(root, seed), SEEDS))
+        folders = list(pool.map(runs_of, conditions))
+    found = {label(*one): by_seed(folder, measure) for one, folder in zip(conditions, folders, strict=True)}
+    base_of = {label(policy, critic): label(BASE, critic) for policy, critic in conditions if policy != BASE}
+    print(tables(found, base_of, "policy; critic", "minus none with that critic", MEASURES, COMPARED))
     if arguments.picture:
         apart = differences(found, base_of, COMPARED)
         panels = {MEASURES[name]: [cells[place] for cells in apart.values()] for place, name in enumerate(COMPARED)}
         arguments.picture.write_text(forest(list(apart), panels, zero="none"), encoding="utf-8")
-        write_numbers(arguments.picture, heading, found)
+        write_numbers(arguments.picture, "policy; critic", found)
 
 
 if __name__ == "__main__":
