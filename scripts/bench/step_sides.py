@@ -153,10 +153,8 @@ class StepClock(TrainerCallback):
         if self._number != 2 or self._gradient_file is None:
             return
         began = self.now_s()
-        with self._gradient_file.open("wb") as stream:
-            for one in model.parameters():
-                if one.grad is not None:  # none for what is frozen below an adapter
-                    one.grad.float().cpu().numpy().tofile(stream)
+        learned = [one.grad for one in model.parameters() if one.grad is not None]  # none where an adapter freezes it
+        torch.save([gradient.cpu() for gradient in learned], self._gradient_file)
         self._left_out_s += self.now_s() - began
 
 

@@ -24,7 +24,6 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from transformers.utils import logging
 
@@ -56,8 +55,8 @@ REAL_ROWS, REAL_LIMIT, REAL_END = 64, 12, 2
 
 def off_by(ours: Path, stock: Path) -> float:
     """Return the norm of the difference of two gradients over the norm of the second."""
-    found, expected = (np.fromfile(file, dtype=np.float32).astype(np.float64) for file in (ours, stock))
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+    found, expected = (torch.cat([one.double().flatten() for one in torch.load(file)]) for file in (ours, stock))
+    return float((found - expected).norm() / expected.norm())
 
 
 def is_real(world: str) -> bool:
@@ -135,7 +134,7 @@ def measured(world: str, folder: Path, pairs: int) -> list[Measure]:
         slots = sum(pair[index] for pair in both("slots"))
         goal_of = 0.8 if index == 0 and is_toy else None
         measures.append(Measure(f"{name}: {side} slots a token", "counter", slots / tokens, goal=goal_of, pairs=pairs))
-    measures.append(Measure(f"{name}: gradient off by", "note", off, goal=1e-6))
+    measures.append(Measure(f"{name}: gradient off by", "note", off, goal=None if is_real(world) else 1e-6))
     return measures
 
 
