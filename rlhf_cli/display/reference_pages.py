@@ -74,7 +74,8 @@ def show_tasks(console: Console, tasks: Sequence[Mapping[str, Any]], missing: st
         question, answer = (" ".join(str(task[part]).split()) for part in ("question", "answer"))
         arguments = ", ".join(f"{name} {default}" for name, default in task["arguments"].items())
         console.print(Text(f"  {task['name']}", style="bold cyan"))
-        console.print(Text.assemble(f"    {question:.150} -> {answer:.40}\n    ", (arguments, "dim")), soft_wrap=True)
+        about = Text.assemble(f"    {question:.150} -> {answer:.40}\n    ", (arguments, "dim"))
+        console.print(about, soft_wrap=not console.is_terminal)
 
 
 def shown_path(file: Path, line: int | None = None) -> str:

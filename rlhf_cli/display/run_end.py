@@ -185,7 +185,7 @@ def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iter
         yield from at_the_end(verified, [str(one) for one in overrides] if isinstance(overrides, list) else [])
     if status.warnings:
         warnings = "1 warning" if status.warnings == 1 else f"{status.warnings} warnings"
-        yield Text(f"{warnings} of your code: log.txt", style="yellow")
+        yield Text(f"{warnings} in log.txt", style="yellow")
     if (times := time_line(events)) is not None:
         yield times
     lengths = section(read_json(folder.provenance), "lengths")

@@ -154,13 +154,24 @@ def extra_conditions(required: RequiredPackages, installed: InstalledVersion = v
     conditions = []
     for name in [name for name in required.extras if name != "dev"]:
         versions = {one.name: installed(one.name) for one in required.extras[name]}
-        fits = all(_fits(one, versions[one.name]) for one in required.extras[name])
+        absent = [one for package in versions for one in _needs_of(package) if installed(one) is None]
+        fits = not absent and all(_fits(one, versions[one.name]) for one in required.extras[name])
         state = State.OK if fits else State.UNFIT if all(versions.values()) else State.MISSING
         there = ", ".join(f"{package} {version}" for package, version in versions.items() if version is not None)
         found = f"{_PURPOSES.get(name, '')}{f': {there}' if there else ''}"
+        found += f", without {', '.join(absent)}" if absent else ""
         fix = None if fits else f"pip install '{_DISTRIBUTION}[{name}]'"
         conditions.append(Condition("extras", name, state, found, fix))
     return conditions
+
+
+def _needs_of(package: str) -> list[str]:
+    """Return the packages that an installed package requires here, none if it is not installed."""
+    try:
+        found = [Requirement(line) for line in importlib.metadata.requires(package) or []]
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return [one.name for one in found if one.marker is None or one.marker.evaluate({"extra": ""})]
 
 
 def packaged_model_conditions() -> list[Condition]:

@@ -110,6 +110,9 @@ def test_difficulty_is_a_number_where_there_is_one() -> None:
 @needs_package
 def test_what_the_package_does_not_take_is_named_with_its_whole_key(refusal) -> None:
     assert "try:      data.args.task=chain_sum" in refusal(rows, task="chain_sm")
+    assert "try:      data.args.tasks.gcd={}" in refusal(rows, tasks={"gdc": {}})
+    nested = refusal(rows, tasks={"gcd": {"args": {"max_valeu": 9}}})
+    assert "try:      data.args.tasks.gcd.args.max_value=9" in nested
     short = refusal(rows, task="chain_sum", args={"allow_negation": True, "min_terms": 9})
     assert "data.args.args\n" in short
     assert "max_terms 6" in short
@@ -122,10 +125,12 @@ def test_what_the_package_does_not_take_is_named_with_its_whole_key(refusal) -> 
         (
             "gcd",
             {"max_val": 3},
-            ["args.max_val", "min_numbers, max_numbers, min_value, max_value", "try:      max_value"],
+            ["args.max_val", "min_numbers, max_numbers, min_value, max_value", "try:      args.max_value=3"],
         ),
         ("gcd", {"seed": 3}, ["no argument 'seed'"]),
-        ("gcd", {"max_value": "many"}, ["refuses its arguments", "TypeError"]),
+        ("gcd", {"max_value": "many"}, ["where:    args.max_value", "'many'", "a valid integer, such as 1000"]),
+        ("basic_arithmetic", {"operators": ["+", 3]}, ["where:    args.operators", "valid string"]),
+        ("gcd", {"max_value": -5}, ["refuses its arguments", "AssertionError"]),
         ("simple_integration", {}, ["runs what the model wrote as Python code"]),
         ("quite_another", {}, ["rlhf list data reasoning_gym"]),
     ],

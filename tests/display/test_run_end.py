@@ -55,7 +55,7 @@ def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
         ["1+1=", "2\\n", "+0.50"],
         ["2+2=", "[red]4", "-1.00"],
     ]
-    assert "3 warnings of your code: log.txt" in lines
+    assert "3 warnings in log.txt" in lines
     assert lines[-1].partition("  #")[0] == "rlhf why runs/sums/one"
 
 

@@ -85,13 +85,17 @@ class TestVllm:
         assert error.what == "an embedded model is not made for vLLM"
         assert error.hint == "model.path=FOLDER, or launch.rollout=hf"
 
-    def test_a_model_that_generates_itself_on_a_gpu(self, gpus: HaveGpus) -> None:
+    def test_a_model_that_generates_itself_on_a_gpu(self, gpus: HaveGpus, monkeypatch) -> None:
         real = (QUICK, "model=local", "model.path=org/model")
         assert planned(*real).notices == ()  # on a CPU
         gpus(1)
         (line,) = planned(*real).notices
         assert line.subject == "rollout"
-        assert "pip install 'vllm>=0.28,<0.32', then launch.rollout=vllm" in line.text
+        assert line.text.endswith("slow way on a GPU; launch.rollout=vllm")
+        with monkeypatch.context() as without:
+            without.setattr(rollout_server_plan, "installed_vllm", lambda: None)
+            (line,) = planned(*real).notices
+        assert line.text.endswith("pip install 'vllm>=0.28,<0.32', then launch.rollout=vllm")
         assert planned(*real, "launch=cpu").notices == planned(QUICK).notices == ()
         assert planned(*real, "launch.rollout=vllm").notices == ()
 

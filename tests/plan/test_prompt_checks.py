@@ -127,6 +127,18 @@ class TestFormat:
             assert said is None or said in texts[0]
             (place / "model/training_format.json").unlink(missing_ok=True)
 
+    def test_advice_for_bare_text_is_what_the_trainer_takes(self, place, write: Write) -> None:
+        """A template makes messages of the prompt alone, and a trainer of rows refuses those beside bare answers."""
+        model_copy(place / "model")
+        (place / "model/chat_template.jinja").write_text("{{ messages }}")
+        write("rows.jsonl", ROWS)
+        (notice,) = planned(*MINE, *MODEL).notices
+        assert "data.prompt='[{role: user" in notice.text
+        write("rows.jsonl", '{"prompt": "1+1=", "completion": "2"}\n' * 20)
+        (notice,) = planned("trainer=sft", "data=file", "data.path=rows.jsonl", *MODEL).notices
+        assert "write them as messages, prompts and answers, in the file" in notice.text
+        assert "data.prompt" not in notice.text
+
     def test_a_reward_model_of_another_format_is_told(self, place, write: Write) -> None:
         """One that was trained on plain texts says so in its folder; another has a chat template of its own."""
         scorer = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1, "id2label": {"0": "a"}}

@@ -119,6 +119,14 @@ def test_versions(change: dict[str, str | None], name: str, state: State, preven
     assert "dev" not in conditions
 
 
+def test_an_extra_without_what_its_package_needs_is_not_ok() -> None:
+    versions = {**HERE, "datasets": "5.0", "accelerate": None}
+    wanted = required_by_metadata(">=3.11", ["trl; extra == 'reasoning'"], ["reasoning"])
+    (condition,) = extra_conditions(wanted, versions.get)  # trl is installed, and its metadata names what it requires
+    assert condition.state == State.UNFIT
+    assert "without accelerate" in condition.found
+
+
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = disk_condition("runs", tmp_path / "not" / "yet", "run.root=FOLDER")
     assert there.state in (State.OK, State.WARN)

@@ -51,7 +51,9 @@ class Eval(Source):
     @model_validator(mode="after")
     def _one_origin(self) -> Eval:
         if self.fraction is not None and (self.path is not None or self.world is not None):
-            raise ValueError("a `fraction` of the training rows, or a `path` or `world` of their own")
+            raise ValueError(
+                "a `fraction` of the training rows, or a `path` or `world` of their own: data.eval.fraction=null"
+            )
         return self
 
 

@@ -7,6 +7,7 @@ as `task=gcd`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from inspect import signature
@@ -55,7 +56,7 @@ def generate(
     except DataError as error:
         # The world knows its argument's name; we know the config key above it.
         error.where = f"{name}.args.{error.where}" if error.where else f"{name}.world"
-        if error.hint is not None and error.hint.partition("=")[0] in signature(rows).parameters:
+        if error.hint is not None and re.split("[.=]", error.hint)[0] in signature(rows).parameters:
             error.hint = f"{name}.args.{error.hint}"
         raise
 

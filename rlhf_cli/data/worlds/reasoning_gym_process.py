@@ -15,7 +15,9 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from rlhf_cli.errors import DataError, Prose
 from rlhf_cli.text.suggest import nearest
@@ -53,19 +55,33 @@ def build_task(task: str, args: Mapping[str, object], *, seed: int, where: str) 
             where=task_key,
             got=task,
             expected=f"one of its {len(known)} tasks: rlhf list data reasoning_gym",
-            hint=(close if where else f"task={close}") if close else "rlhf list data reasoning_gym",
+            hint=f"{f'tasks.{close}' if where else 'task'}={'{}' if where else close}"
+            if close
+            else "rlhf list data reasoning_gym",
         )
     kind, config = known[task]
     defaults = _defaults(config)
-    for key in args:
+    types = get_type_hints(config)
+    for key, value in args.items():
         if key not in defaults:
+            close = nearest(key, defaults)
             raise DataError(
                 f"the task {task} has no argument {key!r}",
                 where=f"{args_key}.{key}",
                 got=key,
                 expected="one of " + ", ".join(defaults),
-                hint=nearest(key, defaults) or "rlhf list data reasoning_gym",
+                hint=f"{args_key}.{close}={json.dumps(value)}" if close else "rlhf list data reasoning_gym",
             )
+        try:  # JSON has no tuples, and its rules take a list for one
+            TypeAdapter(types[key]).validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            wanted = error.errors()[0]["msg"].removeprefix("Input should be ")
+            raise DataError(
+                f"wrong value for the argument {key} of {task}",
+                where=f"{args_key}.{key}",
+                got=repr(value),
+                expected=f"{wanted}, such as {defaults[key]}, the default",
+            ) from None
     try:
         return kind(config(**args, seed=seed, size=_CHUNK))
     except ModuleNotFoundError as error:

@@ -166,10 +166,11 @@ def precision_notice(experiment: Experiment, composed: Composed, context: CheckC
 def rollout_notice(experiment: Experiment, composed: Composed, context: CheckContext) -> None:
     """Note that a model which vLLM could serve generates by itself on a GPU."""
     if uses_gpu(experiment.launch):
-        from rlhf_cli.plan.rollout_server_plan import INSTALL_VLLM
+        from rlhf_cli.plan.rollout_server_plan import INSTALL_VLLM, installed_vllm
 
         text = "the model itself generates (launch.rollout=hf), which is the slow way on a GPU"
-        context.notices.append(Notice("rollout", f"{text}; {INSTALL_VLLM}, then launch.rollout=vllm"))
+        install = f"{INSTALL_VLLM}, then " if installed_vllm() is None else ""
+        context.notices.append(Notice("rollout", f"{text}; {install}launch.rollout=vllm"))
 
 
 def folder_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:

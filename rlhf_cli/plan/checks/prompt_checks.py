@@ -157,8 +157,10 @@ def format_notices(experiment: Experiment, composed: Composed, context: CheckCon
     bare = "has a chat template, and the rows are bare text that does not go through it: write them as messages"
     policy = context.folder_of(experiment.model.path)
     if policy is not None and not is_chat and is_chat_model(policy, context.tokenizer):
-        as_messages = "data.prompt='[{role: user, content: \"{prompt}\"}]'"
-        text = f"the model {bare}, such as {as_messages}, unless it is a base model"
+        as_messages = "such as data.prompt='[{role: user, content: \"{prompt}\"}]'"
+        if not experiment.trainer.row.generates:  # a template makes messages of prompts alone, not of their answers
+            as_messages = "prompts and answers, in the file"
+        text = f"the model {bare}, {as_messages}, unless it is a base model"
         context.notices.append(Notice("model", text))
     if policy is not None and is_chat and trained_on_conversations(policy) is False:
         text = "the model was trained on plain texts, and the rows are conversations"
