@@ -123,7 +123,7 @@ def measured(place: Path, world: World, name: str) -> list[str]:
     steps = [one for one in logged if "completions/mean_length" in one][1:]
     rate = statistics.median(one["completions/mean_length"] * world.rows / one["time/elapsed_s"] for one in steps)
     shares = [statistics.median(one.get(f"time/share/{phase}", 0.0) for one in steps) for phase in PHASES]
-    return [f"{rate:.0f}", *(f"{share:.2f}" for share in [*shares, 1 - sum(shares)])]
+    return [f"{rate:.3g}", *(f"{share:.2f}" for share in [*shares, 1 - sum(shares)])]
 
 
 def _raise_problems(checked: subprocess.CompletedProcess[str]) -> None:
