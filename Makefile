@@ -97,8 +97,8 @@ bench: $(STAMP)  ## the measures of docs/development/performance.md as one table
 bench-check: bench  ## the same, and fail where one is worse than the baseline of this kind of machine
 	$(BIN)/python -m scripts.bench.baselines
 
-bench-gpu: $(STAMP)  ## one page about a GPU: doctor, a step beside TRL's, the ways to generate, memory
-	$(BIN)/python -m scripts.bench.gpu_page
+bench-gpu: $(STAMP)  ## one page about a GPU: doctor, a step beside TRL's, vLLM, memory; PAGE=--smollm2, PAGE=--pretended
+	$(BIN)/python -m scripts.bench.gpu_page $(PAGE)
 
 chaos: $(STAMP)  ## break runs at random moments and see what is lost: docs/development/chaos.md, an hour
 	mkdir -p build

@@ -1,12 +1,17 @@
 """A whole GRPO step of a 0.5B model on a GPU, in bf16: stock TRL's trainer and ours, and how far both are from floors.
 
-    python -m scripts.bench.gpu [--pairs 3] [--tiny]
+    python -m scripts.bench.gpu [--pairs 3] [--tiny | --smollm2]
 
 A Llama of 0.47 billion random weights, 32,768 tokens, 64 prompts of 64 to 256 tokens, 8 answers each, lengths
 log-normal with a mean of 300 of at most 1,024, no KL penalty. Each side is a process of its own, turn by turn. The
 table is for docs/development/performance.md. Floors, of what this device does in a large product of matrices and in a
-copy: 6 FLOP for each parameter and real token of the update, the weights read once for each token of the longest
-answer. `--tiny` is the same on a CPU with toy numbers, in float32: it shows that this runs, and nothing else.
+copy: 6 FLOP for each parameter and real token of the update, where a group's prompt counts once and needs no head; the
+weights read once for each token of the longest answer. `--tiny` is the same on a CPU with toy numbers, in float32: it
+shows that this runs, and nothing else.
+
+`--smollm2` trains a LoRA adapter of SmolLM2 (135M, after `make real`) on 16 answers of at most 32 tokens, on the GPU or
+a CPU; frozen weights have no gradient, and the floor is 4 FLOP. With ACCELERATE_TORCH_DEVICE=pretend:0 every side
+trains on the pretended device of tests/device.
 """
 
 from __future__ import annotations
@@ -18,20 +23,23 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, set_seed
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, set_seed
+from transformers.utils import logging
 
 from scripts.bench.ppo_models import EOS, PAD, word_tokenizer
-from scripts.bench.step_sides import SIDES, Step, StepClock, Taken, listen, ragged, read_taken
+from scripts.bench.step_sides import PRETENDED, SIDES, Step, StepClock, Taken, listen, ragged, read_taken
+from scripts.bench.whole_step import REAL_END, make_real
 
 
 @dataclass(frozen=True)
 class World:
-    """What is trained. `prompts` are the fewest and most tokens of one, `mean` and `limit` those of an answer."""
+    """What is trained: a Llama of that shape, or {} for SmolLM2's adapter, on sums. `prompts` are the fewest and most
+    tokens of one, `mean` and `limit` those of an answer, `end` is the token that ends it.
+    """
 
     shape: dict[str, int]
     vocab: int
@@ -41,12 +49,19 @@ class World:
     mean: float
     limit: int
     device: str
+    end: int = EOS
+
+    @property
+    def is_real(self) -> bool:
+        """Return whether SmolLM2 is trained."""
+        return not self.shape
 
 
 LARGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 GPU = World(LARGE, 32_768, 64 * 8, 16, (64, 256), 300, 1024, "cuda")
 TINY = World(SMALL, 128, 2 * 8, 8, (4, 8), 8, 16, "cpu")
+SMOLLM2 = World({}, 49_152, 2 * 8, 8, (0, 0), 16, 32, "cpu", REAL_END)
 
 
 @dataclass(frozen=True)
@@ -57,8 +72,34 @@ class Floor:
     byte_s: float
 
 
-def make(folder: Path, world: World) -> int:
-    """Write policy/ and prompts.jsonl; returns how many parameters multiply: all but the embedding's."""
+def is_pretended() -> bool:
+    """Return whether the tests' device is asked for, as its tests do it."""
+    return os.environ.get("ACCELERATE_TORCH_DEVICE", "").startswith(PRETENDED)
+
+
+def python() -> list[str]:
+    """Return what runs a module: Python, with the pretended device if that is asked for."""
+    return [sys.executable, "-m", *(["tests.device.run_module"] if is_pretended() else [])]
+
+
+def world_here(*, is_real: bool, is_tiny: bool) -> World:
+    """Return what is trained, on the device that there is."""
+    world = SMOLLM2 if is_real else TINY if is_tiny else GPU
+    if is_pretended():
+        return replace(world, device=PRETENDED)
+    return replace(world, device="cuda") if is_real and torch.cuda.is_available() else world
+
+
+def make(folder: Path, world: World) -> tuple[int, int]:
+    """Write policy/ and prompts.jsonl into a new folder; returns how many parameters multiply: the body's without the
+    embedding's, and the head's.
+    """
+    if world.is_real:
+        make_real(folder)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder / "policy"))
+        return _counted(model)
+    folder.mkdir()
     set_seed(0)
     ids = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": None, "tie_word_embeddings": False}
     policy = LlamaForCausalLM(LlamaConfig(vocab_size=world.vocab, **ids, **world.shape))
@@ -67,7 +108,12 @@ def make(folder: Path, world: World) -> int:
     lengths = torch.randint(world.prompts[0], world.prompts[1] + 1, (256,)).tolist()
     prompts = [" ".join(f"w{word}" for word in torch.randint(2, world.vocab, (n,)).tolist()) for n in lengths]
     (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
-    return sum(one.numel() for one in policy.parameters()) - policy.model.embed_tokens.weight.numel()
+    return _counted(policy)
+
+
+def _counted(model: PreTrainedModel) -> tuple[int, int]:
+    body, (embedding, head) = model.base_model, (model.get_input_embeddings(), model.get_output_embeddings())
+    return sum(one.numel() for one in body.parameters()) - embedding.weight.numel(), head.weight.numel()
 
 
 def floor(device: str) -> Floor:
@@ -75,16 +121,13 @@ def floor(device: str) -> Floor:
     side, dtype = (8192, torch.bfloat16) if device == "cuda" else (512, torch.float32)
     a, b = (torch.randn(side, side, dtype=dtype, device=device) for _ in range(2))
     into = torch.empty_like(a)
+    now_s = StepClock(Path(), Step("", "grpo", [], device=device), None).now_s
     taken: dict[str, list[float]] = {"product": [], "copy": []}
     for _ in range(6):
         for name in taken:
-            if device == "cuda":
-                torch.cuda.synchronize()
-            began = time.perf_counter()
+            began = now_s()
             torch.mm(a, b, out=into) if name == "product" else into.copy_(a)
-            if device == "cuda":
-                torch.cuda.synchronize()
-            taken[name].append(time.perf_counter() - began)
+            taken[name].append(now_s() - began)
     product, copy = (min(seconds[1:]) for seconds in taken.values())
     return Floor(2 * side**3 / product, 2 * a.numel() * a.element_size() / copy)
 
@@ -93,10 +136,10 @@ def turn(side: str, step: Step) -> Taken:
     """Return what a step took in a process of its own. Raises SystemExit with its output where it failed."""
     out, said = Path(step.folder, "taken.json"), Path(step.folder, "said.txt")
     out.unlink(missing_ok=True)
-    root = f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"
+    root = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
     quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "RLHF_CACHE": f"{step.folder}/cache"}
     environment = {**os.environ, **quiet, "PYTHONPATH": root, "CUDA_VISIBLE_DEVICES": _first_gpu()}
-    command = [sys.executable, "-m", "scripts.bench.gpu", "--side", side, json.dumps(asdict(step)), str(out)]
+    command = [*python(), "scripts.bench.gpu", "--side", side, json.dumps(asdict(step)), str(out)]
     with said.open("wb") as stream:
         subprocess.run(command, cwd=step.folder, env=environment, stdout=stream, stderr=stream)
     if not out.exists():
@@ -118,23 +161,30 @@ def _first_gpu() -> str:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
 
 
-def table(took: dict[str, list[Taken]], step: Step, parameters: int, limits: Floor) -> list[str]:
-    """Return the lines of the table."""
-    answers, weight_bytes = sum(step.lengths), parameters * (2 if step.device == "cuda" else 4)
-    tokens = max(one.tokens for one in took["stock"])
+def table(took: dict[str, list[Taken]], step: Step, parameters: tuple[int, int], limits: Floor) -> list[str]:
+    """Return the lines of the table; parameters of the body and of the head."""
+    answers, weight_bytes = sum(step.lengths), sum(parameters) * (2 if step.on_gpu else 4)
+    prompts = (max(one.tokens for one in took["stock"]) - answers) / step.group
+    multiplied = parameters[0] * (answers + prompts) + parameters[1] * answers
     floors = {
         "generation": max(step.lengths) * weight_bytes / limits.byte_s,
-        "update": 6 * parameters * tokens / limits.flop_s,
+        "update": (4 if step.lora else 6) * multiplied / limits.flop_s,
     }
     found = {side: {name: statistics.median(values) for name, values in _figures(taken, answers).items()}
              for side, taken in took.items()}  # fmt: skip
     lines = ["| | ours | TRL 1.16 | ours / TRL | floor |", "|---|---|---|---|---|"]
     for name, ours in found["ours"].items():
+        if name.startswith("peak") and not ours:
+            continue
         theirs = found["stock"].get(name, 0.0)
         ratio = f"{ours / theirs:.3f}" if theirs else ""
         least = f"{floors[name.split(',')[0]]:.3g}" if name.split(",")[0] in floors else ""
-        lines.append(f"| {name} | {ours:.3g} | {theirs:.3g} | {ratio} | {least} |")
+        lines.append(f"| {name} | {_shown(ours)} | {_shown(theirs)} | {ratio} | {least} |")
     return lines
+
+
+def _shown(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _figures(taken: list[Taken], answers: int) -> dict[str, list[float]]:
@@ -144,7 +194,7 @@ def _figures(taken: list[Taken], answers: int) -> dict[str, list[float]]:
         "step, s": [one.step_s for one in taken],
         "generation, s": [one.generation_s for one in taken],
         "update, s": [one.step_s - one.generation_s for one in taken],
-        "peak memory, MB": [one.peak_mb for one in taken],
+        "peak memory, MiB": [one.peak_mb for one in taken],
         "slots of the training pass": [float(one.slots) for one in taken],
     }
     for phase in ("generation", "log-probabilities", "forward", "backward"):
@@ -156,7 +206,9 @@ def _figures(taken: list[Taken], answers: int) -> dict[str, list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--tiny", action="store_true", help="toy numbers on a CPU, to see that it runs")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--tiny", action="store_true", help="toy numbers on a CPU, to see that it runs")
+    which.add_argument("--smollm2", action="store_true", help="SmolLM2 instead of random weights, also on a CPU")
     parser.add_argument("--side", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
@@ -166,23 +218,27 @@ def main() -> None:
         listen(StepClock(Path(out), step, None), step)
         SIDES[side](step)
         return
-    if not options.tiny and not torch.cuda.is_available():
+    world = world_here(is_real=options.smollm2, is_tiny=options.tiny)
+    if world.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("there is no GPU that torch can use here; --tiny runs the same with toy numbers on a CPU")
-    world = TINY if options.tiny else GPU
+    logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as temporary:
-        parameters = make(Path(temporary), world)
+        place = Path(temporary, "world")
+        parameters = make(place, world)
         took: dict[str, list[Taken]] = {"ours": [], "stock": []}
-        limits = floor(world.device)
+        limits = floor("cuda" if world.device == "cuda" else "cpu")
         torch.cuda.empty_cache()
         for pair in range(options.pairs):
             lengths = ragged(world.rows, world.limit, 0, mean=world.mean, deviation=0.9)
-            step = Step(temporary, "grpo", lengths, 8, world.micro_batch, world.limit, 0.0, world.device)
+            sizes = {"lengths": lengths, "micro_batch": world.micro_batch, "limit": world.limit, "end": world.end}
+            step = Step(str(place), "grpo", beta=0.0, device=world.device, lora=world.is_real, **sizes)
             for side in ("ours", "stock") if pair % 2 else ("stock", "ours"):
                 took[side].append(turn(side, step))
                 print(f"{pair} {side}: a step {took[side][-1].step_s:.2f} s", flush=True)
-        attention = attention_of(Path(temporary))
-    what = torch.cuda.get_device_name() if world.device == "cuda" else "a CPU, toy numbers: no measure of anything"
-    print(f"\n{what}; torch {torch.__version__}; {options.pairs} pairs, medians; {parameters / 1e9:.3f}B parameters")
+        attention = attention_of(place)
+    what = torch.cuda.get_device_name() if step.on_gpu else "a pretended device" if is_pretended() else "a CPU"
+    print(f"\n{what}; torch {torch.__version__}; {sum(parameters) / 1e6:.3g}M parameters multiply")
+    print(f"medians of {options.pairs}; seconds {'by the wall' if step.on_gpu else 'of the CPU'}")
     print(f"{limits.flop_s / 1e12:.3g} TFLOP/s in a product, {limits.byte_s / 1e9:.3g} GB/s in a copy\n")
     print("\n".join(table(took, step, parameters, limits)))
     print(f"\nattention of ours: {attention}")

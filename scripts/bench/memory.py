@@ -216,7 +216,7 @@ def in_a_process(name: str, place: Path, device: str, *, is_real: bool = False) 
 
 def as_lines(results: list[dict[str, Any]]) -> list[str]:
     """Return a table: megabytes of both phases, estimated and measured, and how far apart the larger ones are."""
-    lines = ["| | generation, MB | measured | training, MB | measured | peak | fullest moment |", "|---" * 7 + "|"]
+    lines = ["| | generation | measured | training | measured | peak | fullest moment |", "|---" * 7 + "|"]
     for result in results:
         cells = []
         for phase in ("generation", "training"):

@@ -27,6 +27,8 @@ from rlhf_cli.models import live_eligibility
 from scripts.bench.generation import EndsInTime
 from scripts.bench.ppo_models import EOS
 
+PRETENDED = "pretend"
+"""The device of tests/device/pretended_device.py. It has no memory of its own: the peak is left at 0."""
 _SHORT = 4
 """Tokens of an answer in the step that is not counted."""
 
@@ -56,6 +58,11 @@ class Step:
         """Return the folder of the model that learns."""
         return self.model or f"{self.folder}/policy"
 
+    @property
+    def on_gpu(self) -> bool:
+        """Return whether seconds are those of a GPU; a pretended one computes as a CPU does, and in its precision."""
+        return self.device == "cuda"
+
     def settings(self) -> dict[str, Any]:
         """Return the arguments of the trainer, ours and TRL's."""
         return {
@@ -74,6 +81,7 @@ class Step:
             "log_completions": True,
             "num_completions_to_print": 0,
             "seed": 0,
+            **({"dataloader_pin_memory": False} if self.device == PRETENDED else {}),
         }
 
 
@@ -85,7 +93,8 @@ def by_length(completions: list[Any], **_: object) -> list[float]:
 
 @dataclass
 class Taken:
-    """What the second step took. Seconds are CPU's, or wall where there is a GPU. `slots` of training passes are places
+    """What the second step took. Seconds are CPU's, or wall where there is a GPU;
+    `peak_mb` counts 2^20 bytes. `slots` of training passes are places
     that went through the policy with a gradient, `tokens` those of them that are no padding (None where rows are
     flat), `check` a sum that two lists of answers share when they are the same; `phases` are seconds by what was done.
     """
@@ -118,7 +127,7 @@ class StepClock(TrainerCallback):
 
     def now_s(self) -> float:
         """Return CPU seconds, or wall seconds when the GPU has done what it was given."""
-        if self._step.device == "cpu":
+        if not self._step.on_gpu:
             return time.process_time()
         torch.cuda.synchronize()
         return time.perf_counter()
@@ -126,15 +135,15 @@ class StepClock(TrainerCallback):
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._number += 1
         if self._number == 2:
-            if self._step.device != "cpu":
+            if self._step.on_gpu:
                 torch.cuda.reset_peak_memory_stats()
             self.taken = Taken(began_s=self.now_s())
         elif self._number == 3:
             self.taken.step_s = self.now_s() - self.taken.began_s - self._left_out_s
-            if self._step.device == "cpu":
-                self.taken.peak_mb = int(_status().partition("VmHWM:")[2].split()[0]) / 1024
-            else:
+            if self._step.on_gpu:
                 self.taken.peak_mb = torch.cuda.max_memory_allocated() / 2**20
+            elif self._step.device == "cpu":
+                self.taken.peak_mb = int(_status().partition("VmHWM:")[2].split()[0]) / 1024
             self._out.write_text(json.dumps(vars(self.taken)))
             os._exit(0)  # neither side saves, shows or clears away anything
 
@@ -189,6 +198,7 @@ def listen(clock: StepClock, step: Step) -> None:
 
     def trained(trainer: Any, *given: Any, **named: Any) -> Any:
         trainer.add_callback(clock)
+        assert trainer.accelerator.device.type == step.device
         seam = "_get_per_token_logps_and_entropies"
         setattr(trainer, seam, clock.timed(getattr(trainer, seam), _pass))
         trainer.accelerator.backward = clock.timed(trainer.accelerator.backward, lambda: "backward")
@@ -211,8 +221,8 @@ def stock(step: Step) -> None:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    precision = {"use_cpu": True, "bf16": False} if step.device == "cpu" else {"bf16": True}
-    dtype = "float32" if step.device == "cpu" else "bfloat16"
+    precision = {"use_cpu": step.device == "cpu", "bf16": step.on_gpu}
+    dtype = "bfloat16" if step.on_gpu else "float32"
     adapter = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
     args = getattr(trl, f"{step.trainer.upper()}Config")(
         output_dir=f"{step.folder}/out",
@@ -246,7 +256,7 @@ def ours(step: Step) -> None:
         "seed=0",
         f"run.name=run{os.getpid()}",
     ]
-    words += [] if step.device == "cpu" else ["model.dtype=bfloat16"]
+    words += ["model.dtype=bfloat16"] if step.on_gpu else []
     words += ["model.lora.r=16", "model.lora.lora_alpha=32"] if step.lora else []
     raise SystemExit(main(["train", *words, *said, *step.words]) or "training ended before its third step")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pkgutil
 import traceback
 from collections.abc import Callable
@@ -23,7 +22,8 @@ from safetensors.torch import load_file
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.device.pretended_device import SEEN, pretended_device
+from tests.device.pretended_device import SEEN
+from tests.device.run_module import trained_on
 from tests.support.cut_runs import cut, events, is_same
 from tests.support.run_fixtures import without_panels
 from tests.support.small_reward_runs import SMALL as REWARD
@@ -125,13 +125,7 @@ def resumed(name: str) -> dict[str, Any]:
 
 def on_the_device() -> dict[str, dict[str, Any]]:
     """Return what every command did on the device, by name."""
-    precision = {"use_cpu": False, "bf16": False, "fp16": False}
-    with (
-        pretended_device(),
-        patch.dict(os.environ, ACCELERATE_TORCH_DEVICE="pretend:0"),
-        patch("rlhf_cli.trainers.assemble.trl_config.precision_args", lambda _: precision),
-        patch("rlhf_cli.evaluation.generation.device_of", lambda _: "pretend:0"),
-    ):
+    with trained_on():
         seen = {name: seen_in(typed(name)) for name in TRAININGS}
         seen |= {f"resume {name}": resumed(name) for name in RESUMED}
         for name in EVALUATED:
