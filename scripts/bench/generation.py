@@ -52,12 +52,13 @@ class EndsInTime(LogitsProcessor):
 
 @dataclass(frozen=True)
 class World:
-    """What is generated. `lengths` (rows,) of the answers."""
+    """What is generated. `lengths` (rows,) of the answers, `end` the token that ends one."""
 
     model: LlamaForCausalLM
     ids: Tensor
     mask: Tensor
     lengths: Tensor
+    end: int = EOS
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def generate(given: World, limit: int, *, is_plain: bool) -> Turn:
         top_k=0,
         max_new_tokens=limit,
         pad_token_id=PAD,
-        eos_token_id=EOS,
+        eos_token_id=given.end,
         disable_compile=True,
     )
     torch.manual_seed(1)
@@ -105,7 +106,7 @@ def generate(given: World, limit: int, *, is_plain: bool) -> Turn:
         input_ids=given.ids,
         attention_mask=given.mask,
         generation_config=config,
-        logits_processor=LogitsProcessorList([EndsInTime(given.lengths, width)]),
+        logits_processor=LogitsProcessorList([EndsInTime(given.lengths, width, given.end)]),
     )
     cpu_s = time.process_time() - began
     assert generating.mode is not None
