@@ -140,26 +140,25 @@ def test_a_conversion_that_fails_leaves_nothing(place: Path, monkeypatch: pytest
     assert [path.name for path in (place / "cache/models").iterdir() if path.is_dir()] == []
 
 
-def damage(folder: Path, how: str) -> None:
-    if how == "missing":
-        (folder / "tokenizer.json").unlink()
-    elif how == "cut":
-        (folder / "model.safetensors").write_bytes(b"")
-    elif how == "no JSON":
-        (folder / "config.json").write_text("{")
-    else:
-        shutil.rmtree(folder)
+def damage(file: Path, content: str | None = None) -> None:
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
 
 
-@pytest.mark.parametrize("how", ["missing", "cut", "no JSON", "gone"])
-def test_a_damaged_folder_is_made_again(how: str, place: Path, conversions: list[list[str]]) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("tokenizer.json", None), ("model.safetensors", ""), ("config.json", "{"), ("made.json", "[]")],
+)
+def test_a_damaged_folder_is_made_again(
+    name: str, content: str | None, place: Path, conversions: list[list[str]]
+) -> None:
     shutil.copy(place / "site/carrier/small.gguf", place / "own.gguf")
     for named in ("package:small", str(place / "own.gguf")):
         folder = Path(folder_of(named) or "")
-        damage(folder, how)
+        damage(folder / name, content)
         assert folder_of(named) == str(folder)
-        assert {file.name for file in folder.iterdir()} == {*FILES, "made.json"}
-        assert (folder / "tokenizer.json").read_text() == "{}"
+        assert {file.name: file.read_text() for file in map(folder.joinpath, FILES)} == dict.fromkeys(FILES, "{}")
     assert len(conversions) == 4
 
 
@@ -167,11 +166,11 @@ def test_a_frozen_run_names_the_folder_itself(place: Path, conversions: list[lis
     """`rlhf resume` reads the folder of the cache from config.yaml, and has not the word that was typed."""
     shutil.copy(place / "site/carrier/small.gguf", place / "own.gguf")
     packaged, own = (str(folder_of(named)) for named in ("package:small", str(place / "own.gguf")))
-    damage(Path(packaged), "gone")  # the package's hash says which it is
-    damage(Path(own), "missing")
+    damage(Path(packaged, "made.json"))  # the package's hash says which it is
+    damage(Path(own, "tokenizer.json"))
     assert (folder_of(packaged), folder_of(own)) == (packaged, own)
     assert len(conversions) == 4
-    damage(Path(own), "cut")
+    damage(Path(own, "model.safetensors"), "")
     (place / "own.gguf").unlink()
     with pytest.raises(ModelError, match="the file that it was made from is not there") as caught:
         folder_of(own)
