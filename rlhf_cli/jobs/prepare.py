@@ -54,11 +54,15 @@ def resolve_runs(experiment: Experiment) -> Experiment:
             offset = mean_reward(model, with_eos=with_eos, where=f"rewards.{name}.offset")
         rewards[name] = reward.model_copy(update={"model": model, "with_eos": with_eos, "offset": offset})
     policy = experiment.model
-    policy = policy.model_copy(update={"path": _model(policy.path, root, "model.path")})
-    critic = experiment.critic
+    named = {"path": policy.path, "tokenizer": policy.tokenizer}
+    policy = policy.model_copy(update={key: _model(name, root, f"model.{key}") for key, name in named.items()})
+    critic, trainer = experiment.critic, experiment.trainer
     if critic is not None:
         critic = critic.model_copy(update={"init": _critic(critic.init, root)})
-    return experiment.model_copy(update={"rewards": rewards, "model": policy, "critic": critic})
+    if isinstance(template := trainer.args.get("chat_template_path"), str):
+        template = _model(template, root, "trainer.args.chat_template_path")
+        trainer = trainer.model_copy(update={"args": {**trainer.args, "chat_template_path": template}})
+    return experiment.model_copy(update={"rewards": rewards, "model": policy, "critic": critic, "trainer": trainer})
 
 
 def is_run_name(named: str) -> bool:
@@ -80,10 +84,8 @@ def _critic(named: str, root: str) -> str:
     if named == "policy":
         return named
     if not is_run_name(named):
-        from rlhf_cli.models.gguf import model_folder
-
         # Freezing makes paths under `path` and `model` absolute; the critic's path is made absolute here.
-        named = str(model_folder(named, where="critic.init"))
+        named = str(_model(named, root, "critic.init"))
         local = Path(named).expanduser()
         return str(local.resolve()) if local.exists() else named
     run = find_run(named, root, where="critic.init")

@@ -125,21 +125,17 @@ def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
     if not valid:
         run = run_of(folder)
         typed = run.shown if run is not None else os.path.relpath(folder) if folder.is_dir() else "FOLDER"
+        option = "" if (trained_with_eos(model) is True) == with_eos else " --eos" if with_eos else " --no-eos"
         raise RunError(
             "the mean of this reward model has not been measured",
             where=where,
             got=f"offset: auto, and no evaluation in {evaluations_of(folder)}"
             + (" since the model was written" if ever else ""),
             expected="what `rlhf eval` writes, or a number",
-            hint=f"rlhf eval {typed}" + ("" if run is not None else " --data FILE") + _option(model, with_eos),
+            hint=f"rlhf eval {typed}" + ("" if run is not None else " --data FILE") + option,
         )
     _, mean = max(valid, key=lambda one: (one[0].name == HELD_OUT, one[0].time))
     return mean
-
-
-def _option(model: str, with_eos: bool) -> str:
-    """Return the `rlhf eval` flag to type if texts should end differently from the training texts, else ''."""
-    return "" if (trained_with_eos(model) is True) == with_eos else " --eos" if with_eos else " --no-eos"
 
 
 def _means(folder: Path) -> Iterator[tuple[Heading, float, bool]]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,27 +19,46 @@ from filelock import FileLock
 from rlhf_cli.errors import ModelError
 from rlhf_cli.services.cache_folder import cache_folder
 
-
-def is_built(name: str) -> bool:
-    """Return whether the folder of the model called `name` is there, whole."""
-    return (cache_folder("models") / name / "config.json").is_file()
+_MANIFEST = "made.json"  # source of a model of the cache and sizes of its files; written last
 
 
-def build_once(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the folder of the model called `name`; on first use `make` writes it.
+def made_from(name: str) -> tuple[Path | None, dict[str, int]]:
+    """Return the file that the model called `name` was made from, None if unknown, and the sizes of its own files."""
+    try:
+        made = json.loads((cache_folder("models") / name / _MANIFEST).read_text(encoding="utf-8"))
+        return made["source"] and Path(made["source"]), dict(made["sizes"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None, {_MANIFEST: 0}
 
-    Write to a temporary folder and rename it, so that an interruption leaves no half-written model. Safe to call from
-    several processes at once: the first builds the model, the others wait.
+
+def damaged_file(name: str) -> str | None:
+    """Return a file of the model called `name` that is missing, cut or unreadable, None if it is whole."""
+    files = {cache_folder("models") / name / file: size for file, size in made_from(name)[1].items()}
+    damaged = (file for file, size in files.items() if not os.access(file, os.R_OK) or file.stat().st_size != size)
+    return next((file.name for file in damaged), None)
+
+
+def build_once(name: str, make: Callable[[Path], None], *, source: Path | None = None) -> Path:
+    """Return the folder of the model called `name`; `make` writes it on first use, and again if it is damaged.
+
+    Write to another folder and rename it, so that an interruption leaves no half-written model; the next call replaces
+    what a killed process left. Safe to call from several processes at once: the first builds, the others wait.
     """
     folder = cache_folder("models") / name
+    unfinished = folder.with_name(f"{name}.unfinished")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
-        if not is_built(name):
-            shutil.rmtree(folder, ignore_errors=True)  # an incomplete model
-            with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-                unfinished = Path(temporary, "model")
+        if damaged_file(name) is not None:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            try:
                 make(unfinished)
+                sizes = {file.name: file.stat().st_size for file in unfinished.iterdir() if file.is_file()}
+                made = json.dumps({"source": source and str(source), "sizes": sizes})
+                (unfinished / _MANIFEST).write_text(made, encoding="utf-8")
+                shutil.rmtree(folder, ignore_errors=True)
                 unfinished.rename(folder)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
     return folder
 
 

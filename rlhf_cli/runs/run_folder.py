@@ -143,6 +143,8 @@ def _instead(path: Path) -> str:
     around = next((folder for folder in path.parents if (folder / "config.yaml").is_file()), None)
     if path.is_file() and around is not None:
         return os.path.relpath(around)
+    if path.suffix.lower() == ".gguf" or path.name.startswith("package:"):
+        return f"rlhf generate {os.path.relpath(path)} +exp=NAME, or rlhf train +exp=NAME model.path=..."
     if path.exists():
         return "ls " + os.path.relpath(path)
     if not path.is_absolute() and path.parts[:1] != root.parts and (root / path).is_dir():

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,10 +17,15 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import ModelError
+from rlhf_cli.jobs.prepare import prepare
 from rlhf_cli.models import gguf
+from rlhf_cli.models.cache import build_once
+from rlhf_cli.process import PARENT
 from rlhf_cli.services.hub_lookup import HubAnswer
 
 CONTENT = b"GGUF, as far as this test looks"
+FILES = ("config.json", "tokenizer.json", "model.safetensors")
+HAS_GGUF = importlib.util.find_spec("gguf") is not None
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +53,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def conversions(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What is started to convert; it writes a config.json."""
+    """What is started to convert; it writes small files."""
     started: list[list[str]] = []
 
     def run(words: list[str], **options: object) -> subprocess.CompletedProcess[str]:
         started.append(words)
         Path(words[-1]).mkdir()
-        Path(words[-1], "config.json").write_text("{}")
+        for name in FILES:
+            Path(words[-1], name).write_text("{}")
         return subprocess.CompletedProcess(words, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", run)
@@ -92,7 +100,8 @@ def test_without_the_package_the_hub_s_model_is_taken(monkeypatch: pytest.Monkey
     ("named", "problem", "hint"),
     [
         ("package:missing", "neither installed nor on a hub", "pip install x"),
-        ("package:smal", "no such packaged model", None),
+        ("package:smal", "no such packaged model", "package:small, or package:missing"),
+        ("small", "no such packaged model", "package:small, or package:missing"),
         ("no/such.gguf", "no such GGUF file", None),
     ],
 )
@@ -127,4 +136,107 @@ def test_a_conversion_that_fails_leaves_nothing(place: Path, monkeypatch: pytest
     with pytest.raises(ModelError, match="cannot read this GGUF") as caught:
         folder_of("package:small")
     assert "architecture x" in str(caught.value.got)
+    assert "the model's own folder or hub id" in str(caught.value.hint)
     assert [path.name for path in (place / "cache/models").iterdir() if path.is_dir()] == []
+
+
+def damage(file: Path, content: str | None = None) -> None:
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("tokenizer.json", None), ("model.safetensors", ""), ("config.json", "{"), ("made.json", "[]")],
+)
+def test_a_damaged_folder_is_made_again(
+    name: str, content: str | None, place: Path, conversions: list[list[str]]
+) -> None:
+    shutil.copy(place / "site/carrier/small.gguf", place / "own.gguf")
+    for named in ("package:small", str(place / "own.gguf")):
+        folder = Path(folder_of(named) or "")
+        damage(folder / name, content)
+        assert folder_of(named) == str(folder)
+        assert {file.name: file.read_text() for file in map(folder.joinpath, FILES)} == dict.fromkeys(FILES, "{}")
+    assert len(conversions) == 4
+
+
+def test_a_frozen_run_names_the_folder_itself(place: Path, conversions: list[list[str]]) -> None:
+    """`rlhf resume` reads the folder of the cache from config.yaml, and has not the word that was typed."""
+    shutil.copy(place / "site/carrier/small.gguf", place / "own.gguf")
+    packaged, own = (str(folder_of(named)) for named in ("package:small", str(place / "own.gguf")))
+    damage(Path(packaged, "made.json"))  # the package's hash says which it is
+    damage(Path(own, "tokenizer.json"))
+    assert (folder_of(packaged), folder_of(own)) == (packaged, own)
+    assert len(conversions) == 4
+    damage(Path(own, "model.safetensors"), "")
+    (place / "own.gguf").unlink()
+    with pytest.raises(ModelError, match="the file that it was made from is not there") as caught:
+        folder_of(own)
+    assert "model.safetensors is missing, cut" in str(caught.value.got)
+    assert str(place / "own.gguf") in str(caught.value.expected)
+    assert f"rm -r {own}" in str(caught.value.hint)
+
+
+def test_a_conversion_that_was_killed_is_replaced(place: Path) -> None:
+    begin = """
+import time
+from rlhf_cli.models.cache import build_once
+def make(folder):
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"half")
+    print("begun", flush=True)
+    time.sleep(60)
+build_once("model", make)
+"""
+    with subprocess.Popen([sys.executable, "-c", begin], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.kill()
+    (place / "whole").mkdir()
+    (place / "whole/config.json").write_text("{}")
+    folder = build_once("model", lambda unfinished: shutil.copytree(place / "whole", unfinished) and None)
+    assert {path.name for path in folder.parent.iterdir()} == {"model", "model.lock"}
+    assert {path.name for path in folder.iterdir()} == {"config.json", "made.json"}
+
+
+@pytest.mark.skipif(not HAS_GGUF, reason="needs gguf (make real)")
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"text\n", CONTENT, b"GGUF\x03\0\0\0" + 16 * b"\x01"],
+    ids=["empty", "text", "cut at once", "cut in its header"],
+)
+def test_a_file_that_is_no_whole_gguf_file(content: bytes, place: Path) -> None:
+    """Said by the process that would convert it, before it imports torch."""
+    (place / "cut.gguf").write_bytes(content)
+    with pytest.raises(ModelError, match="not a whole GGUF file") as caught:
+        folder_of(str(place / "cut.gguf"))
+    assert f"({len(content)} bytes)" in str(caught.value.got)
+    assert "download the file again" in str(caught.value.hint)
+    code = (
+        "import runpy, sys; sys.modules['torch'] = None; runpy.run_module('rlhf_cli.models.gguf', run_name='__main__')"
+    )
+    words = [sys.executable, "-c", code, str(place / "cut.gguf"), str(place / "out")]
+    assert subprocess.run(words, env={**os.environ, PARENT: str(os.getpid())}, check=False).returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("model.path", ["+exp=quickstart", "model=local"]),
+        ("model.tokenizer", ["+exp=quickstart"]),
+        ("critic.init", ["+exp=quickstart", "trainer=ppo"]),
+        ("rewards.helpful.model", ["+exp=quickstart", "++rewards.helpful.offset=0"]),
+        ("trainer.args.chat_template_path", ["trainer=sft", "model=tiny", "data=toy_demonstrations"]),
+    ],
+)
+def test_every_key_that_names_a_model_or_a_tokenizer(
+    key: str, words: list[str], place: Path, conversions: list[list[str]]
+) -> None:
+    shutil.copy(place / "site/carrier/small.gguf", place / "Own.GGUF")
+    value: object = prepare([*words, f"++{key}={place / 'Own.GGUF'}"]).experiment
+    for part in key.split("."):
+        value = value[part] if isinstance(value, dict) else getattr(value, part)
+    assert Path(str(value)).parent == place / "cache/models"
+    assert len(conversions) == 1

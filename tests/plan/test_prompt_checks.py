@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_cli.errors import ConfigError, DataError, ModelError
 from rlhf_cli.runs.text_endings import write_text_endings, write_training_format
-from tests.support.model_copies import CONTEXT_TOKENS, model_copy
+from tests.support.model_copies import CONTEXT_TOKENS, model_copy, tokenizer_json
 from tests.support.planning import MINE, ROWS, Refused, Write, planned
 
 ROOM = CONTEXT_TOKENS - 16
@@ -93,6 +93,21 @@ class TestTokenizer:
         error = refused(*MINE, *MODEL)
         assert error.what == "the tokenizer writes tokens that the model does not know"
         assert str(error.got).startswith("58 tokens of model are 200 and more")
+
+    def test_another_tokenizer_that_is_none(self, place, write: Write, refused: Refused) -> None:
+        write("rows.jsonl", ROWS)
+        model_copy(place / "bare", without=("tokenizer.json", "tokenizer_config.json"))
+        for named, what in (("bare", "has no tokenizer in it"), ("rows.jsonl", "no tokenizer"), ("./no", "no such")):
+            error = refused(*MINE, f"model.tokenizer={named}")
+            assert what in error.what
+            assert error.where == "model.tokenizer (command line)"
+
+    def test_another_tokenizer_with_more_tokens_than_a_built_model(self, place, write: Write, refused: Refused) -> None:
+        write("rows.jsonl", ROWS)
+        tokens = tokenizer_json({f"w{number}": number for number in range(300)})
+        (model_copy(place / "large") / "tokenizer.json").write_text(tokens)
+        error = refused(*MINE, "model.tokenizer=large")
+        assert error.what == "the tokenizer writes tokens that the model does not know"
 
     @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
     def test_a_damaged_file_is_told_once(self, place, write: Write, refused: Refused, name: str) -> None:

@@ -38,9 +38,9 @@ from rlhf_cli.display.progress_bars import spinner
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, words_for_model_alone
-from rlhf_cli.jobs.prepare import Prepared, find_run, is_run_name, prepare, prepare_from
+from rlhf_cli.jobs.prepare import Prepared, is_run_name, prepare, prepare_from
 from rlhf_cli.jobs.resume_run import refuse_foreign_code
-from rlhf_cli.jobs.run_arguments import one_named
+from rlhf_cli.jobs.run_arguments import one_named, run_at
 from rlhf_cli.jobs.usage import Options, read_options
 from rlhf_cli.measure.evaluation_files import evaluation_json
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
@@ -63,7 +63,7 @@ def run(argv: list[str]) -> int:
     options = _parse(argv)
     words, data = options.words, options.text("--data")
     named = one_named(words, "rlhf eval", "a run folder, run:NAME or a reward model's folder", finished=True)
-    target = _target(named, words)
+    target = find_target(run_at(named, words, where="rlhf eval").path if is_run_name(named) else Path(named))
     _refuse_of_other_kind(options, target)
     if target.run is not None:
         refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf eval {target.run.shown}")
@@ -126,13 +126,6 @@ def _parse(argv: list[str]) -> Options:
             "--eos and --no-eos exclude each other", where="command line", got="--eos --no-eos", hint="rlhf eval --help"
         )
     return options
-
-
-def _target(named: str, words: list[str]) -> Target:
-    if not is_run_name(named):
-        return find_target(Path(named))
-    root = next((word.partition("=")[2] for word in words if word.lstrip("+").startswith("run.root=")), "runs")
-    return find_target(find_run(named, root, where="rlhf eval").path)
 
 
 def _refuse_of_other_kind(options: Options, target: Target) -> None:

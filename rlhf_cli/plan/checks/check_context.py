@@ -61,6 +61,14 @@ class CheckContext:
     most_prompt_tokens: int | None = None
     """Upper bound on the tokens of a training prompt, if longer ones are dropped or cut; None if they are kept."""
 
+    def named_models(self) -> dict[str, str | None]:
+        """Return key -> the model that it names, for every key that names a model whose weights are loaded."""
+        critic, rewards = self.experiment.critic, self.experiment.rewards
+        named = {"model.path": self.experiment.model.path}
+        if critic is not None and critic.init != "policy":
+            named["critic.init"] = critic.init
+        return named | {f"rewards.{name}.model": reward.model for name, reward in rewards.items()}
+
     def folder_of(self, path: str | None) -> Path | None:
         """Return the local folder of a model; None for a hub model that is not in the cache."""
         if path is None:

@@ -21,11 +21,8 @@ def hub_problems(experiment: Experiment, composed: Composed, context: CheckConte
 
     Notes the cache folders of models.
     """
-    model, critic = experiment.model, experiment.critic
-    named = {"model.path": model.path, "model.tokenizer": model.tokenizer}
-    if critic is not None and critic.init != "policy":
-        named["critic.init"] = critic.init
-    named |= {f"rewards.{name}.model": reward.model for name, reward in experiment.rewards.items()}
+    model = experiment.model
+    named = {"model.path": model.path, "model.tokenizer": model.tokenizer} | context.named_models()
     paths = {key: path for key, path in named.items() if path is not None and not Path(path).expanduser().exists()}
     sources = (*training_sources(experiment.data), *eval_sources(experiment.data))
     data = [source for source in sources if source.is_hub]

@@ -150,12 +150,7 @@ _WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*
 
 def weight_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:
     """Yield an error for every model folder without weights, or whose weights are truncated or Git LFS pointers."""
-    named = {"model.path": experiment.model.path} | {
-        f"rewards.{name}.model": reward.model for name, reward in experiment.rewards.items()
-    }
-    if experiment.critic is not None and experiment.critic.init != "policy":
-        named["critic.init"] = experiment.critic.init
-    for key, path in named.items():
+    for key, path in context.named_models().items():
         folder = context.folder_of(path)
         if folder is None or not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
             continue  # the check that describes the model reports the error

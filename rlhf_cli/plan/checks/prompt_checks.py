@@ -13,6 +13,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
 from rlhf_cli.data.rows import RowTable, values_of
 from rlhf_cli.errors import ModelError, Prose, UserError
+from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
     TokenizerFiles,
@@ -40,6 +41,8 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, context: Chec
     model = experiment.model
     key = "model.tokenizer" if model.tokenizer else "model.path"
     where = composed.origins.where(key)
+    if model.tokenizer is not None:
+        describe_model(model.tokenizer, where=where, needs_model=False)
     folder = context.folder_of(model.tokenizer or model.path)
     if model.build is not None and model.tokenizer is None:
         folder = EMBEDDED_TOKENIZER
@@ -55,7 +58,7 @@ def tokenizer_problems(experiment: Experiment, composed: Composed, context: Chec
     if not has_template and has_conversations(experiment, context):
         yield no_chat_template(folder, where=where)
     tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
-    yield from _too_many_tokens(tokenizer, context.config_of(experiment.model.path), where)
+    yield from _too_many_tokens(tokenizer, context.config_of(model.path or str(EMBEDDED_TOKENIZER)), where)
 
 
 def room_for_answers_problems(experiment: Experiment, composed: Composed, context: CheckContext) -> Iterator[UserError]:

@@ -15,6 +15,8 @@ from rlhf_cli.evaluation.score_completions import read_completions
 from rlhf_cli.jobs.run_arguments import place_of
 from rlhf_cli.runs.run_folder import open_run
 
+MODELS = ("package:smollm2", "tiny.gguf", "tiny.GGUF")
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -43,6 +45,7 @@ def test_run_name_of_nothing_is_refused_with_the_nearest(here: Path) -> None:
         ("first/b2", "runs/first/b2"),
         ("runs/first/b", "runs/first/b2"),  # the beginning of a name
         ("runs/zzzzzz", "rlhf status"),
+        *((model, f"rlhf generate {model} +exp=NAME, or rlhf train +exp=NAME model.path=...") for model in MODELS),
     ],
 )
 def test_a_run_that_is_not_there_is_answered_with_one_that_is(here: Path, typed: str, hint: str) -> None:
