@@ -119,10 +119,7 @@ def test_columns_and_none() -> None:
 
 
 def test_dense_rows() -> None:
-    assert check_reward(spans, completions=["no", "yes"]) == [
-        [(0, 2, 1.0), (1, 2, -0.5)],
-        [(0, 2, 1.0), (1, 3, -0.5)],
-    ]
+    assert check_reward(spans, completions=["no", "yes"]) == [[(0, 2, 1.0), (1, 2, -0.5)], [(0, 2, 1.0), (1, 3, -0.5)]]
     assert check_reward(tokens, completions=["no", "né"]) == [[1.0, None], [1.0, None, 0.5]]
     assert check_reward(tokens, completions=["no"], completion_ids=[[5, 6, 7, 8]]) == [[1.0, None, 0.5, 0.5]]
 

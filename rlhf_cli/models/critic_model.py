@@ -41,13 +41,7 @@ class ValueHead(nn.Linear):
 
 
 def build_critic(
-    init: str,
-    policy: str,
-    *,
-    dtype: str,
-    dropout: float,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
+    init: str, policy: str, *, dtype: str, dropout: float, revision: str | None = None, trust_remote_code: bool = False
 ) -> PreTrainedModel:
     """Return a token-classification model with one label, in training mode, its head in float32.
 

@@ -309,12 +309,7 @@ class Generating:
         return taken
 
     def _choose(
-        self,
-        logits: Tensor,
-        batch: LiveBatch,
-        processors: LogitsProcessorList,
-        config: GenerationConfig,
-        num_rows: int,
+        self, logits: Tensor, batch: LiveBatch, processors: LogitsProcessorList, config: GenerationConfig, num_rows: int
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return (N,) tokens, their log-probabilities if they are kept, and the sum of what they were drawn from."""
         raw = None

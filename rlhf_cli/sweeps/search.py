@@ -77,12 +77,7 @@ class Trials:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        plan: SearchPlan,
-        study: SearchStudy,
-        say: Callable[[str], object],
-        allowed: ResumeOptions,
+        self, folder: Path, plan: SearchPlan, study: SearchStudy, say: Callable[[str], object], allowed: ResumeOptions
     ) -> None:
         self._allowed = allowed
         self._folder = folder

@@ -12,12 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Feature = Literal[
-    "critic.share=lora",
-    "critic.warmup_steps",
-    "model.quantize",
-    "sync_ref_model",
-    "rollout=continuous",
-    "offload",
+    "critic.share=lora", "critic.warmup_steps", "model.quantize", "sync_ref_model", "rollout=continuous", "offload"
 ]
 """Features of an experiment that some strategy does not support."""
 

@@ -92,12 +92,7 @@ def generate(given: World, limit: int, *, is_plain: bool) -> Turn:
     generating = Generating(is_plain=is_plain)
     width = given.ids.shape[1]
     config = GenerationConfig(
-        do_sample=True,
-        top_k=0,
-        max_new_tokens=limit,
-        pad_token_id=PAD,
-        eos_token_id=given.end,
-        disable_compile=True,
+        do_sample=True, top_k=0, max_new_tokens=limit, pad_token_id=PAD, eos_token_id=given.end, disable_compile=True
     )
     torch.manual_seed(1)
     began = time.process_time()

@@ -47,10 +47,7 @@ FAULTS: dict[str, tuple[str, World]] = {
     "a gate that is never closed": ("gate", replace(GRPO, gates={"brevity": ("format", lambda raw: raw >= 0)})),
     "two of three groups alike": ("no_deviation", replace(GRPO, same_in_group=0.67)),
     "nearly all groups alike": ("no_deviation", replace(GRPO, same_in_group=0.95)),
-    "gold rises, then falls": (
-        "overoptimised",
-        replace(_gold, watched=lambda t: 0.5 + 1.2 * t - 1.6 * t * t),
-    ),
+    "gold rises, then falls": ("overoptimised", replace(_gold, watched=lambda t: 0.5 + 1.2 * t - 1.6 * t * t)),
     "gold falls from half on": ("overoptimised", replace(_gold, watched=lambda t: 0.7 - 0.8 * max(0.0, t - 0.5))),
     "gold falls slowly": (
         "overoptimised",

@@ -16,10 +16,7 @@ from seeds import SEEDS, study_arguments
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, read_status
 
-ON = {
-    "cpu": ("launch=cpu",),
-    "cuda": ("launch.device=cuda", "launch.processes=1", "launch.precision=float32"),
-}
+ON = {"cpu": ("launch=cpu",), "cuda": ("launch.device=cuda", "launch.processes=1", "launch.precision=float32")}
 """Words for a device. Both compute in float32, so that a seed's run on one can be compared with the other's."""
 
 

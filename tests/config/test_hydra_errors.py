@@ -63,10 +63,7 @@ HEADER = "# @package _global_\n"
 class TestReferences:
     @pytest.mark.parametrize(
         ("text", "hint"),
-        [
-            ("${rewards.format.weigth}", "${rewards.format.weight}"),
-            ("${..format.weigth}", "${rewards.format.weight}"),
-        ],
+        [("${rewards.format.weigth}", "${rewards.format.weight}"), ("${..format.weigth}", "${rewards.format.weight}")],
     )
     def test_the_line_and_the_nearest(self, write: Write, refused: Refused, text: str, hint: str) -> None:
         lines = ["defaults: [quickstart, _self_]", "rewards:", "  brevity:", f"    weight: {text}"]

@@ -49,10 +49,7 @@ class TestDense:
         [
             ("trainer.args.importance_sampling_level=sequence", "trainer.dense means nothing under"),
             ("trainer.args.loss_type=luspo", "trainer.dense means nothing under loss_type=luspo"),
-            (
-                "trainer.args.off_policy_mask_threshold=0.5",
-                "trainer.dense means nothing under off_policy",
-            ),
+            ("trainer.args.off_policy_mask_threshold=0.5", "trainer.dense means nothing under off_policy"),
             ("aggregate=normalize_then_sum", "trainer.dense sums the rewards token by token"),
             ("aggregate=./mine.py:product", "trainer.dense sums the rewards token by token"),
         ],
@@ -102,8 +99,7 @@ REWARD = ("trainer=reward", "data=toy_preferences")
 
 
 @pytest.mark.parametrize(
-    "margin",
-    ["{}", "{chosen: a}", "{rejected: b}", "{column: m, chosen: a}", "{column: m, chosen: a, rejected: b}"],
+    "margin", ["{}", "{chosen: a}", "{rejected: b}", "{column: m, chosen: a}", "{column: m, chosen: a, rejected: b}"]
 )
 def test_a_margin_comes_from_one_place(refused: Refused, margin: str) -> None:
     error = refused(*REWARD, f"reward_model.margin={margin}")

@@ -63,10 +63,7 @@ def test_jsonl_faults_name_file_line_and_text(workplace: Path, bad_line, expecte
         assert part in message
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [("a.jsonl", ""), ("a.json", "[]"), ("a.csv", "p,q\n")],
-)
+@pytest.mark.parametrize(("name", "content"), [("a.jsonl", ""), ("a.json", "[]"), ("a.csv", "p,q\n")])
 def test_a_file_without_rows(workplace: Path, name: str, content: str, refusal) -> None:
     message = refusal(peek, write(workplace, name, content))
     assert "no rows" in message

@@ -22,16 +22,7 @@ def test_hub_id(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "./gsm8k",
-        "data/rows.jsonl",
-        "rows.csv.gz",
-        "data/rows.txt",
-        "owner/NAME.JSONL",
-        "data/*",
-        "x.y",
-    ],
+    "path", ["./gsm8k", "data/rows.jsonl", "rows.csv.gz", "data/rows.txt", "owner/NAME.JSONL", "data/*", "x.y"]
 )
 def test_not_a_hub_id(path: str, workplace: Path) -> None:
     assert not DataSource(path=path).is_hub

@@ -13,9 +13,7 @@ CLIMBING_KL = {"reward": [0.5] * 40, "rewards/correct/mean": [0.5] * 40, "kl": [
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["why", "runs/exp/one"], ["why", "runs"], ["compare", "runs"], ["status", "runs"], ["list"]],
-    ids=" ".join,
+    "words", [["why", "runs/exp/one"], ["why", "runs"], ["compare", "runs"], ["status", "runs"], ["list"]], ids=" ".join
 )
 def test_no_line_in_a_pipe_ends_in_blanks(place: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     write_run(place / "runs" / "exp" / "one", configured(), CLIMBING_KL)

@@ -102,10 +102,7 @@ def test_the_same_words_once_more_change_nothing(capsys) -> None:
         (("trainer.args.lr_scheduler_type=linear",), False),
         ((), False),  # TRL's own default is linear
         (
-            (
-                "trainer.args.lr_scheduler_type=constant",
-                "rewards.brevity.weight={start: 0.0, end: 1.0, fraction: 0.5}",
-            ),
+            ("trainer.args.lr_scheduler_type=constant", "rewards.brevity.weight={start: 0.0, end: 1.0, fraction: 0.5}"),
             False,
         ),
         (("trainer.args.lr_scheduler_type=constant", "rewards.brevity.weight={start: 0.0, end: 1.0, steps: 5}"), True),

@@ -75,11 +75,7 @@ class Both:
         return RunFolder(self.place / "runs" / "quickstart" / "one")
 
 
-@pytest.fixture(
-    scope="module",
-    params=[[], pytest.param(FOR_DDP, marks=pytest.mark.slow)],
-    ids=["separate", "shared"],
-)
+@pytest.fixture(scope="module", params=[[], pytest.param(FOR_DDP, marks=pytest.mark.slow)], ids=["separate", "shared"])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_cache: Path) -> Both:
     """The run that most tests here look at: PPO, evaluated at every step, four processes' imports only once."""
     place = tmp_path_factory.mktemp("both")

@@ -11,13 +11,7 @@ import trl
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoConfig,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer

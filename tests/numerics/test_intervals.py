@@ -80,15 +80,7 @@ def test_pass_at_k_of_what_there_is_not(count: int, right: int, k: int) -> None:
         pass_at_k(count, right, k)
 
 
-@pytest.mark.parametrize(
-    ("samples", "counts"),
-    [
-        (1, [1]),
-        (3, [1, 2, 3]),
-        (8, [1, 2, 4, 8]),
-        (9, [1, 2, 4, 8, 9]),
-    ],
-)
+@pytest.mark.parametrize(("samples", "counts"), [(1, [1]), (3, [1, 2, 3]), (8, [1, 2, 4, 8]), (9, [1, 2, 4, 8, 9])])
 def test_attempts_that_are_reported(samples: int, counts: list[int]) -> None:
     assert attempt_counts(samples) == counts
 

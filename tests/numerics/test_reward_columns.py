@@ -8,13 +8,7 @@ import numpy
 import pytest
 import torch
 
-from rlhf_cli.numerics.reward_columns import (
-    RunningDeviation,
-    divisors,
-    filled,
-    normalized_in_group,
-    soft_overlong,
-)
+from rlhf_cli.numerics.reward_columns import RunningDeviation, divisors, filled, normalized_in_group, soft_overlong
 from tests.support.settled_columns import NAN, Case, Rule, column, one
 
 # A column of raw scores, clipped, divided and weighed: against numpy and against numbers worked out by hand.

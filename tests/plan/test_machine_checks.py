@@ -60,13 +60,7 @@ class TestVllm:
 
     @pytest.mark.parametrize(
         ("version", "fits"),
-        [
-            ("0.27.9", False),
-            ("0.28.0", True),
-            ("0.30.1+cu130", True),
-            ("0.31.0", True),
-            ("0.32.0", False),
-        ],
+        [("0.27.9", False), ("0.28.0", True), ("0.30.1+cu130", True), ("0.31.0", True), ("0.32.0", False)],
     )
     def test_versions(self, gpus: HaveGpus, refused: Refused, monkeypatch, version: str, fits: bool) -> None:
         gpus(2)

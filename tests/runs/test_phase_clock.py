@@ -140,11 +140,7 @@ def test_a_device_is_waited_for_before_its_phase_ends(heartbeat: Heartbeat, cloc
 # What log events say together of where the time went, against sums made by hand.
 
 
-EVENTS = {
-    "time/elapsed_s": [10.0, 30.0],
-    "time/share/generation": [0.5, 0.1],
-    "time/share/rest": [0.5, 0.9],
-}
+EVENTS = {"time/elapsed_s": [10.0, 30.0], "time/share/generation": [0.5, 0.1], "time/share/rest": [0.5, 0.9]}
 
 
 def of(events: dict[str, list[float]]):

@@ -62,11 +62,7 @@ TRIED: dict[str, Try] = {
     "logging_steps": arguments(logging_steps={}),
 }
 """Argument -> what takes it, or ends in a ValueError."""
-_STRICTER = {
-    ("top_p", False, False),
-    ("logging_steps", False, True),
-    ("dataloader_num_workers", True, False),
-}
+_STRICTER = {("top_p", False, False), ("logging_steps", False, True), ("dataloader_num_workers", True, False)}
 """(Argument, whether above 0, whether below 0) where nobody refuses it: the share 0 keeps one token, transformers only
 refuses a 0; and processes that would be started."""
 

@@ -103,10 +103,7 @@ class TestRows:
 
     @pytest.mark.parametrize(
         ("name", "told", "left"),
-        [
-            ("sft", "drops 2 of 12 rows and cuts 3 of 12 rows off", 10),
-            ("reward", "drops 5 of 12 rows", 7),
-        ],
+        [("sft", "drops 2 of 12 rows and cuts 3 of 12 rows off", 10), ("reward", "drops 5 of 12 rows", 7)],
     )
     def test_what_max_length_does_is_said(
         self, workplace: Path, capsys: pytest.CaptureFixture[str], name: str, told: str, left: int

@@ -116,13 +116,7 @@ def test_the_loss_and_its_gradient_are_those_written_by_hand(
 # What the data may hold
 
 
-@pytest.mark.parametrize(
-    ("bad", "told"),
-    [
-        ({"rejected": "1"}, "identical answers"),
-        ({"chosen": ""}, "empty answers"),
-    ],
-)
+@pytest.mark.parametrize(("bad", "told"), [({"rejected": "1"}, "identical answers"), ({"chosen": ""}, "empty answers")])
 def test_pairs_that_teach_nothing(learn, capsys, bad: dict[str, str], told: str) -> None:
     rows = sums(12)
     rows[0] |= bad

@@ -70,8 +70,7 @@ class TestWorkedExample:
     """a = 1,0,1,0; b = 0.5,-,0.1,- gated by a; both of weight 1, no scaling."""
 
     @pytest.mark.parametrize(
-        ("otherwise", "advantages"),
-        [("zero", [0.85, -0.65, 0.45, -0.65]), ("exclude", [0.7, -0.5, 0.3, -0.5])],
+        ("otherwise", "advantages"), [("zero", [0.85, -0.65, 0.45, -0.65]), ("exclude", [0.7, -0.5, 0.3, -0.5])]
     )
     def test_grpo(self, four_rows, otherwise: str, advantages: list[float]) -> None:
         _, folder = four_rows(gated(otherwise), "trainer.args.scale_rewards=none")

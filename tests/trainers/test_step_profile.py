@@ -14,14 +14,7 @@ from trl.trainer.utils import use_adapter
 
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.tables.metrics import PHASES
-from rlhf_cli.trainers.step_profile import (
-    StepProfile,
-    TokenSlots,
-    count_rows,
-    counted_slots,
-    is_reference,
-    timed_waits,
-)
+from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots, count_rows, counted_slots, is_reference, timed_waits
 
 # Metrics of where the time went, of ranks whose clocks the test sets, and which pass is the reference's.
 

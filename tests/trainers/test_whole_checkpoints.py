@@ -60,11 +60,7 @@ def sft(tmp_path: Path):
             **args,
         }
         return extended_class(trl.SFTTrainer, Extensions())(
-            model=model,
-            args=trl.SFTConfig(**given),
-            train_dataset=rows,
-            eval_dataset=rows,
-            processing_class=tokenizer,
+            model=model, args=trl.SFTConfig(**given), train_dataset=rows, eval_dataset=rows, processing_class=tokenizer
         )
 
     return make

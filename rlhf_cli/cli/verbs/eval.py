@@ -50,10 +50,7 @@ from rlhf_cli.runs.run_overview import refuse_links
 from rlhf_cli.runs.text_endings import trained_with_eos
 from rlhf_cli.services.hub_lookup import HubQuestion
 
-_ONLY = {
-    REWARD_MODEL: ("--slice", "--chat", "--eos", "--no-eos"),
-    POLICY: ("--samples",),
-}
+_ONLY = {REWARD_MODEL: ("--slice", "--chat", "--eos", "--no-eos"), POLICY: ("--samples",)}
 _SAMPLES = 4
 _LONGEST_NAME = 100
 

@@ -19,10 +19,7 @@ from rlhf_cli.rewards.stack.component import levels
 from rlhf_cli.tables.trl_trainers import SEQUENCE_LOSSES
 from rlhf_cli.text.suggest import nearest
 
-_TOKEN_LEVEL_ONLY = {
-    "loss_type": SEQUENCE_LOSSES,
-    "importance_sampling_level": ("sequence",),
-}
+_TOKEN_LEVEL_ONLY = {"loss_type": SEQUENCE_LOSSES, "importance_sampling_level": ("sequence",)}
 """TRL argument values without per-token advantages: they would collapse them to the row's mean."""
 
 

@@ -113,10 +113,7 @@ TRUNCATION_POLICIES: dict[str, tuple[str, ...]] = {
     "soft_overlong": ("penalty", "cache"),
 }
 """Policy -> the keys of the section `truncation` that it reads. Its effect is in rewards/stack/truncation.py."""
-TRUNCATION_MODES: dict[str, tuple[str, ...]] = {
-    "eos_penalty": ("subtract", "replace"),
-    "bootstrap": ("replace", "add"),
-}
+TRUNCATION_MODES: dict[str, tuple[str, ...]] = {"eos_penalty": ("subtract", "replace"), "bootstrap": ("replace", "add")}
 """Policy -> the values of `truncation.mode`, the default first; `bootstrap` adds if every reward is dense."""
 
 if TYPE_CHECKING:

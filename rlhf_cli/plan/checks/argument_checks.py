@@ -20,10 +20,7 @@ from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_values import MAX_RELATIVE_KL_ERROR, RANGES
 
 _ARGS = "trainer.args."
-_OPTIMIZERS = (
-    (re.compile(r"8bit|paged|ademamix|bnb"), "bitsandbytes"),
-    (re.compile(r"_torch_(4|8)bit$"), "torchao"),
-)
+_OPTIMIZERS = ((re.compile(r"8bit|paged|ademamix|bnb"), "bitsandbytes"), (re.compile(r"_torch_(4|8)bit$"), "torchao"))
 """The package that transformers' Trainer imports for an optimizer whose name matches; the last match counts."""
 
 

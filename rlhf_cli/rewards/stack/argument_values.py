@@ -28,13 +28,7 @@ _BEGINNING = 3
 
 
 def argument_problems(
-    fn: str,
-    target: Callable[..., object],
-    args: Mapping[str, object],
-    *,
-    is_factory: bool,
-    args_key: str,
-    place: Place,
+    fn: str, target: Callable[..., object], args: Mapping[str, object], *, is_factory: bool, args_key: str, place: Place
 ) -> Iterator[RewardError]:
     """Yield an error for each argument that is unknown, reserved for the trainer, of a wrong value, or missing.
 

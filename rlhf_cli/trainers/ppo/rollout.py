@@ -159,11 +159,7 @@ _ROUNDING = 1e-5
 
 
 def _is_rounding(
-    rollout: Rollout,
-    advantages: Tensor,
-    divergence: Tensor | None,
-    settings: PpoSettings,
-    sum_over_ranks: SumOverRanks,
+    rollout: Rollout, advantages: Tensor, divergence: Tensor | None, settings: PpoSettings, sum_over_ranks: SumOverRanks
 ) -> tuple[bool, bool]:
     """Return whether (B, C) advantages without a KL penalty are all equal, and all 0, but for rounding, on all ranks.
 
@@ -198,11 +194,7 @@ def _gae(
 
 
 def rollout_shares(
-    rollout: Rollout,
-    advantages: Advantages,
-    settings: PpoSettings,
-    names: Sequence[str],
-    sum_over_ranks: SumOverRanks,
+    rollout: Rollout, advantages: Advantages, settings: PpoSettings, names: Sequence[str], sum_over_ranks: SumOverRanks
 ) -> dict[str, float]:
     """Return `rewards/NAME/advantage_share` for every component, for `kl` and for `value` (the critic's part).
 

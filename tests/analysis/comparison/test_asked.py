@@ -117,14 +117,8 @@ NAMES = "one of correct, brevity, kl, or a name of metrics.jsonl"
     ("asked", "said"),
     [
         ({"on": ("corect",)}, ("no run has logged such a metric", "--on", "corect", NAMES, "correct")),
-        (
-            {"metrics": ("gradnorm",)},
-            ("no run has logged such a metric", "--metrics", "gradnorm", NAMES, "grad_norm"),
-        ),
-        (
-            {"by": "wieght"},
-            ("the runs do not differ in such a key", "--by", "wieght", "weight", "weight"),
-        ),
+        ({"metrics": ("gradnorm",)}, ("no run has logged such a metric", "--metrics", "gradnorm", NAMES, "grad_norm")),
+        ({"by": "wieght"}, ("the runs do not differ in such a key", "--by", "wieght", "weight", "weight")),
         ({"by": "zzz"}, ("the runs do not differ in such a key", "--by", "zzz", "weight", "--by weight")),
         ({"by": "seed"}, ("a seed is what a verdict is over, not about", "--by", "seed", "weight", "--by weight")),
         ({"baseline": "7"}, ("no run has this value of weight", "--baseline", "7", "0, 0.5", "--baseline 0")),

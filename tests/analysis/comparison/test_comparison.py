@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.analysis.comparison.comparison import (
-    Comparison,
-    ComparisonOptions,
-    compare,
-    other_scores,
-    why_no_total,
-)
+from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, other_scores, why_no_total
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, read_runs, weights_of
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.logged_runs import configured, in_memory, write_sweep

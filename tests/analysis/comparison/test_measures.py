@@ -64,8 +64,7 @@ def with_files(*evaluations: dict[str, dict[str, float]]) -> list[Any]:
 
 def test_of_evaluation_files_the_one_that_most_runs_have() -> None:
     runs = with_files(
-        {"rare": {"accuracy": 0.5}, "all": {"greedy/total": 1.0, "greedy/a": 0.25}},
-        {"all": {"ece": 0.1}},
+        {"rare": {"accuracy": 0.5}, "all": {"greedy/total": 1.0, "greedy/a": 0.25}}, {"all": {"ece": 0.1}}
     )
     found = default_measures(runs, no_total=None)
     assert [(one.label, one.metric, one.sign, one.evaluation) for one in found] == [

@@ -42,9 +42,7 @@ def test_what_is_needed_and_does_not_fit_is_exit_code_2(
 ) -> None:
     version_of = doctor.version_of
     monkeypatch.setattr(
-        doctor.package_conditions,
-        "__defaults__",
-        (lambda name: "0.9" if name == "trl" else version_of(name),),
+        doctor.package_conditions, "__defaults__", (lambda name: "0.9" if name == "trl" else version_of(name),)
     )
     assert main(["doctor"]) == 2
     out = capsys.readouterr().out

@@ -13,12 +13,7 @@ from rlhf_cli.models.packing.packed_rows import packed_rows, packed_texts, passe
 
 _ = 0
 IDS = torch.tensor(
-    [
-        [_, 11, 12, 13, 21, 22, _],
-        [_, 11, 12, 14, 31, _, _],
-        [_, _, _, 13, 41, 42, 43],
-        [_, 11, 12, 13, _, _, _],
-    ]
+    [[_, 11, 12, 13, 21, 22, _], [_, 11, 12, 14, 31, _, _], [_, _, _, 13, 41, 42, 43], [_, 11, 12, 13, _, _, _]]
 )
 MASK = (_ != IDS).long()
 """Rows 0, 1 and 3 share 11 12 but for their last token; row 2 has a prompt of one token; row 3 was left out."""

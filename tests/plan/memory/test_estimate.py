@@ -26,12 +26,7 @@ PROMPT, ANSWER, LONGEST = 6, 4, 10
 VLLM = ("launch.rollout=vllm", "trainer.args.vllm_gpu_memory_utilization=0.4", "launch.device=cuda")
 
 
-def planned(
-    *words: str,
-    completions: int = 8,
-    passes: PassMode = "plain",
-    device: Device | None = None,
-) -> MemoryPlan:
+def planned(*words: str, completions: int = 8, passes: PassMode = "plain", device: Device | None = None) -> MemoryPlan:
     experiment = prepare([*SMALL, *words], keep_run_names=True).experiment
     return RunMemory(experiment, RowLengths(PROMPT, LONGEST), completions, device or Device(), passes).plan()
 

@@ -12,14 +12,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from rlhf_cli.plan.memory_tensors import (
-    LLAMA_LIKE,
-    NF4_BYTES,
-    Decoder,
-    UnknownArchitecture,
-    decoder_of,
-    stored_decoder,
-)
+from rlhf_cli.plan.memory_tensors import LLAMA_LIKE, NF4_BYTES, Decoder, UnknownArchitecture, decoder_of, stored_decoder
 from rlhf_cli.text.json_values import JsonTree
 
 LLAMA_2_7B: JsonTree = {

@@ -9,12 +9,7 @@ from typing import Any
 import torch
 import yaml
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaForSequenceClassification,
-    PreTrainedModel,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedModel
 
 from rlhf_cli.models.tiny import byte_tokenizer
 from rlhf_cli.runs.run_folder import RunFolder
@@ -29,10 +24,7 @@ SIZE: dict[str, Any] = {
     "eos_token_id": 1,
     "bos_token_id": None,
 }
-CLASSES = {
-    "CAUSAL_LM": LlamaForCausalLM,
-    "SEQ_CLS": LlamaForSequenceClassification,
-}
+CLASSES = {"CAUSAL_LM": LlamaForCausalLM, "SEQ_CLS": LlamaForSequenceClassification}
 IDS = torch.tensor([[50, 45, 51, 63, 54, 1], [51, 51, 45, 52, 63, 55]])
 """Two texts of six tokens, without padding."""
 

@@ -20,10 +20,7 @@ from rlhf_cli.project.export.source_model import find_source
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from tests.project.export.finished_runs import IDS, finished_run, random_model, save, with_adapter
 
-AUTO: dict[str, Any] = {
-    "CAUSAL_LM": AutoModelForCausalLM,
-    "SEQ_CLS": AutoModelForSequenceClassification,
-}
+AUTO: dict[str, Any] = {"CAUSAL_LM": AutoModelForCausalLM, "SEQ_CLS": AutoModelForSequenceClassification}
 KINDS = {"CAUSAL_LM": "policy", "SEQ_CLS": "reward model"}
 
 

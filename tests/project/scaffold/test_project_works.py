@@ -24,10 +24,7 @@ SHORT = [
     *("launch=cpu", "track=none"),
 ]
 
-AS_IT_STANDS = [
-    *((name, "README.md") for name in ("grpo", "sft")),
-    ("grpo", "AGENTS.md"),
-]
+AS_IT_STANDS = [*((name, "README.md") for name in ("grpo", "sft")), ("grpo", "AGENTS.md")]
 
 
 def commands_of(document: str) -> list[list[str]]:

@@ -105,19 +105,13 @@ SUMS = [0.01, 3.5, -3.0, 2.0]
 
 
 @pytest.mark.parametrize(
-    ("normalize", "spans"),
-    [("none", []), ("batch", [(0, 4)]), ("group", [(0, 2), (2, 4)]), ("running", [(0, 4)])],
+    ("normalize", "spans"), [("none", []), ("batch", [(0, 4)]), ("group", [(0, 2), (2, 4)]), ("running", [(0, 4)])]
 )
 @pytest.mark.parametrize("clip", [None, (-1.5, 1.0), (0.5, 2.0)])
 @pytest.mark.parametrize("offset", [0.0, 0.5])
 class TestEveryRule:
     def test_token_by_token(
-        self,
-        case: Any,
-        offset: float,
-        clip: tuple[float, float] | None,
-        normalize: str,
-        spans: list[tuple[int, int]],
+        self, case: Any, offset: float, clip: tuple[float, float] | None, normalize: str, spans: list[tuple[int, int]]
     ) -> None:
         """Normalising divides by the deviation of what offset and clip made of the rows' sums, of four or of two."""
         low, high = clip or FREE

@@ -18,11 +18,7 @@ def mirrored(place: Path) -> Mirrored:
     """`mirrored(folder)`: mirror what a run folder has logged from a step on; returns what was printed."""
 
     def call(
-        folder: RunFolder,
-        *,
-        goes_on_from: int = 0,
-        recorded_to: int = 0,
-        error: BaseException | None = None,
+        folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 0, error: BaseException | None = None
     ) -> list[str]:
         said: list[str] = []
         mirror = Mirror(folder, TrackingPlan("offline"), say=said.append)

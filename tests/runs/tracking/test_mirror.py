@@ -86,9 +86,7 @@ def test_nothing_that_fails_is_all_of_it(told, folder: RunFolder, mirrored: Mirr
     tracker = told()
     assert mirrored(folder) == []
     assert list(tracker.metrics) == [1, 2, 3, 4]
-    assert set(tracker.metrics[1]) == {
-        *("train/reward", "train/rewards/correct/mean", "train/epoch", "train/time_s"),
-    }
+    assert set(tracker.metrics[1]) == {*("train/reward", "train/rewards/correct/mean", "train/epoch", "train/time_s")}
     assert tracker.tables == [("completions", step, 2) for step in range(1, 5)]
     assert tracker.ending == "finished"
 
@@ -177,11 +175,7 @@ def test_the_best_stretch_is_as_wide_as_the_last_and_ends_at_its_step() -> None:
     values[9:12], values[19], values[27:] = [0.6] * 3, 0.9, [0.1, 0.2, 0.3]
     found = final_values(events("rewards/correct/mean", values, every=5))
     name = "train/rewards/correct/mean"
-    assert found == {
-        f"final/{name}": pytest.approx(0.2),
-        f"best/{name}": pytest.approx(0.6),
-        f"best_step/{name}": 60,
-    }
+    assert found == {f"final/{name}": pytest.approx(0.2), f"best/{name}": pytest.approx(0.6), f"best_step/{name}": 60}
 
 
 def test_of_a_loss_the_least_is_the_best_and_of_an_accuracy_the_greatest() -> None:

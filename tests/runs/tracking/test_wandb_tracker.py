@@ -53,9 +53,7 @@ def test_one_run_says_everything_once(job: RunFolder, mirrored: Mirrored) -> Non
     expected = {
         **{"final/train/reward": 0.5, "best/train/reward": 0.9, "best_step/train/reward": 2},
         **{"final/train/rewards/correct/mean": 0.25, "best/train/rewards/correct/mean": 0.45},
-        **{
-            "final/eval/greedy/total": 0.6,
-        },
+        **{"final/eval/greedy/total": 0.6},
         **{"train_runtime": 6.5, "train_loss": 0.01, "train/reward": 0.5},
     }
     assert {name: read.summary.get(name) for name in expected} == expected

@@ -37,12 +37,7 @@ class Counted:
 
 
 def trained(
-    folder: Path,
-    generation: GenerationSetting | None,
-    *,
-    trainer: str = "GRPO",
-    model: Any = None,
-    **settings: Any,
+    folder: Path, generation: GenerationSetting | None, *, trainer: str = "GRPO", model: Any = None, **settings: Any
 ) -> tuple[list[Tensor], Any]:
     """Return the gradients of every step and the trainer; `generation` None is TRL's trainer with nothing of ours."""
     trl_trainer = getattr(trl, f"{trainer}Trainer")

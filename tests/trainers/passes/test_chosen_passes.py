@@ -78,7 +78,7 @@ ROPES: dict[str, dict[str, Any]] = {
     "dynamic": {"factor": 4.0},
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 8},
     "llama3": {
-        **{"factor": 4.0, "original_max_position_embeddings": 8, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        **{"factor": 4.0, "original_max_position_embeddings": 8, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     },
     "longrope": FACTORS,
 }
