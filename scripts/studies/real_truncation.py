@@ -61,11 +61,12 @@ BASE = "none"
 MEASURES = {
     "correct": "correct, end",
     "area": "correct, whole run",
-    "cut": "cut off, end",
-    "explained": "explained variance, 1st round",
+    "ended": "not cut off, end",
+    "ended_area": "not cut off, whole run",
 }
 """`end`: the last three rounds, 96 answers; `whole run`: the mean over all, larger where it is learned sooner."""
-COMPARED = ["correct", "area", "cut"]
+EXPLAINED = "explained variance, 1st round"
+COMPARED = ["correct", "area", "ended"]
 
 
 def label(policy: str, critic: str) -> str:
@@ -138,19 +139,14 @@ def words_of(policy: str, critic: str, root: Path) -> list[str]:
 def measure(run: RunFolder) -> dict[str, float]:
     """Return the measures of one finished run."""
     events = read_metrics(run.metrics)
-    rounds = {
-        name: series(events, metric)[1]
-        for name, metric in {
-            "correct": "rewards/correct/mean",
-            "cut": "rewards/truncation/fraction",
-            "explained": "ppo/explained_variance",
-        }.items()
-    }
+    correct = series(events, "rewards/correct/mean")[1]
+    ended = [1 - fraction for fraction in series(events, "rewards/truncation/fraction")[1]]
     return {
-        "correct": statistics.fmean(rounds["correct"][-3:]),
-        "area": statistics.fmean(rounds["correct"]),
-        "cut": statistics.fmean(rounds["cut"][-3:]),
-        "explained": rounds["explained"][0],
+        "correct": statistics.fmean(correct[-3:]),
+        "area": statistics.fmean(correct),
+        "ended": statistics.fmean(ended[-3:]),
+        "ended_area": statistics.fmean(ended),
+        EXPLAINED: series(events, "ppo/explained_variance")[1][0],
     }
 
 
@@ -170,6 +166,9 @@ def main() -> None:
     found = {label(*one): by_seed(folder, measure) for one, folder in zip(conditions, folders, strict=True)}
     base_of = {label(policy, critic): label(BASE, critic) for policy, critic in conditions if policy != BASE}
     print(tables(found, base_of, "policy; critic", "minus none with that critic", MEASURES, COMPARED))
+    for critic in CRITICS:  # medians, since a round of nearly equal returns makes it hugely negative
+        values = [run[EXPLAINED] for policy in POLICIES for run in found[label(policy, critic)]]
+        print(f"\n{EXPLAINED}, {critic} critic, median of {len(values)} runs: {statistics.median(values):.2f}")
     if arguments.picture:
         apart = differences(found, base_of, COMPARED)
         panels = {MEASURES[name]: [cells[place] for cells in apart.values()] for place, name in enumerate(COMPARED)}
