@@ -4,9 +4,9 @@ usage: real.py EXPERIMENT METRIC... [--root FOLDER] [--seeds N] [--words WORD...
 
     python scripts/studies/real.py smollm2_sums eval_greedy/rewards/correct eval_sampled/rewards/correct
 
-Runs what is not in the folder yet, one after another, resumes what was stopped, and prints a Markdown table. --words are
-typed beside the experiment's name, with the seed in the place of {seed}. --picture draws the metrics over the steps,
-those of the training as means of ten steps, and --csv writes each seed's numbers; beside a picture they always are.
+Runs what is not in the folder yet, one after another, resumes what was stopped, and prints a Markdown table. --words
+are typed beside the experiment's name, with the seed for {seed}. --picture draws the metrics over the steps, those of
+the training as means of ten steps, and writes the table as a CSV file beside the picture; --csv writes that file alone.
 """
 
 from __future__ import annotations
