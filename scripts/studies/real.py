@@ -1,12 +1,12 @@
 """Train an experiment of a real model with five seeds: held-out rewards before and after, what it cost, the curves.
 
-usage: real.py EXPERIMENT METRIC... [--root FOLDER] [--seeds N] [--picture OUT.svg]
+usage: real.py EXPERIMENT METRIC... [--root FOLDER] [--seeds N] [--words WORD...] [--picture OUT.svg] [--csv OUT.csv]
 
     python scripts/studies/real.py smollm2_sums eval_greedy/rewards/correct eval_sampled/rewards/correct
 
-Runs what is not in the folder yet, one after another, resumes what was stopped, and prints a Markdown table. With
---picture it draws the metrics over the steps, those of the training as means of ten steps, and writes each seed's
-numbers into a CSV beside it.
+Runs what is not in the folder yet, one after another, resumes what was stopped, and prints a Markdown table. --words
+are typed beside the experiment's name, with the seed for {seed}. --picture draws the metrics over the steps, those of
+the training as means of ten steps, and writes the table as a CSV file beside the picture; --csv writes that file alone.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ def main() -> None:
     parser.add_argument("metrics", nargs="+", metavar="METRIC")
     parser.add_argument("--root", type=Path, default=Path("runs/real"))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--words", nargs="*", default=[], metavar="WORD")
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--csv", type=Path)
     asked = parser.parse_args()
     asked.root.mkdir(parents=True, exist_ok=True)
     panels: dict[str, list[Curve]] = {metric: [] for metric in asked.metrics}
     found: list[dict[str, float]] = []
     for seed in range(asked.seeds):
-        run, cost = trained(asked.experiment, f"seed{seed}", (f"seed={seed}",), asked.root)
+        words = [word.replace("{seed}", str(seed)) for word in asked.words]
+        run, cost = trained(asked.experiment, f"seed{seed}", (f"seed={seed}", *words), asked.root)
         entries = read_metrics(run.metrics)
         numbers: dict[str, float] = {}
         for metric in asked.metrics:
@@ -56,7 +59,9 @@ def main() -> None:
     print(table("seed", {name: name for name in found[0]}, rows))
     if asked.picture is not None:
         draw_curves(asked.picture, panels, x_title="optimizer steps")
-        with asked.picture.with_suffix(".csv").open("w", encoding="utf-8", newline="") as stream:
+    numbers_file = asked.csv or (asked.picture and asked.picture.with_suffix(".csv"))
+    if numbers_file is not None:
+        with numbers_file.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(["seed", *found[0]])
             writer.writerows([seed, *map(repr, numbers.values())] for seed, numbers in enumerate(found))

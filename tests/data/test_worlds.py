@@ -184,6 +184,11 @@ def test_held_out_dialogues_are_in_no_training_row() -> None:
     for row in [*train, *held_out]:
         assert row["prompt"][-1]["role"] == "user"
         assert row["chosen"] != row["rejected"]
+    for rows, arguments in ((train, {"num_rows": 252}), (held_out, {"num_rows": 73, "held_out": True})):
+        of_one_turn = worlds.generate("hh_pairs", {**arguments, "single_turn": True}, seed=0)
+        short = {json.dumps(row["prompt"]) for row in rows if len(row["prompt"]) == 1}
+        assert {json.dumps(row["prompt"]) for row in of_one_turn} == short
+        assert len(short) == arguments["num_rows"]
 
 
 SOURCE = Path(__file__).parents[2].parent / "shared" / "data" / "hh-harmless.jsonl.gz"

@@ -83,7 +83,14 @@ RECIPES: dict[str, tuple[list[str], Rows | None]] = {
         [*FOLDER, *GROUPS, *FEW, "data.prompt='{question}'", *EVALUATED[:2], "data.eval.args.num_rows=8"],
         None,
     ),
-    "smollm2_reward": ([*FOLDER, *EVALUATED, *NO_WORLD, *HELD_OUT[:1]], prompts_as_messages),
+    "smollm2_reward": (
+        [*FOLDER, "model.lora.target_modules=all-linear", *EVALUATED, *NO_WORLD, *HELD_OUT[:1]],
+        prompts_as_messages,
+    ),
+    "smollm2_rlhf": (
+        [*FOLDER, *GROUPS, *EVALUATED[:2], *NO_WORLD, *HELD_OUT[:1], "rewards.learnt.model=./judge"],
+        prompts_as_messages,
+    ),
     "smollm2_sums": ([*FOLDER, *GROUPS, *FEW, *EVALUATED[:2], "data.eval.args.num_rows=8"], None),
     "study_overoptimisation": ([*OWN, *ROUNDS, *FEW, "rewards.proxy.model=./judge"], None),
     "study_truncation": ([*OWN, *ROUNDS, *FEW], None),
@@ -114,7 +121,7 @@ def without_recipe(names: list[str]) -> list[str]:
 
 def test_every_experiment_has_a_recipe() -> None:
     assert without_recipe(shipped()) == []
-    assert len(shipped()) == len(RECIPES) == 27
+    assert len(shipped()) == len(RECIPES) == 28
     # What has to be said beside a name is said here, too, and nothing that is not there.
     for name, words in NEEDS.items():
         keys = {word.partition("=")[0] for word in RECIPES[name][0]}

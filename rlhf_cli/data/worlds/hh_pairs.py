@@ -18,13 +18,18 @@ _HELD_OUT = 5
 """Of each five dialogues in the file's order the last one is held out."""
 
 
-def generate(num_rows: int, seed: int, held_out: bool = False) -> list[dict[str, object]]:
+def generate(num_rows: int, seed: int, held_out: bool = False, single_turn: bool = False) -> list[dict[str, object]]:
     """Return rows of `prompt`, `chosen` and `rejected`, each a list of messages.
 
     A fifth of the dialogues is held out, the same ones for every seed: `held_out` draws from these, else from the
-    others. No pair is repeated before all of its side were drawn.
+    others. `single_turn` draws only those whose prompt is one message. No pair is repeated before all of its side were
+    drawn.
     """
     with gzip.open(_FILE, "rt", encoding="utf-8") as lines:
-        pairs: Sequence[dict[str, object]] = [json.loads(line) for line in lines]
-    mine = [pair for place, pair in enumerate(pairs, 1) if (place % _HELD_OUT == 0) is held_out]
+        pairs: Sequence[dict[str, list[object]]] = [json.loads(line) for line in lines]
+    mine: list[dict[str, object]] = [
+        {**pair}
+        for place, pair in enumerate(pairs, 1)
+        if (place % _HELD_OUT == 0) is held_out and (len(pair["prompt"]) == 1 or not single_turn)
+    ]
     return [mine[index] for index in without_repeats(len(mine), num_rows, Random(seed))]
