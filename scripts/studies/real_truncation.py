@@ -23,7 +23,7 @@ from random import Random
 
 import torch
 from forest import forest
-from seeds import SEEDS, by_seed, differences, study_arguments, sweep, tables, write_numbers
+from seeds import SEEDS, by_seed, differences, study_arguments, sweep, table, tables, write_numbers
 from transformers import AutoModelForTokenClassification
 
 from rlhf_cli.data.worlds import generate
@@ -167,6 +167,11 @@ def main() -> None:
     found = {label(*one): by_seed(folder, measure) for one, folder in zip(conditions, folders, strict=True)}
     base_of = {label(policy, critic): label(BASE, critic) for policy, critic in conditions if policy != BASE}
     print(tables(found, base_of, "policy; critic", "minus none with that critic", MEASURES, COMPARED))
+    of_random = {label(policy, "taught"): label(policy, "random") for policy in POLICIES}
+    columns = {name: MEASURES[name] for name in COMPARED}
+    apart = differences(found, of_random, COMPARED)
+    rows = {name: [f"{one.mean:+.3f} ± {one.half:.3f}" for one in cells] for name, cells in apart.items()}
+    print(f"\n{table('minus the random critic', columns, rows)}")
     for critic in CRITICS:  # medians, since a round of nearly equal returns makes it hugely negative
         values = [run[EXPLAINED] for policy in POLICIES for run in found[label(policy, critic)]]
         print(f"\n{EXPLAINED}, {critic} critic, median of {len(values)} runs: {statistics.median(values):.2f}")
