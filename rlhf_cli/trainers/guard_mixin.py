@@ -296,7 +296,7 @@ def _no_signal(rounds: Sequence[DeadRound]) -> GuardStopped:
     from rlhf_cli.rewards.stack.dead_signal import explain_dead_rounds
 
     cause, lines = explain_dead_rounds(rounds)
-    are_cut = all(1.0 in (dead.left_out, dead.valued) for dead in rounds)
+    are_cut = all(dead.left_out == 1.0 or dead.valued > 0.5 for dead in rounds)
     ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end; "
     return GuardStopped(
         f"no signal in {len(rounds)} rounds in a row: {cause}",

@@ -103,6 +103,8 @@ def explain_dead_rounds(rounds: Sequence[DeadRound]) -> tuple[str, list[str]]:
         if sizes[largest] * ROUNDING >= max(one.spread for name in varying for one in by_component[name]):
             return f"the weight of {largest} drowns {' and '.join(varying)}", lines
         return f"{' and '.join(varying)} told rows apart and the total did not: see the aggregate", lines
+    if all(dead.valued > 0.5 for dead in rounds):
+        return "most completions were cut off, and in place of their scores they have the critic's value", lines
     if names_of["unweighted"]:
         return f"what {' and '.join(names_of['unweighted'])} told apart did not reach the total", lines
     return "every reward was constant within its groups", lines

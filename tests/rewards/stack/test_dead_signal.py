@@ -56,6 +56,12 @@ class TestSeen:
 
 
 class TestCause:
+    def test_a_watched_reward_is_not_to_blame_where_most_rows_have_the_critics_value(self) -> None:
+        watched = replace(SEEN, name="near", weight=0.0, low=0.0, high=1.0)
+        for share, blamed in ((0.97, "most completions were cut off"), (0.3, "what near told apart did not reach")):
+            cause, _ = explain_dead_rounds([replace(dead, valued=share) for dead in rounds(SEEN, watched)])
+            assert blamed in cause, share
+
     @pytest.mark.fault(33)
     def test_constant(self) -> None:
         cause, lines = explain_dead_rounds(rounds(SEEN, replace(SEEN, name="b", weight=0.5)))
