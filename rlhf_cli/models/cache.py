@@ -28,7 +28,7 @@ def made_from(name: str) -> tuple[Path | None, dict[str, int]]:
         made = json.loads((cache_folder("models") / name / _MANIFEST).read_text(encoding="utf-8"))
         return made["source"] and Path(made["source"]), dict(made["sizes"])
     except (OSError, ValueError, LookupError, TypeError):
-        return None, {_MANIFEST: 0}
+        return None, {_MANIFEST: -1}  # of no size: an empty manifest is damaged, too
 
 
 def damaged_file(name: str) -> str | None:
