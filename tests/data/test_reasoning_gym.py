@@ -111,6 +111,7 @@ def test_difficulty_is_a_number_where_there_is_one() -> None:
 def test_what_the_package_does_not_take_is_named_with_its_whole_key(refusal) -> None:
     assert "try:      data.args.task=chain_sum" in refusal(rows, task="chain_sm")
     assert "try:      data.args.tasks.gcd={}" in refusal(rows, tasks={"gdc": {}})
+    build_task("rearc", {"diff_ub": 0.3}, seed=0, where="")  # its annotation is int, and its default 0.2
     nested = refusal(rows, tasks={"gcd": {"args": {"max_valeu": 9}}})
     assert "try:      data.args.tasks.gcd.args.max_value=9" in nested
     short = refusal(rows, task="chain_sum", args={"allow_negation": True, "min_terms": 9})

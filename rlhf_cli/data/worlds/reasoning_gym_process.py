@@ -75,6 +75,8 @@ def build_task(task: str, args: Mapping[str, object], *, seed: int, where: str) 
         try:  # JSON has no tuples, and its rules take a list for one
             TypeAdapter(types[key]).validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
+            if type(value) is type(getattr(config, key, None)):  # rearc calls its 0.2 an int
+                continue
             wanted = error.errors()[0]["msg"].removeprefix("Input should be ")
             raise DataError(
                 f"wrong value for the argument {key} of {task}",
