@@ -186,7 +186,7 @@ def convert(file: Path, folder: Path) -> None:
     """
     import gguf
 
-    gguf.GGUFReader = functools.cache(gguf.GGUFReader)  # type: ignore[assignment,misc]  # else read three times
+    gguf.GGUFReader = functools.cache(gguf.GGUFReader)  # else read three times
     try:
         gguf.GGUFReader(str(file))
     except Exception as error:  # numpy's, of arrays that end too early
